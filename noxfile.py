@@ -1,0 +1,111 @@
+"""The gates: what must pass before a change is kept. `python -m nox` runs the default ones, `python -m nox -l` lists all.
+
+The one idea: a session needs nothing but Python and a package index. Tools come from ``[dependency-groups]`` in
+``pyproject.toml``, PostgreSQL from a wheel, node (for pyright) from a wheel. Arguments after ``--`` go to pytest.
+
+Not here: what the gates ask. That is in ``pyproject.toml`` (settings of the tools) and in ``tests/``.
+"""
+
+from __future__ import annotations
+
+import nox
+
+nox.needs_version = ">=2024.10.9"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.reuse_existing_virtualenvs = True
+nox.options.sessions = ["tidy", "typing", "tests", "examples"]
+
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+WORKERS_MAX = 4
+"""Most test processes at once: each of them opens databases of its own."""
+APART = ("tidy", "shopwindow", "bench")
+"""Folders of `tests/` that have a session of their own."""
+ROOMS = [f"--ignore=tests/{folder}" for folder in APART]
+SPREAD = ["--numprocesses=auto", f"--maxprocesses={WORKERS_MAX}"]
+
+
+def install(session: nox.Session, *groups: str) -> None:
+    """Install the package as it lies here, and the tools of `groups`."""
+    session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, *groups))
+
+
+@nox.session
+def tidy(session: nox.Session) -> None:
+    """Style, format and the laws of the house (docs/design/house.md)."""
+    install(session, "lint")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("pytest", "tests/tidy", "-q", *session.posargs)
+
+
+@nox.session
+def typing(session: nox.Session) -> None:
+    """Strict types, judged by two checkers, and a public API that is typed completely."""
+    install(session, "typing")
+    session.run("mypy", "--strict", "src/rowlock")
+    session.run("pyright", "src/rowlock")
+    session.run("pyright", "--ignoreexternal", "--verifytypes", "rowlock")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Every room on SQLite and on PostgreSQL."""
+    install(session, "test")
+    session.run("pytest", *ROOMS, *SPREAD, *session.posargs)
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """Every example and every code block of the README and the docs runs."""
+    install(session, "test")
+    session.run("pytest", "tests/shopwindow", *SPREAD, *session.posargs)
+
+
+# On request -----------------------------------------------------------------------------------------------------------
+
+for version in ("3.12", "3.13"):
+    nox.session(tests, name=f"tests-{version}", python=version)
+
+
+@nox.session
+def tests_garbage_off(session: nox.Session) -> None:
+    """The tests without the cyclic garbage collector: nothing may rely on it to close a cursor or free a lock."""
+    install(session, "test")
+    without = "import gc, sys, pytest; gc.disable(); sys.exit(pytest.main(sys.argv[1:]))"
+    session.run("python", "-c", without, *ROOMS, *session.posargs)
+
+
+@nox.session
+def minimum(session: nox.Session) -> None:
+    """The tests on the oldest dependencies that ``pyproject.toml`` allows."""
+    project = PYPROJECT["project"]
+    allowed = [*project["dependencies"], *project["optional-dependencies"]["postgresql"]]
+    oldest = [requirement.replace(">=", "==") for requirement in allowed]
+    session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, "test"), *oldest)
+    session.run("pytest", *ROOMS, *SPREAD, *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Throughput and latency: the only place where time is judged, so alone and in one process."""
+    install(session, "test")
+    session.run("pytest", "tests/bench", "-s", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation as a site; a dead link or a missing page fails."""
+    install(session, "docs")
+    session.run("mkdocs", "build", "--strict", "--config-file", ".ci/mkdocs.yml", *session.posargs)
+
+
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """The built wheel alone, as a user gets it, runs the demo."""
+    dist = session.create_tmp()
+    session.install("build")
+    session.run("python", "-m", "build", "--outdir", dist, silent=True)
+    session.install("--force-reinstall", "--no-index", "--no-deps", "--find-links", dist, "--pre", "rowlock")
+    session.install(*PYPROJECT["project"]["dependencies"])
+    session.chdir(dist)
+    session.run("python", "-m", "rowlock", "demo", *session.posargs)

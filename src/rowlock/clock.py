@@ -1,0 +1,33 @@
+"""The only file that asks the time.
+
+Two clocks with two jobs. `monotonic` measures how long a holder may trust its lease: it is the running event loop's clock, so
+a virtual-time loop moves it, and it does not jump when the host's wall clock is set. `utc_now` stamps events and logs. Leases
+themselves are judged by the database's clock, in SQL: see ``rows/database_time.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+
+
+def utc_now() -> datetime:
+    """Return the host's wall clock as an aware UTC time. Never used for leases."""
+    return datetime.now(UTC)
+
+
+def monotonic() -> float:
+    """Return seconds of the running loop's clock, or of the process where no loop runs.
+
+    Both are CLOCK_MONOTONIC on the loops of asyncio and uvloop, so the two agree.
+    """
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return time.monotonic()
+
+
+async def sleep(seconds: float) -> None:
+    """Sleep for `seconds` of the running loop's clock."""
+    await asyncio.sleep(seconds)

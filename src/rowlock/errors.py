@@ -1,0 +1,170 @@
+"""One tree of errors: faults end in ``Error``, refusals (which a healthy system meets) do not.
+
+Each class has a slug and, under that slug, a paragraph in ``docs/reference/errors.md`` that says what happened and what to
+change. Each carries its data as attributes, so that a host maps it to an answer without parsing a message.
+
+Not here: errors of the host's own code. They are caught by the worker and become the row's `Retry`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+ERROR_TEXT_CHARS_MAX = 1024
+"""Longest error text that is stored in a row, in characters."""
+
+_REFERENCE_PAGE = "docs/reference/errors.md"
+
+
+class RowlockError(Exception):
+    """Everything that rowlock itself raises.
+
+    Attributes:
+        slug: the paragraph of ``docs/reference/errors.md`` about this class.
+    """
+
+    slug: ClassVar[str] = "rowlock-error"
+
+    @property
+    def link(self) -> str:
+        """Where this error is explained."""
+        return f"{_REFERENCE_PAGE}#{self.slug}"
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} (see {self.link})"
+
+
+class ConfigurationError(RowlockError):
+    """Something was set up wrongly; nothing was started."""
+
+    slug = "configuration-error"
+
+
+class ModelError(ConfigurationError):
+    """The host's model cannot be leased: a column is missing, has the wrong type, or the key is not a single column."""
+
+    slug = "model-error"
+
+    def __init__(self, message: str, *, model: str, column: str | None = None) -> None:
+        super().__init__(message)
+        self.model = model
+        self.column = column
+
+
+class SettingsError(ConfigurationError):
+    """A setting is out of bounds or contradicts another one."""
+
+    slug = "settings-error"
+
+    def __init__(self, message: str, *, pipeline: str | None = None, settings: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.pipeline = pipeline
+        self.settings = settings
+
+
+class UnsupportedDialectError(ConfigurationError):
+    """The database is neither PostgreSQL nor SQLite, or its engine is set up in a way that no lease can survive."""
+
+    slug = "unsupported-dialect-error"
+
+    def __init__(self, message: str, *, dialect_name: str) -> None:
+        super().__init__(message)
+        self.dialect_name = dialect_name
+
+
+class PipelineError(RowlockError):
+    """A pipeline or its manager was used in a way that its life does not allow."""
+
+    slug = "pipeline-error"
+
+
+class OutcomeError(PipelineError):
+    """`process` returned something that cannot be written to this row; the row is retried like after any failure."""
+
+    slug = "outcome-error"
+
+    def __init__(self, message: str, *, column: str | None = None) -> None:
+        super().__init__(message)
+        self.column = column
+
+
+class Refusal(RowlockError):
+    """Not a fault: what was asked for is not to be had now."""
+
+    slug = "refusal"
+
+
+class LeaseLost(Refusal):
+    """The holder may no longer trust its lease; whatever it computed is not written."""
+
+    slug = "lease-lost"
+
+    def __init__(self, *, pipeline: str, row_id: object) -> None:
+        super().__init__(f"{pipeline} no longer holds the lease of row {row_id}")
+        self.pipeline = pipeline
+        self.row_id = row_id
+
+
+class RelatedLockUnavailable(Refusal):
+    """Not every related row could be locked, so none was."""
+
+    slug = "related-lock-unavailable"
+
+    def __init__(self, *, model: str, wanted: int, available: int) -> None:
+        super().__init__(f"{available} of {wanted} related rows of {model} are free")
+        self.model = model
+        self.wanted = wanted
+        self.available = available
+
+
+class LockWaitTimeout(Refusal):
+    """A lock was not free within the time that the caller was willing to wait.
+
+    Attributes:
+        timeout_s: how long was waited, in seconds.
+    """
+
+    slug = "lock-wait-timeout"
+
+    def __init__(self, *, namespace: str, keys: tuple[object, ...], timeout_s: float) -> None:
+        super().__init__(f"{len(keys)} key(s) of {namespace!r} were not free within {timeout_s:g} s")
+        self.namespace = namespace
+        self.keys = keys
+        self.timeout_s = timeout_s
+
+
+class TransactionTimeout(Refusal):
+    """The database did not finish a transaction in time; whether it was committed is unknown until it is asked.
+
+    Attributes:
+        timeout_s: how long was waited, in seconds.
+    """
+
+    slug = "transaction-timeout"
+
+    def __init__(self, *, purpose: str, timeout_s: float) -> None:
+        super().__init__(f"the transaction to {purpose} did not end within {timeout_s:g} s")
+        self.purpose = purpose
+        self.timeout_s = timeout_s
+
+
+class InternalError(RowlockError):
+    """A promise of rowlock's own code was broken: please report it."""
+
+    slug = "internal-error"
+
+
+def describe(error: BaseException, *, chars_max: int = ERROR_TEXT_CHARS_MAX) -> str:
+    """Return ``"Type: text"`` in at most `chars_max` characters, also when the error's own ``__str__`` raises."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a host's __str__ may do anything; the type alone still says something
+        text = "(no text: its __str__ raised)"
+    name = type(error).__name__
+    return shorten(f"{name}: {text}" if text else name, chars_max=chars_max)
+
+
+def shorten(text: str, *, chars_max: int = ERROR_TEXT_CHARS_MAX) -> str:
+    """Return `text` in at most `chars_max` characters, without NUL (PostgreSQL refuses it) and lone surrogates."""
+    clean = text.replace("\x00", "�").encode("utf-8", "replace").decode("utf-8")
+    return clean if len(clean) <= chars_max else clean[: chars_max - 1] + "…"

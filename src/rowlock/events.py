@@ -1,0 +1,154 @@
+"""What happened, told in the past tense: frozen facts, `subscribe`, `emit`.
+
+Actors emit; whoever cares listens (tests, logs, meters). Nobody below knows who listens, and a listener that raises harms
+nobody. Events are told after the fact: `ItemApplied` only once its COMMIT has been answered.
+
+Not here: anything that waits. A listener is called in the event loop, between two steps of an actor, and must return at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+logger = logging.getLogger(__name__)
+
+LISTENERS_MAX = 100
+"""Most listeners at once; more are a leak in the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A fact about one pipeline."""
+
+    pipeline: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowsClaimed(Event):
+    """A fetch leased rows. `seconds` is how long its transaction took."""
+
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFailed(Event):
+    """A fetch raised; the fetcher rests and tries again."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class ItemStarted(Event):
+    """`process` was called for a row."""
+
+    row_id: object
+    lock_token: object
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ItemApplied(Event):
+    """An outcome was committed. `outcome` is the class name of what was applied."""
+
+    row_id: object
+    lock_token: object
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFailed(Event):
+    """`process` raised, or its outcome could not be written; the row is retried. `error` is shortened."""
+
+    row_id: object
+    lock_token: object
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class ItemStale(Event):
+    """A result was not applied: the lease was gone, or (``reason="changed"``) a service had changed what it rested on."""
+
+    row_id: object
+    lock_token: object
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ItemReleased(Event):
+    """A row was given back unprocessed, at once free for others."""
+
+    row_id: object
+    lock_token: object
+
+
+@dataclass(frozen=True, slots=True)
+class ItemAbandoned(Event):
+    """`process` ignored its cancellation; the worker went on without it. Its result, if any, is never applied."""
+
+    row_id: object
+    lock_token: object
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost(Event):
+    """A holder's trust in its lease ended; its work was cancelled."""
+
+    row_id: object
+    lock_token: object
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesRenewed(Event):
+    """A beat renewed `renewed` leases of the `due` that were near their end."""
+
+    due: int
+    renewed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalFailed(Event):
+    """A beat raised; the next one tries again while trust lasts."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopReplaced(Event):
+    """A loop of the pipeline died and was started again."""
+
+    loop: str
+    error: str
+
+
+Listener = Callable[[Event], None]
+
+_listeners: list[Listener] = []
+
+
+def subscribe(listener: Listener) -> Callable[[], None]:
+    """Call `listener` with every event of this process from now on, and return the function that ends it.
+
+    Raises:
+        ValueError: `LISTENERS_MAX` listen already.
+    """
+    if len(_listeners) >= LISTENERS_MAX:
+        raise ValueError(f"{LISTENERS_MAX} listeners are subscribed already; end those that are no longer needed")
+    _listeners.append(listener)
+
+    def unsubscribe() -> None:
+        if listener in _listeners:
+            _listeners.remove(listener)
+
+    return unsubscribe
+
+
+def emit(event: Event) -> None:
+    """Tell every listener of `event`; one that raises is logged."""
+    for listener in tuple(_listeners):
+        try:
+            listener(event)
+        except Exception:
+            logger.exception("An event listener raised", extra={"event": type(event).__name__})

@@ -1,0 +1,101 @@
+"""What the two databases do differently: the same functions, in the same order, in ``postgresql.py`` and ``sqlite.py``.
+
+The conformance tests run against both; a third database would be a third file with these functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from sqlalchemy import ColumnElement, Connection, Engine, update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
+
+from rowlock.errors import ConfigurationError, UnsupportedDialectError
+from rowlock.leases.dialects import postgresql, sqlite
+from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder
+from rowlock.rows.database_time import SUPPORTED_DIALECTS
+from rowlock.rows.leased_table import LeasedTable
+
+
+class LeaseDialect(Protocol):
+    """One database's way to claim and renew. Every function joins the connection's transaction, except `excluding`."""
+
+    async def begin_writing(self, connection: AsyncConnection) -> None:
+        """Make the transaction one that may write, before its first statement."""
+        ...
+
+    def excluding(self, leased: LeasedTable[Any]) -> AbstractAsyncContextManager[frozenset[Any]]:
+        """Hold off this process's lock takers around a claim; gives the keys that they hold."""
+        ...
+
+    async def claim(self, connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[ClaimedRow]:
+        """Lease the rows that `order` describes, save those of `held`; oldest first."""
+        ...
+
+    def under_tokens(self, leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]]) -> ColumnElement[bool]:
+        """Return the condition that a row is one of `leases`: pairs of key and token, both matching."""
+        ...
+
+    def without_waiting(
+        self, leased: LeasedTable[Any], condition: ColumnElement[bool], *, limit: int | None = None
+    ) -> ColumnElement[bool]:
+        """Narrow `condition` for an UPDATE to at most `limit` rows that it need not wait for."""
+        ...
+
+
+_DIALECTS: dict[str, LeaseDialect] = {"postgresql": postgresql, "sqlite": sqlite}
+
+
+def dialect_named(name: str) -> LeaseDialect:
+    """Return the dialect for SQLAlchemy's name of it.
+
+    Raises:
+        UnsupportedDialectError: rowlock does not know the database.
+    """
+    if name not in _DIALECTS:
+        raise UnsupportedDialectError(
+            f"rowlock runs on {' and '.join(SUPPORTED_DIALECTS)}, not on {name!r}; bind the session factory to one of them",
+            dialect_name=name,
+        )
+    return _DIALECTS[name]
+
+
+def dialect_of(connection: AsyncConnection) -> LeaseDialect:
+    """Return the dialect of the connection's database."""
+    return dialect_named(connection.dialect.name)
+
+
+def bind_of(session: AsyncSession, leased: LeasedTable[Any]) -> Engine | Connection:
+    """Return the bind that the session's own routing gives for an UPDATE of the table, without connecting.
+
+    A session that sends reads to a replica must not send ours there: a lease is read where it is written.
+    """
+    return session.sync_session.get_bind(leased.mapper, clause=update(leased.table))
+
+
+def check_session_factory(session_factory: Any, leased: LeasedTable[Any]) -> LeaseDialect:  # noqa: ANN401 - to be checked
+    """Check, without connecting, that sessions of `session_factory` can keep leases of `leased`, and return the dialect.
+
+    Raises:
+        ConfigurationError: it is not a factory of async sessions, or is bound to nothing.
+        UnsupportedDialectError: the database is unknown, or all its sessions would share one connection.
+    """
+    session = session_factory() if callable(session_factory) else session_factory
+    if not isinstance(session, AsyncSession) or session is session_factory:
+        raise ConfigurationError("session_factory must make AsyncSession objects: pass async_sessionmaker(engine)")
+    try:
+        bind = bind_of(session, leased)
+    except SQLAlchemyError as error:
+        raise ConfigurationError(f"the session factory is bound to no engine for {leased.name}: {error}") from error
+    dialect = dialect_named(bind.dialect.name)
+    if isinstance(bind.engine.pool, StaticPool | SingletonThreadPool):
+        raise UnsupportedDialectError(
+            "all sessions of this engine share one connection, and with it one transaction (SQLite in memory?); use a file, "
+            "such as sqlite+aiosqlite:///app.db, or one in a temporary folder",
+            dialect_name=bind.dialect.name,
+        )
+    return dialect

@@ -1,0 +1,101 @@
+"""Leases on PostgreSQL: one statement each; row locks keep replicas apart.
+
+Locks are ``FOR NO KEY UPDATE``: a plain ``FOR UPDATE`` would collide with the ``FOR KEY SHARE`` that every insert of a
+referencing row takes. They skip what is locked, so that one long transaction of somebody's holds up nobody else's row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from sqlalchemy import ColumnElement, Integer, Uuid, bindparam, column, func, null, select, tuple_, type_coerce, update
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder
+from rowlock.rows.database_time import UtcDateTime, database_time_after
+from rowlock.rows.lease_values import ColumnValues, leased_values
+from rowlock.rows.leased_table import LeasedTable
+
+
+async def begin_writing(connection: AsyncConnection) -> None:
+    """Do nothing: any transaction may write."""
+
+
+@asynccontextmanager
+async def excluding(leased: LeasedTable[Any]) -> AsyncIterator[frozenset[Any]]:
+    """Exclude nobody: row locks do it."""
+    yield frozenset()
+
+
+async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[ClaimedRow]:
+    """Lease in one statement: the locking SELECT feeds the UPDATE.
+
+    The SELECT stands in a CTE, which PostgreSQL evaluates once; as a plain subquery the planner may run it again for each
+    row and lease more than the limit.
+    """
+    leased = order.leased
+    token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
+    due = (
+        select(leased.key.label("id"), token.label("token_before"), order.oldest_first.element.label("place"))
+        .where(order.eligible)
+        .order_by(order.oldest_first)
+        .limit(order.limit)
+        .with_for_update(key_share=True, skip_locked=True, of=leased.model)
+        .cte("due")
+    )
+    died = due.c.token_before.is_not(None)
+    statement = (
+        update(leased.table)
+        .where(leased.key == due.c.id)
+        .values(_values(order, died))
+        .returning(
+            leased.key.label("id"),
+            token.label("token"),
+            type_coerce(leased.column("lock_expires_at"), UtcDateTime).label("expires_at"),
+            died.label("died"),
+            attempts.cast(Integer).label("attempts"),
+            due.c.place.label("place"),
+        )
+    )
+    rows = (await connection.execute(statement)).all()
+    # RETURNING keeps no order.
+    in_order = sorted(rows, key=lambda row: (row.place is not None, row.place))
+    return [ClaimedRow(row.id, row.token, row.expires_at, row.died, row.attempts) for row in in_order]
+
+
+def _values(order: ClaimOrder, died: ColumnElement[bool]) -> ColumnValues:
+    leased = order.leased
+    values = leased_values(
+        leased,
+        token=func.gen_random_uuid(type_=Uuid),
+        owner=order.owner,
+        expires_at=database_time_after(order.lock_timeout),
+    )
+    if leased.has_schedule:
+        attempts = leased.column("attempts")
+        values[attempts] = attempts + died.cast(Integer)
+    return values
+
+
+def under_tokens(leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]]) -> ColumnElement[bool]:
+    """Compare with two arrays side by side: one plan for any number of leases."""
+    token = leased.column("lock_token")
+    keys = bindparam("held_keys", [key for key, _ in leases], type_=ARRAY(leased.key.type), unique=True)
+    tokens = bindparam("held_tokens", [token for _, token in leases], type_=ARRAY(token.type), unique=True)
+    pairs = (
+        func.unnest(keys, tokens)
+        .table_valued(column("key", leased.key.type), column("token", token.type))
+        .render_derived(name="held")
+    )
+    return tuple_(leased.key, token).in_(select(pairs.c.key, pairs.c.token))
+
+
+def without_waiting(
+    leased: LeasedTable[Any], condition: ColumnElement[bool], *, limit: int | None = None
+) -> ColumnElement[bool]:
+    """Narrow to rows that nobody else has locked, and lock them."""
+    free = select(leased.key).where(condition).limit(limit).with_for_update(key_share=True, skip_locked=True)
+    return leased.key.in_(select(free.cte("free").c[leased.key.name]))

@@ -1,0 +1,108 @@
+"""Leases on SQLite: one writer at a time, so a claim may read first and write then.
+
+``BEGIN IMMEDIATE`` takes the file's write lock before the first read, which keeps several processes on one file apart and never
+fails half-way for want of an upgrade; WAL lets readers go on meanwhile. Within a process, keys that somebody holds through the
+lockset of the table are left alone, as ``SKIP LOCKED`` does elsewhere.
+
+SQLAlchemy's driver would begin a deferred transaction by itself before the first write; ours is begun by hand, so it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from sqlalchemy import ColumnElement, Integer, Update, and_, bindparam, null, select, true, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder
+from rowlock.locks.locker import get_locker
+from rowlock.rows.database_time import UtcDateTime, database_now
+from rowlock.rows.lease_values import leased_values
+from rowlock.rows.leased_table import LeasedTable
+
+
+async def begin_writing(connection: AsyncConnection) -> None:
+    """Take the write lock at once, switching the file to WAL the first time.
+
+    A connection that is in a transaction already (the host's engine begins them itself) has read nothing yet: it starts over.
+    """
+    raw = await connection.get_raw_connection()
+    driver_connection: Any = raw.driver_connection
+    if driver_connection.in_transaction:
+        await connection.exec_driver_sql("ROLLBACK")
+    if "rowlock_wal" not in raw.info:
+        # Setting it again costs nothing, but it cannot be set inside a transaction, and asking each time is a statement.
+        await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+        raw.info["rowlock_wal"] = True
+    await connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+@asynccontextmanager
+async def excluding(leased: LeasedTable[Any]) -> AsyncIterator[frozenset[Any]]:
+    """Hold the lockset of the table still until the claim is committed."""
+    lock, lockset = get_locker("sqlite").get_lockset(leased.table.name)
+    async with lock:
+        yield frozenset(lockset)
+
+
+async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[ClaimedRow]:
+    """Read what is due, then lease it, under the write lock taken at the start."""
+    leased = order.leased
+    token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
+    due = (
+        select(
+            leased.key.label("id"),
+            token.is_not(None).label("died"),
+            attempts.label("attempts"),
+            database_now().label("now"),
+        )
+        .where(order.eligible, leased.key.not_in(held) if held else true())
+        .order_by(order.oldest_first)
+        .limit(order.limit)
+    )
+    claimed = [
+        ClaimedRow(
+            id=row.id,
+            lock_token=leased.new_token(),
+            lock_expires_at=row.now + order.lock_timeout,
+            prev_lock_expired=bool(row.died),
+            attempts=None if row.attempts is None else row.attempts + bool(row.died),
+        )
+        for row in (await connection.execute(due)).all()
+    ]
+    if claimed:
+        await connection.execute(_lease_each(order), [_parameters(row, order) for row in claimed])
+    return claimed
+
+
+def _lease_each(order: ClaimOrder) -> Update:
+    leased = order.leased
+    values = leased_values(
+        leased,
+        token=bindparam("new_token", type_=leased.column("lock_token").type),
+        owner=order.owner,
+        expires_at=bindparam("new_expiry", type_=UtcDateTime),
+    )
+    if leased.has_schedule:
+        values[leased.column("attempts")] = bindparam("new_attempts", type_=Integer)
+    return update(leased.table).where(leased.key == bindparam("the_key", type_=leased.key.type)).values(values)
+
+
+def _parameters(row: ClaimedRow, order: ClaimOrder) -> dict[str, Any]:
+    parameters = {"the_key": row.id, "new_token": row.lock_token, "new_expiry": row.lock_expires_at}
+    return {**parameters, "new_attempts": row.attempts} if order.leased.has_schedule else parameters
+
+
+def under_tokens(leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]]) -> ColumnElement[bool]:
+    """Find by key, then compare pairs: SQLite uses no index for a comparison of pairs."""
+    token = leased.column("lock_token")
+    return and_(leased.key.in_([key for key, _ in leases]), tuple_(leased.key, token).in_(leases))
+
+
+def without_waiting(
+    leased: LeasedTable[Any], condition: ColumnElement[bool], *, limit: int | None = None
+) -> ColumnElement[bool]:
+    """Narrow to `limit` rows; with the write lock in hand there is nobody to wait for."""
+    return condition if limit is None else leased.key.in_(select(leased.key).where(condition).limit(limit))

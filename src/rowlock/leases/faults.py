@@ -1,0 +1,48 @@
+"""Which database errors pass by themselves, and which come back every time.
+
+The one idea: an outage says nothing about an outcome, so it is waited out while trust lasts; a constraint violation says all about
+it, so it is the outcome's own failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from sqlalchemy import exc
+
+from rowlock.errors import TransactionTimeout
+
+_TRANSIENT_SQLSTATES = frozenset(
+    {
+        "40001",  # serialization_failure
+        "40P01",  # deadlock_detected
+        "55P03",  # lock_not_available
+        "57014",  # query_canceled: statement_timeout
+        "57P01",  # admin_shutdown
+        "57P02",  # crash_shutdown
+        "57P03",  # cannot_connect_now
+        "25006",  # read_only_sql_transaction: a replica before its promotion
+        "53000",  # insufficient_resources
+        "53100",  # disk_full
+        "53200",  # out_of_memory
+        "53300",  # too_many_connections
+    }
+)
+_TRANSIENT_TYPES = (TransactionTimeout, TimeoutError, asyncio.CancelledError, OSError, exc.TimeoutError)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same statement may well succeed later without anybody changing it.
+
+    Drivers let ``ConnectionRefusedError`` and ``TimeoutError`` through unwrapped, so this looks at more than SQLAlchemy's own.
+    """
+    if isinstance(error, _TRANSIENT_TYPES):
+        return True
+    if not isinstance(error, exc.DBAPIError):
+        return False
+    if error.connection_invalidated:
+        return True
+    sqlstate = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    if sqlstate is not None:
+        return str(sqlstate) in _TRANSIENT_SQLSTATES or str(sqlstate).startswith("08")
+    return isinstance(error, exc.OperationalError | exc.InterfaceError)

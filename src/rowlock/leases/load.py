@@ -1,0 +1,41 @@
+"""Load: read rows under their tokens when work on them begins.
+
+Many items are read by one SELECT. A row whose token has changed meanwhile is not handed out: its item is stale before it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import undefer
+from sqlalchemy.orm.interfaces import LoaderOption
+
+from rowlock.leases.dialects import bind_of
+from rowlock.leases.item import PipelineItem
+from rowlock.rows.leased_table import LeasedTable, ModelT
+
+
+async def load_rows(
+    session: AsyncSession,
+    leased: LeasedTable[ModelT],
+    items: Sequence[PipelineItem[ModelT]],
+    options: Sequence[LoaderOption] = (),
+) -> list[ModelT | None]:
+    """Return, in the order of `items`, each row as a detached instance, or None where the lease is no longer theirs.
+
+    Joins the caller's transaction.
+    """
+    # Last, so that a host's load_only cannot leave out what the outcome is planned from.
+    needed = [undefer(leased.attribute(name)) for name in leased.lease_columns]
+    keys = [item.id for item in items]
+    statement = select(leased.model).where(leased.attribute(leased.key_name).in_(keys)).options(*options, *needed)
+    rows = (await session.scalars(statement, bind_arguments={"bind": bind_of(session, leased)})).unique().all()
+    by_key = {getattr(row, leased.key_name): row for row in rows}
+    session.expunge_all()
+    return [_if_held(by_key.get(item.id), item) for item in items]
+
+
+def _if_held(row: ModelT | None, item: PipelineItem[ModelT]) -> ModelT | None:
+    return row if row is not None and getattr(row, "lock_token", None) == item.lock_token else None

@@ -1,0 +1,51 @@
+"""Release: give rows back that were claimed and not worked on; and clear what nobody will come back for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import and_, or_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.leases.dialects import dialect_of
+from rowlock.leases.item import PipelineItem
+from rowlock.rows.database_time import database_time_after
+from rowlock.rows.lease_values import pinned, unlocked_values
+from rowlock.rows.leased_table import LeasedTable
+
+SWEPT_ROWS_MAX = 1000
+"""Most rows that one sweep clears."""
+
+
+async def release(connection: AsyncConnection, leased: LeasedTable[Any], items: Sequence[PipelineItem[Any]]) -> int:
+    """Unlock rows that were not worked on, as if they had never been claimed; joins the caller's transaction.
+
+    Returns:
+        How many rows were given back. The others were no longer ours to give.
+    """
+    mine = dialect_of(connection).under_tokens(leased, [(item.id, item.lock_token) for item in items])
+    result = await connection.execute(update(leased.table).where(mine).values(pinned(leased, unlocked_values(leased))))
+    return result.rowcount
+
+
+async def sweep(connection: AsyncConnection, leased: LeasedTable[Any], *, older_than: timedelta) -> int:
+    """Clear the lock columns of rows that were left behind longer than `older_than` ago; joins the caller's transaction.
+
+    A crashed holder's lease is normally taken over within one `lock_timeout`. But its row may no longer be ready, or its pipeline
+    may be gone from the code: then nobody claims it, and its owner's name would keep other pipelines away for ever. The same
+    goes for a row that was reset and whose owner never came back.
+
+    Returns:
+        How many rows were cleared, at most `SWEPT_ROWS_MAX`.
+    """
+    owner, expires_at = leased.column("lock_owner"), leased.column("lock_expires_at")
+    limit = database_time_after(-older_than)
+    never_returned = and_(leased.column("lock_token").is_(None), leased.column("last_processed_at") < limit)
+    abandoned = and_(owner.is_not(None), or_(expires_at < limit, never_returned))
+    narrowed = dialect_of(connection).without_waiting(leased, abandoned, limit=SWEPT_ROWS_MAX)
+    result = await connection.execute(
+        update(leased.table).where(narrowed).values(pinned(leased, unlocked_values(leased)))
+    )
+    return result.rowcount

@@ -1,0 +1,114 @@
+"""Transactions that end: each runs whole in a task of its own, shielded from its caller's cancellation and bounded in time.
+
+The trap this closes: a task cancelled in the middle of a SQLite transaction leaves the file's write lock held until the garbage
+collector finds the connection, and a storm of cancellations leaves PostgreSQL running the statement. So a cancelled caller
+waits until its transaction has ended, and only then is cancelled.
+
+Not here: what to do about an error. ``leases/faults.py`` says whether it passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
+from typing import Any, TypeAlias, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock.errors import TransactionTimeout
+from rowlock.leases.dialects import bind_of, dialect_of
+from rowlock.rows.leased_table import LeasedTable
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+SessionFactory: TypeAlias = Callable[[], AsyncSession]
+
+CANCEL_WAIT_S_MAX = 3.0
+"""How long a transaction that is out of time may take to be cancelled, in seconds."""
+
+_overdue: set[asyncio.Task[Any]] = set()
+
+
+async def in_transaction(
+    session_factory: SessionFactory,
+    leased: LeasedTable[Any],
+    work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+    *,
+    purpose: str,
+    timeout: timedelta,
+    writes: bool = True,
+) -> T:
+    """Open a session, run `work` in one transaction, commit, and return what it returned.
+
+    Args:
+        session_factory: the host's; the session is opened and closed here.
+        leased: the table that it is about, which tells a session with several engines where to go.
+        work: gets the session and its connection in a begun transaction; must not commit.
+        purpose: a verb phrase for errors and logs, such as ``"claim rows"``.
+        timeout: longest time for the whole, connecting and committing included.
+        writes: whether SQLite takes its write lock at the start (``BEGIN IMMEDIATE``).
+
+    Raises:
+        TransactionTimeout: it did not end in time. Whether it was committed is unknown.
+    """
+
+    async def whole() -> T:
+        async with session_factory() as session, session.begin():
+            bind = bind_of(session, leased)
+            connection = await session.connection(bind_arguments={"bind": bind})
+            if writes:
+                await dialect_of(connection).begin_writing(connection)
+            return await work(session, connection)
+
+    return await finish(whole(), purpose=purpose, timeout=timeout)
+
+
+async def finish(work: Coroutine[Any, Any, T], *, purpose: str, timeout: timedelta | None = None) -> T:
+    """Run `work` to its end in a task of its own, even if the caller is cancelled meanwhile; then let the cancellation out.
+
+    Raises:
+        TransactionTimeout: `work` did not end within `timeout`.
+    """
+    task = asyncio.create_task(work, name=f"rowlock: {purpose}")
+    cancelled = await _wait_shielded(task, None if timeout is None else timeout.total_seconds())
+    if not task.done():
+        assert timeout is not None
+        await _let_go(task)
+        if not task.done() or task.cancelled():
+            raise TransactionTimeout(purpose=purpose, timeout_s=timeout.total_seconds())
+    if cancelled is not None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("A transaction of a cancelled caller failed", extra={"purpose": purpose}, exc_info=error)
+        raise cancelled
+    return task.result()
+
+
+async def _wait_shielded(task: asyncio.Task[Any], timeout_s: float | None) -> asyncio.CancelledError | None:
+    loop = asyncio.get_running_loop()
+    ends_at = None if timeout_s is None else loop.time() + timeout_s
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        left_s = None if ends_at is None else ends_at - loop.time()
+        if left_s is not None and left_s <= 0:
+            break
+        try:
+            await asyncio.wait({task}, timeout=left_s)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return cancelled
+
+
+async def _let_go(task: asyncio.Task[Any]) -> None:
+    _overdue.add(task)
+    task.add_done_callback(_forget)
+    task.cancel()
+    await _wait_shielded(task, CANCEL_WAIT_S_MAX)
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _overdue.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.warning("An overdue transaction failed in the end", extra={"task": task.get_name()}, exc_info=error)

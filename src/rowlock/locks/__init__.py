@@ -1,0 +1,1 @@
+"""Locks that die with the process or connection. What must outlive them is a lease in the row: see ``leases/``."""

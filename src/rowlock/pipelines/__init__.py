@@ -1,0 +1,1 @@
+"""The actors: fetcher, workers, heartbeater and what holds them together. Loops and decisions; no SQL."""

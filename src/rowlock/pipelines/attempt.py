@@ -1,0 +1,149 @@
+"""One attempt: `process` in a task of its own, with every way in which it can end.
+
+The one idea: host code may return, raise anything at all, be cancelled by us, cancel itself, or not end. Each becomes a value, so that
+no worker ever dies of its host's code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+
+class Ended(Enum):
+    """Why an attempt was ended before it returned."""
+
+    LEASE_LOST = "the lease was lost"
+    TIMED_OUT = "process took longer than process_timeout"
+    INTERRUPTED = "the pipeline is shutting down"
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """`process` returned `value`."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """`process` raised `error`, which may be any `BaseException`."""
+
+    error: BaseException
+
+
+Result = Returned | Raised | Ended
+
+
+class CancelledByItself(Exception):
+    """`process` let a `CancelledError` escape that nobody of ours had asked for."""
+
+
+class Attempt:
+    """Runs one call of host code and can end it.
+
+    A call that catches its cancellation may still return an outcome, which counts as long as the lease is not lost.
+
+    Attributes:
+        ended: why it was asked to end, or None.
+    """
+
+    def __init__(self, call: Callable[[], Any], *, timeout_s: float, grace_s: float) -> None:
+        self._call = call
+        self._timeout_s = timeout_s
+        self._grace_s = grace_s
+        self._task: asyncio.Task[Result] | None = None
+        self._over: asyncio.Future[None] | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self.ended: Ended | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the host's code has not ended yet."""
+        return self._task is not None and not self._task.done()
+
+    def end(self, why: Ended) -> None:
+        """Cancel the host's code; the first reason counts."""
+        if self.ended is not None and why is not Ended.LEASE_LOST:
+            return
+        first = self.ended is None
+        self.ended = why
+        if first and self._task is not None:
+            self._task.cancel()
+            self._timers.append(asyncio.get_running_loop().call_later(self._grace_s, self._finish))
+
+    async def run(self) -> Result:
+        """Run the call until it ends, or until it was ended and ignored that for `grace_s`; `is_running` tells the two apart."""
+        if self.ended is not None:
+            return self.ended
+        loop = asyncio.get_running_loop()
+        self._over = loop.create_future()
+        self._task = asyncio.create_task(_contained(self._call), name="rowlock: process")
+        self._task.add_done_callback(self._finish)
+        self._timers.append(loop.call_later(self._timeout_s, self.end, Ended.TIMED_OUT))
+        try:
+            await self._over
+        except asyncio.CancelledError:
+            self.end(Ended.INTERRUPTED)
+            raise
+        finally:
+            for timer in self._timers:
+                timer.cancel()
+        return self._result()
+
+    def _finish(self, _: object = None) -> None:
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+    def _result(self) -> Result:
+        task = self._task
+        assert task is not None
+        if self.is_running or task.cancelled():
+            return self.ended or Raised(CancelledByItself())
+        result = task.result()
+        if self.ended is None or (isinstance(result, Returned) and self.ended is not Ended.LEASE_LOST):
+            return result
+        return self.ended
+
+
+async def _contained(call: Callable[[], Any]) -> Returned | Raised:
+    try:
+        return Returned(await call())
+    except asyncio.CancelledError as error:
+        return Raised(CancelledByItself(*error.args))
+    except BaseException as error:  # noqa: BLE001 - SystemExit out of host code must not end the service
+        return Raised(error)
+
+
+def host_call(
+    function: Callable[..., Any], *args: object, limiter: anyio.CapacityLimiter
+) -> Callable[[], Awaitable[Any]]:
+    """Return ``function(*args)`` as something to await: a coroutine in the loop, a plain function in a worker thread.
+
+    A thread cannot be cancelled: ending the attempt stops waiting for it, and what it returns then is dropped.
+    """
+    call = partial(function, *args)
+    return call if inspect.iscoroutinefunction(function) else partial(_in_thread, call, limiter)
+
+
+async def _in_thread(call: Callable[[], Any], limiter: anyio.CapacityLimiter) -> Any:  # noqa: ANN401 - to be checked
+    def contained() -> Returned | Raised:
+        try:
+            return Returned(call())
+        except BaseException as error:  # noqa: BLE001 - a future cannot carry all of them
+            return Raised(error)
+
+    match await anyio.to_thread.run_sync(contained, abandon_on_cancel=True, limiter=limiter):
+        case Raised(error):
+            raise error
+        case Returned(value):
+            # A plain function may still hand back a coroutine: it belongs to the loop.
+            return await value if inspect.isawaitable(value) else value

@@ -1,0 +1,86 @@
+"""Group what many workers ask the database for: while one round trip is under way, the next batch gathers.
+
+Nobody waits when it is quiet, since the first request starts at once; everybody shares when it is busy. If a batch fails for a
+reason that lies in one of its requests, each is run alone, so that one bad request spoils nobody else's.
+
+Source: group commit, as databases do it with their log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from rowlock.leases.faults import is_transient
+
+RequestT = TypeVar("RequestT")
+ResultT = TypeVar("ResultT")
+
+BATCH_MAX = 100
+"""Most requests of one batch; beyond this a larger batch gains nothing measurable."""
+
+
+class Batcher(Generic[RequestT, ResultT]):
+    """Runs requests in batches, one batch at a time, in the order in which they came.
+
+    What waits is bounded by the number of callers: each waits for its own answer.
+    """
+
+    def __init__(self, run: Callable[[Sequence[RequestT]], Awaitable[Sequence[ResultT]]], *, name: str) -> None:
+        self._run = run
+        self._name = name
+        self._waiting: deque[tuple[RequestT, asyncio.Future[ResultT]]] = deque()
+        self._round: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Batcher {self._name}, {len(self._waiting)} waiting, {'busy' if self._round else 'idle'}>"
+
+    async def submit(self, request: RequestT) -> ResultT:
+        """Return the answer to `request`, or raise what its batch raised.
+
+        A caller that is cancelled stops waiting; its request is carried out all the same.
+        """
+        answer: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, answer))
+        if self._round is None or self._round.done():
+            self._round = asyncio.create_task(self._work(), name=f"rowlock: {self._name}")
+        return await answer
+
+    async def wait_until_idle(self) -> None:
+        """Wait until everything submitted so far has been carried out."""
+        while self._round is not None and not self._round.done():
+            await asyncio.wait({self._round})
+
+    async def _work(self) -> None:
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
+            await self._answer(batch)
+
+    async def _answer(self, batch: list[tuple[RequestT, asyncio.Future[ResultT]]]) -> None:
+        try:
+            results = await self._run([request for request, _ in batch])
+        except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+            await self._fail(batch, error)
+            return
+        for (_, answer), result in zip(batch, results, strict=True):
+            if not answer.done():
+                answer.set_result(result)
+
+    async def _fail(self, batch: list[tuple[RequestT, asyncio.Future[ResultT]]], error: BaseException) -> None:
+        if len(batch) > 1 and isinstance(error, Exception) and not is_transient(error):
+            for one in batch:
+                await self._answer([one])
+            return
+        for _, answer in batch:
+            if not answer.done():
+                # A future cannot hold StopIteration or a cancellation as an error; the cause keeps what it was.
+                told = error if isinstance(error, Exception) else _Interrupted(self._name)
+                answer.set_exception(told)
+        if isinstance(error, asyncio.CancelledError):
+            raise error
+
+
+class _Interrupted(ConnectionError):
+    """The batch was cancelled from outside; like a lost connection, it says nothing of the requests."""

@@ -1,0 +1,120 @@
+"""What the actors of one pipeline share: its table, settings, hooks, queue, counters and way to the database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import anyio
+from sqlalchemy import ColumnElement
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+from sqlalchemy.orm.interfaces import LoaderOption
+
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.transaction import in_transaction
+from rowlock.pipelines.attempt import Attempt
+from rowlock.pipelines.hinter import PipelineHinter
+from rowlock.pipelines.item_queue import ItemQueue
+from rowlock.pipelines.settings import PipelineSettings
+from rowlock.pipelines.statistics import Counters
+from rowlock.rows.leased_table import LeasedTable, ModelT
+
+T = TypeVar("T")
+
+
+class Hooks(Protocol[ModelT]):
+    """What the host writes: `Pipeline` itself, seen from its actors."""
+
+    def ready(self) -> ColumnElement[bool]:
+        """Which rows want work."""
+        ...
+
+    def process(self, item: PipelineItem[ModelT]) -> Any:  # noqa: ANN401 - an outcome, or an awaitable of one
+        """Work on one row."""
+        ...
+
+    def options(self) -> Sequence[LoaderOption]:
+        """Loader options for the row."""
+        ...
+
+    def on_stale(self, item: PipelineItem[ModelT], outcome: Any) -> Awaitable[None] | None:  # noqa: ANN401
+        """Clean up after a result that was not applied."""
+        ...
+
+
+@dataclass(eq=False)
+class PipelineContext(Generic[ModelT]):
+    """Built when a pipeline starts, dropped when it has stopped.
+
+    Attributes:
+        name: the pipeline's class name, which is also the owner in its leases.
+        hinter: wakes pipelines of this process, for ``Apply(hint=...)``.
+        errors: the last failure of each loop, by the loop's name; an entry goes when the loop succeeds again.
+        failures: how often each loop failed in a row.
+        running: attempts by lock token.
+        abandoned: attempts that ignored their cancellation and still run; bounded by what the host lets hang.
+        background: short tasks that must end before the pipeline has stopped.
+        thread_limiter: how many plain `process` functions run in threads at once.
+    """
+
+    name: str
+    leased: LeasedTable[ModelT]
+    settings: PipelineSettings
+    hooks: Hooks[ModelT]
+    session_factory: async_sessionmaker[AsyncSession]
+    hinter: PipelineHinter
+    queue: ItemQueue[ModelT]
+    counters: Counters = field(default_factory=Counters)
+    errors: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+    running: dict[Any, Attempt] = field(default_factory=dict)
+    abandoned: list[Attempt] = field(default_factory=list)
+    background: set[asyncio.Task[None]] = field(default_factory=set)
+    thread_limiter: anyio.CapacityLimiter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.thread_limiter = anyio.CapacityLimiter(self.settings.workers_num)
+
+    async def transact(
+        self,
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+        *,
+        purpose: str,
+        writes: bool = True,
+    ) -> T:
+        """Run `work` in one transaction of its own, bounded by `database_timeout` and shielded from cancellation."""
+        return await in_transaction(
+            self.session_factory,
+            self.leased,
+            work,
+            purpose=purpose,
+            timeout=self.settings.database_timeout,
+            writes=writes,
+        )
+
+    def failed(self, loop: str, error: str) -> None:
+        """Note that a round of `loop` failed."""
+        self.errors[loop] = error
+        self.failures[loop] = self.failures.get(loop, 0) + 1
+
+    def succeeded(self, loop: str) -> None:
+        """Note that a round of `loop` went well."""
+        if self.errors:
+            self.errors.pop(loop, None)
+            self.failures.pop(loop, None)
+
+    def in_background(self, work: Coroutine[Any, Any, None], *, purpose: str) -> None:
+        """Run `work` without waiting for it; `drain` does."""
+        task = asyncio.create_task(work, name=f"rowlock: {purpose}")
+        self.background.add(task)
+        task.add_done_callback(self.background.discard)
+
+    def abandon(self, attempt: Attempt) -> None:
+        """Remember an attempt that would not end, and forget those that have ended meanwhile."""
+        self.abandoned[:] = [*self.still_abandoned(), attempt]
+
+    def still_abandoned(self) -> list[Attempt]:
+        """Return the abandoned attempts that still run."""
+        return [attempt for attempt in self.abandoned if attempt.is_running]

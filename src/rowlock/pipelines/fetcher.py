@@ -1,0 +1,217 @@
+"""Fetches: claims rows while workers have room for them, and rests when there is nothing to do.
+
+`plan_fetch` decides, `Fetcher` acts. What can end a rest: a hint, a place freed below the low watermark, the end of the delay. A hint
+is taken down just before the claim is sent, so one that arrives while a fetch runs, or while the queue is full, is not forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from sqlalchemy import ColumnElement
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock import events
+from rowlock.backoff import fetch_delay, jittered
+from rowlock.clock import monotonic
+from rowlock.errors import ModelError, describe
+from rowlock.leases.claim import claim
+from rowlock.leases.dialects.claims import ClaimOrder
+from rowlock.leases.release import sweep
+from rowlock.leases.transaction import finish
+from rowlock.pipelines.context import Hooks, PipelineContext
+from rowlock.pipelines.give_back import give_back
+from rowlock.pipelines.heartbeater import Heartbeater
+from rowlock.rows.eligibility import eligible, oldest_first
+from rowlock.rows.leased_table import LeasedTable, ModelT
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Claim up to `limit` rows now."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Do nothing for `seconds`, or until woken if that is None."""
+
+    seconds: float | None
+
+
+def plan_fetch(*, room: int, is_low: bool, hinted: bool, delay_left_s: float) -> Fetch | Rest:
+    """Decide what a fetcher does next.
+
+    A hint is followed as soon as there is any place; without one, a fetch waits for the low watermark and for the delay that
+    followed the last fetch which found less than it asked for.
+    """
+    if room <= 0:
+        return Rest(None)
+    if hinted:
+        return Fetch(room)
+    if delay_left_s > 0:
+        return Rest(delay_left_s)
+    return Fetch(room) if is_low else Rest(None)
+
+
+class Fetcher(Generic[ModelT]):
+    """Claims rows into the queue.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
+        self.context = context
+        self._heartbeater = heartbeater
+        self._woken = asyncio.Event()
+        self._hinted = False
+        self._stopped = False
+        self._fetches_in_vain = 0
+        self._rests_until = monotonic()
+        self._sweeps_at = monotonic() + self._sweep_period_s()
+
+    def hint(self) -> None:
+        """Fetch as soon as there is a place in the queue."""
+        self._hinted = True
+        self._woken.set()
+
+    def wake_for_room(self) -> None:
+        """Look again: a place in the queue was freed."""
+        if self._hinted or self.context.queue.is_low:
+            self._woken.set()
+
+    def stop(self) -> None:
+        """Fetch no more. A claim that is under way is finished, and what it got is released."""
+        self._stopped = True
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Fetch and rest until stopped."""
+        while not self._stopped:
+            queue = self.context.queue
+            delay_left_s = self._rests_until - monotonic()
+            # While fetches fail, hints do not shorten the rest, or a busy service would hammer an ailing database.
+            hinted = self._hinted and not self.context.failures.get("fetcher")
+            match plan_fetch(room=queue.room, is_low=queue.is_low, hinted=hinted, delay_left_s=delay_left_s):
+                case Fetch(limit):
+                    await self._fetch(limit)
+                case Rest(seconds):
+                    await self._rest(seconds)
+
+    async def fetch_once(self, limit: int) -> int:
+        """Claim up to `limit` rows, track them, then queue them; return how many there were.
+
+        Shielded as a whole: a cancellation between the claim and the queue would leave rows leased that nobody works on.
+        """
+        return await finish(self._claim_and_queue(limit), purpose="fetch")
+
+    async def _rest(self, seconds: float | None) -> None:
+        # Nothing can have been missed: the plan was made in this very step of the loop.
+        self._woken.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+
+    async def _fetch(self, limit: int) -> None:
+        self._hinted = False
+        try:
+            claimed = await self.fetch_once(limit)
+            await self._sweep_if_due()
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            self._note_failure(error)
+            return
+        self.context.succeeded("fetcher")
+        self._plan_rest(claimed, limit)
+
+    def _plan_rest(self, claimed: int, limit: int) -> None:
+        self._fetches_in_vain = 0 if claimed else self._fetches_in_vain + 1
+        delay_s = 0.0 if claimed == limit else self._delay_s()
+        self._rests_until = monotonic() + delay_s
+
+    def _delay_s(self) -> float:
+        return fetch_delay(self.context.settings.fetch_delays_s, self._fetches_in_vain)
+
+    async def _claim_and_queue(self, limit: int) -> int:
+        context, settings = self.context, self.context.settings
+        began_at = monotonic()
+        order = ClaimOrder(
+            context.leased,
+            eligible=eligible(
+                context.leased,
+                ready=ready_condition(context.name, context.leased, context.hooks),
+                owner=context.name,
+                min_processing_interval=settings.min_processing_interval,
+            ),
+            oldest_first=oldest_first(context.leased),
+            owner=context.name,
+            lock_timeout=settings.lock_timeout,
+            limit=limit,
+        )
+        context.counters.fetches += 1
+        items = await claim(
+            context.session_factory, order, lease_margin=settings.margin, timeout=settings.database_timeout
+        )
+        context.counters.claimed += len(items)
+        context.counters.fetches_empty += not items
+        context.counters.recovered += sum(item.prev_lock_expired for item in items)
+        if self._stopped:
+            await give_back(context, items)
+        elif items:
+            self._heartbeater.track(items)
+            context.queue.put(items)
+            events.emit(events.RowsClaimed(context.name, len(items), monotonic() - began_at))
+        return len(items)
+
+    async def _sweep_if_due(self) -> None:
+        if monotonic() < self._sweeps_at:
+            return
+        self._sweeps_at = monotonic() + self._sweep_period_s()
+        await self.sweep_once()
+
+    async def sweep_once(self) -> int:
+        """Clear lock columns that were left behind long ago, and return of how many rows."""
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> int:
+            return await sweep(connection, self.context.leased, older_than=self.context.settings.sweep_after)
+
+        swept = await self.context.transact(work, purpose="clear abandoned locks")
+        self.context.counters.swept += swept
+        return swept
+
+    def _sweep_period_s(self) -> float:
+        return jittered(self.context.settings.sweep_after.total_seconds())
+
+    def _note_failure(self, error: BaseException) -> None:
+        text = describe(error)
+        self.context.counters.fetches_failed += 1
+        self.context.failed("fetcher", text)
+        self._fetches_in_vain += 1
+        self._rests_until = monotonic() + self._delay_s()
+        logger.warning("A fetch failed", extra={"pipeline": self.context.name}, exc_info=error)
+        events.emit(events.FetchFailed(self.context.name, text))
+
+
+def ready_condition(name: str, leased: LeasedTable[Any], hooks: Hooks[Any]) -> ColumnElement[bool]:
+    """Return what the host's `ready` says.
+
+    Raises:
+        ModelError: it is not an SQL expression.
+    """
+    condition = hooks.ready()
+    if not isinstance(condition, ColumnElement):
+        raise ModelError(
+            f"{name}.ready() must return one SQL expression, such as {leased.name}.status == 'submitted', "
+            f"not {condition!r:.100}",
+            model=leased.name,
+        )
+    return condition

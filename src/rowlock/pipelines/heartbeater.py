@@ -1,0 +1,168 @@
+"""Keeps the leases of all items of a pipeline alive, in bulk, and ends the work of those that were lost.
+
+Two loops, since one must not wait for the other. `beat` renews what is near its end. `watch` never touches the database: it looks
+at the monotonic clock and, the moment a holder's trust is over, cancels its work: before anybody else can take the row, also while
+the database is unreachable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any, Generic
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock import events
+from rowlock.backoff import jittered
+from rowlock.clock import monotonic, sleep
+from rowlock.errors import describe
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew, tokens_still_held
+from rowlock.leases.transaction import in_transaction
+from rowlock.pipelines.context import PipelineContext
+from rowlock.rows.leased_table import ModelT
+
+logger = logging.getLogger(__name__)
+
+
+class Heartbeater(Generic[ModelT]):
+    """Tracks items from the moment they are claimed until their outcome is settled.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT]) -> None:
+        self.context = context
+        self._tracked: dict[Any, PipelineItem[ModelT]] = {}
+        self._on_lost: dict[Any, Callable[[], None]] = {}
+        self._settings = context.settings
+
+    def __len__(self) -> int:
+        return len(self._tracked)
+
+    def __repr__(self) -> str:
+        return f"<Heartbeater of {self.context.name}, {len(self)} leases>"
+
+    def track(self, items: Iterable[PipelineItem[ModelT]]) -> None:
+        """Keep the leases of `items` alive from now on. Comes before they are queued, so that none is ever without."""
+        self._tracked.update((item.lock_token, item) for item in items)
+
+    def untrack(self, item: PipelineItem[ModelT]) -> None:
+        """Let the lease of `item` be."""
+        self._tracked.pop(item.lock_token, None)
+        self._on_lost.pop(item.lock_token, None)
+
+    def when_lost(self, item: PipelineItem[ModelT], act: Callable[[], None]) -> None:
+        """Call `act` at once if trust in the lease of `item` ends."""
+        self._on_lost[item.lock_token] = act
+        if not item.is_trusted():
+            self._lose(item)
+
+    async def beat(self) -> None:
+        """Renew, again and again, the leases that are near their end. A failed renewal is tried again at the next beat."""
+        while True:
+            await sleep(jittered(self._settings.beat.total_seconds()))
+            await self.beat_once()
+
+    async def beat_once(self) -> int:
+        """Renew what is near its end now, and return how many leases were renewed."""
+        due = self.due_for_renewal()
+        renewed = 0
+        for chunk in _chunks(due, LEASES_PER_STATEMENT_MAX):
+            try:
+                renewed += await self._renew(chunk)
+            except Exception as error:  # noqa: BLE001 - whatever went wrong, the next beat tries again while trust lasts
+                self._note_failure(error)
+            else:
+                self.context.succeeded("heartbeater")
+        if due:
+            events.emit(events.LeasesRenewed(self.context.name, len(due), renewed))
+        return renewed
+
+    def due_for_renewal(self) -> list[PipelineItem[ModelT]]:
+        """Return the items of which less than `heartbeat_trigger` is left."""
+        trusted_until_max = monotonic() + (self._settings.heartbeat_trigger - self._settings.margin).total_seconds()
+        return [item for item in self._tracked.values() if item.trusted_until <= trusted_until_max]
+
+    async def watch(self) -> None:
+        """End, again and again, the work of items whose trust is over."""
+        while True:
+            await sleep(self._until_next_end())
+            self.lose_expired()
+
+    def lose_expired(self) -> None:
+        """End the work of items whose trust is over now."""
+        now = monotonic()
+        for item in [item for item in self._tracked.values() if item.trusted_until <= now]:
+            self._lose(item)
+
+    def _until_next_end(self) -> float:
+        # Anything claimed or renewed during the rest is trusted for longer than one beat, so looking once per beat misses none.
+        beat_s = self._settings.beat.total_seconds()
+        soonest = min((item.trusted_until for item in self._tracked.values()), default=float("inf"))
+        return min(beat_s, max(0.0, soonest - monotonic()))
+
+    async def _renew(self, items: Sequence[PipelineItem[ModelT]]) -> int:
+        sent_at = monotonic()
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> dict[Any, datetime]:
+            return await renew(connection, self.context.leased, items, self._settings.lock_timeout)
+
+        confirmed = await self._transact(work, purpose="renew leases")
+        self.context.counters.renewals += len(confirmed)
+        trusted_until = sent_at + (self._settings.lock_timeout - self._settings.margin).total_seconds()
+        for item in items:
+            expires_at = confirmed.get(item.lock_token)
+            # An item that was lost meanwhile stays lost: its work has been cancelled.
+            if expires_at is not None and item.lock_token in self._tracked:
+                item.trusted_until, item.lock_expires_at = trusted_until, expires_at
+        if missing := [item for item in items if item.lock_token not in confirmed and item.lock_token in self._tracked]:
+            await self._lose_unless_held(missing)
+        return len(confirmed)
+
+    async def _lose_unless_held(self, items: Sequence[PipelineItem[ModelT]]) -> None:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> frozenset[Any]:
+            return await tokens_still_held(connection, self.context.leased, items)
+
+        held = await self._transact(work, purpose="look which leases are still held", writes=False)
+        for item in items:
+            if item.lock_token not in held and item.lock_token in self._tracked:
+                self._lose(item)
+
+    async def _transact(self, work: Any, *, purpose: str, writes: bool = True) -> Any:  # noqa: ANN401 - as in_transaction
+        return await in_transaction(
+            self.context.session_factory,
+            self.context.leased,
+            work,
+            purpose=purpose,
+            timeout=self._settings.renewal_limit,
+            writes=writes,
+        )
+
+    def _lose(self, item: PipelineItem[ModelT]) -> None:
+        item.lose()
+        self._tracked.pop(item.lock_token, None)
+        act = self._on_lost.pop(item.lock_token, None)
+        self.context.queue.discard(item)
+        self.context.counters.leases_lost += 1
+        logger.warning("A lease was lost", extra={"pipeline": self.context.name, "row_id": item.id})
+        events.emit(events.LeaseLost(self.context.name, item.id, item.lock_token))
+        if act is not None:
+            act()
+
+    def _note_failure(self, error: Exception) -> None:
+        text = describe(error)
+        self.context.counters.renewals_failed += 1
+        self.context.failed("heartbeater", text)
+        logger.warning("A renewal failed", extra={"pipeline": self.context.name}, exc_info=error)
+        events.emit(events.RenewalFailed(self.context.name, text))
+
+
+def _chunks(items: Sequence[PipelineItem[ModelT]], size: int) -> Iterable[list[PipelineItem[ModelT]]]:
+    rest = iter(items)
+    while chunk := list(islice(rest, size)):
+        yield chunk

@@ -1,0 +1,117 @@
+"""Hints: lossy wake-ups without data, from services to fetchers.
+
+A hint says "look now", nothing more; polling finds the row anyway. It is raised after the commit, since a fetcher that looks before
+sees nothing. `pipeline_hinter` reaches every started manager of the process.
+
+Not here: hints between processes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session, SessionTransaction
+
+logger = logging.getLogger(__name__)
+
+WARNED_NAMES_MAX = 1000
+"""Most model names remembered as warned about; past it they are forgotten and warned about again."""
+
+Wake = Callable[[], None]
+
+
+class PipelineHinter:
+    """Knows who wants to be woken for which model."""
+
+    def __init__(self) -> None:
+        self._wakes: dict[str, list[Wake]] = {}
+        self._warned: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<PipelineHinter {', '.join(sorted(self._wakes)) or 'nobody listens'}>"
+
+    def attach(self, model_name: str, wake: Wake) -> None:
+        """Call `wake` at every hint for `model_name`. It must be callable from any thread and return at once."""
+        self._wakes.setdefault(model_name, []).append(wake)
+
+    def detach(self, model_name: str, wake: Wake) -> None:
+        """End what `attach` began."""
+        wakes = self._wakes.get(model_name, [])
+        if wake in wakes:
+            wakes.remove(wake)
+        if not wakes:
+            self._wakes.pop(model_name, None)
+
+    def hint_fetch(self, model: str | type) -> None:
+        """Wake every pipeline of `model` (the class or its name), from any thread.
+
+        A hint for a model without a pipeline is a warning, once per name: this replica may simply not run it.
+        """
+        name = model if isinstance(model, str) else model.__name__
+        wakes = self._wakes.get(name)
+        if not wakes:
+            self._warn(name)
+            return
+        for wake in tuple(wakes):
+            wake()
+
+    def _warn(self, name: str) -> None:
+        if name in self._warned:
+            return
+        if len(self._warned) >= WARNED_NAMES_MAX:
+            self._warned.clear()
+        self._warned.add(name)
+        logger.warning("A hint reached no pipeline", extra={"model": name})
+
+
+pipeline_hinter = PipelineHinter()
+"""Reaches every started manager of this process."""
+
+_PENDING = "rowlock_pending_hints"
+_PendingHints = dict[SessionTransaction | None, list[tuple[PipelineHinter, str | type]]]
+
+
+def hint_after_commit(
+    session: AsyncSession | Session, *models: str | type, hinter: PipelineHinter = pipeline_hinter
+) -> None:
+    """Hint for `models` once the session's outermost transaction has committed.
+
+    If that transaction, or the savepoint in which this was called, is rolled back, no hint is raised. Each model is hinted once
+    per commit, however often it was asked for. The session may be used again: its next transaction starts without hints.
+    """
+    sync_session = session.sync_session if isinstance(session, AsyncSession) else session
+    innermost = sync_session.get_nested_transaction() or sync_session.get_transaction()
+    _pending_hints(sync_session).setdefault(innermost, []).extend((hinter, model) for model in models)
+
+
+def _pending_hints(session: Session) -> _PendingHints:
+    if _PENDING not in session.info:
+        session.info[_PENDING] = {}
+        event.listen(session, "after_commit", _committed)
+        event.listen(session, "after_transaction_end", _ended)
+    pending: _PendingHints = session.info[_PENDING]
+    return pending
+
+
+def _committed(session: Session) -> None:
+    # SQLAlchemy calls this for the release of a savepoint too.
+    pending: _PendingHints = session.info[_PENDING]
+    savepoint = session.get_nested_transaction()
+    if savepoint is not None:
+        pending.setdefault(savepoint.parent, []).extend(pending.pop(savepoint, []))
+        return
+    raised = dict.fromkeys(hint for hints in pending.values() for hint in hints)
+    pending.clear()
+    for hinter, model in raised:
+        hinter.hint_fetch(model)
+
+
+def _ended(session: Session, transaction: SessionTransaction) -> None:
+    # After a commit nothing is left here; what is left was rolled back, or closed without a commit.
+    pending: _PendingHints = session.info[_PENDING]
+    pending.pop(transaction, None)
+    if transaction.parent is None:
+        pending.clear()

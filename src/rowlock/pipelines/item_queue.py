@@ -1,0 +1,104 @@
+"""The bounded queue between fetcher and workers, with two watermarks.
+
+Capacity bounds memory and what a crash leaves to be recovered; below the low watermark the fetcher fetches. One fetcher puts, many
+workers take. Nobody polls: a worker that waits is woken by `put`, the fetcher by `on_room`.
+
+Not here: asyncio's ``QueueFull``. The fetcher asks for `room` before it claims, so an overflow is a bug and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Generic
+
+from rowlock.errors import InternalError
+from rowlock.leases.item import PipelineItem
+from rowlock.rows.leased_table import ModelT
+
+
+class ItemQueue(Generic[ModelT]):
+    """First in, first out; closed at shutdown.
+
+    Attributes:
+        capacity: most items.
+        low_watermark: fewer than this many make the fetcher fetch.
+        on_room: called whenever a place was freed.
+    """
+
+    def __init__(self, capacity: int, low_watermark: int) -> None:
+        self.capacity = capacity
+        self.low_watermark = low_watermark
+        self.on_room: Callable[[], None] = lambda: None
+        self._items: deque[PipelineItem[ModelT]] = deque()
+        self._takers: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        state = " closed" if self._closed else ""
+        return f"<ItemQueue {len(self)}/{self.capacity}, low {self.low_watermark}, {len(self._takers)} waiting{state}>"
+
+    @property
+    def room(self) -> int:
+        """How many items may be put."""
+        return 0 if self._closed else self.capacity - len(self._items)
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the fetcher should fetch without being asked."""
+        return len(self._items) < self.low_watermark
+
+    def put(self, items: Iterable[PipelineItem[ModelT]]) -> None:
+        """Add `items` behind the others and wake as many takers.
+
+        Raises:
+            InternalError: there is no room for all of them; none was added.
+        """
+        arriving = tuple(items)
+        if len(arriving) > self.room:
+            raise InternalError(f"{len(arriving)} items for {self.room} places")
+        self._items.extend(arriving)
+        self._wake(len(arriving))
+
+    async def take(self) -> PipelineItem[ModelT] | None:
+        """Wait for the next item; None once the queue is closed."""
+        while not self._items:
+            if self._closed:
+                return None
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._takers.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                # The wake-up may have arrived together with the cancellation: hand it on, or an item waits for nobody.
+                if turn.done() and not turn.cancelled() and self._items:
+                    self._wake(1)
+                raise
+        item = self._items.popleft()
+        self.on_room()
+        return item
+
+    def close(self) -> list[PipelineItem[ModelT]]:
+        """Stop taking and putting; return what was never started."""
+        self._closed = True
+        left = list(self._items)
+        self._items.clear()
+        self._wake(len(self._takers))
+        return left
+
+    def discard(self, item: PipelineItem[ModelT]) -> None:
+        """Remove `item` if it is still queued."""
+        if item in self._items:
+            self._items.remove(item)
+            self.on_room()
+
+    def _wake(self, count: int) -> None:
+        while count > 0 and self._takers:
+            turn = self._takers.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                count -= 1

@@ -1,0 +1,63 @@
+"""Reads rows for workers under their tokens, many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock.backoff import exponential
+from rowlock.clock import sleep
+from rowlock.leases.faults import is_transient
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.load import load_rows
+from rowlock.pipelines.batcher import Batcher
+from rowlock.pipelines.context import PipelineContext
+from rowlock.rows.leased_table import ModelT
+
+RETRY_DELAY_S = 0.05
+RETRY_DELAY_S_MAX = 1.0
+
+
+class Loader(Generic[ModelT]):
+    """Gives each item its row.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT]) -> None:
+        self.context = context
+        self._batcher: Batcher[PipelineItem[ModelT], ModelT | None] = Batcher(
+            self._load_together, name=f"{context.name} reads rows"
+        )
+
+    async def load(self, item: PipelineItem[ModelT]) -> bool:
+        """Read the row of `item` into it; False if the lease is no longer its own.
+
+        A transient error is waited out as long as the lease is trusted.
+
+        Raises:
+            Exception: the row cannot be read.
+        """
+        tries = 0
+        while item.is_trusted():
+            tries += 1
+            try:
+                row = await self._batcher.submit(item)
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                await sleep(exponential(tries, first_s=RETRY_DELAY_S, most_s=RETRY_DELAY_S_MAX))
+                continue
+            if row is not None:
+                item.row = row
+            return row is not None
+        return False
+
+    async def _load_together(self, items: Sequence[PipelineItem[ModelT]]) -> list[ModelT | None]:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT | None]:
+            return await load_rows(session, self.context.leased, items, self.context.hooks.options())
+
+        return await self.context.transact(work, purpose="read rows", writes=False)

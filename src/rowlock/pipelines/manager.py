@@ -1,0 +1,142 @@
+"""Starts, stops and watches the pipelines of one replica.
+
+A life goes one way: new, started, shut down, drained. Saying the same thing twice does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+from rowlock.errors import ConfigurationError, PipelineError
+from rowlock.leases.dialects import check_session_factory
+from rowlock.pipelines.hinter import PipelineHinter, pipeline_hinter
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.pipelines.statistics import ManagerHealth, PipelineStatistics
+
+PIPELINES_MAX = 1000
+"""Most pipelines of one manager."""
+
+DRAIN_GRACE = timedelta(seconds=30)
+"""How long running work may go on after a shutdown, unless `drain` is told otherwise."""
+
+
+class PipelineManager:
+    """The pipelines of one replica.
+
+    Attributes:
+        hinter: reaches the pipelines of this manager; `pipeline_hinter` reaches those of every started one.
+
+    Raises:
+        ConfigurationError: the session factory cannot serve a pipeline, or two pipelines have one name.
+    """
+
+    def __init__(
+        self, session_factory: async_sessionmaker[AsyncSession], pipelines: Iterable[Pipeline[Any]] = ()
+    ) -> None:
+        self.hinter = PipelineHinter()
+        self._session_factory = session_factory
+        self._pipelines: dict[str, Pipeline[Any]] = {}
+        self._started = False
+        self._shut_down = False
+        for pipeline in pipelines:
+            self.register(pipeline)
+
+    def __repr__(self) -> str:
+        return f"<PipelineManager of {', '.join(map(repr, self._pipelines.values())) or 'nothing'}>"
+
+    def register(self, pipeline: Pipeline[Any]) -> None:
+        """Add `pipeline`; if the manager runs, it is started at once.
+
+        Raises:
+            ConfigurationError: the name is taken, there are too many, or the session factory cannot serve it.
+            PipelineError: the manager was shut down, or the pipeline was started before.
+        """
+        if not isinstance(pipeline, Pipeline):
+            raise ConfigurationError(f"a pipeline is an instance of a Pipeline subclass, not {pipeline!r:.100}")
+        if self._shut_down:
+            raise PipelineError("the manager was shut down; build a new one")
+        if pipeline.name in self._pipelines:
+            raise ConfigurationError(
+                f"two pipelines are named {pipeline.name}; the class name is the owner of their leases: rename one"
+            )
+        if pipeline.state != "new":
+            raise PipelineError(f"{pipeline.name} was started before; build a new one")
+        if len(self._pipelines) >= PIPELINES_MAX:
+            raise ConfigurationError(f"a manager has at most {PIPELINES_MAX} pipelines")
+        check_session_factory(self._session_factory, pipeline.leased)
+        self._pipelines[pipeline.name] = pipeline
+        if self._started:
+            self._start(pipeline)
+
+    def start(self) -> None:
+        """Start every pipeline in the running event loop; a second call does nothing.
+
+        Raises:
+            PipelineError: the manager was shut down, or no event loop runs.
+        """
+        if self._shut_down:
+            raise PipelineError("the manager was shut down and cannot be started again; build a new one")
+        if self._started:
+            return
+        _need_running_loop()
+        self._started = True
+        for pipeline in self._pipelines.values():
+            self._start(pipeline)
+
+    def shutdown(self) -> None:
+        """Fetch no more and give back what was not started; work that runs goes on until `drain`. May be called at any time."""
+        if not self._started:
+            return
+        self._shut_down = True
+        for pipeline in self._pipelines.values():
+            for hinter in (self.hinter, pipeline_hinter):
+                hinter.detach(pipeline.leased.name, pipeline.hint)
+            pipeline.shutdown()
+
+    async def drain(self, timeout: timedelta | float | None = None) -> None:
+        """Shut down, wait for running work for `timeout` (default `DRAIN_GRACE`; a number is seconds), then interrupt it.
+
+        Interrupted rows are given back. It returns when every loop has ended.
+        """
+        grace = DRAIN_GRACE if timeout is None else timeout
+        grace = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
+        self.shutdown()
+        await asyncio.gather(*(pipeline.drain(grace) for pipeline in self._pipelines.values()))
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown()
+        await self.drain()
+
+    def statistics(self) -> dict[str, PipelineStatistics]:
+        """Return what each pipeline has done, by name."""
+        return {name: pipeline.statistics() for name, pipeline in self._pipelines.items()}
+
+    def health(self) -> ManagerHealth:
+        """Return whether every pipeline works."""
+        return ManagerHealth(tuple(pipeline.health() for pipeline in self._pipelines.values()))
+
+    def _start(self, pipeline: Pipeline[Any]) -> None:
+        pipeline.start(self._session_factory, self.hinter)
+        for hinter in (self.hinter, pipeline_hinter):
+            hinter.attach(pipeline.leased.name, pipeline.hint)
+
+
+def _need_running_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise PipelineError(
+            "start() needs the running event loop: call it from the host's start-up coroutine"
+        ) from None

@@ -1,0 +1,182 @@
+"""A pipeline: the host's subclass, one per resource type, with its settings and hooks.
+
+Construction checks everything that can be checked without a database. Starting is the manager's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar, Generic
+
+from sqlalchemy import ColumnElement, String
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm.interfaces import LoaderOption
+
+from rowlock.errors import ModelError, PipelineError
+from rowlock.leases.dialects import check_session_factory
+from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.fetcher import Fetcher, ready_condition
+from rowlock.pipelines.heartbeater import Heartbeater
+from rowlock.pipelines.hinter import PipelineHinter
+from rowlock.pipelines.item_queue import ItemQueue
+from rowlock.pipelines.outcomes import Outcome
+from rowlock.pipelines.run import PipelineRun
+from rowlock.pipelines.settings import SETTING_NAMES, PipelineSettings, build_settings
+from rowlock.pipelines.statistics import PipelineHealth, PipelineStatistics
+from rowlock.pipelines.worker import Worker
+from rowlock.rows.leased_table import LeasedTable, ModelT
+
+Duration = timedelta | float
+"""A `timedelta`, or a number of seconds."""
+
+
+class Pipeline(Generic[ModelT]):
+    """Works on the rows of one model in the background.
+
+    Subclass it, set `model`, write `ready` and `process`. Every setting is a class attribute and a keyword of the constructor;
+    `PipelineSettings` documents each with its bounds.
+
+    Attributes:
+        model: the host's mapped class.
+        settings: the validated settings of this instance.
+        leased: what was found on the model.
+
+    Raises:
+        ModelError: the model cannot be leased, or `ready` is not an SQL expression.
+        SettingsError: a setting is unknown, out of bounds, or contradicts another.
+    """
+
+    model: type[ModelT]
+
+    workers_num: int = 10
+    queue_lower_limit_factor: float = 0.5
+    queue_upper_limit_factor: float = 2.0
+    min_processing_interval: Duration = timedelta(seconds=15)
+    lock_timeout: Duration = timedelta(seconds=30)
+    heartbeat_trigger: Duration = timedelta(seconds=15)
+    fetch_delays: Sequence[Duration] = (0.5, 1, 2, 5)
+    lease_margin: Duration | None = None
+    heartbeat_interval: Duration | None = None
+    renew_timeout: Duration | None = None
+    database_timeout: Duration = timedelta(seconds=10)
+    process_timeout: Duration = timedelta(hours=1)
+    cancel_grace: Duration = timedelta(seconds=5)
+    retry_delay: Duration = timedelta(seconds=1)
+    retry_delay_max: Duration = timedelta(minutes=5)
+    max_attempts: int = 20
+    abandoned_after: Duration | None = None
+
+    fetcher_class: ClassVar[type[Fetcher[Any]]] = Fetcher
+    worker_class: ClassVar[type[Worker[Any]]] = Worker
+    heartbeater_class: ClassVar[type[Heartbeater[Any]]] = Heartbeater
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - each is checked by its own type
+        values = {name: getattr(self, name) for name in SETTING_NAMES} | settings
+        self.settings: PipelineSettings = build_settings(self.name, values)
+        for name in settings:
+            setattr(self, name, getattr(self.settings, name))
+        if getattr(self, "model", None) is None:
+            raise ModelError(f"{self.name} has no model; set `model = YourModel` on the class", model=self.name)
+        self.leased: LeasedTable[ModelT] = LeasedTable.of(self.model)
+        self._check_owner_fits()
+        ready_condition(self.name, self.leased, self)
+        self._run: PipelineRun[ModelT] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.name} over {self.leased.name}, {self.state}>"
+
+    @property
+    def name(self) -> str:
+        """The class name: the owner in this pipeline's leases, and its name in logs and events."""
+        return type(self).__name__
+
+    @property
+    def state(self) -> str:
+        """``new``, ``running``, ``stopping`` or ``stopped``."""
+        return "new" if self._run is None else self._run.state
+
+    def ready(self) -> ColumnElement[bool]:
+        """Return which rows want work, as one SQL expression over `model`. Called before every claim."""
+        raise PipelineError(f"{self.name} must say which rows want work: override ready()")
+
+    def process(self, item: PipelineItem[ModelT]) -> Any:  # noqa: ANN401 - Outcome, None, or an awaitable of one
+        """Work on one row and return an outcome. No session is open; it may run again for the same row, so be idempotent.
+
+        A plain function runs in a worker thread.
+        """
+        raise PipelineError(f"{self.name} must say what to do with a row: override process(item)")
+
+    def options(self) -> Sequence[LoaderOption]:
+        """Return loader options with which the row is read, such as ``selectinload(Volume.attachments)``."""
+        return ()
+
+    def on_stale(self, item: PipelineItem[ModelT], outcome: Outcome) -> Awaitable[None] | None:
+        """Clean up the side effects of `outcome`, which could not be applied. A plain function runs in a worker thread."""
+        return None
+
+    def start(self, session_factory: async_sessionmaker[AsyncSession], hinter: PipelineHinter) -> None:
+        """Start fetching and working; called by the manager, in the running event loop.
+
+        Raises:
+            PipelineError: it was started before.
+            ConfigurationError: the session factory cannot serve it.
+        """
+        if self._run is not None:
+            raise PipelineError(f"{self.name} was started before; build a new one")
+        check_session_factory(session_factory, self.leased)
+        queue: ItemQueue[ModelT] = ItemQueue(self.settings.queue_capacity, self.settings.queue_low_watermark)
+        context = PipelineContext(self.name, self.leased, self.settings, self, session_factory, hinter, queue)
+        self._run = PipelineRun(
+            context,
+            fetcher_class=self.fetcher_class,
+            worker_class=self.worker_class,
+            heartbeater_class=self.heartbeater_class,
+        )
+        self._run.start()
+
+    @property
+    def run(self) -> PipelineRun[ModelT]:
+        """The actors of the started pipeline.
+
+        Raises:
+            PipelineError: it was not started yet.
+        """
+        if self._run is None:
+            raise PipelineError(f"{self.name} was not started")
+        return self._run
+
+    def hint(self) -> None:
+        """Fetch soon; does nothing before the start. May be called from any thread."""
+        if self._run is not None:
+            self._run.hint()
+
+    def shutdown(self) -> None:
+        """Start nothing more, and give back what was claimed and not started."""
+        if self._run is not None:
+            self._run.shutdown()
+
+    async def drain(self, grace: timedelta) -> None:
+        """Wait for running work for `grace` at most, then interrupt it; give everything back."""
+        if self._run is not None:
+            await self._run.drain(grace.total_seconds())
+
+    def statistics(self) -> PipelineStatistics:
+        """Return a snapshot of what was done since the start."""
+        return PipelineStatistics(self.name, 0, 0, 0) if self._run is None else self._run.statistics()
+
+    def health(self) -> PipelineHealth:
+        """Return whether the pipeline works."""
+        if self._run is None:
+            return PipelineHealth(self.name, "new", {}, 0, 0, None, 0)
+        return self._run.health()
+
+    def _check_owner_fits(self) -> None:
+        owner = self.leased.column("lock_owner").type
+        if isinstance(owner, String) and owner.length is not None and len(self.name) > owner.length:
+            raise ModelError(
+                f"the name {self.name} does not fit into {self.leased.name}.lock_owner ({owner.length} characters)",
+                model=self.leased.name,
+                column="lock_owner",
+            )

@@ -1,0 +1,143 @@
+"""One run of a pipeline, from its start to its last drained item: builds the actors and ends them in order.
+
+The order of ending: the fetcher stops, what was queued is given back, running work gets its grace and then is interrupted, and the
+heartbeater goes last, since it keeps the leases of all that still runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import Any, Generic
+
+from rowlock.clock import monotonic
+from rowlock.pipelines.attempt import Ended
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.fetcher import Fetcher
+from rowlock.pipelines.give_back import give_back
+from rowlock.pipelines.heartbeater import Heartbeater
+from rowlock.pipelines.loader import Loader
+from rowlock.pipelines.statistics import PipelineHealth, PipelineStatistics
+from rowlock.pipelines.supervisor import Supervisor
+from rowlock.pipelines.worker import Worker
+from rowlock.pipelines.writer import Writer
+from rowlock.rows.leased_table import ModelT
+
+FETCHER, BEAT, WATCH = "fetcher", "heartbeater", "lease watch"
+
+
+class PipelineRun(Generic[ModelT]):
+    """The actors of one started pipeline.
+
+    Attributes:
+        context: what they share.
+        heartbeater: keeps the leases.
+        fetcher: claims rows.
+        workers: process them.
+    """
+
+    def __init__(
+        self,
+        context: PipelineContext[ModelT],
+        *,
+        fetcher_class: type[Fetcher[ModelT]],
+        worker_class: type[Worker[ModelT]],
+        heartbeater_class: type[Heartbeater[ModelT]],
+    ) -> None:
+        self.context = context
+        self.heartbeater = heartbeater_class(context)
+        self.fetcher = fetcher_class(context, self.heartbeater)
+        context.queue.on_room = self.fetcher.wake_for_room
+        self._writer = Writer(context)
+        loader = Loader(context)
+        self.workers = [
+            worker_class(context, self.heartbeater, loader, self._writer) for _ in range(context.settings.workers_num)
+        ]
+        self._supervisor = Supervisor(context.name)
+        self._loop = asyncio.get_running_loop()
+        self._stopping = False
+        self._stopped = False
+
+    @property
+    def state(self) -> str:
+        """``running``, ``stopping`` or ``stopped``."""
+        if self._stopped:
+            return "stopped"
+        return "stopping" if self._stopping else "running"
+
+    def start(self) -> None:
+        """Start every loop."""
+        self._supervisor.keep(BEAT, self.heartbeater.beat)
+        self._supervisor.keep(WATCH, self.heartbeater.watch)
+        for number, worker in enumerate(self.workers, start=1):
+            self._supervisor.keep(f"worker {number}", worker.run)
+        self._supervisor.keep(FETCHER, self.fetcher.run)
+
+    def hint(self) -> None:
+        """Have the fetcher look as soon as it has room; may be called from any thread."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is self._loop:
+            self.fetcher.hint()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.fetcher.hint)
+
+    def shutdown(self) -> None:
+        """Start nothing more and give back what was not started; what runs goes on until it is drained."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self.fetcher.stop()
+        unstarted = self.context.queue.close()
+        for item in unstarted:
+            self.heartbeater.untrack(item)
+        if unstarted:
+            self.context.in_background(give_back(self.context, unstarted), purpose="release what was not started")
+
+    async def drain(self, grace_s: float) -> None:
+        """Wait for running work, interrupt it after `grace_s`, and end every loop."""
+        self.shutdown()
+        ends_at = monotonic() + grace_s
+        workers = {f"worker {number}" for number in range(1, len(self.workers) + 1)}
+        if not await self._supervisor.wait(workers, timeout_s=max(0.0, ends_at - monotonic())):
+            for attempt in tuple(self.context.running.values()):
+                attempt.end(Ended.INTERRUPTED)
+            # Each wait behind this is bounded: by the cancel grace, then by the writes' own limits.
+            await self._supervisor.wait(workers, timeout_s=self._last_wait_s())
+        await self._supervisor.wait({FETCHER}, timeout_s=self._last_wait_s())
+        await self._writer.wait_until_idle()
+        if self.context.background:
+            await asyncio.wait(self.context.background, timeout=self._last_wait_s())
+        await self._supervisor.stop()
+        self._stopped = True
+
+    def statistics(self) -> PipelineStatistics:
+        """Return a snapshot of what was done."""
+        counters = asdict(self.context.counters) | {"loops_replaced": self._supervisor.replaced}
+        return PipelineStatistics(
+            self.context.name,
+            queued=len(self.context.queue),
+            running=len(self.context.running),
+            tracked=len(self.heartbeater),
+            counters=counters,
+        )
+
+    def health(self) -> PipelineHealth:
+        """Return whether every loop runs and the database answers."""
+        context = self.context
+        errors: dict[str, Any] = context.errors
+        return PipelineHealth(
+            context.name,
+            state=self.state,
+            loops_alive=self._supervisor.alive(),
+            fetch_failures=context.failures.get("fetcher", 0),
+            renewal_failures=context.failures.get("heartbeater", 0),
+            last_error=next(iter(errors.values()), None),
+            abandoned=len(context.still_abandoned()),
+        )
+
+    def _last_wait_s(self) -> float:
+        settings = self.context.settings
+        return (settings.cancel_grace + 2 * settings.database_timeout).total_seconds()

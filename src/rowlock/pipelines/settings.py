@@ -1,0 +1,183 @@
+"""A pipeline's settings: names, defaults, bounds, and what must hold between them.
+
+Durations are `timedelta`; a plain number is seconds. Every contradiction is found when the pipeline is built.
+
+The timing budget. Trust in a lease ends at ``lock_timeout - lease_margin`` after the last confirmed claim or renewal was sent.
+Renewal starts when `heartbeat_trigger` is left of the lease. Within ``heartbeat_trigger - lease_margin`` there must be room for two
+beats, each late by the jitter, and one renewal that takes all its time: so one failed renewal loses no lease.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rowlock.backoff import JITTER
+from rowlock.errors import SettingsError
+
+WORKERS_MAX = 10_000
+QUEUE_FACTOR_MAX = 1_000.0
+DURATION_MAX = timedelta(days=366)
+FETCH_DELAYS_MAX = 32
+ATTEMPTS_MAX = 1_000_000
+
+_Duration = Annotated[timedelta, Field(gt=timedelta(0), le=DURATION_MAX)]
+_DurationOrZero = Annotated[timedelta, Field(ge=timedelta(0), le=DURATION_MAX)]
+
+
+def _seconds(*values: float) -> tuple[timedelta, ...]:
+    return tuple(timedelta(seconds=value) for value in values)
+
+
+class PipelineSettings(BaseModel):
+    """The settings of one pipeline; each is a class attribute of `Pipeline` and a keyword of its constructor."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    workers_num: Annotated[int, Field(ge=1, le=WORKERS_MAX)] = 10
+    """How many rows are processed at once."""
+    queue_lower_limit_factor: Annotated[float, Field(ge=0.0, le=QUEUE_FACTOR_MAX)] = 0.5
+    """The fetcher fetches when fewer than this many items per worker are queued."""
+    queue_upper_limit_factor: Annotated[float, Field(gt=0.0, le=QUEUE_FACTOR_MAX)] = 2.0
+    """At most this many items per worker are queued."""
+    min_processing_interval: _DurationOrZero = timedelta(seconds=15)
+    """A row is not processed again sooner than this after it was processed."""
+    lock_timeout: _Duration = timedelta(seconds=30)
+    """How long a lease lasts that is not renewed: how long the rows of a dead replica wait."""
+    heartbeat_trigger: _Duration = timedelta(seconds=15)
+    """A lease is renewed when less than this is left of it."""
+    fetch_delays: Annotated[tuple[_Duration, ...], Field(min_length=1, max_length=FETCH_DELAYS_MAX)] = _seconds(
+        0.5, 1, 2, 5
+    )
+    """Rests after the first, second, ... fetch in a row that found nothing; the last one repeats."""
+    lease_margin: _Duration | None = None
+    """By how much a holder's trust ends before its lease. Default: a tenth of `lock_timeout`."""
+    heartbeat_interval: _Duration | None = None
+    """How often the heartbeater looks. Default: a fifteenth of `heartbeat_trigger`."""
+    renew_timeout: _Duration | None = None
+    """Longest time for one renewal. Default: a third of `heartbeat_trigger`."""
+    database_timeout: _Duration = timedelta(seconds=10)
+    """Longest time for any other transaction of the pipeline."""
+    process_timeout: _Duration = timedelta(hours=1)
+    """Longest time for one `process`; then it is cancelled and the attempt counts as failed."""
+    cancel_grace: _Duration = timedelta(seconds=5)
+    """How long a cancelled `process` may take to end before its worker goes on without it."""
+    retry_delay: _Duration = timedelta(seconds=1)
+    """Rest after the first failed attempt; it doubles with each further one (`ScheduleColumns`)."""
+    retry_delay_max: _Duration = timedelta(minutes=5)
+    """Longest rest after a failed attempt."""
+    max_attempts: Annotated[int, Field(ge=1, le=ATTEMPTS_MAX)] = 20
+    """After this many failed attempts in a row a row is parked (`ScheduleColumns`)."""
+    abandoned_after: _Duration | None = None
+    """Lock columns that nobody came back for are cleared after this. Default: ten times `lock_timeout`."""
+
+    @property
+    def queue_capacity(self) -> int:
+        """Most items in the queue: the high watermark."""
+        return max(1, math.ceil(self.workers_num * self.queue_upper_limit_factor))
+
+    @property
+    def queue_low_watermark(self) -> int:
+        """The fetcher fetches when fewer items than this are queued."""
+        return min(self.queue_capacity, max(1, math.ceil(self.workers_num * self.queue_lower_limit_factor)))
+
+    @property
+    def margin(self) -> timedelta:
+        """`lease_margin`, or its default."""
+        return self.lease_margin or self.lock_timeout / 10
+
+    @property
+    def beat(self) -> timedelta:
+        """`heartbeat_interval`, or its default."""
+        return self.heartbeat_interval or self.heartbeat_trigger / 15
+
+    @property
+    def renewal_limit(self) -> timedelta:
+        """`renew_timeout`, or its default."""
+        return self.renew_timeout or self.heartbeat_trigger / 3
+
+    @property
+    def sweep_after(self) -> timedelta:
+        """`abandoned_after`, or its default."""
+        return self.abandoned_after or self.lock_timeout * 10
+
+    @property
+    def fetch_delays_s(self) -> tuple[float, ...]:
+        """`fetch_delays` in seconds."""
+        return tuple(delay.total_seconds() for delay in self.fetch_delays)
+
+
+SETTING_NAMES = tuple(PipelineSettings.model_fields)
+
+
+def build_settings(pipeline: str, values: dict[str, Any]) -> PipelineSettings:
+    """Validate `values` for the pipeline of that name.
+
+    Raises:
+        SettingsError: a value is unknown, out of bounds, or contradicts another; the text says what to change.
+    """
+    try:
+        settings = PipelineSettings(**values)
+    except ValidationError as error:
+        raise _as_settings_error(pipeline, error) from None
+    for names, problem in _contradictions(settings):
+        raise SettingsError(f"{pipeline}: {problem}", pipeline=pipeline, settings=names)
+    return settings
+
+
+def _as_settings_error(pipeline: str, error: ValidationError) -> SettingsError:
+    names = tuple(dict.fromkeys(str(problem["loc"][0]) for problem in error.errors()))
+    unknown = [str(problem["loc"][0]) for problem in error.errors() if problem["type"] == "extra_forbidden"]
+    if unknown:
+        text = f"no setting is named {', '.join(unknown)}; there are {', '.join(SETTING_NAMES)}"
+    else:
+        text = "; ".join(
+            f"{'.'.join(map(str, problem['loc']))} = {problem['input']!r}: {problem['msg']}"
+            for problem in error.errors()
+        )
+    return SettingsError(f"{pipeline}: {text}", pipeline=pipeline, settings=names)
+
+
+def _contradictions(s: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
+    two_beats_s = 2 * s.beat.total_seconds() * (1 + JITTER)
+    needed = s.margin + timedelta(seconds=two_beats_s) + s.renewal_limit
+    rules = [
+        (
+            s.queue_lower_limit_factor > s.queue_upper_limit_factor,
+            ("queue_lower_limit_factor", "queue_upper_limit_factor"),
+            f"queue_lower_limit_factor ({s.queue_lower_limit_factor:g}) is above queue_upper_limit_factor "
+            f"({s.queue_upper_limit_factor:g}); lower the first or raise the second",
+        ),
+        (
+            s.heartbeat_trigger >= s.lock_timeout,
+            ("heartbeat_trigger", "lock_timeout"),
+            f"heartbeat_trigger ({_text(s.heartbeat_trigger)}) must be less than lock_timeout ({_text(s.lock_timeout)}), or "
+            "every lease would be renewed at every beat; half of lock_timeout is a good value",
+        ),
+        (
+            needed > s.heartbeat_trigger,
+            ("heartbeat_trigger", "lease_margin", "heartbeat_interval", "renew_timeout"),
+            f"heartbeat_trigger ({_text(s.heartbeat_trigger)}) leaves no room for lease_margin ({_text(s.margin)}) + two beats "
+            f"of heartbeat_interval ({_text(s.beat)}, with jitter) + renew_timeout ({_text(s.renewal_limit)}) = "
+            f"{_text(needed)}; raise heartbeat_trigger or lower the others",
+        ),
+        (
+            s.retry_delay > s.retry_delay_max,
+            ("retry_delay", "retry_delay_max"),
+            f"retry_delay ({_text(s.retry_delay)}) is above retry_delay_max ({_text(s.retry_delay_max)})",
+        ),
+        (
+            s.sweep_after <= s.lock_timeout,
+            ("abandoned_after", "lock_timeout"),
+            f"abandoned_after ({_text(s.sweep_after)}) must be more than lock_timeout ({_text(s.lock_timeout)}): a lease "
+            "that just expired belongs to its pipeline first",
+        ),
+    ]
+    return [(names, problem) for broken, names, problem in rules if broken]
+
+
+def _text(duration: timedelta) -> str:
+    return f"{duration.total_seconds():g} s"

@@ -1,0 +1,133 @@
+"""Writes outcomes: many workers' in one transaction, under each row's own guard.
+
+Outcomes gather while a transaction is under way (``pipelines/batcher.py``). A row that somebody else has locked, and an outcome that
+brings its own statements, get a transaction of their own, so that they hold up nobody.
+
+An error that passes is waited out. If it hit the COMMIT, what became of it is unknown: the guarded write is tried again, and if the
+guard no longer matches, the row is asked whether it carries the stamp of an earlier try.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Generic
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock.backoff import exponential
+from rowlock.clock import monotonic, sleep
+from rowlock.leases.apply import Written, apply, database_time, tokens_free_of_wait, was_processed_at
+from rowlock.leases.faults import is_transient
+from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.batcher import Batcher
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.outcomes import Also, Apply, Outcome
+from rowlock.pipelines.plan import plan_write
+from rowlock.rows.leased_table import ModelT
+
+logger = logging.getLogger(__name__)
+
+RETRY_DELAY_S = 0.05
+RETRY_DELAY_S_MAX = 1.0
+
+
+@dataclass(eq=False, slots=True)
+class _Submission(Generic[ModelT]):
+    """One outcome on its way. `stamps`: times of transactions whose end is unknown."""
+
+    item: PipelineItem[ModelT]
+    outcome: Outcome
+    stamps: set[datetime] = field(default_factory=set)
+
+    @property
+    def also(self) -> Also | None:
+        return self.outcome.also if isinstance(self.outcome, Apply) else None
+
+
+class Writer(Generic[ModelT]):
+    """Settles outcomes in the database.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT]) -> None:
+        self.context = context
+        self._batcher: Batcher[_Submission[ModelT], Written | None] = Batcher(
+            self._write_together, name=f"{context.name} writes outcomes"
+        )
+
+    async def write(self, item: PipelineItem[ModelT], outcome: Outcome) -> Written:
+        """Write `outcome` under the guard and return what became of it, after the COMMIT was answered.
+
+        A transient error is waited out for `lock_timeout` at most.
+
+        Raises:
+            Exception: the database refused the values, or did not come back in time.
+        """
+        submission = _Submission(item, outcome)
+        gives_up_at = monotonic() + self.context.settings.lock_timeout.total_seconds()
+        tries = 0
+        while True:
+            tries += 1
+            if not item.is_trusted() and not submission.stamps:
+                return Written.STALE
+            try:
+                return await self._try(submission)
+            except Exception as error:
+                if not is_transient(error) or monotonic() >= gives_up_at:
+                    raise
+                logger.warning(
+                    "Writing an outcome is tried again",
+                    extra={"pipeline": self.context.name, "row_id": item.id, "tries": tries},
+                    exc_info=error,
+                )
+            await sleep(exponential(tries, first_s=RETRY_DELAY_S, most_s=RETRY_DELAY_S_MAX))
+
+    async def wait_until_idle(self) -> None:
+        """Wait until everything submitted so far has been written."""
+        await self._batcher.wait_until_idle()
+
+    async def _try(self, submission: _Submission[ModelT]) -> Written:
+        if submission.also is None and (written := await self._batcher.submit(submission)) is not None:
+            return written
+        return await self._write_alone(submission)
+
+    async def _write_together(self, submissions: Sequence[_Submission[ModelT]]) -> list[Written | None]:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> list[Written | None]:
+            items = [submission.item for submission in submissions]
+            free = await tokens_free_of_wait(connection, self.context.leased, items)
+            now = await database_time(connection)
+            return [
+                await self._write_one(connection, submission, now) if submission.item.lock_token in free else None
+                for submission in submissions
+            ]
+
+        return await self.context.transact(work, purpose="write outcomes")
+
+    async def _write_alone(self, submission: _Submission[ModelT]) -> Written:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
+            now = await database_time(connection)
+            written = await self._write_one(connection, submission, now)
+            if submission.also is not None and written is Written.APPLIED:
+                await submission.also(session, now)
+            return written
+
+        return await self.context.transact(work, purpose="write an outcome")
+
+    async def _write_one(self, connection: AsyncConnection, submission: _Submission[ModelT], now: datetime) -> Written:
+        context, item = self.context, submission.item
+        written = Written.STALE
+        # Looked at again here: the outcome may have waited for its turn.
+        if item.is_trusted():
+            write = plan_write(context.leased, item, submission.outcome, context.settings, now)
+            written = await apply(connection, context.leased, item, write)
+        if written is Written.STALE and submission.stamps:
+            stamps = frozenset(submission.stamps)
+            return Written.APPLIED if await was_processed_at(connection, context.leased, item, stamps) else written
+        if written is Written.APPLIED:
+            submission.stamps.add(now)
+        return written

@@ -1,0 +1,56 @@
+"""The columns that a host's table lends us, as mixins.
+
+`LockColumns` is required, `ScheduleColumns` optional. Hosts may as well spell the same columns themselves: what counts is what
+``rows/leased_table.py`` finds on the mapped class.
+
+None of them is indexed by the mixin, and no index should contain a ``lock_*`` column: an update that touches an indexed column
+cannot be heap-only on PostgreSQL, and every heartbeat would write every index of the table. ``rows/migrations.py`` has the one
+index that serves the claim.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+
+from sqlalchemy import Integer, String, Text, Uuid
+from sqlalchemy.orm import Mapped, mapped_column
+
+from rowlock.rows.database_time import UtcDateTime, database_now
+
+OWNER_CHARS_MAX = 255
+"""Longest owner that `LockColumns` keeps, in characters."""
+
+
+class LockColumns:
+    """The lease, written in the row.
+
+    Attributes:
+        lock_token: fences writes of this one claim; null = nobody holds the row.
+        lock_owner: the pipeline that holds it, or that asked to be the next to hold it; null = anybody may.
+        lock_expires_at: until when the lease is valid, by the database's clock.
+        last_processed_at: when an outcome was last written; null = never processed, which sorts first.
+    """
+
+    lock_token: Mapped[uuid.UUID | None] = mapped_column(Uuid, default=None)
+    lock_owner: Mapped[str | None] = mapped_column(String(OWNER_CHARS_MAX), default=None)
+    lock_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime, default=None)
+    last_processed_at: Mapped[datetime | None] = mapped_column(UtcDateTime, default=None)
+
+
+class ScheduleColumns:
+    """When the row wants to be worked on, and how often that failed.
+
+    Attributes:
+        due_at: not before this time; oldest due first.
+        attempts: failed attempts since the last success.
+        last_error: what the last of them said, shortened.
+        parked_at: set aside since then, until somebody releases it; null = in play.
+        deadline_at: a failure after this time parks the row; null = no deadline.
+    """
+
+    due_at: Mapped[datetime] = mapped_column(UtcDateTime, default=database_now(), server_default=database_now())
+    attempts: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    last_error: Mapped[str | None] = mapped_column(Text, default=None)
+    parked_at: Mapped[datetime | None] = mapped_column(UtcDateTime, default=None)
+    deadline_at: Mapped[datetime | None] = mapped_column(UtcDateTime, default=None)

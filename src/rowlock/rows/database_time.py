@@ -1,0 +1,112 @@
+"""The database's clock, in SQL, and the column type that keeps its times aware.
+
+The one idea: leases are judged by one clock, the database's, whatever the replicas' own clocks say. So "now" is an SQL
+expression here, never a Python value that travels to the server.
+
+PostgreSQL's ``now()`` is the start of the transaction: an expiry computed from it can only be too early, which is the safe side.
+SQLite has no time type: times are text in the shape in which SQLAlchemy writes them (``YYYY-MM-DD HH:MM:SS.ffffff``), in UTC, so
+they compare as text; its clock has milliseconds.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import DateTime, Dialect, Float, bindparam
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeDecorator
+
+from rowlock.errors import UnsupportedDialectError
+
+SUPPORTED_DIALECTS = ("postgresql", "sqlite")
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware UTC time on both databases: ``timestamptz`` on PostgreSQL, text on SQLite.
+
+    Any aware datetime may be bound and is converted; what is read is always aware and in UTC.
+
+    Raises:
+        ValueError: a naive datetime was bound (SQLAlchemy wraps it in its ``StatementError``).
+    """
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Return `value` in UTC, without the zone where the database keeps none."""
+        if value is None:
+            return None
+        if value.tzinfo is None or value.utcoffset() is None:
+            raise ValueError(f"{value!r} has no time zone; pass an aware datetime, such as datetime.now(UTC)")
+        utc = value.astimezone(UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Return `value` as an aware UTC time."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class database_now(FunctionElement[datetime]):  # noqa: N801 - reads like a function of SQL, as in SQLAlchemy's own func.now
+    """The database's current time as an SQL expression, for defaults and comparisons."""
+
+    name = "database_now"
+    type = UtcDateTime()
+    inherit_cache = True
+
+
+class _DatabaseTimeAfter(FunctionElement[datetime]):
+    name = "database_time_after"
+    type = UtcDateTime()
+    inherit_cache = True
+
+
+def database_time_after(delay: timedelta) -> FunctionElement[datetime]:
+    """Return the SQL expression for the database's time plus `delay`, which may be negative."""
+    return _DatabaseTimeAfter(bindparam(None, delay.total_seconds(), type_=Float, unique=True))
+
+
+_SQLITE_FORMAT = "'%Y-%m-%d %H:%M:%f000'"
+
+
+@compiles(database_now)
+@compiles(_DatabaseTimeAfter)
+def _refuse_other_dialects(element: object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401 - the compiler's own
+    name = compiler.dialect.name
+    raise UnsupportedDialectError(
+        f"rowlock knows the clock of {' and '.join(SUPPORTED_DIALECTS)}, not of {name!r}", dialect_name=name
+    )
+
+
+@compiles(database_now, "postgresql")
+def _now_on_postgresql(element: database_now, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    return "now()"
+
+
+@compiles(database_now, "sqlite")
+def _now_on_sqlite(element: database_now, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    return f"strftime({_literal_format(compiler)}, 'now')"
+
+
+@compiles(_DatabaseTimeAfter, "postgresql")
+def _after_on_postgresql(element: _DatabaseTimeAfter, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    return f"(now() + make_interval(secs => {compiler.process(element.clauses, **kw)}))"
+
+
+@compiles(_DatabaseTimeAfter, "sqlite")
+def _after_on_sqlite(element: _DatabaseTimeAfter, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    seconds = compiler.process(element.clauses, **kw)
+    plus = "'%+.3f seconds'"
+    if compiler.preparer._double_percents:
+        plus = plus.replace("%", "%%")
+    return f"strftime({_literal_format(compiler)}, 'now', printf({plus}, {seconds}))"
+
+
+def _literal_format(compiler: SQLCompiler) -> str:
+    # Some drivers read a percent sign as a placeholder; the compiler knows whether it has to be written twice.
+    return _SQLITE_FORMAT.replace("%", "%%") if compiler.preparer._double_percents else _SQLITE_FORMAT

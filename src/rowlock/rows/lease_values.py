@@ -1,0 +1,56 @@
+"""Which values the lock columns take when a row is leased, renewed, unlocked or reset.
+
+Leasing is not a change of the row's content, so columns with an ``onupdate`` (an ``updated_at``, say) are pinned to what they are;
+otherwise SQLAlchemy would stamp them on every heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Column, case, literal
+
+from rowlock.rows.leased_table import LeasedTable
+
+ColumnValues = dict[Column[Any], Any]
+
+
+def leased_values(leased: LeasedTable[Any], *, token: object, owner: str, expires_at: object) -> ColumnValues:
+    """The row belongs to `owner` under `token` until `expires_at`."""
+    return pinned(
+        leased,
+        {
+            leased.column("lock_token"): token,
+            leased.column("lock_owner"): owner,
+            leased.column("lock_expires_at"): expires_at,
+        },
+    )
+
+
+def renewed_values(leased: LeasedTable[Any], *, expires_at: object) -> ColumnValues:
+    """The lease lasts until `expires_at`."""
+    return pinned(leased, {leased.column("lock_expires_at"): expires_at})
+
+
+def unlocked_values(leased: LeasedTable[Any]) -> ColumnValues:
+    """The row is free for everybody."""
+    return dict.fromkeys(leased.column(name) for name in ("lock_token", "lock_owner", "lock_expires_at"))
+
+
+def reset_values(leased: LeasedTable[Any]) -> ColumnValues:
+    """The row is free for the pipeline that owns it, which comes back for it."""
+    return dict.fromkeys(leased.column(name) for name in ("lock_token", "lock_expires_at"))
+
+
+def processed_values(leased: LeasedTable[Any], now: datetime) -> ColumnValues:
+    """The row was processed `now`; the stamp never goes back, also when the database's clock did."""
+    last = leased.column("last_processed_at")
+    return {last: case((last > now, last), else_=literal(now, last.type))}
+
+
+def pinned(leased: LeasedTable[Any], values: Mapping[Column[Any], Any]) -> ColumnValues:
+    """Return `values` with every other column that would change by itself kept as it is."""
+    kept = {column: column for column in leased.columns_with_onupdate if column not in values}
+    return {**kept, **values}

@@ -1,0 +1,227 @@
+"""A host's mapped class, read once and checked: which column is which.
+
+The one idea: everything that could be wrong with a model is found when the pipeline is built, before anything was started, and
+told by the name of the column with what to change. After that, the rest of the code asks `LeasedTable` and checks nothing again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Column, DateTime, Integer, String, Table, Uuid, inspect
+from sqlalchemy.exc import NoInspectionAvailable, SQLAlchemyError
+from sqlalchemy.orm import InstrumentedAttribute, Mapper
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from rowlock.errors import ModelError, OutcomeError
+
+ModelT = TypeVar("ModelT")
+
+LOCK_COLUMNS = ("lock_token", "lock_owner", "lock_expires_at", "last_processed_at")
+SCHEDULE_COLUMNS = ("due_at", "attempts", "last_error", "parked_at", "deadline_at")
+
+
+def _is_time(type_: TypeEngine[Any]) -> bool:
+    return isinstance(type_, DateTime) and type_.timezone
+
+
+_EXPECTED: dict[str, tuple[Callable[[TypeEngine[Any]], bool], str]] = {
+    "lock_token": (lambda type_: isinstance(type_, Uuid), "Uuid"),
+    "lock_owner": (lambda type_: isinstance(type_, String), "String"),
+    "lock_expires_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
+    "last_processed_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
+    "due_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
+    "attempts": (lambda type_: isinstance(type_, Integer), "Integer"),
+    "last_error": (lambda type_: isinstance(type_, String), "Text"),
+    "parked_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
+    "deadline_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
+}
+_NEVER_NULL = ("due_at", "attempts")
+
+
+@dataclass(frozen=True, eq=False)
+class LeasedTable(Generic[ModelT]):
+    """The parts of a host's model that leases are made of.
+
+    Attributes:
+        model: the mapped class.
+        mapper: its mapper.
+        table: the one table behind it.
+        key: its primary key column.
+        has_schedule: whether `ScheduleColumns` are there.
+    """
+
+    model: type[ModelT]
+    mapper: Mapper[ModelT]
+    table: Table
+    key: Column[Any]
+    has_schedule: bool
+
+    @classmethod
+    def of(cls, model: type[ModelT]) -> LeasedTable[ModelT]:
+        """Read and check `model`.
+
+        Raises:
+            ModelError: it is not mapped to one table with a single-column key and the lock columns.
+        """
+        mapper = _mapper_of(model)
+        table = _single_table(mapper)
+        for name in LOCK_COLUMNS:
+            _check_column(mapper, name)
+        has_schedule = _spells_schedule(mapper)
+        for name in SCHEDULE_COLUMNS if has_schedule else ():
+            _check_column(mapper, name)
+        return cls(model, mapper, table, _single_key(mapper), has_schedule)
+
+    @property
+    def name(self) -> str:
+        """The model's class name: what a hint says."""
+        return self.model.__name__
+
+    def column(self, name: str) -> Column[Any]:
+        """Return the table's column behind the attribute `name`."""
+        column = self.mapper.columns[name]
+        assert isinstance(column, Column)
+        return column
+
+    def attribute(self, name: str) -> InstrumentedAttribute[Any]:
+        """Return the mapped attribute `name`, for use in SELECTs of the model."""
+        attribute: InstrumentedAttribute[Any] = getattr(self.model, name)
+        return attribute
+
+    def value_as_read(self, row: ModelT, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
+        """Return what `column` was when `row` was loaded, also where the instance was changed since.
+
+        Raises:
+            OutcomeError: the column was not loaded.
+        """
+        name = self.mapper.get_property_by_column(column).key
+        state = inspect(row)
+        assert state is not None
+        if name in state.committed_state:
+            return state.committed_state[name]
+        if name not in state.dict:
+            raise OutcomeError(f"{self.name}.{name} was not loaded; undefer it in options()", column=name)
+        return state.dict[name]
+
+    @cached_property
+    def key_name(self) -> str:
+        """The attribute name of the primary key."""
+        return self.mapper.get_property_by_column(self.key).key
+
+    def new_token(self) -> Any:  # noqa: ANN401 - a UUID, or its text where the column is declared so
+        """Return a fresh lock token in the shape in which the column is read."""
+        as_uuid = getattr(_innermost(self.column("lock_token").type), "as_uuid", True)
+        return uuid.uuid4() if as_uuid else str(uuid.uuid4())
+
+    @property
+    def lease_columns(self) -> tuple[str, ...]:
+        """The attribute names of the columns that rowlock keeps here."""
+        return (*LOCK_COLUMNS, *(SCHEDULE_COLUMNS if self.has_schedule else ()))
+
+    @cached_property
+    def columns_by_name(self) -> dict[str, Column[Any]]:
+        """Every column by its attribute name and, where that name is free, by its own."""
+        by_attribute = {prop.key: prop.columns[0] for prop in self.mapper.column_attrs}
+        by_column = {column.name: column for column in self.table.columns}
+        return {**by_column, **{name: column for name, column in by_attribute.items() if isinstance(column, Column)}}
+
+    @cached_property
+    def columns_with_onupdate(self) -> tuple[Column[Any], ...]:
+        """Columns that SQLAlchemy would change by itself on any UPDATE, such as ``updated_at``."""
+        return tuple(column for column in self.table.columns if column.onupdate is not None)
+
+
+def _mapper_of(model: type[ModelT]) -> Mapper[ModelT]:
+    name = getattr(model, "__name__", repr(model))
+    try:
+        mapper: Mapper[ModelT] = inspect(model)
+        mapper.registry.configure()
+    except (NoInspectionAvailable, AttributeError):
+        raise ModelError(
+            f"{name} is not a mapped class; set `model` to a declarative SQLAlchemy model", model=name
+        ) from None
+    except SQLAlchemyError as error:
+        raise ModelError(f"the mapping of {name} does not hold together: {error}", model=name) from error
+    return mapper
+
+
+def _single_table(mapper: Mapper[Any]) -> Table:
+    name = mapper.class_.__name__
+    table = mapper.local_table
+    if not isinstance(table, Table) or mapper.persist_selectable is not table:
+        raise ModelError(
+            f"{name} is spread over several tables; a lease lives in one row of one table, so give the pipeline the model "
+            "of the table that has the lock columns",
+            model=name,
+        )
+    return table
+
+
+def _single_key(mapper: Mapper[Any]) -> Column[Any]:
+    name = mapper.class_.__name__
+    if len(mapper.primary_key) != 1:
+        columns = ", ".join(column.name for column in mapper.primary_key)
+        raise ModelError(
+            f"{name} has a composite primary key ({columns}); rowlock needs a single-column key: add a surrogate key and "
+            "keep the others as a unique constraint",
+            model=name,
+        )
+    key = mapper.primary_key[0]
+    assert isinstance(key, Column)
+    return key
+
+
+def _spells_schedule(mapper: Mapper[Any]) -> bool:
+    present = [name for name in SCHEDULE_COLUMNS if name in mapper.columns]
+    if len(present) == len(SCHEDULE_COLUMNS):
+        return True
+    # A column named due_at or attempts may well be the host's own; together they are somebody's unfinished schedule.
+    if "due_at" in present and len(present) > 1:
+        missing = [name for name in SCHEDULE_COLUMNS if name not in present]
+        model = mapper.class_.__name__
+        raise ModelError(
+            f"{model} has {', '.join(present)} but lacks {', '.join(missing)}; mix in ScheduleColumns, or add the missing "
+            "columns, or rename those that mean something else",
+            model=model,
+            column=missing[0],
+        )
+    return False
+
+
+def _check_column(mapper: Mapper[Any], name: str) -> None:
+    model = mapper.class_.__name__
+    fits, wanted = _EXPECTED[name]
+    if name not in mapper.columns:
+        mixin = "LockColumns" if name in LOCK_COLUMNS else "ScheduleColumns"
+        raise ModelError(
+            f"{model} has no column {name}; mix in {mixin}, or add {name}: Mapped[...] = mapped_column({wanted})",
+            model=model,
+            column=name,
+        )
+    column = mapper.columns[name]
+    if not isinstance(column, Column):
+        raise ModelError(f"{model}.{name} is not a column of the table", model=model, column=name)
+    if not fits(_innermost(column.type)):
+        raise ModelError(
+            f"{model}.{name} has the type {column.type!r}; it must be {wanted}" + _time_zone_hint(column.type),
+            model=model,
+            column=name,
+        )
+    if not column.nullable and name not in _NEVER_NULL:
+        raise ModelError(f"{model}.{name} must be nullable: null means that it is free", model=model, column=name)
+
+
+def _innermost(type_: TypeEngine[Any]) -> TypeEngine[Any]:
+    while isinstance(type_, TypeDecorator):
+        type_ = type_.impl_instance
+    return type_
+
+
+def _time_zone_hint(type_: TypeEngine[Any]) -> str:
+    is_naive = isinstance(_innermost(type_), DateTime)
+    return ": a time without a zone means another moment on every replica" if is_naive else ""

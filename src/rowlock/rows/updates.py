@@ -1,0 +1,116 @@
+"""What an outcome may write, as maps from columns to values.
+
+Outcomes are written as update maps, never by mutating the detached row: only the named columns are touched, and one
+`NOW_PLACEHOLDER`, resolved once per transaction, gives all of them the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import Enum
+from typing import Any, Final, TypeAlias, overload
+
+from sqlalchemy import Column
+from sqlalchemy.orm.attributes import QueryableAttribute
+
+from rowlock.errors import OutcomeError
+from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable
+
+NAMES_SHOWN_MAX = 30
+"""Most column names that an error lists."""
+
+_KEPT_BY_ROWLOCK = (*LOCK_COLUMNS, "attempts", "last_error", "parked_at")
+
+
+class _NowPlaceholder(Enum):
+    NOW = "now"
+
+    def __repr__(self) -> str:
+        return "NOW_PLACEHOLDER"
+
+
+NOW_PLACEHOLDER: Final = _NowPlaceholder.NOW
+"""Stands for the single database time of the transaction that writes the values."""
+
+Values: TypeAlias = Mapping[Any, Any]
+"""Update map. Keys: attribute names, column names or mapped attributes."""
+
+
+@overload
+def resolve_now_placeholders(values: Values, now: datetime) -> dict[Any, Any]: ...
+@overload
+def resolve_now_placeholders(values: list[Values], now: datetime) -> list[dict[Any, Any]]: ...
+def resolve_now_placeholders(values: Values | list[Values], now: datetime) -> dict[Any, Any] | list[dict[Any, Any]]:
+    """Return a copy of an update map, or of a list of them, with `now` for every `NOW_PLACEHOLDER`.
+
+    At the top of a map the placeholder becomes the datetime itself. Inside a value (a dict or list bound for a JSON column)
+    it becomes ISO 8601 text, which is what JSON can hold.
+    """
+    if isinstance(values, list):
+        return [resolve_now_placeholders(one, now) for one in values]
+    return {key: now if value is NOW_PLACEHOLDER else _resolve_nested(value, now) for key, value in values.items()}
+
+
+def _resolve_nested(value: Any, now: datetime) -> Any:  # noqa: ANN401 - whatever the host's column holds
+    match value:
+        case _NowPlaceholder():
+            return now.isoformat()
+        case dict():
+            return {key: _resolve_nested(inner, now) for key, inner in value.items()}
+        case list():
+            return [_resolve_nested(inner, now) for inner in value]
+        case tuple() if type(value) is tuple:
+            return tuple(_resolve_nested(inner, now) for inner in value)
+        case _:
+            return value
+
+
+def column_of(leased: LeasedTable[Any], key: object) -> Column[Any]:
+    """Return the table's column that `key` (a mapped attribute, an attribute name or a column name) means.
+
+    Raises:
+        OutcomeError: the model has no such column.
+    """
+    name = key
+    if isinstance(key, QueryableAttribute):
+        name = key.key if leased.mapper.isa(key.parent.mapper) else str(key)
+    elif isinstance(key, Column):
+        name = key.name if key.table is leased.table else str(key)
+    column = leased.columns_by_name.get(name) if isinstance(name, str) else None
+    if column is None:
+        known = ", ".join(sorted(leased.columns_by_name)[:NAMES_SHOWN_MAX])
+        raise OutcomeError(f"{leased.name} has no column {name!r}; it has {known}", column=str(name))
+    return column
+
+
+def column_values(leased: LeasedTable[Any], values: Values) -> dict[Column[Any], Any]:
+    """Return the host's update map keyed by the table's columns.
+
+    Raises:
+        OutcomeError: a key is unknown, named twice, the primary key, or a column that rowlock itself keeps.
+    """
+    kept = {
+        leased.column(name) for name in _KEPT_BY_ROWLOCK if name in leased.mapper.columns and _is_kept(leased, name)
+    }
+    written: dict[Column[Any], Any] = {}
+    for key, value in values.items():
+        column = column_of(leased, key)
+        if column in kept:
+            raise OutcomeError(
+                f"{leased.name}.{column.name} is written by rowlock; take it out of the values and return the outcome that "
+                "means what you want",
+                column=column.name,
+            )
+        if column is leased.key:
+            raise OutcomeError(
+                f"{leased.name}.{column.name} is the primary key; it cannot be changed", column=column.name
+            )
+        if column in written:
+            raise OutcomeError(f"{leased.name}.{column.name} is in the values twice", column=column.name)
+        written[column] = value
+    return written
+
+
+def _is_kept(leased: LeasedTable[Any], name: str) -> bool:
+    return name in LOCK_COLUMNS or leased.has_schedule

@@ -1,0 +1,127 @@
+"""Law 1: imports point down, rooms on one floor are unaware of each other, and nothing goes round in circles.
+
+An import for type checkers only counts like any other: who names a type knows the room it lives in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from .reading import PACKAGE, Source, imports, package, planted, room_of
+
+FLOORS: dict[str, int] = {
+    **dict.fromkeys(("errors", "clock", "backoff", "events"), 0),
+    "rows": 1,
+    "locks": 2,
+    "leases": 3,
+    "pipelines": 4,
+    **dict.fromkeys(("dispatch", "graphs", "streams"), 6),
+    **dict.fromkeys(("telemetry", "dashboard", "cli", "testing", "demo"), 7),
+    "__main__": 8,
+}
+FRONT_DOOR_FLOOR = 5
+"""``__init__`` shows the public names of the floors below it; wings and windows may come in by it, as a host does."""
+
+
+def floor_of(room: str) -> int | None:
+    """Return the floor of a room, or nothing where the house has no such room."""
+    return FRONT_DOOR_FLOOR if room == "" else FLOORS.get(room)
+
+
+def imported_modules(source: Source, known: set[str]) -> Iterable[tuple[str, int]]:
+    """Yield the modules of the package that `source` imports, each with the line."""
+    for target, line in imports(source):
+        if target.split(".")[0] == PACKAGE:
+            yield (target if target in known or "." not in target else target.rpartition(".")[0]), line
+
+
+def upward_imports(tree: list[Source]) -> list[str]:
+    """Find imports of a room that is not on a floor below, and rooms without a floor."""
+    known = {source.module for source in tree}
+    found = []
+    for source in tree:
+        floor = floor_of(source.room)
+        if floor is None:
+            found.append(source.finding(1, f"the room {source.room!r} is on no floor; give it one in {__name__}"))
+            continue
+        for module, line in imported_modules(source, known):
+            room = room_of(module)
+            below = floor_of(room)
+            if room != source.room and (below is None or below >= floor):
+                found.append(source.finding(line, f"{source.room or 'the front door'} may not know {module}"))
+    return found
+
+
+def circles(tree: list[Source]) -> list[str]:
+    """Find modules that import themselves by way of others."""
+    known = {source.module for source in tree}
+    edges = {source.module: {module for module, _ in imported_modules(source, known)} for source in tree}
+    found = []
+    for source in tree:
+        seen: set[str] = set()
+        waiting = list(edges[source.module])
+        while waiting:
+            module = waiting.pop()
+            if module not in seen:
+                seen.add(module)
+                waiting.extend(edges.get(module, ()))
+        if source.module in seen:
+            found.append(source.finding(1, f"{source.module} imports itself by way of others"))
+    return found
+
+
+def test_imports_point_down() -> None:
+    """A lower floor would know a higher one, and could no longer be read, tested or replaced on its own."""
+    assert upward_imports(package()) == []
+
+
+def test_no_circles() -> None:
+    """Two modules that import each other are one module in two files."""
+    assert circles(package()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("src/rowlock/rows/a.py", "from rowlock.leases import claim"),
+        ("src/rowlock/rows/a.py", "import rowlock.pipelines.worker"),
+        ("src/rowlock/rows/a.py", "from ..leases.claim import claim"),
+        ("src/rowlock/rows/a.py", "from rowlock import Pipeline"),
+        ("src/rowlock/rows/a.py", "def f():\n    from rowlock.locks import locker"),
+        ("src/rowlock/rows/a.py", "if TYPE_CHECKING:\n    from rowlock.pipelines.worker import Worker"),
+        ("src/rowlock/clock.py", "from rowlock.errors import RowlockError"),
+        ("src/rowlock/demo/a.py", "from rowlock.testing import faults"),
+        ("src/rowlock/__init__.py", "from rowlock.testing import faults"),
+        ("src/rowlock/attic/a.py", "x = 1"),
+    ],
+)
+def test_planted_upward_import(path: str, text: str) -> None:
+    """The law above would pass whatever is imported."""
+    assert len(upward_imports(planted(text, path))) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("src/rowlock/rows/a.py", "from rowlock.errors import ModelError"),
+        ("src/rowlock/rows/a.py", "from rowlock.rows.b import x"),
+        ("src/rowlock/demo/a.py", "from rowlock import Pipeline"),
+        ("src/rowlock/__init__.py", "from rowlock.pipelines.worker import Worker"),
+        ("src/rowlock/rows/a.py", "from rowlocker import x"),
+    ],
+)
+def test_downward_import_is_free(path: str, text: str) -> None:
+    """The law would be obeyed only by a package that imports nothing."""
+    assert upward_imports(planted(text, path)) == []
+
+
+def test_planted_circle() -> None:
+    """The law above would pass a circle of three, closed for type checkers only."""
+    tree = [
+        Source("src/rowlock/rows/a.py", "from rowlock.rows import b"),
+        Source("src/rowlock/rows/b.py", "import rowlock.rows.c"),
+        Source("src/rowlock/rows/c.py", "if TYPE_CHECKING:\n    from .a import A"),
+    ]
+    assert len(circles(tree)) == 3

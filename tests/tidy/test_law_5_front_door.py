@@ -1,0 +1,87 @@
+"""Law 5: `import rowlock` opens floors 0 to 4 only, and stays cheap.
+
+How long it takes is measured in `tests/bench`. What it loads is the cause, and does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from .reading import PACKAGE, Source, imports, package, planted, room_of
+from .test_law_1_floors import FLOORS, FRONT_DOOR_FLOOR
+from .test_law_4_guests import WINDOWS
+
+ABOVE = {room for room, floor in FLOORS.items() if floor > FRONT_DOOR_FLOOR}
+
+
+def intruders(loaded: list[str]) -> list[str]:
+    """Find, among the names of loaded modules, guests and rooms that a plain import has no use for."""
+    guests = [name for name in loaded if name.split(".")[0] in WINDOWS]
+    rooms = [name for name in loaded if name.split(".")[0] == PACKAGE and room_of(name) in ABOVE]
+    return guests + rooms
+
+
+def unlisted_names(tree: list[Source]) -> list[str]:
+    """Find names that the front door imports without listing them in ``__all__``, and listed names that it lacks."""
+    found = []
+    for source in (source for source in tree if source.path.endswith("rowlock/__init__.py")):
+        has = {target.rpartition(".")[2] for target, _ in imports(source) if target.startswith(f"{PACKAGE}.")}
+        has |= {node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name) and node.id == "__version__"}
+        lists = [ast.literal_eval(node.value) for node in source.tree.body if is_all(node)]
+        listed = set(lists[0]) if lists else set()
+        found.extend(source.finding(1, f"{name} is either shown or listed, not both") for name in sorted(has ^ listed))
+    return found
+
+
+def is_all(node: ast.stmt) -> bool:
+    """Whether the statement assigns ``__all__``."""
+    return isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets)
+
+
+def loaded_by(statement: str) -> list[str]:
+    """Run a statement in a Python of its own and return the names of the modules it has loaded."""
+    code = f"{statement}; import sys; print(*sorted(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    return run.stdout.split()
+
+
+def test_import_opens_the_lower_floors_only() -> None:
+    """Every start of every host would load a test framework, a console or a driver that it does not use."""
+    loaded = loaded_by("import rowlock")
+    assert PACKAGE in loaded
+    assert intruders(loaded) == []
+
+
+def test_front_door_lists_what_it_shows() -> None:
+    """A public name would be missing for type checkers and for ``from rowlock import *``, or promised and not there."""
+    assert unlisted_names(package()) == []
+
+
+def test_planted_intruder_is_loaded() -> None:
+    """The law above would look at a list in which nothing ever appears."""
+    assert "pytest" in intruders(loaded_by("import pytest"))
+
+
+@pytest.mark.parametrize(
+    "name", ["asyncpg.pool", "rich", "pytest", "alembic", "rowlock.testing.faults", "rowlock.demo"]
+)
+def test_planted_intruder(name: str) -> None:
+    """The law above would pass whatever is loaded."""
+    assert intruders(["asyncio", "sqlalchemy", "rowlock", "rowlock.rows", name]) == [name]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from rowlock.rows.columns import LockColumns",
+        "__all__ = ['LockColumns']",
+        "from rowlock.rows.columns import LockColumns, ScheduleColumns\n__all__ = ['LockColumns']",
+    ],
+)
+def test_planted_unlisted_name(text: str) -> None:
+    """The law above would pass any list."""
+    assert len(unlisted_names(planted(text, "src/rowlock/__init__.py"))) == 1

@@ -1,0 +1,119 @@
+"""Law 7: a module has at most 400 lines, a function at most 70 and mostly 10, and at most 7 parameters, 3 of them by position."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from .reading import Source, functions, package, planted, sources
+
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+FUNCTION_LINES_MEDIAN_MAX = 10
+PARAMETERS_MAX = 7
+BY_POSITION_MAX = 3
+
+
+def long_modules(tree: list[Source]) -> list[str]:
+    """Find modules that hold more than one idea."""
+    lines = ((source, len(source.text.splitlines())) for source in tree)
+    return [
+        source.finding(1, f"{count} lines, not {MODULE_LINES_MAX}")
+        for source, count in lines
+        if count > MODULE_LINES_MAX
+    ]
+
+
+def function_lengths(tree: list[Source]) -> list[tuple[int, str]]:
+    """Return the lines of each function, signature and docstring included, and where it is."""
+    return [
+        (node.end_lineno - node.lineno + 1, source.finding(node, node.name))
+        for source in tree
+        for node, _ in functions(source)
+        if node.end_lineno is not None
+    ]
+
+
+def long_functions(tree: list[Source]) -> list[str]:
+    """Find functions that do not fit on a screen."""
+    return [f"{where} has {count} lines" for count, where in function_lengths(tree) if count > FUNCTION_LINES_MAX]
+
+
+def many_parameters(tree: list[Source]) -> list[str]:
+    """Find functions whose calls cannot be read: too many parameters, or too many without their names."""
+    found = []
+    for source in tree:
+        for node, is_method in functions(source):
+            by_position = len(node.args.posonlyargs) + len(node.args.args) - is_method
+            count = by_position + len(node.args.kwonlyargs)
+            if count > PARAMETERS_MAX:
+                found.append(source.finding(node, f"{node.name} has {count} parameters, not {PARAMETERS_MAX}"))
+            if by_position > BY_POSITION_MAX:
+                found.append(source.finding(node, f"{node.name}: keyword-only from parameter {BY_POSITION_MAX + 1} on"))
+    return found
+
+
+def test_modules_are_short() -> None:
+    """A file would have to be scrolled instead of read."""
+    assert long_modules(sources()) == []
+
+
+def test_functions_are_short() -> None:
+    """A function would have to be remembered while it is read."""
+    assert long_functions(sources()) == []
+
+
+def test_most_functions_are_very_short() -> None:
+    """The exceptions would have become the rule."""
+    assert median(count for count, _ in function_lengths(package())) <= FUNCTION_LINES_MEDIAN_MAX
+
+
+def test_calls_can_be_read() -> None:
+    """A call would be a row of values whose meaning has to be looked up."""
+    assert many_parameters(sources("src/", "examples/", "noxfile.py")) == []
+
+
+def test_planted_long_module() -> None:
+    """The law above would pass any module."""
+    assert len(long_modules(planted("x = 1\n" * 401))) == 1
+    assert long_modules(planted("x = 1\n" * 400)) == []
+
+
+def test_planted_long_function() -> None:
+    """The law above would pass any function."""
+    assert len(long_functions(planted("def f():\n" + "    x = 1\n" * 70))) == 1
+    assert long_functions(planted("def f():\n" + "    x = 1\n" * 69)) == []
+
+
+def test_planted_lengths() -> None:
+    """The median above would be taken of something else than lines."""
+    text = "class A:\n    async def f(self):\n        def g():\n            pass\n        return g\n"
+    assert sorted(count for count, _ in function_lengths(planted(text))) == [2, 4]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(a, b, c, d): pass",
+        "class A:\n    def f(self, a, b, c, d): pass",
+        "class A:\n    @staticmethod\n    def f(a, b, c, d): pass",
+        "async def f(a, *, b, c, d, e, f, g, h): pass",
+    ],
+)
+def test_planted_parameters(text: str) -> None:
+    """The law above would pass any signature."""
+    assert len(many_parameters(planted(text))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class A:\n    def f(self, a, b, c, *, d): pass",
+        "def f(a, b, c, *, d, e, f, g): pass",
+        "def f(*args, **kw): pass",
+    ],
+)
+def test_short_signature_is_free(text: str) -> None:
+    """The law would forbid what it asks for."""
+    assert many_parameters(planted(text)) == []
