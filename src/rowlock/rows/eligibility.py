@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, or_
+from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql.elements import UnaryExpression
 
 from rowlock.rows.database_time import database_now, database_time_after
@@ -43,8 +44,12 @@ def eligible(
     return and_(ready, is_free(leased), is_mine_to_take(leased, owner), is_due(leased, min_processing_interval))
 
 
+def place_in_line(leased: LeasedTable[Any]) -> InstrumentedAttribute[Any]:
+    """Return the time by which rows are ordered: when due, or when last processed."""
+    return leased.attribute("due_at" if leased.has_schedule else "last_processed_at")
+
+
 def oldest_first(leased: LeasedTable[Any]) -> UnaryExpression[Any]:
     """Return the order of claims: oldest due first, or longest not processed first and never processed before all."""
-    if leased.has_schedule:
-        return leased.attribute("due_at").asc()
-    return leased.attribute("last_processed_at").asc().nulls_first()
+    place = place_in_line(leased).asc()
+    return place if leased.has_schedule else place.nulls_first()

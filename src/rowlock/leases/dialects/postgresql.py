@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder
 from rowlock.rows.database_time import UtcDateTime, database_time_after
+from rowlock.rows.eligibility import place_in_line
 from rowlock.rows.lease_values import ColumnValues, leased_values
 from rowlock.rows.leased_table import LeasedTable
 
@@ -39,7 +40,7 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
     leased = order.leased
     token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
     due = (
-        select(leased.key.label("id"), token.label("token_before"), order.oldest_first.element.label("place"))
+        select(leased.key.label("id"), token.label("token_before"), place_in_line(leased).label("place"))
         .where(order.eligible)
         .order_by(order.oldest_first)
         .limit(order.limit)
