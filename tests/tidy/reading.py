@@ -23,8 +23,8 @@ Definition = Function | ast.ClassDef
 
 
 @lru_cache(maxsize=2000)
-def _parsed(text: str) -> ast.Module:
-    return ast.parse(text)
+def _parsed(path: str, text: str) -> ast.Module:
+    return ast.parse(text, filename=path)
 
 
 class Source(NamedTuple):
@@ -36,7 +36,7 @@ class Source(NamedTuple):
     @property
     def tree(self) -> ast.Module:
         """The parsed file."""
-        return _parsed(self.text)
+        return _parsed(self.path, self.text)
 
     @property
     def module(self) -> str:

@@ -1,6 +1,7 @@
 """Apply: write an outcome and unlock the row in one guarded statement.
 
-The guard is the row's key and this claim's token. If it does not match, somebody else continued with the row and nothing at all is
+Many outcomes are applied in one transaction: their rows are locked first, then written shape by shape. The guard is
+the row's key and this claim's token. If it does not match, somebody else continued with the row and nothing at all is
 written. `RowWrite` says what to write; who decided that is not this room's business.
 """
 
@@ -12,13 +13,13 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, select, type_coerce, update
+from sqlalchemy import Column, ColumnElement, Update, bindparam, select, type_coerce, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects import dialect_of
 from rowlock.leases.item import PipelineItem
+from rowlock.rows.assignments import ColumnValues, parameters_of, set_clause, shape_of
 from rowlock.rows.database_time import UtcDateTime, database_now
-from rowlock.rows.lease_values import ColumnValues
 from rowlock.rows.leased_table import LeasedTable
 
 
@@ -56,29 +57,52 @@ async def apply(
     connection: AsyncConnection, leased: LeasedTable[Any], item: PipelineItem[Any], write: RowWrite
 ) -> Written:
     """Write under the guard; joins the caller's transaction."""
-    guard = _guard(leased, item)
-    unchanged = [_same(column, value) for column, value in write.unless_changed.items()]
-    if await _update(connection, leased, [*guard, *unchanged], write.values):
+    unchanged = [column.is_not_distinct_from(value) for column, value in write.unless_changed.items()]
+    if await _update(connection, leased, item, write.values, *unchanged):
         return Written.APPLIED
-    if unchanged and await _update(connection, leased, guard, write.when_changed):
+    if unchanged and await _update(connection, leased, item, write.when_changed):
         return Written.CHANGED
     return Written.STALE
 
 
-async def tokens_free_of_wait(
+async def lock_for_apply(
     connection: AsyncConnection, leased: LeasedTable[Any], items: Sequence[PipelineItem[Any]]
-) -> frozenset[Any]:
+) -> tuple[datetime | None, frozenset[Any]]:
     """Lock those rows of `items` that are still theirs and that nobody else has locked; joins the caller's transaction.
 
     Keeps a batch of writes from waiting for one row that somebody's long transaction holds.
 
     Returns:
-        The tokens whose rows are locked now.
+        The transaction's one time (None if no row was locked), and the tokens whose rows are locked now.
     """
     dialect = dialect_of(connection)
     mine = dialect.under_tokens(leased, [(item.id, item.lock_token) for item in items])
     token = leased.column("lock_token")
-    return frozenset((await connection.scalars(select(token).where(dialect.without_waiting(leased, mine)))).all())
+    statement = select(token.label("token"), database_now().label("now")).where(dialect.without_waiting(leased, mine))
+    rows = (await connection.execute(statement)).all()
+    return (rows[0].now if rows else None), frozenset(row.token for row in rows)
+
+
+async def apply_locked(
+    connection: AsyncConnection, leased: LeasedTable[Any], writes: Sequence[tuple[PipelineItem[Any], RowWrite]]
+) -> list[Written]:
+    """Write to rows that `lock_for_apply` has locked in this transaction; those of one shape in one round trip.
+
+    The lock is what makes the guard certain here: no driver tells how many rows each of many parameter sets has matched.
+    """
+    groups: dict[object, list[int]] = {}
+    results = [Written.APPLIED] * len(writes)
+    for index, (item, write) in enumerate(writes):
+        if write.unless_changed:
+            results[index] = await apply(connection, leased, item, write)
+        else:
+            groups.setdefault(shape_of(write.values), []).append(index)
+    for indexes in groups.values():
+        statement = _statement(leased, writes[indexes[0]][1].values)
+        await connection.execute(
+            statement, [_parameters(item, write.values) for item, write in map(writes.__getitem__, indexes)]
+        )
+    return results
 
 
 async def was_processed_at(
@@ -93,16 +117,26 @@ async def was_processed_at(
     return found in times
 
 
-def _guard(leased: LeasedTable[Any], item: PipelineItem[Any]) -> list[ColumnElement[bool]]:
-    return [leased.key == item.id, leased.column("lock_token") == item.lock_token]
-
-
-def _same(column: Column[Any], value: object) -> ColumnElement[bool]:
-    return column.is_not_distinct_from(value)
-
-
 async def _update(
-    connection: AsyncConnection, leased: LeasedTable[Any], conditions: list[ColumnElement[bool]], values: ColumnValues
+    connection: AsyncConnection,
+    leased: LeasedTable[Any],
+    item: PipelineItem[Any],
+    values: ColumnValues,
+    *conditions: ColumnElement[bool],
 ) -> bool:
-    result = await connection.execute(update(leased.table).where(*conditions).values(values))
+    statement = _statement(leased, values).where(*conditions)
+    result = await connection.execute(statement, _parameters(item, values))
     return result.rowcount > 0
+
+
+def _statement(leased: LeasedTable[Any], values: ColumnValues) -> Update:
+    token = leased.column("lock_token")
+    guard = [
+        leased.key == bindparam("guard_key", type_=leased.key.type),
+        token == bindparam("guard_token", type_=token.type),
+    ]
+    return update(leased.table).where(*guard).values(set_clause(values))
+
+
+def _parameters(item: PipelineItem[Any], values: ColumnValues) -> dict[str, Any]:
+    return {"guard_key": item.id, "guard_token": item.lock_token, **parameters_of(values)}

@@ -53,6 +53,7 @@ def _ticket(
         lock_expires_at=row.lock_expires_at,
         prev_lock_expired=row.prev_lock_expired,
         attempt=1 if row.attempts is None else row.attempts + 1,
+        place=float("-inf") if row.place is None else row.place.timestamp(),
         trusted_until=trusted_until,
         session_factory=session_factory,
     )

@@ -11,8 +11,9 @@ from sqlalchemy import inspect, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.errors import ModelError
+from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import database_now
-from rowlock.rows.lease_values import ColumnValues, pinned
+from rowlock.rows.lease_values import pinned
 from rowlock.rows.leased_table import LeasedTable
 
 

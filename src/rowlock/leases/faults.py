@@ -6,8 +6,6 @@ it, so it is the outcome's own failure.
 
 from __future__ import annotations
 
-import asyncio
-
 from sqlalchemy import exc
 
 from rowlock.errors import TransactionTimeout
@@ -28,7 +26,7 @@ _TRANSIENT_SQLSTATES = frozenset(
         "53300",  # too_many_connections
     }
 )
-_TRANSIENT_TYPES = (TransactionTimeout, TimeoutError, asyncio.CancelledError, OSError, exc.TimeoutError)
+_TRANSIENT_TYPES = (TransactionTimeout, TimeoutError, OSError, exc.TimeoutError)
 
 
 def is_transient(error: BaseException) -> bool:

@@ -32,6 +32,7 @@ class PipelineItem(Generic[ModelT]):
         lock_expires_at: when the lease ends by the database's clock, as far as this holder has heard.
         prev_lock_expired: the previous holder died with the lease in hand; side effects of its attempt may exist.
         attempt: which attempt this is, 1-based; always 1 for a model without `ScheduleColumns`.
+        place: its place in line: when it was due, in seconds since the epoch; minus infinity if it was never processed.
         trusted_until: end of trust on the monotonic clock, in seconds. Written by the heartbeater, read by everybody.
     """
 
@@ -41,6 +42,7 @@ class PipelineItem(Generic[ModelT]):
     lock_expires_at: datetime
     prev_lock_expired: bool
     attempt: int
+    place: float
     trusted_until: float
     session_factory: async_sessionmaker[AsyncSession] = field(repr=False)
     _row: ModelT | None = field(default=None, repr=False)

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects import dialect_of
 from rowlock.leases.item import PipelineItem
-from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after
+from rowlock.rows.database_time import UtcDateTime, database_instant, database_time_after
 from rowlock.rows.lease_values import renewed_values
 from rowlock.rows.leased_table import LeasedTable
 
@@ -37,7 +37,7 @@ async def renew(
     mine = dialect.under_tokens(leased, [(item.id, item.lock_token) for item in items])
     statement = (
         update(leased.table)
-        .where(dialect.without_waiting(leased, and_(mine, expires_at > database_now())))
+        .where(dialect.without_waiting(leased, and_(mine, expires_at > database_instant())))
         .values(renewed_values(leased, expires_at=database_time_after(lock_timeout)))
         .returning(token.label("token"), type_coerce(expires_at, UtcDateTime).label("expires_at"))
     )
@@ -50,4 +50,4 @@ async def tokens_still_held(
     """Return the tokens of those `items` whose lease is still theirs and valid; joins the caller's transaction."""
     token, expires_at = leased.column("lock_token"), leased.column("lock_expires_at")
     mine = dialect_of(connection).under_tokens(leased, [(item.id, item.lock_token) for item in items])
-    return frozenset((await connection.scalars(select(token).where(mine, expires_at > database_now()))).all())
+    return frozenset((await connection.scalars(select(token).where(mine, expires_at > database_instant()))).all())

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.errors import TransactionTimeout
+from rowlock.errors import PipelineError, TransactionTimeout
 from rowlock.leases.dialects import bind_of, dialect_of
 from rowlock.rows.leased_table import LeasedTable
 
@@ -71,6 +71,7 @@ async def finish(work: Coroutine[Any, Any, T], *, purpose: str, timeout: timedel
 
     Raises:
         TransactionTimeout: `work` did not end within `timeout`.
+        PipelineError: `work` let a cancellation escape that was not its caller's.
     """
     task = asyncio.create_task(work, name=f"rowlock: {purpose}")
     cancelled = await _wait_shielded(task, None if timeout is None else timeout.total_seconds())
@@ -83,6 +84,8 @@ async def finish(work: Coroutine[Any, Any, T], *, purpose: str, timeout: timedel
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.warning("A transaction of a cancelled caller failed", extra={"purpose": purpose}, exc_info=error)
         raise cancelled
+    if task.cancelled():
+        raise PipelineError(f"the transaction to {purpose} was cancelled from within")
     return task.result()
 
 

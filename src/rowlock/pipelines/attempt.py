@@ -1,7 +1,7 @@
 """One attempt: `process` in a task of its own, with every way in which it can end.
 
-The one idea: host code may return, raise anything at all, be cancelled by us, cancel itself, or not end. Each becomes a value, so that
-no worker ever dies of its host's code.
+The one idea: host code may return, raise anything at all, be cancelled by us, cancel itself, or not end. Each becomes
+a value, so that no worker ever dies of its host's code.
 """
 
 from __future__ import annotations

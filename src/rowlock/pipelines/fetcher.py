@@ -1,7 +1,8 @@
 """Fetches: claims rows while workers have room for them, and rests when there is nothing to do.
 
-`plan_fetch` decides, `Fetcher` acts. What can end a rest: a hint, a place freed below the low watermark, the end of the delay. A hint
-is taken down just before the claim is sent, so one that arrives while a fetch runs, or while the queue is full, is not forgotten.
+`plan_fetch` decides, `Fetcher` acts. What can end a rest: a hint, a place freed below the low watermark, the end of
+the delay. A hint is taken down just before the claim is sent, so one that arrives while a fetch runs, or while the
+queue is full, is not forgotten.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ class Fetcher(Generic[ModelT]):
 
         Shielded as a whole: a cancellation between the claim and the queue would leave rows leased that nobody works on.
         """
-        return await finish(self._claim_and_queue(limit), purpose="fetch")
+        timeout = 2 * self.context.settings.database_timeout
+        return await finish(self._claim_and_queue(limit), purpose="fetch", timeout=timeout)
 
     async def _rest(self, seconds: float | None) -> None:
         # Nothing can have been missed: the plan was made in this very step of the loop.
@@ -208,6 +210,8 @@ def ready_condition(name: str, leased: LeasedTable[Any], hooks: Hooks[Any]) -> C
         ModelError: it is not an SQL expression.
     """
     condition = hooks.ready()
+    # A mapped attribute, such as a boolean column, stands for its column.
+    condition = getattr(condition, "expression", condition)
     if not isinstance(condition, ColumnElement):
         raise ModelError(
             f"{name}.ready() must return one SQL expression, such as {leased.name}.status == 'submitted', "

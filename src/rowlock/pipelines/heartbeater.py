@@ -1,8 +1,8 @@
 """Keeps the leases of all items of a pipeline alive, in bulk, and ends the work of those that were lost.
 
-Two loops, since one must not wait for the other. `beat` renews what is near its end. `watch` never touches the database: it looks
-at the monotonic clock and, the moment a holder's trust is over, cancels its work: before anybody else can take the row, also while
-the database is unreachable.
+Two loops, since one must not wait for the other. `beat` renews what is near its end. `watch` never touches the
+database: it looks at the monotonic clock and, the moment a holder's trust is over, cancels its work: before anybody
+else can take the row, also while the database is unreachable.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The bounded queue between fetcher and workers, with two watermarks.
 
-Capacity bounds memory and what a crash leaves to be recovered; below the low watermark the fetcher fetches. One fetcher puts, many
-workers take. Nobody polls: a worker that waits is woken by `put`, the fetcher by `on_room`.
+The order is that of the claims, also across fetches: a row that was hinted and heads the line does not wait behind
+what an earlier fetch brought. Capacity bounds memory and what a crash leaves to be recovered; below the low watermark
+the fetcher fetches. One fetcher puts, many workers take. Nobody polls: a worker that waits is woken by `put`, the
+fetcher by `on_room`.
 
 Not here: asyncio's ``QueueFull``. The fetcher asks for `room` before it claims, so an overflow is a bug and says so.
 """
@@ -10,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import Generic
 
 from rowlock.errors import InternalError
@@ -19,7 +23,7 @@ from rowlock.rows.leased_table import ModelT
 
 
 class ItemQueue(Generic[ModelT]):
-    """First in, first out; closed at shutdown.
+    """Oldest due first, whenever it was fetched; closed at shutdown.
 
     Attributes:
         capacity: most items.
@@ -31,12 +35,16 @@ class ItemQueue(Generic[ModelT]):
         self.capacity = capacity
         self.low_watermark = low_watermark
         self.on_room: Callable[[], None] = lambda: None
-        self._items: deque[PipelineItem[ModelT]] = deque()
+        self._heap: list[tuple[float, int, PipelineItem[ModelT]]] = []
+        self._arrivals = count()
         self._takers: deque[asyncio.Future[None]] = deque()
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[PipelineItem[ModelT]]:
+        return (item for _, _, item in sorted(self._heap))
 
     def __repr__(self) -> str:
         state = " closed" if self._closed else ""
@@ -45,15 +53,15 @@ class ItemQueue(Generic[ModelT]):
     @property
     def room(self) -> int:
         """How many items may be put."""
-        return 0 if self._closed else self.capacity - len(self._items)
+        return 0 if self._closed else self.capacity - len(self._heap)
 
     @property
     def is_low(self) -> bool:
         """Whether the fetcher should fetch without being asked."""
-        return len(self._items) < self.low_watermark
+        return len(self._heap) < self.low_watermark
 
     def put(self, items: Iterable[PipelineItem[ModelT]]) -> None:
-        """Add `items` behind the others and wake as many takers.
+        """Add `items` and wake as many takers.
 
         Raises:
             InternalError: there is no room for all of them; none was added.
@@ -61,12 +69,13 @@ class ItemQueue(Generic[ModelT]):
         arriving = tuple(items)
         if len(arriving) > self.room:
             raise InternalError(f"{len(arriving)} items for {self.room} places")
-        self._items.extend(arriving)
+        for item in arriving:
+            heappush(self._heap, (item.place, next(self._arrivals), item))
         self._wake(len(arriving))
 
     async def take(self) -> PipelineItem[ModelT] | None:
         """Wait for the next item; None once the queue is closed."""
-        while not self._items:
+        while not self._heap:
             if self._closed:
                 return None
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -75,30 +84,32 @@ class ItemQueue(Generic[ModelT]):
                 await turn
             except asyncio.CancelledError:
                 # The wake-up may have arrived together with the cancellation: hand it on, or an item waits for nobody.
-                if turn.done() and not turn.cancelled() and self._items:
+                if turn.done() and not turn.cancelled() and self._heap:
                     self._wake(1)
                 raise
-        item = self._items.popleft()
+        _, _, item = heappop(self._heap)
         self.on_room()
         return item
 
     def close(self) -> list[PipelineItem[ModelT]]:
         """Stop taking and putting; return what was never started."""
         self._closed = True
-        left = list(self._items)
-        self._items.clear()
+        left = list(self)
+        self._heap.clear()
         self._wake(len(self._takers))
         return left
 
     def discard(self, item: PipelineItem[ModelT]) -> None:
         """Remove `item` if it is still queued."""
-        if item in self._items:
-            self._items.remove(item)
+        kept = [entry for entry in self._heap if entry[2] is not item]
+        if len(kept) < len(self._heap):
+            self._heap = kept
+            heapify(self._heap)
             self.on_room()
 
-    def _wake(self, count: int) -> None:
-        while count > 0 and self._takers:
+    def _wake(self, wanted: int) -> None:
+        while wanted > 0 and self._takers:
             turn = self._takers.popleft()
             if not turn.done():
                 turn.set_result(None)
-                count -= 1
+                wanted -= 1

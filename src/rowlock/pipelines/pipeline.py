@@ -125,16 +125,26 @@ class Pipeline(Generic[ModelT]):
         """
         if self._run is not None:
             raise PipelineError(f"{self.name} was started before; build a new one")
+        self._run = self.build_run(session_factory, hinter)
+        self._run.start()
+
+    def build_run(
+        self, session_factory: async_sessionmaker[AsyncSession], hinter: PipelineHinter
+    ) -> PipelineRun[ModelT]:
+        """Return the actors of this pipeline, not started: for `start`, and for tests that take one step at a time.
+
+        Raises:
+            ConfigurationError: the session factory cannot serve it.
+        """
         check_session_factory(session_factory, self.leased)
         queue: ItemQueue[ModelT] = ItemQueue(self.settings.queue_capacity, self.settings.queue_low_watermark)
         context = PipelineContext(self.name, self.leased, self.settings, self, session_factory, hinter, queue)
-        self._run = PipelineRun(
+        return PipelineRun(
             context,
             fetcher_class=self.fetcher_class,
             worker_class=self.worker_class,
             heartbeater_class=self.heartbeater_class,
         )
-        self._run.start()
 
     @property
     def run(self) -> PipelineRun[ModelT]:

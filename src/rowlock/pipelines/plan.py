@@ -17,9 +17,9 @@ from rowlock.leases.apply import RowWrite
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry, delay_of, error_text
 from rowlock.pipelines.settings import PipelineSettings
-from rowlock.rows.lease_values import ColumnValues, pinned, processed_values, reset_values, unlocked_values
+from rowlock.rows.assignments import ColumnValues
+from rowlock.rows.lease_values import due_values, pinned, processed_values, reset_values, unlocked_values
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.schedule_values import due_unless_changed
 from rowlock.rows.updates import column_of, column_values, resolve_now_placeholders
 
 
@@ -110,7 +110,7 @@ def _parked(leased: LeasedTable[Any], reason: str, now: datetime) -> ColumnValue
 
 
 def _due(leased: LeasedTable[Any], item: PipelineItem[Any], due_at: datetime) -> ColumnValues:
-    return due_unless_changed(leased, due_at, as_read=_as_read(leased, item, leased.column("due_at")))
+    return due_values(leased, due_at, as_read=_as_read(leased, item, leased.column("due_at")))
 
 
 def _as_read(leased: LeasedTable[Any], item: PipelineItem[Any], column: Column[Any]) -> Any:  # noqa: ANN401

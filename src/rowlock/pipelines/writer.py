@@ -1,10 +1,10 @@
 """Writes outcomes: many workers' in one transaction, under each row's own guard.
 
-Outcomes gather while a transaction is under way (``pipelines/batcher.py``). A row that somebody else has locked, and an outcome that
-brings its own statements, get a transaction of their own, so that they hold up nobody.
+Outcomes gather while a transaction is under way (``pipelines/batcher.py``). A row that somebody else has locked, and
+an outcome that brings its own statements, get a transaction of their own, so that they hold up nobody.
 
-An error that passes is waited out. If it hit the COMMIT, what became of it is unknown: the guarded write is tried again, and if the
-guard no longer matches, the row is asked whether it carries the stamp of an earlier try.
+An error that passes is waited out. If it hit the COMMIT, what became of it is unknown: the guarded write is tried
+again, and if the guard no longer matches, the row is asked whether it carries the stamp of an earlier try.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.backoff import exponential
 from rowlock.clock import monotonic, sleep
-from rowlock.leases.apply import Written, apply, database_time, tokens_free_of_wait, was_processed_at
+from rowlock.leases.apply import (
+    RowWrite,
+    Written,
+    apply,
+    apply_locked,
+    database_time,
+    lock_for_apply,
+    was_processed_at,
+)
 from rowlock.leases.faults import is_transient
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.batcher import Batcher
@@ -98,13 +106,19 @@ class Writer(Generic[ModelT]):
 
     async def _write_together(self, submissions: Sequence[_Submission[ModelT]]) -> list[Written | None]:
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[Written | None]:
+            leased = self.context.leased
             items = [submission.item for submission in submissions]
-            free = await tokens_free_of_wait(connection, self.context.leased, items)
-            now = await database_time(connection)
-            return [
-                await self._write_one(connection, submission, now) if submission.item.lock_token in free else None
-                for submission in submissions
-            ]
+            now, locked = await lock_for_apply(connection, leased, items)
+            written: list[Written | None] = [None] * len(submissions)
+            if now is None:
+                return written
+            # Trust is looked at again here: the outcome may have waited for its turn.
+            ours = [i for i, item in enumerate(items) if item.lock_token in locked and item.is_trusted()]
+            writes = [(items[i], self._plan(submissions[i], now)) for i in ours]
+            for i, result in zip(ours, await apply_locked(connection, leased, writes), strict=True):
+                written[i] = result
+                _stamp(submissions[i], result, now)
+            return written
 
         return await self.context.transact(work, purpose="write outcomes")
 
@@ -119,15 +133,23 @@ class Writer(Generic[ModelT]):
         return await self.context.transact(work, purpose="write an outcome")
 
     async def _write_one(self, connection: AsyncConnection, submission: _Submission[ModelT], now: datetime) -> Written:
-        context, item = self.context, submission.item
+        leased, item = self.context.leased, submission.item
         written = Written.STALE
-        # Looked at again here: the outcome may have waited for its turn.
         if item.is_trusted():
-            write = plan_write(context.leased, item, submission.outcome, context.settings, now)
-            written = await apply(connection, context.leased, item, write)
+            written = await apply(connection, leased, item, self._plan(submission, now))
         if written is Written.STALE and submission.stamps:
+            # An earlier try may have been committed after all; then its stamp is in the row.
             stamps = frozenset(submission.stamps)
-            return Written.APPLIED if await was_processed_at(connection, context.leased, item, stamps) else written
-        if written is Written.APPLIED:
-            submission.stamps.add(now)
+            return Written.APPLIED if await was_processed_at(connection, leased, item, stamps) else written
+        _stamp(submission, written, now)
         return written
+
+    def _plan(self, submission: _Submission[ModelT], now: datetime) -> RowWrite:
+        context = self.context
+        return plan_write(context.leased, submission.item, submission.outcome, context.settings, now)
+
+
+def _stamp(submission: _Submission[ModelT], written: Written, now: datetime) -> None:
+    # Until the COMMIT is answered, this may or may not have happened.
+    if written is Written.APPLIED:
+        submission.stamps.add(now)

@@ -60,6 +60,17 @@ class database_now(FunctionElement[datetime]):  # noqa: N801 - reads like a func
     inherit_cache = True
 
 
+class database_instant(FunctionElement[datetime]):  # noqa: N801
+    """The database's time at this very moment, also where a transaction has been open for long.
+
+    For the question whether a lease has ended: the start of the transaction would answer it for an earlier moment.
+    """
+
+    name = "database_instant"
+    type = UtcDateTime()
+    inherit_cache = True
+
+
 class _DatabaseTimeAfter(FunctionElement[datetime]):
     name = "database_time_after"
     type = UtcDateTime()
@@ -75,6 +86,7 @@ _SQLITE_FORMAT = "'%Y-%m-%d %H:%M:%f000'"
 
 
 @compiles(database_now)
+@compiles(database_instant)
 @compiles(_DatabaseTimeAfter)
 def _refuse_other_dialects(element: object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401 - the compiler's own
     name = compiler.dialect.name
@@ -88,8 +100,14 @@ def _now_on_postgresql(element: database_now, compiler: SQLCompiler, **kw: Any) 
     return "now()"
 
 
+@compiles(database_instant, "postgresql")
+def _instant_on_postgresql(element: database_instant, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    return "clock_timestamp()"
+
+
 @compiles(database_now, "sqlite")
-def _now_on_sqlite(element: database_now, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+@compiles(database_instant, "sqlite")
+def _now_on_sqlite(element: FunctionElement[datetime], compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
     return f"strftime({_literal_format(compiler)}, 'now')"
 
 

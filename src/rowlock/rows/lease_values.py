@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, case, literal
+from sqlalchemy import Column
 
+from rowlock.rows.assignments import ColumnValues, Latest, UnlessChanged
 from rowlock.rows.leased_table import LeasedTable
-
-ColumnValues = dict[Column[Any], Any]
 
 
 def leased_values(leased: LeasedTable[Any], *, token: object, owner: str, expires_at: object) -> ColumnValues:
@@ -46,8 +45,15 @@ def reset_values(leased: LeasedTable[Any]) -> ColumnValues:
 
 def processed_values(leased: LeasedTable[Any], now: datetime) -> ColumnValues:
     """The row was processed `now`; the stamp never goes back, also when the database's clock did."""
-    last = leased.column("last_processed_at")
-    return {last: case((last > now, last), else_=literal(now, last.type))}
+    return {leased.column("last_processed_at"): Latest(now)}
+
+
+def due_values(leased: LeasedTable[Any], due_at: datetime, *, as_read: datetime | None) -> ColumnValues:
+    """The row is due at `due_at`, unless somebody changed its due time since it was read: then that time stands.
+
+    So a service that makes a row due while an attempt runs is heard, and no minimum interval delays its request.
+    """
+    return {leased.column("due_at"): UnlessChanged(due_at, as_read=as_read)}
 
 
 def pinned(leased: LeasedTable[Any], values: Mapping[Column[Any], Any]) -> ColumnValues:

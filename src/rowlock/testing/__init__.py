@@ -2,23 +2,30 @@
 
 The one idea: a test moves the time, the database's and the event loop's, and never waits for it.
 
-`virtual_time` is the event loop, `inline_sqlite` the database that runs in it, `database_clock` the database's time,
-`databases` the real databases of a test. Not here: anything that production code needs.
+`stepping` takes a pipeline one step at a time, `contract` has the tests that every pipeline should pass. `virtual_time` is
+the event loop, `inline_sqlite` the database that runs in it, `database_clock` the database's time, `databases` the real
+databases of a test. Not here: anything that production code needs.
 """
 
 from __future__ import annotations
 
+from rowlock.testing.contract import PipelineContract
 from rowlock.testing.database_clock import DatabaseClock
 from rowlock.testing.databases import PostgresqlServer, TemporaryDatabase
 from rowlock.testing.inline_sqlite import inline_sqlite_engine
+from rowlock.testing.stepping import Steps, run_until_settled, stepping
 from rowlock.testing.virtual_time import VirtualTimeLoop, run_virtual, virtual_time
 
 __all__ = [
     "DatabaseClock",
+    "PipelineContract",
     "PostgresqlServer",
+    "Steps",
     "TemporaryDatabase",
     "VirtualTimeLoop",
     "inline_sqlite_engine",
+    "run_until_settled",
     "run_virtual",
+    "stepping",
     "virtual_time",
 ]

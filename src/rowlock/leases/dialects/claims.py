@@ -26,10 +26,17 @@ class ClaimOrder:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRow:
-    """A row as the claim left it. `prev_lock_expired`: it still carried a token; `attempts`: null without a schedule."""
+    """A row as the claim left it.
+
+    Attributes:
+        prev_lock_expired: it still carried a token.
+        attempts: failed attempts so far; None without a schedule.
+        place: the time by which rows are ordered.
+    """
 
     id: Any
     lock_token: Any
     lock_expires_at: datetime
     prev_lock_expired: bool
     attempts: int | None
+    place: datetime | None

@@ -15,9 +15,10 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder
+from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import UtcDateTime, database_time_after
 from rowlock.rows.eligibility import place_in_line
-from rowlock.rows.lease_values import ColumnValues, leased_values
+from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
 
 
@@ -40,7 +41,11 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
     leased = order.leased
     token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
     due = (
-        select(leased.key.label("id"), token.label("token_before"), place_in_line(leased).label("place"))
+        select(
+            leased.key.label("id"),
+            token.label("token_before"),
+            type_coerce(place_in_line(leased), UtcDateTime).label("place"),
+        )
         .where(order.eligible)
         .order_by(order.oldest_first)
         .limit(order.limit)
@@ -64,7 +69,7 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
     rows = (await connection.execute(statement)).all()
     # RETURNING keeps no order.
     in_order = sorted(rows, key=lambda row: (row.place is not None, row.place))
-    return [ClaimedRow(row.id, row.token, row.expires_at, row.died, row.attempts) for row in in_order]
+    return [ClaimedRow(row.id, row.token, row.expires_at, row.died, row.attempts, row.place) for row in in_order]
 
 
 def _values(order: ClaimOrder, died: ColumnElement[bool]) -> ColumnValues:

@@ -13,12 +13,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, Update, and_, bindparam, null, select, true, tuple_, update
+from sqlalchemy import ColumnElement, Integer, Update, and_, bindparam, null, select, true, tuple_, type_coerce, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder
 from rowlock.locks.locker import get_locker
 from rowlock.rows.database_time import UtcDateTime, database_now
+from rowlock.rows.eligibility import place_in_line
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
 
@@ -56,6 +57,7 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
             leased.key.label("id"),
             token.is_not(None).label("died"),
             attempts.label("attempts"),
+            type_coerce(place_in_line(leased), UtcDateTime).label("place"),
             database_now().label("now"),
         )
         .where(order.eligible, leased.key.not_in(held) if held else true())
@@ -69,6 +71,7 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
             lock_expires_at=row.now + order.lock_timeout,
             prev_lock_expired=bool(row.died),
             attempts=None if row.attempts is None else row.attempts + bool(row.died),
+            place=row.place,
         )
         for row in (await connection.execute(due)).all()
     ]

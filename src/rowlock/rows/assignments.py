@@ -1,0 +1,80 @@
+"""Assignments of an UPDATE as data: values, and the two rules that depend on what the row holds at that moment.
+
+The one idea: outcomes of one shape differ only in their parameters. Kept apart from their SQL, many of them become one statement
+executed with many parameter sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from sqlalchemy import Column, ColumnElement, bindparam, case
+
+ColumnValues: TypeAlias = dict[Column[Any], Any]
+"""Columns and what they become: a plain value, an SQL expression, `Latest` or `UnlessChanged`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The later of `time` and what the row holds."""
+
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class UnlessChanged:
+    """`value` if the row still holds `as_read`; else what the row holds stands."""
+
+    value: Any
+    as_read: Any
+
+
+def shape_of(values: Mapping[Column[Any], Any]) -> tuple[tuple[Column[Any], object], ...]:
+    """Return what two maps have in common if one statement can write both."""
+    return tuple((column, value if _is_sql(value) else _rule_of(value)) for column, value in values.items())
+
+
+def set_clause(values: Mapping[Column[Any], Any]) -> dict[Column[Any], Any]:
+    """Return the SET clause for every map of this shape; its parameters are those of `parameters_of`."""
+    return {column: _expression(column, value, number) for number, (column, value) in enumerate(values.items())}
+
+
+def parameters_of(values: Mapping[Column[Any], Any]) -> dict[str, Any]:
+    """Return the parameters of `set_clause` for this map."""
+    parameters: dict[str, Any] = {}
+    for number, value in enumerate(values.values()):
+        match value:
+            case _ if _is_sql(value):
+                pass
+            case Latest(time):
+                parameters[f"new_{number}"] = time
+            case UnlessChanged(new, as_read):
+                parameters |= {f"new_{number}": new, f"read_{number}": as_read}
+            case _:
+                parameters[f"new_{number}"] = value
+    return parameters
+
+
+def _expression(column: Column[Any], value: object, number: int) -> Any:  # noqa: ANN401 - whatever SET takes
+    new: ColumnElement[Any] = bindparam(f"new_{number}", type_=column.type)
+    match value:
+        case _ if _is_sql(value):
+            return value
+        case Latest():
+            return case((column > new, column), else_=new)
+        case UnlessChanged():
+            as_read: ColumnElement[Any] = bindparam(f"read_{number}", type_=column.type)
+            return case((column.is_not_distinct_from(as_read), new), else_=column)
+        case _:
+            return new
+
+
+def _rule_of(value: object) -> type | None:
+    return type(value) if isinstance(value, Latest | UnlessChanged) else None
+
+
+def _is_sql(value: object) -> bool:
+    return hasattr(value, "__clause_element__") or isinstance(value, ColumnElement)

@@ -1,0 +1,149 @@
+"""What every pipeline should be tested for, to be inherited: eligibility and order, unlock on success, stale token.
+
+A host writes a test class that says how its rows are made; the tests come with it. They are plain ``async def`` methods, for
+pytest-asyncio in auto mode or anyio's plugin.
+
+    class TestVolumePipeline(PipelineContract[Volume]):
+        pipeline_class = VolumePipeline
+
+        def ready_row(self) -> Volume:
+            return Volume(status="submitted")
+
+        def unready_row(self) -> Volume:
+            return Volume(status="active")
+
+It needs a fixture `session_factory`, and a database that has the tables.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Generic
+
+from sqlalchemy import inspect, select, update
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+from rowlock.clock import utc_now
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable, ModelT
+from rowlock.testing.stepping import stepping
+
+Sessions = async_sessionmaker[AsyncSession]
+
+
+class PipelineContract(Generic[ModelT]):
+    """The tests that a pipeline inherits.
+
+    Attributes:
+        pipeline_class: the pipeline under test.
+        settings: keywords for its constructor.
+    """
+
+    pipeline_class: type[Pipeline[ModelT]]
+    settings: dict[str, Any] = {}  # noqa: RUF012 - read only, and a ClassVar cannot be overridden by an instance
+
+    def ready_row(self) -> ModelT:
+        """Return a new row that wants work and on which `process` succeeds."""
+        raise TypeError(f"{type(self).__name__} must say what a ready row is: override ready_row()")
+
+    def unready_row(self) -> ModelT:
+        """Return a new row that wants no work."""
+        raise TypeError(f"{type(self).__name__} must say what an unready row is: override unready_row()")
+
+    def build(self) -> Pipeline[ModelT]:
+        """Return a new pipeline."""
+        return self.pipeline_class(**self.settings)
+
+    async def test_claims_ready_rows_only(self, session_factory: Sessions) -> None:
+        """A row that wants no work would be worked on, or one that does would be left."""
+        ready, unready = self.ready_row(), self.unready_row()
+        await _add(session_factory, ready, unready)
+        async with stepping(self.build(), session_factory) as steps:
+            items = await steps.fetch_once()
+        assert [item.id for item in items] == [_key(ready)]
+
+    async def test_claims_the_oldest_first(self, session_factory: Sessions) -> None:
+        """A row that waits for long would be overtaken for ever by fresher ones."""
+        newer, older = self.ready_row(), self.ready_row()
+        for row, age in ((newer, timedelta(days=1)), (older, timedelta(days=2))):
+            _set_age(row, age)
+        await _add(session_factory, newer, older)
+        async with stepping(self.build(), session_factory) as steps:
+            items = await steps.fetch_once()
+        assert [item.id for item in items] == [_key(older), _key(newer)]
+
+    async def test_leaves_a_row_that_somebody_holds(self, session_factory: Sessions) -> None:
+        """Two replicas would work on one row."""
+        await _add(session_factory, self.ready_row())
+        async with stepping(self.build(), session_factory) as first, stepping(self.build(), session_factory) as second:
+            assert len(await first.fetch_once()) == 1
+            assert await second.fetch_once() == []
+
+    async def test_unlocks_on_success(self, session_factory: Sessions) -> None:
+        """A row would stay locked after its work is done."""
+        row = self.ready_row()
+        await _add(session_factory, row)
+        async with stepping(self.build(), session_factory) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+            assert steps.run.context.counters.applied == 1, "process did not succeed on a ready row"
+        after = await _read(session_factory, row)
+        assert [getattr(after, name) for name in LOCK_COLUMNS[:3]] == [None, None, None]
+        assert getattr(after, LOCK_COLUMNS[3]) is not None
+
+    async def test_writes_nothing_under_a_stale_token(self, session_factory: Sessions) -> None:
+        """A result would overwrite what the row's new holder does."""
+        row = self.ready_row()
+        await _add(session_factory, row)
+        pipeline = self.build()
+        token = pipeline.leased.new_token()
+        async with stepping(_Overtaken(pipeline, session_factory, token).pipeline, session_factory) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+            assert steps.run.context.counters.applied == 0
+            assert steps.run.context.counters.stale == 1
+        after = await _read(session_factory, row)
+        assert after.lock_token == token
+        assert after.last_processed_at is None
+
+
+class _Overtaken:
+    """Makes a pipeline whose rows are taken over by somebody else while `process` runs."""
+
+    def __init__(self, pipeline: Pipeline[Any], session_factory: Sessions, token: object) -> None:
+        self.pipeline = pipeline
+        self._process = pipeline.process
+        self._sessions = session_factory
+        self._token = token
+        pipeline.process = self.process  # type: ignore[method-assign]
+
+    async def process(self, item: Any) -> Any:  # noqa: ANN401 - as the host's own
+        outcome = self._process(item)
+        outcome = await outcome if hasattr(outcome, "__await__") else outcome
+        leased = self.pipeline.leased
+        async with self._sessions.begin() as session:
+            await session.execute(
+                update(leased.table).where(leased.key == item.id).values({leased.column("lock_token"): self._token})
+            )
+        return outcome
+
+
+def _set_age(row: Any, age: timedelta) -> None:  # noqa: ANN401 - any host's row
+    name = "due_at" if LeasedTable.of(type(row)).has_schedule else "last_processed_at"
+    setattr(row, name, utc_now() - age)
+
+
+async def _add(session_factory: Sessions, *rows: object) -> None:
+    async with session_factory(expire_on_commit=False) as session, session.begin():
+        session.add_all(rows)
+
+
+def _key(row: object) -> Any:  # noqa: ANN401 - any key
+    return inspect(row).identity[0]
+
+
+async def _read(session_factory: Sessions, row: object) -> Any:  # noqa: ANN401 - any host's row
+    leased = LeasedTable.of(type(row))
+    async with session_factory(expire_on_commit=False) as session:
+        statement = select(leased.model).where(leased.attribute(leased.key_name) == _key(row))
+        return (await session.scalars(statement)).one()

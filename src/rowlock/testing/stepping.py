@@ -1,0 +1,120 @@
+"""One step of a pipeline at a time: fetch, work, beat, sweep. No loop runs and no time passes unless the test says so.
+
+The one idea: a test of a pipeline is about one row's day, so it takes that day step by step, with the real actors on a real
+database, and looks at the row in between.
+
+    async with stepping(VolumePipeline(), session_factory) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+
+Not here: time (``virtual_time``), several replicas as processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Generic
+
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+from rowlock.errors import PipelineError
+from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.hinter import PipelineHinter
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.pipelines.run import PipelineRun
+from rowlock.rows.leased_table import ModelT
+
+ROUNDS_MAX = 1000
+"""Most rounds of `run_until_settled`: rows that are always due never settle."""
+
+
+class Steps(Generic[ModelT]):
+    """Takes one step of a pipeline at a time.
+
+    Attributes:
+        run: the actors, none of whose loops runs.
+    """
+
+    def __init__(self, run: PipelineRun[ModelT]) -> None:
+        self.run = run
+
+    @property
+    def queued(self) -> tuple[PipelineItem[ModelT], ...]:
+        """The items that wait for a worker, next one first."""
+        return tuple(self.run.context.queue)
+
+    async def fetch_once(self, limit: int | None = None) -> list[PipelineItem[ModelT]]:
+        """Claim up to `limit` rows (default: as many as the queue has room for), queue them and return their items."""
+        room = self.run.context.queue.room
+        before = len(self.queued)
+        await self.run.fetcher.fetch_once(room if limit is None else min(limit, room))
+        return list(self.queued[before:])
+
+    async def work_once(self) -> PipelineItem[ModelT]:
+        """Work on the next queued item until its outcome is settled, and return it.
+
+        Raises:
+            PipelineError: nothing is queued.
+        """
+        if not self.queued:
+            raise PipelineError("nothing is queued; fetch_once() found no eligible row")
+        item = await self.run.context.queue.take()
+        assert item is not None
+        await self.run.workers[0].work(item)
+        return item
+
+    async def work_all(self) -> int:
+        """Work on everything that is queued, and return how many items there were."""
+        worked = 0
+        while self.queued:
+            await self.work_once()
+            worked += 1
+        return worked
+
+    async def beat_once(self) -> int:
+        """Renew the leases that are near their end, and return how many were renewed."""
+        return await self.run.heartbeater.beat_once()
+
+    async def sweep_once(self) -> int:
+        """Clear the lock columns that were left behind long ago, and return of how many rows."""
+        return await self.run.fetcher.sweep_once()
+
+
+@asynccontextmanager
+async def stepping(
+    pipeline: Pipeline[ModelT], session_factory: async_sessionmaker[AsyncSession]
+) -> AsyncIterator[Steps[ModelT]]:
+    """Give the steps of `pipeline`; at the end, what is still queued is released.
+
+    Raises:
+        ConfigurationError: the session factory cannot serve the pipeline.
+    """
+    steps = Steps(pipeline.build_run(session_factory, PipelineHinter()))
+    try:
+        yield steps
+    finally:
+        await steps.run.drain(0)
+
+
+async def run_until_settled(
+    pipelines: Sequence[Pipeline[Any]], session_factory: async_sessionmaker[AsyncSession]
+) -> int:
+    """Fetch and work, pipeline by pipeline, until a whole round finds no eligible row; return how many items were worked on.
+
+    Rows that are due later stay as they are.
+
+    Raises:
+        PipelineError: after `ROUNDS_MAX` rounds there was still work.
+    """
+    worked = 0
+    for _ in range(ROUNDS_MAX):
+        in_this_round = 0
+        for pipeline in pipelines:
+            async with stepping(pipeline, session_factory) as steps:
+                await steps.fetch_once()
+                in_this_round += await steps.work_all()
+        if in_this_round == 0:
+            return worked
+        worked += in_this_round
+    raise PipelineError(f"the rows have not settled after {ROUNDS_MAX} rounds; is there one that is always due?")

@@ -1,0 +1,44 @@
+"""What the docs, and docstrings, say of files is true: a file that they name is there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .reading import PACKAGE, ROOT, committed_files
+from .test_law_1_floors import FLOORS
+
+NAMED = re.compile(rf"(?<![\w/.-])(?:src/{PACKAGE}/)?(?P<path>(?:{'|'.join(FLOORS)})/[\w/]+\.py)\b")
+READ = ("README.md", "docs/", "src/")
+
+
+def dead_names(path: str, text: str, present: set[str]) -> list[str]:
+    """Find files of the package that a text names and that are not there."""
+    lines = enumerate(text.splitlines(), start=1)
+    named = [(number, found["path"]) for number, line in lines for found in NAMED.finditer(line)]
+    return [f"{path}:{number}: there is no {name}" for number, name in named if f"src/{PACKAGE}/{name}" not in present]
+
+
+def test_named_files_exist() -> None:
+    """A reader would look for a file that was moved or never written."""
+    present = {path.relative_to(ROOT).as_posix() for path in committed_files()}
+    found = []
+    for name in sorted(present):
+        if name.startswith(READ) and name.endswith((".md", ".py")):
+            found += dead_names(name, (ROOT / name).read_text(encoding="utf-8"), present)
+    assert found == []
+
+
+@pytest.mark.parametrize("text", ["see `rows/gone.py`", "``leases/dialects/oracle.py``", "src/rowlock/locks/gone.py"])
+def test_planted_dead_name(text: str) -> None:
+    """The check above would pass any name."""
+    assert len(dead_names("planted.md", text, {"src/rowlock/rows/columns.py"})) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["see `rows/columns.py`", "src/rowlock/rows/columns.py", "tests/rows/x.py", "kopf/rows/x.py"]
+)
+def test_living_name_is_free(text: str) -> None:
+    """The check would find fault with what is there, or with what is not ours."""
+    assert dead_names("planted.md", text, {"src/rowlock/rows/columns.py"}) == []
