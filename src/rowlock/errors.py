@@ -88,6 +88,12 @@ class OutcomeError(PipelineError):
         self.column = column
 
 
+class ProcessCancelledError(PipelineError):
+    """`process` let a ``CancelledError`` escape that rowlock had not asked for; the row is retried like after any failure."""
+
+    slug = "process-cancelled-error"
+
+
 class Refusal(RowlockError):
     """Not a fault: what was asked for is not to be had now."""
 

@@ -55,7 +55,7 @@ class Taker:
         await asyncio.wait((self.task,))
 
 
-async def take(locker: ResourceLocker, *keys: Hashable, timeout: float | None = None) -> Taker:  # noqa: ASYNC109
+async def take(locker: ResourceLocker, *keys: Hashable, timeout: float | None = None) -> Taker:
     """Start a task that takes `keys`, and return it once it holds them or waits."""
     taker = Taker(locker.lock_ctx(NAMESPACE, keys, timeout=timeout), keys)
     await settle()

@@ -268,7 +268,7 @@ async def test_it_works_on_an_exit_stack(locker: InMemoryLocker) -> None:
 
 async def test_an_idle_namespace_is_forgotten_at_once(locker: InMemoryLocker) -> None:
     """Memory would grow with every name of a namespace that was ever locked; or wait for the garbage collector."""
-    _, lockset = locker.get_lockset(NAMESPACE)
+    lockset = locker.get_lockset(NAMESPACE)[1]
     gone = weakref.ref(lockset)
     gc.disable()
     try:
@@ -297,6 +297,12 @@ async def test_a_namespace_in_use_is_one_set(locker: InMemoryLocker) -> None:
     assert 1 in locker.get_lockset(NAMESPACE)[1]  # nobody refers to it, but a key is held
 
 
+def forget(tasks: set[asyncio.Task[None]]) -> None:
+    """Let unfinished tasks be collected without a complaint."""
+    for task in tasks:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
 def test_a_new_loop_is_free_of_what_a_closed_one_left_behind() -> None:
     """The second test of a suite would wait for tasks of the first, or meet a future of a closed loop."""
     locker = InMemoryLocker()
@@ -323,9 +329,8 @@ def test_a_new_loop_is_free_of_what_a_closed_one_left_behind() -> None:
     second.run_until_complete(find_free())
     second.close()
     dead = weakref.ref(first)
-    for task in abandoned:  # an abandoned task complains when it is collected, unless it is told not to
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-    del first, abandoned, task
+    forget(abandoned)
+    del first, abandoned
     gc.collect()
     assert dead() is None
 

@@ -54,13 +54,13 @@ async def database_time(connection: AsyncConnection) -> datetime:
 
 
 async def apply(
-    connection: AsyncConnection, leased: LeasedTable[Any], item: PipelineItem[Any], write: RowWrite
+    connection: AsyncConnection, leased: LeasedTable[Any], item: PipelineItem[Any], *, write: RowWrite
 ) -> Written:
     """Write under the guard; joins the caller's transaction."""
     unchanged = [column.is_not_distinct_from(value) for column, value in write.unless_changed.items()]
-    if await _update(connection, leased, item, write.values, *unchanged):
+    if await _update(connection, leased, item, values=write.values, provided=unchanged):
         return Written.APPLIED
-    if unchanged and await _update(connection, leased, item, write.when_changed):
+    if unchanged and await _update(connection, leased, item, values=write.when_changed):
         return Written.CHANGED
     return Written.STALE
 
@@ -94,7 +94,7 @@ async def apply_locked(
     results = [Written.APPLIED] * len(writes)
     for index, (item, write) in enumerate(writes):
         if write.unless_changed:
-            results[index] = await apply(connection, leased, item, write)
+            results[index] = await apply(connection, leased, item, write=write)
         else:
             groups.setdefault(shape_of(write.values), []).append(index)
     for indexes in groups.values():
@@ -106,7 +106,7 @@ async def apply_locked(
 
 
 async def was_processed_at(
-    connection: AsyncConnection, leased: LeasedTable[Any], item: PipelineItem[Any], times: frozenset[datetime]
+    connection: AsyncConnection, leased: LeasedTable[Any], item: PipelineItem[Any], *, times: frozenset[datetime]
 ) -> bool:
     """Whether the row was last processed at one of `times`; joins the caller's transaction.
 
@@ -121,10 +121,11 @@ async def _update(
     connection: AsyncConnection,
     leased: LeasedTable[Any],
     item: PipelineItem[Any],
+    *,
     values: ColumnValues,
-    *conditions: ColumnElement[bool],
+    provided: Sequence[ColumnElement[bool]] = (),
 ) -> bool:
-    statement = _statement(leased, values).where(*conditions)
+    statement = _statement(leased, values).where(*provided)
     result = await connection.execute(statement, _parameters(item, values))
     return result.rowcount > 0
 

@@ -40,11 +40,13 @@ async def claim(
 
         rows = await in_transaction(session_factory, order.leased, lease, purpose="claim rows", timeout=timeout)
     trusted_until = sent_at + (order.lock_timeout - lease_margin).total_seconds()
-    return [_ticket(row, order.owner, trusted_until, session_factory) for row in rows]
+    return [
+        _ticket(row, owner=order.owner, trusted_until=trusted_until, session_factory=session_factory) for row in rows
+    ]
 
 
 def _ticket(
-    row: ClaimedRow, owner: str, trusted_until: float, session_factory: async_sessionmaker[AsyncSession]
+    row: ClaimedRow, *, owner: str, trusted_until: float, session_factory: async_sessionmaker[AsyncSession]
 ) -> PipelineItem[Any]:
     return PipelineItem(
         id=row.id,

@@ -27,7 +27,7 @@ async def make_due(session: AsyncSession, row: object) -> None:
         ModelError: the model has no `ScheduleColumns`.
     """
     leased = _scheduled(row)
-    await _write(session, leased, row, {leased.column("due_at"): database_now()})
+    await _write(session, leased, row, values={leased.column("due_at"): database_now()})
 
 
 async def unpark(session: AsyncSession, row: object) -> None:
@@ -42,7 +42,7 @@ async def unpark(session: AsyncSession, row: object) -> None:
         leased.column("attempts"): 0,
         leased.column("due_at"): database_now(),
     }
-    await _write(session, leased, row, values)
+    await _write(session, leased, row, values=values)
 
 
 def _scheduled(row: object) -> LeasedTable[Any]:
@@ -56,7 +56,7 @@ def _scheduled(row: object) -> LeasedTable[Any]:
     return leased
 
 
-async def _write(session: AsyncSession, leased: LeasedTable[Any], row: Any, values: ColumnValues) -> None:  # noqa: ANN401
+async def _write(session: AsyncSession, leased: LeasedTable[Any], row: Any, *, values: ColumnValues) -> None:  # noqa: ANN401
     # A row added in this transaction has no key before the flush.
     await session.flush()
     key = inspect(row).identity[0]

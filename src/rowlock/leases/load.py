@@ -21,6 +21,7 @@ async def load_rows(
     session: AsyncSession,
     leased: LeasedTable[ModelT],
     items: Sequence[PipelineItem[ModelT]],
+    *,
     options: Sequence[LoaderOption] = (),
 ) -> list[ModelT | None]:
     """Return, in the order of `items`, each row as a detached instance, or None where the lease is no longer theirs.

@@ -25,7 +25,11 @@ LEASES_PER_STATEMENT_MAX = 500
 
 
 async def renew(
-    connection: AsyncConnection, leased: LeasedTable[Any], items: Sequence[PipelineItem[Any]], lock_timeout: timedelta
+    connection: AsyncConnection,
+    leased: LeasedTable[Any],
+    items: Sequence[PipelineItem[Any]],
+    *,
+    lock_timeout: timedelta,
 ) -> dict[Any, datetime]:
     """Extend the leases of `items`, at most `LEASES_PER_STATEMENT_MAX`, in the caller's transaction.
 

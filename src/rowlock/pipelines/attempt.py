@@ -17,6 +17,8 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from rowlock.errors import ProcessCancelledError
+
 
 class Ended(Enum):
     """Why an attempt was ended before it returned."""
@@ -41,10 +43,6 @@ class Raised:
 
 
 Result = Returned | Raised | Ended
-
-
-class CancelledByItself(Exception):
-    """`process` let a `CancelledError` escape that nobody of ours had asked for."""
 
 
 class Attempt:
@@ -107,18 +105,22 @@ class Attempt:
         task = self._task
         assert task is not None
         if self.is_running or task.cancelled():
-            return self.ended or Raised(CancelledByItself())
+            return self.ended or Raised(_cancelled_by_itself())
         result = task.result()
         if self.ended is None or (isinstance(result, Returned) and self.ended is not Ended.LEASE_LOST):
             return result
         return self.ended
 
 
+def _cancelled_by_itself() -> ProcessCancelledError:
+    return ProcessCancelledError("a cancellation escaped from process; catch it where a task of yours is awaited")
+
+
 async def _contained(call: Callable[[], Any]) -> Returned | Raised:
     try:
         return Returned(await call())
-    except asyncio.CancelledError as error:
-        return Raised(CancelledByItself(*error.args))
+    except asyncio.CancelledError:
+        return Raised(_cancelled_by_itself())
     except BaseException as error:  # noqa: BLE001 - SystemExit out of host code must not end the service
         return Raised(error)
 

@@ -73,14 +73,9 @@ class Batcher(Generic[RequestT, ResultT]):
             for one in batch:
                 await self._answer([one])
             return
+        # A round that is cancelled from outside says nothing of its requests: for those who wait it is like a lost connection.
         for _, answer in batch:
             if not answer.done():
-                # A future cannot hold StopIteration or a cancellation as an error; the cause keeps what it was.
-                told = error if isinstance(error, Exception) else _Interrupted(self._name)
-                answer.set_exception(told)
+                answer.set_exception(error if isinstance(error, Exception) else ConnectionAbortedError(self._name))
         if isinstance(error, asyncio.CancelledError):
             raise error
-
-
-class _Interrupted(ConnectionError):
-    """The batch was cancelled from outside; like a lost connection, it says nothing of the requests."""

@@ -110,7 +110,7 @@ class Heartbeater(Generic[ModelT]):
         sent_at = monotonic()
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> dict[Any, datetime]:
-            return await renew(connection, self.context.leased, items, self._settings.lock_timeout)
+            return await renew(connection, self.context.leased, items, lock_timeout=self._settings.lock_timeout)
 
         confirmed = await self._transact(work, purpose="renew leases")
         self.context.counters.renewals += len(confirmed)

@@ -58,6 +58,6 @@ class Loader(Generic[ModelT]):
 
     async def _load_together(self, items: Sequence[PipelineItem[ModelT]]) -> list[ModelT | None]:
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT | None]:
-            return await load_rows(session, self.context.leased, items, self.context.hooks.options())
+            return await load_rows(session, self.context.leased, items, options=self.context.hooks.options())
 
         return await self.context.transact(work, purpose="read rows", writes=False)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Generic
 
-from sqlalchemy import ColumnElement, String
+from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm.interfaces import LoaderOption
 
@@ -80,7 +80,7 @@ class Pipeline(Generic[ModelT]):
         if getattr(self, "model", None) is None:
             raise ModelError(f"{self.name} has no model; set `model = YourModel` on the class", model=self.name)
         self.leased: LeasedTable[ModelT] = LeasedTable.of(self.model)
-        self._check_owner_fits()
+        self.leased.check_owner(self.name)
         ready_condition(self.name, self.leased, self)
         self._run: PipelineRun[ModelT] | None = None
 
@@ -181,12 +181,3 @@ class Pipeline(Generic[ModelT]):
         if self._run is None:
             return PipelineHealth(self.name, "new", {}, 0, 0, None, 0)
         return self._run.health()
-
-    def _check_owner_fits(self) -> None:
-        owner = self.leased.column("lock_owner").type
-        if isinstance(owner, String) and owner.length is not None and len(self.name) > owner.length:
-            raise ModelError(
-                f"the name {self.name} does not fit into {self.leased.name}.lock_owner ({owner.length} characters)",
-                model=self.leased.name,
-                column="lock_owner",
-            )

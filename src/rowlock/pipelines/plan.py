@@ -6,6 +6,7 @@ It turns a decision into column values and knows nothing of sessions; the writer
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,94 +25,93 @@ from rowlock.rows.updates import column_of, column_values, resolve_now_placehold
 
 
 def plan_write(
-    leased: LeasedTable[Any],
     item: PipelineItem[Any],
     outcome: Outcome,
-    settings: PipelineSettings,
     now: datetime,
     *,
+    leased: LeasedTable[Any],
+    settings: PipelineSettings,
     rng: Randomness = random,
 ) -> RowWrite:
-    """Return what `outcome` writes to the row at the database's time `now`."""
+    """Return what `outcome` writes to the row of `item` at the database's time `now`."""
+    plan = _Plan(item, now, leased, settings, rng)
     match outcome:
         case Apply():
-            return _plan_apply(leased, item, outcome, settings, now)
+            return plan.apply(outcome)
         case Retry():
-            return _plan_retry(leased, item, outcome, settings, now, rng)
+            return plan.retry(outcome)
         case Reset():
-            return RowWrite(pinned(leased, {**reset_values(leased), **processed_values(leased, now)}))
+            return plan.quietly(reset_values(leased) | processed_values(leased, now))
         case Park():
-            return RowWrite(pinned(leased, {**_done(leased, now), **_parked(leased, outcome.reason, now)}))
+            return plan.quietly(plan.done() | plan.parked(outcome.reason))
 
 
-def _plan_apply(
-    leased: LeasedTable[Any], item: PipelineItem[Any], outcome: Apply, settings: PipelineSettings, now: datetime
-) -> RowWrite:
-    written = column_values(leased, resolve_now_placeholders(outcome.values, now))
-    values = {**_done(leased, now), **written}
-    if leased.has_schedule:
-        after = settings.min_processing_interval if outcome.after is None else delay_of(outcome.after)
-        values = {leased.column("attempts"): 0, **_due(leased, item, now + after), **values}
-    columns = [column_of(leased, key) for key in outcome.unless_changed]
-    return RowWrite(
-        values if written else pinned(leased, values),
-        unless_changed={column: _as_read(leased, item, column) for column in columns},
-        when_changed=pinned(leased, _given_back(leased, now)) if columns else {},
-    )
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    item: PipelineItem[Any]
+    now: datetime
+    leased: LeasedTable[Any]
+    settings: PipelineSettings
+    rng: Randomness
 
+    def apply(self, outcome: Apply) -> RowWrite:
+        written = column_values(self.leased, resolve_now_placeholders(outcome.values, self.now))
+        values = self.done()
+        if self.leased.has_schedule:
+            after = self.settings.min_processing_interval if outcome.after is None else delay_of(outcome.after)
+            values |= {self.leased.column("attempts"): 0} | self.due(after)
+        columns = [column_of(self.leased, key) for key in outcome.unless_changed]
+        return RowWrite(
+            self.loudly_if(written, values),
+            unless_changed={column: self.as_read(column) for column in columns},
+            when_changed=pinned(self.leased, self.given_back()) if columns else {},
+        )
 
-def _plan_retry(
-    leased: LeasedTable[Any],
-    item: PipelineItem[Any],
-    outcome: Retry,
-    settings: PipelineSettings,
-    now: datetime,
-    rng: Randomness,
-) -> RowWrite:
-    written = column_values(leased, resolve_now_placeholders(outcome.values, now))
-    values = {**_done(leased, now), **written}
-    if leased.has_schedule:
-        error = error_text(outcome.error)
-        values |= {leased.column("attempts"): item.attempt, leased.column("last_error"): error}
-        if (reason := _reason_to_park(leased, item, settings, now)) is not None:
-            values |= _parked(leased, f"{reason}: {error}" if error else reason, now)
-        else:
-            values |= _due(leased, item, now + _retry_delay(item, outcome, settings, rng))
-    return RowWrite(values if written else pinned(leased, values))
+    def retry(self, outcome: Retry) -> RowWrite:
+        written = column_values(self.leased, resolve_now_placeholders(outcome.values, self.now))
+        values = self.done()
+        if self.leased.has_schedule:
+            error = error_text(outcome.error)
+            values |= {self.leased.column("attempts"): self.item.attempt, self.leased.column("last_error"): error}
+            if (reason := self.reason_to_park()) is not None:
+                values |= self.parked(f"{reason}: {error}" if error else reason)
+            else:
+                values |= self.due(self.retry_delay(outcome))
+        return RowWrite(self.loudly_if(written, values))
 
+    def reason_to_park(self) -> str | None:
+        deadline = self.as_read(self.leased.column("deadline_at"))
+        if deadline is not None and self.now >= deadline:
+            return "deadline passed"
+        if self.item.attempt >= self.settings.max_attempts:
+            return f"gave up after {self.item.attempt} attempts"
+        return None
 
-def _reason_to_park(
-    leased: LeasedTable[Any], item: PipelineItem[Any], settings: PipelineSettings, now: datetime
-) -> str | None:
-    deadline = _as_read(leased, item, leased.column("deadline_at"))
-    if deadline is not None and now >= deadline:
-        return "deadline passed"
-    return f"gave up after {item.attempt} attempts" if item.attempt >= settings.max_attempts else None
+    def retry_delay(self, outcome: Retry) -> timedelta:
+        if outcome.after is not None:
+            return delay_of(outcome.after)
+        first_s, most_s = self.settings.retry_delay.total_seconds(), self.settings.retry_delay_max.total_seconds()
+        return timedelta(seconds=exponential(self.item.attempt, first_s=first_s, most_s=most_s, rng=self.rng))
 
+    def done(self) -> ColumnValues:
+        return unlocked_values(self.leased) | processed_values(self.leased, self.now)
 
-def _retry_delay(item: PipelineItem[Any], outcome: Retry, settings: PipelineSettings, rng: Randomness) -> timedelta:
-    if outcome.after is not None:
-        return delay_of(outcome.after)
-    first_s, most_s = settings.retry_delay.total_seconds(), settings.retry_delay_max.total_seconds()
-    return timedelta(seconds=exponential(item.attempt, first_s=first_s, most_s=most_s, rng=rng))
+    def given_back(self) -> ColumnValues:
+        due = {self.leased.column("due_at"): self.now} if self.leased.has_schedule else {}
+        return unlocked_values(self.leased) | due
 
+    def parked(self, reason: str) -> ColumnValues:
+        return {self.leased.column("parked_at"): self.now, self.leased.column("last_error"): shorten(reason)}
 
-def _done(leased: LeasedTable[Any], now: datetime) -> ColumnValues:
-    return {**unlocked_values(leased), **processed_values(leased, now)}
+    def due(self, after: timedelta) -> ColumnValues:
+        return due_values(self.leased, self.now + after, as_read=self.as_read(self.leased.column("due_at")))
 
+    def as_read(self, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
+        return self.leased.value_as_read(self.item.row, column)
 
-def _given_back(leased: LeasedTable[Any], now: datetime) -> ColumnValues:
-    due = {leased.column("due_at"): now} if leased.has_schedule else {}
-    return {**unlocked_values(leased), **due}
+    def quietly(self, values: ColumnValues) -> RowWrite:
+        return RowWrite(pinned(self.leased, values))
 
-
-def _parked(leased: LeasedTable[Any], reason: str, now: datetime) -> ColumnValues:
-    return {leased.column("parked_at"): now, leased.column("last_error"): shorten(reason)}
-
-
-def _due(leased: LeasedTable[Any], item: PipelineItem[Any], due_at: datetime) -> ColumnValues:
-    return due_values(leased, due_at, as_read=_as_read(leased, item, leased.column("due_at")))
-
-
-def _as_read(leased: LeasedTable[Any], item: PipelineItem[Any], column: Column[Any]) -> Any:  # noqa: ANN401
-    return leased.value_as_read(item.row, column)
+    def loudly_if(self, written: ColumnValues, values: ColumnValues) -> ColumnValues:
+        """Let the host's ``onupdate`` columns move only where the host's own columns do."""
+        return values | written if written else pinned(self.leased, values)

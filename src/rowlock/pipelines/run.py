@@ -51,7 +51,8 @@ class PipelineRun(Generic[ModelT]):
         self._writer = Writer(context)
         loader = Loader(context)
         self.workers = [
-            worker_class(context, self.heartbeater, loader, self._writer) for _ in range(context.settings.workers_num)
+            worker_class(context, self.heartbeater, loader=loader, writer=self._writer)
+            for _ in range(context.settings.workers_num)
         ]
         self._supervisor = Supervisor(context.name)
         self._loop = asyncio.get_running_loop()

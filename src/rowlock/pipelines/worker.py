@@ -40,6 +40,7 @@ class Worker(Generic[ModelT]):
         self,
         context: PipelineContext[ModelT],
         heartbeater: Heartbeater[ModelT],
+        *,
         loader: Loader[ModelT],
         writer: Writer[ModelT],
     ) -> None:

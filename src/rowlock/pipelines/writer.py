@@ -136,17 +136,17 @@ class Writer(Generic[ModelT]):
         leased, item = self.context.leased, submission.item
         written = Written.STALE
         if item.is_trusted():
-            written = await apply(connection, leased, item, self._plan(submission, now))
+            written = await apply(connection, leased, item, write=self._plan(submission, now))
         if written is Written.STALE and submission.stamps:
             # An earlier try may have been committed after all; then its stamp is in the row.
             stamps = frozenset(submission.stamps)
-            return Written.APPLIED if await was_processed_at(connection, leased, item, stamps) else written
+            return Written.APPLIED if await was_processed_at(connection, leased, item, times=stamps) else written
         _stamp(submission, written, now)
         return written
 
     def _plan(self, submission: _Submission[ModelT], now: datetime) -> RowWrite:
         context = self.context
-        return plan_write(context.leased, submission.item, submission.outcome, context.settings, now)
+        return plan_write(submission.item, submission.outcome, now, leased=context.leased, settings=context.settings)
 
 
 def _stamp(submission: _Submission[ModelT], written: Written, now: datetime) -> None:

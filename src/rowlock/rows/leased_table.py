@@ -118,6 +118,21 @@ class LeasedTable(Generic[ModelT]):
         as_uuid = getattr(_innermost(self.column("lock_token").type), "as_uuid", True)
         return uuid.uuid4() if as_uuid else str(uuid.uuid4())
 
+    def check_owner(self, owner: str) -> None:
+        """Refuse an owner that the column cannot hold.
+
+        Raises:
+            ModelError: `owner` is too long.
+        """
+        type_ = _innermost(self.column("lock_owner").type)
+        if isinstance(type_, String) and type_.length is not None and len(owner) > type_.length:
+            raise ModelError(
+                f"the name {owner} does not fit into {self.name}.lock_owner ({type_.length} characters); widen the column "
+                "or shorten the class name",
+                model=self.name,
+                column="lock_owner",
+            )
+
     @property
     def lease_columns(self) -> tuple[str, ...]:
         """The attribute names of the columns that rowlock keeps here."""

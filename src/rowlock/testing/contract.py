@@ -18,12 +18,14 @@ It needs a fixture `session_factory`, and a database that has the tables.
 from __future__ import annotations
 
 from datetime import timedelta
+from inspect import isawaitable
 from typing import Any, Generic
 
 from sqlalchemy import inspect, select, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock.clock import utc_now
+from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable, ModelT
 from rowlock.testing.stepping import stepping
@@ -97,7 +99,7 @@ class PipelineContract(Generic[ModelT]):
         await _add(session_factory, row)
         pipeline = self.build()
         token = pipeline.leased.new_token()
-        async with stepping(_Overtaken(pipeline, session_factory, token).pipeline, session_factory) as steps:
+        async with stepping(_overtaken(pipeline, session_factory, token), session_factory) as steps:
             await steps.fetch_once()
             await steps.work_once()
             assert steps.run.context.counters.applied == 0
@@ -107,25 +109,26 @@ class PipelineContract(Generic[ModelT]):
         assert after.last_processed_at is None
 
 
-class _Overtaken:
-    """Makes a pipeline whose rows are taken over by somebody else while `process` runs."""
+def _overtaken(pipeline: Pipeline[ModelT], session_factory: Sessions, token: object) -> Pipeline[ModelT]:
+    """Return `pipeline`, whose rows somebody else takes over while `process` runs."""
+    process = pipeline.process
 
-    def __init__(self, pipeline: Pipeline[Any], session_factory: Sessions, token: object) -> None:
-        self.pipeline = pipeline
-        self._process = pipeline.process
-        self._sessions = session_factory
-        self._token = token
-        pipeline.process = self.process  # type: ignore[method-assign]
-
-    async def process(self, item: Any) -> Any:  # noqa: ANN401 - as the host's own
-        outcome = self._process(item)
-        outcome = await outcome if hasattr(outcome, "__await__") else outcome
-        leased = self.pipeline.leased
-        async with self._sessions.begin() as session:
-            await session.execute(
-                update(leased.table).where(leased.key == item.id).values({leased.column("lock_token"): self._token})
-            )
+    async def process_and_be_overtaken(item: PipelineItem[ModelT]) -> Any:  # noqa: ANN401 - as the host's own
+        outcome = process(item)
+        outcome = await outcome if isawaitable(outcome) else outcome
+        await _take_over(session_factory, pipeline.leased, item, token=token)
         return outcome
+
+    pipeline.process = process_and_be_overtaken  # type: ignore[method-assign]
+    return pipeline
+
+
+async def _take_over(
+    session_factory: Sessions, leased: LeasedTable[Any], item: PipelineItem[Any], *, token: object
+) -> None:
+    statement = update(leased.table).where(leased.key == item.id).values({leased.column("lock_token"): token})
+    async with session_factory.begin() as session:
+        await session.execute(statement)
 
 
 def _set_age(row: Any, age: timedelta) -> None:  # noqa: ANN401 - any host's row
