@@ -60,7 +60,7 @@ class PipelineContract(Generic[ModelT]):
         """A row that wants no work would be worked on, or one that does would be left."""
         ready, unready = self.ready_row(), self.unready_row()
         await _add(session_factory, ready, unready)
-        async with stepping(self.build(), session_factory) as steps:
+        async with stepping(session_factory, self.build()) as steps:
             items = await steps.fetch_once()
         assert [item.id for item in items] == [_key(ready)]
 
@@ -70,14 +70,14 @@ class PipelineContract(Generic[ModelT]):
         for row, age in ((newer, timedelta(days=1)), (older, timedelta(days=2))):
             _set_age(row, age)
         await _add(session_factory, newer, older)
-        async with stepping(self.build(), session_factory) as steps:
+        async with stepping(session_factory, self.build()) as steps:
             items = await steps.fetch_once()
         assert [item.id for item in items] == [_key(older), _key(newer)]
 
     async def test_leaves_a_row_that_somebody_holds(self, session_factory: Sessions) -> None:
         """Two replicas would work on one row."""
         await _add(session_factory, self.ready_row())
-        async with stepping(self.build(), session_factory) as first, stepping(self.build(), session_factory) as second:
+        async with stepping(session_factory, self.build()) as first, stepping(session_factory, self.build()) as second:
             assert len(await first.fetch_once()) == 1
             assert await second.fetch_once() == []
 
@@ -85,7 +85,7 @@ class PipelineContract(Generic[ModelT]):
         """A row would stay locked after its work is done."""
         row = self.ready_row()
         await _add(session_factory, row)
-        async with stepping(self.build(), session_factory) as steps:
+        async with stepping(session_factory, self.build()) as steps:
             await steps.fetch_once()
             await steps.work_once()
             assert steps.run.context.counters.applied == 1, "process did not succeed on a ready row"
@@ -99,7 +99,7 @@ class PipelineContract(Generic[ModelT]):
         await _add(session_factory, row)
         pipeline = self.build()
         token = pipeline.leased.new_token()
-        async with stepping(_overtaken(pipeline, session_factory, token), session_factory) as steps:
+        async with stepping(session_factory, _overtaken(pipeline, session_factory, token)) as steps:
             await steps.fetch_once()
             await steps.work_once()
             assert steps.run.context.counters.applied == 0

@@ -3,7 +3,7 @@
 The one idea: a test of a pipeline is about one row's day, so it takes that day step by step, with the real actors on a real
 database, and looks at the row in between.
 
-    async with stepping(VolumePipeline(), session_factory) as steps:
+    async with stepping(session_factory, VolumePipeline()) as steps:
         await steps.fetch_once()
         await steps.work_once()
 
@@ -83,7 +83,7 @@ class Steps(Generic[ModelT]):
 
 @asynccontextmanager
 async def stepping(
-    pipeline: Pipeline[ModelT], session_factory: async_sessionmaker[AsyncSession]
+    session_factory: async_sessionmaker[AsyncSession], pipeline: Pipeline[ModelT]
 ) -> AsyncIterator[Steps[ModelT]]:
     """Give the steps of `pipeline`; at the end, what is still queued is released.
 
@@ -98,7 +98,7 @@ async def stepping(
 
 
 async def run_until_settled(
-    pipelines: Sequence[Pipeline[Any]], session_factory: async_sessionmaker[AsyncSession]
+    session_factory: async_sessionmaker[AsyncSession], pipelines: Sequence[Pipeline[Any]]
 ) -> int:
     """Fetch and work, pipeline by pipeline, until a whole round finds no eligible row; return how many items were worked on.
 
@@ -111,7 +111,7 @@ async def run_until_settled(
     for _ in range(ROUNDS_MAX):
         in_this_round = 0
         for pipeline in pipelines:
-            async with stepping(pipeline, session_factory) as steps:
+            async with stepping(session_factory, pipeline) as steps:
                 await steps.fetch_once()
                 in_this_round += await steps.work_all()
         if in_this_round == 0:
