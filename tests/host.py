@@ -2,7 +2,7 @@
 
 Imported as ``from ..host import Volume, VolumePipeline`` from a test one folder down.
 
-    pipeline = VolumePipeline(answer=Retry(error="no disk"), workers_num=2)      # an outcome, an exception, or a function of the item
+    pipeline = VolumePipeline(answer=Retry(error="no disk"), workers_num=2)   # an outcome, an exception, or a function
     with heard_events() as heard:
         async with PipelineManager(database.session_factory, [pipeline]):
             await heard.wait_for(events.ItemApplied, count=3)
@@ -77,7 +77,7 @@ class Run(LockColumns, ScheduleColumns, Base):
     __tablename__ = "runs"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="queued")
-    result: Mapped[Any] = mapped_column(JSON(none_as_null=True), default=None)
+    result: Mapped[Any | None] = mapped_column(JSON(none_as_null=True), default=None, nullable=True)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=database_now(), onupdate=database_now())
 
 

@@ -307,11 +307,10 @@ def test_a_new_loop_is_free_of_what_a_closed_one_left_behind() -> None:
     """The second test of a suite would wait for tasks of the first, or meet a future of a closed loop."""
     locker = InMemoryLocker()
 
-    async def leave_behind() -> asyncio.Task[None]:
+    async def leave_behind() -> None:
         locker.get_lockset(NAMESPACE)[1].add(1)
         taker, waiter, _inside = await take(locker, 2), await take(locker, 1, 2), await go_inside(locker)
         assert (taker.holds, waiter.holds) == (True, False)
-        return waiter.task
 
     async def find_free() -> None:
         holder, waiter = await take(locker, 1, 2), await take(locker, 1)

@@ -33,7 +33,7 @@ class Document(LockColumns, ScheduleColumns, Base):
     __tablename__ = "documents"
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    path: Mapped[str] = mapped_column(Text)
+    path: Mapped[str] = mapped_column(Text, unique=True)
     status: Mapped[str] = mapped_column(String(16), default=NEW)
     sha256: Mapped[str | None] = mapped_column(String(SHA256_CHARS))
     size: Mapped[int | None] = mapped_column(BigInteger)

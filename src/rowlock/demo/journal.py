@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -73,7 +72,6 @@ def read_journal(path: Path) -> Journal:
     return journal
 
 
-def _finished_lines(path: Path) -> Iterable[str]:
-    if not path.exists():
-        return ()
-    return path.read_text(encoding="utf-8").splitlines()[: path.read_text(encoding="utf-8").count("\n")]
+def _finished_lines(path: Path) -> list[str]:
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return text[: text.rfind("\n") + 1].splitlines()

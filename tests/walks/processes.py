@@ -1,0 +1,148 @@
+"""Starts, watches and ends replicas that are real processes, and keeps the history that judges them.
+
+The database is the historian: a trigger notes every time a letter is settled, whatever a replica says of itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import text
+
+from rowlock.testing import TemporaryDatabase
+
+from .replica import Base, Letter
+
+WAIT_S_MAX = 60.0
+"""How long a test waits for a process that never says what it should. **Unit** seconds."""
+
+HISTORIANS = {
+    "sqlite": [
+        "CREATE TABLE history (letter_id INTEGER, settled_by INTEGER)",
+        """CREATE TRIGGER historian AFTER UPDATE OF status ON letters WHEN NEW.status = 'settled'
+        BEGIN INSERT INTO history VALUES (NEW.id, NEW.settled_by); END""",
+    ],
+    "postgresql": [
+        "CREATE TABLE history (letter_id INTEGER, settled_by INTEGER)",
+        """CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN INSERT INTO history VALUES (NEW.id, NEW.settled_by); RETURN NEW; END $$""",
+        """CREATE TRIGGER historian AFTER UPDATE OF status ON letters FOR EACH ROW WHEN (NEW.status = 'settled')
+        EXECUTE FUNCTION note()""",
+    ],
+}
+
+
+@dataclass
+class Replica:
+    """One process and what it has told so far."""
+
+    process: asyncio.subprocess.Process
+    told: list[dict[str, Any]]
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self.process.pid
+
+    async def wait_for(self, event: str, *, times: int = 1) -> list[Any]:
+        """Wait until it has told `event` so often, and return the ids of the rows; fails if it ends before."""
+        while len(rows := [line.get("row_id") for line in self.told if line["event"] == event]) < times:
+            assert await self._hear(), f"replica {self.pid} ended before {times} x {event}; it told {self.told[-5:]}"
+        return rows
+
+    async def wait_for_lines(self, count: int) -> None:
+        """Wait until it has told so many lines of any kind, or has ended."""
+        while len(self.told) < count and await self._hear():
+            pass
+
+    def say_go_on(self) -> None:
+        """Let a held replica go on."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n" * 10)
+
+    async def _hear(self) -> bool:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(WAIT_S_MAX):
+            line = await self.process.stdout.readline()
+        if line:
+            self.told.append(json.loads(line))
+        return bool(line)
+
+    async def end(self) -> None:
+        """Kill it if it still runs, frozen or not."""
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                self.process.kill()
+            await self.process.wait()
+        # The pipes' transports close a step after the end of the process.
+        transport = self.process._transport  # type: ignore[attr-defined]
+        transport.close()
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def replicas(database: TemporaryDatabase, *modes: str, count: int) -> AsyncIterator[list[Replica]]:
+    """Give one replica for each of `modes`, all ready; they are killed at the end, on every path."""
+    started: list[Replica] = []
+    try:
+        for mode in modes:
+            started.append(await _start(database, mode, count))
+        for replica in started:
+            await replica.wait_for("Ready")
+        yield started
+    finally:
+        for replica in started:
+            await replica.end()
+
+
+async def _start(database: TemporaryDatabase, mode: str, count: int) -> Replica:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(Path(__file__).with_name("replica.py")),
+        database.url.render_as_string(hide_password=False),
+        mode,
+        str(count),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    return Replica(process, [])
+
+
+async def make_tables(database: TemporaryDatabase) -> None:
+    """Make the tables with their historian."""
+    await database.create_tables(Base.metadata)
+    async with database.engine.begin() as connection:
+        for statement in HISTORIANS[database.dialect_name]:
+            await connection.execute(text(statement))
+
+
+async def post_letters(database: TemporaryDatabase, count: int) -> None:
+    """Add `count` letters."""
+    async with database.session_factory.begin() as session:
+        session.add_all([Letter() for _ in range(count)])
+
+
+async def history(database: TemporaryDatabase) -> list[tuple[int, int]]:
+    """Return which letter was settled by which process, as the database saw it."""
+    async with database.engine.connect() as connection:
+        rows = await connection.execute(text("SELECT letter_id, settled_by FROM history ORDER BY letter_id"))
+        return [tuple(row) for row in rows]
+
+
+async def locked(database: TemporaryDatabase) -> int:
+    """Return how many letters carry any lock column."""
+    async with database.engine.connect() as connection:
+        found = await connection.scalar(
+            text(
+                "SELECT count(*) FROM letters "
+                "WHERE lock_token IS NOT NULL OR lock_owner IS NOT NULL OR lock_expires_at IS NOT NULL"
+            )
+        )
+        return int(found or 0)

@@ -1,0 +1,107 @@
+"""A host process for the walks: ``python replica.py URL MODE COUNT``; tells what happens, one JSON object a line.
+
+It exits when COUNT rows are settled. ``steady`` takes a moment for each. ``held`` says which it works on, and goes on when a line
+comes in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from rowlock import Apply, LockColumns, Pipeline, PipelineItem, PipelineManager, UtcDateTime, events, subscribe
+
+LOOKS_EVERY_S = 0.05
+WORK_S = 0.01
+
+
+class Base(DeclarativeBase):
+    """The tables of this host."""
+
+
+class Letter(LockColumns, Base):
+    """A row to be settled."""
+
+    __tablename__ = "letters"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    status: Mapped[str] = mapped_column(default="new")
+    settled_by: Mapped[int | None]
+    settled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class LetterPipeline(Pipeline[Letter]):
+    """Settles letters under a short lease."""
+
+    model = Letter
+    workers_num = 5
+    lock_timeout = 2
+    heartbeat_trigger = 1
+    heartbeat_interval = 0.1
+    renew_timeout = 0.3
+    fetch_delays = (0.05, 0.1, 0.2)
+
+    def __init__(self, *, held: bool) -> None:
+        """Hold the first item until told to go on, if `held`."""
+        super().__init__()
+        self._held = held
+
+    def ready(self) -> ColumnElement[bool]:
+        """Want what is not settled."""
+        return Letter.status == "new"
+
+    async def process(self, item: PipelineItem[Letter]) -> Apply:
+        """Settle a letter in this process's name."""
+        if self._held:
+            tell(event="Holding", row_id=item.id)
+            await asyncio.to_thread(sys.stdin.readline)
+        await asyncio.sleep(WORK_S)
+        return Apply({"status": "settled", "settled_by": os.getpid()})
+
+
+def tell(**fields: object) -> None:
+    """Say what happened, at once."""
+    print(json.dumps(fields), flush=True)
+
+
+def tell_event(event: events.Event) -> None:
+    """Say what the library told."""
+    match event:
+        case (
+            events.ItemStarted(row_id=row_id)
+            | events.ItemApplied(row_id=row_id)
+            | events.ItemStale(row_id=row_id)
+            | events.LeaseLost(row_id=row_id)
+        ):
+            tell(event=type(event).__name__, row_id=row_id)
+        case _:
+            pass
+
+
+async def settled(session_factory: async_sessionmaker[AsyncSession]) -> int:
+    """Count the rows that are settled, in a session of its own."""
+    async with session_factory() as session:
+        return await session.scalar(select(func.count()).where(Letter.status == "settled")) or 0
+
+
+async def main(url: str, mode: str, count: str) -> None:
+    """Run one replica until `count` rows are settled."""
+    engine = create_async_engine(url)
+    session_factory = async_sessionmaker(engine)
+    subscribe(tell_event)
+    async with PipelineManager(session_factory, [LetterPipeline(held=mode == "held")]):
+        tell(event="Ready")
+        while await settled(session_factory) < int(count):
+            await asyncio.sleep(LOOKS_EVERY_S)
+    await engine.dispose()
+    tell(event="Done")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
