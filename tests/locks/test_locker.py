@@ -144,6 +144,16 @@ async def test_a_cancelled_waiter_frees_what_was_promised_to_it(locker: InMemory
     await behind.finish()
 
 
+async def test_a_waiter_that_gives_up_promotes_nobody_ahead_of_it(locker: InMemoryLocker) -> None:
+    """Somebody further ahead would be granted a key that is still held."""
+    holder, ahead, gives_up = await take(locker, 1), await take(locker, 1, 2), await take(locker, 2)
+    await gives_up.cancel()
+    await settle()
+    assert (holder.holds, ahead.holds) == (True, False)
+    await holder.finish()
+    await ahead.finish()
+
+
 async def test_a_waiter_cancelled_as_it_is_granted_gives_back(locker: InMemoryLocker) -> None:
     """Keys would stay with a task that never ran, for ever."""
     _, lockset = locker.get_lockset(NAMESPACE)
@@ -332,6 +342,22 @@ def test_a_new_loop_is_free_of_what_a_closed_one_left_behind() -> None:
     del first, abandoned
     gc.collect()
     assert dead() is None
+
+
+def test_two_open_loops_keep_their_own_locks() -> None:
+    """A loop that begins beside another would unlock what the other holds."""
+    locker = InMemoryLocker()
+
+    async def lock() -> None:
+        locker.get_lockset(NAMESPACE)[1].add(1)
+
+    async def is_locked() -> bool:
+        return 1 in locker.get_lockset(NAMESPACE)[1]
+
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        first.run(lock())
+        assert not second.run(is_locked())
+        assert first.run(is_locked())
 
 
 async def test_on_postgresql_nothing_is_locked_here() -> None:

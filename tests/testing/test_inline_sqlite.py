@@ -217,6 +217,23 @@ async def test_a_cancelled_caller_does_not_stop_its_statement(tmp_path: Path) ->
     await connection.close()
 
 
+@virtual_time
+async def test_even_an_interrupt_reaches_the_caller_and_leaves_the_queue_running(tmp_path: Path) -> None:
+    """What is no `Exception`, as the time limit of a test, comes to whoever waits; later statements are run."""
+
+    class Interrupt(BaseException):  # noqa: N818 - neither is KeyboardInterrupt
+        pass
+
+    def interrupt() -> None:
+        raise Interrupt
+
+    connection = await _with_table(tmp_path / "a.db")
+    with pytest.raises(Interrupt):
+        await connection.run(interrupt)
+    assert await _execute(connection, "SELECT 1") == [(1,)]
+    await connection.close()
+
+
 async def _conversation(engine: AsyncEngine) -> list[object]:
     heard: list[object] = []
     async with engine.begin() as connection:

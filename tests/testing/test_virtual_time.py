@@ -53,14 +53,16 @@ async def test_timeouts_of_asyncio_follow_virtual_time() -> None:
 
 
 @virtual_time(max_iterations=1000)
-async def test_a_loop_towards_a_deadline_arrives() -> None:
-    """A timer never fires early, not by a rounding error: `while time < deadline` would turn on the spot."""
+async def test_no_timer_fires_early() -> None:
+    """Timers less than a nanosecond apart have a time each: whoever wakes finds that its deadline has come."""
     loop = asyncio.get_running_loop()
-    for rest_s in (5e-10, 1e-12, 0.1 + 0.2, 1 / 3):
-        deadline = loop.time() + rest_s
-        loop.call_at(loop.time() + rest_s / 2, lambda: None)
-        while loop.time() < deadline:  # noqa: ASYNC110 - the very pattern under test
-            await asyncio.sleep(deadline - loop.time())
+    deadlines = [START_S + rest_s for rest_s in (1e-12, 5e-10, 9e-10, 0.1 + 0.2, 0.1 + 0.2 + 4e-10, 1 / 3)]
+    fired: list[float] = []
+    for deadline in deadlines:
+        loop.call_at(deadline, lambda: fired.append(loop.time()))
+    while loop.time() < deadlines[-1]:  # noqa: ASYNC110 - the very pattern under test
+        await asyncio.sleep(deadlines[-1] - loop.time())
+    assert fired == deadlines
 
 
 def test_waiting_for_ever_is_an_error_that_names_the_waiting() -> None:

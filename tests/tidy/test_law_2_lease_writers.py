@@ -23,7 +23,7 @@ WRITING_SQL = re.compile(rf"\b(?:update|insert|set)\b.*\b(?:{'|'.join(LOCK_COLUM
 
 def lock_writes(tree: list[Source]) -> list[str]:
     """Find writes of a lock column where none belongs."""
-    found = []
+    found: list[str] = []
     for source in tree:
         if source.room not in WRITERS:
             for node in ast.walk(source.tree):
@@ -42,11 +42,11 @@ def written_by(node: ast.AST) -> Iterator[str]:
         case ast.Attribute(attr=name, ctx=ast.Store()) if name in LOCK_COLUMNS:
             yield name
         case ast.Call(func=ast.Attribute(attr="values" | "update"), keywords=keywords):
-            yield from (keyword.arg for keyword in keywords if keyword.arg in LOCK_COLUMNS)
+            yield from (keyword.arg for keyword in keywords if keyword.arg and keyword.arg in LOCK_COLUMNS)
         case ast.Call(func=ast.Name(id="setattr"), args=[_, ast.Constant(value=name), *_]) if name in LOCK_COLUMNS:
             yield str(name)
         case ast.Dict(keys=keys):
-            yield from (name for key in keys if key and (name := key_name(key)) in LOCK_COLUMNS)
+            yield from (key_name(key) for key in keys if key and key_name(key) in LOCK_COLUMNS)
         case ast.Constant(value=str(text)) if WRITING_SQL.search(text) and "\n\n" not in text:
             yield "a lock column in SQL"
 

@@ -93,7 +93,7 @@ def parameters(function: Function, *, is_method: bool) -> list[str]:
 
 def unclear_transactions(tree: list[Source]) -> list[str]:
     """Find functions that run SQL, or are handed the means to, and do not tell by the first parameter whose transaction it is."""
-    found = []
+    found: list[str] = []
     for source in tree:
         for function, is_method in functions(source):
             if function.name != "__init__" and not {"overload", "fixture"} & decorators(function):

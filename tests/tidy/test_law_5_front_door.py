@@ -27,19 +27,21 @@ def intruders(loaded: list[str]) -> list[str]:
 
 def unlisted_names(tree: list[Source]) -> list[str]:
     """Find names that the front door imports without listing them in ``__all__``, and listed names that it lacks."""
-    found = []
+    found: list[str] = []
     for source in (source for source in tree if source.path.endswith("rowlock/__init__.py")):
         has = {target.rpartition(".")[2] for target, _ in imports(source) if target.startswith(f"{PACKAGE}.")}
         has |= {node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name) and node.id == "__version__"}
-        lists = [ast.literal_eval(node.value) for node in source.tree.body if is_all(node)]
+        lists = [
+            ast.literal_eval(node.value) for node in source.tree.body if isinstance(node, ast.Assign) and is_all(node)
+        ]
         listed = set(lists[0]) if lists else set()
         found.extend(source.finding(1, f"{name} is either shown or listed, not both") for name in sorted(has ^ listed))
     return found
 
 
-def is_all(node: ast.stmt) -> bool:
+def is_all(node: ast.Assign) -> bool:
     """Whether the statement assigns ``__all__``."""
-    return isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets)
+    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets)
 
 
 def loaded_by(statement: str) -> list[str]:

@@ -49,7 +49,7 @@ def is_public(node: Definition, around: tuple[Definition, ...]) -> bool:
 
 def unannotated(tree: list[Source]) -> list[str]:
     """Find functions with a parameter or a result of unknown type."""
-    found = []
+    found: list[str] = []
     for source in tree:
         for node, is_method in functions(source):
             bare = [argument.arg for argument in arguments_of(node, is_method=is_method) if argument.annotation is None]

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rowlock.demo.database import UsageError, address_in, tables_at
+from rowlock import ConfigurationError
+from rowlock.demo.database import address_in, tables_at
 from rowlock.demo.display import display
 from rowlock.demo.files import PASSED_OVER, find_files, standard_library
 from rowlock.demo.play import Audience, Play
-from rowlock.demo.processes import ReplicaFailed, replicas_on
+from rowlock.demo.processes import replicas_on
 from rowlock.demo.verdict import all_hold, gather, judge
 
 ROWS, ROWS_MAX = 3_000, 100_000
@@ -54,10 +55,10 @@ def run(options: argparse.Namespace) -> int:
         files = _files_of(options.folder, options.rows)
         with _scratch_folder(keep=options.keep) as scratch:
             return asyncio.run(_run(options, files, scratch))
-    except UsageError as error:
-        _complain(str(error))
+    except ConfigurationError as error:
+        _complain(str(error.args[0]))
         return MISUSED
-    except ReplicaFailed as error:
+    except ChildProcessError as error:
         _complain(str(error))
         return BROKEN
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -92,10 +93,10 @@ async def _run(options: argparse.Namespace, files: list[str], scratch: Path) -> 
 
 def _files_of(folder: Path, limit: int) -> list[str]:
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder; name one that exists, or none for Python's standard library")
+        raise ConfigurationError(f"{folder} is no folder; name one that exists, or none for Python's standard library")
     files = find_files(folder, limit)
     if not files:
-        raise UsageError(f"{folder} has no files that could be catalogued; name another folder")
+        raise ConfigurationError(f"{folder} has no files that could be catalogued; name another folder")
     return files
 
 

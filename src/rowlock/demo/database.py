@@ -16,16 +16,13 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from rowlock import ConfigurationError
 from rowlock.demo.documents import Base
 from rowlock.demo.history import begin_history
 
 SQLITE_WAIT_S = 15
 """How long a writer waits for its turn: SQLite has one at a time."""
 CONNECT_S_MAX = 10
-
-
-class UsageError(Exception):
-    """The demo cannot begin as it was asked to; the text says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +41,22 @@ def address_in(folder: Path, database: str | None) -> Address:
     """Return a new address: of a SQLite file in `folder`, or on the PostgreSQL server of the URL `database`.
 
     Raises:
-        UsageError: the URL is not one of PostgreSQL, or asyncpg is not installed.
+        ConfigurationError: the URL is not one of PostgreSQL, or asyncpg is not installed.
     """
     if database is None:
         return Address(_text(URL.create("sqlite+aiosqlite", database=str(folder / "demo.db"))))
     try:
         url = make_url(database)
     except ArgumentError:
-        raise UsageError(f"--database {database!r} is no URL; it looks like postgresql://user@host/name") from None
+        raise ConfigurationError(
+            f"--database {database!r} is no URL; it looks like postgresql://user@host/name"
+        ) from None
     if url.drivername not in {"postgresql", "postgres", "postgresql+asyncpg"}:
-        raise UsageError(
+        raise ConfigurationError(
             f"--database is for PostgreSQL (postgresql://user@host/name), not {url.drivername}; leave it out for SQLite"
         )
     if find_spec("asyncpg") is None:
-        raise UsageError("PostgreSQL needs asyncpg: python -m pip install 'rowlock[postgresql]'")
+        raise ConfigurationError("PostgreSQL needs asyncpg: python -m pip install 'rowlock[postgresql]'")
     return Address(_text(url.set(drivername="postgresql+asyncpg")), f"rowlock_demo_{secrets.token_hex(4)}")
 
 
@@ -74,14 +73,14 @@ async def tables_at(address: Address, *, keep: bool) -> AsyncIterator[AsyncEngin
     """Create the tables and the history's trigger, yield an engine, and drop the schema afterwards unless `keep`.
 
     Raises:
-        UsageError: the database cannot be reached or does not let us create a schema.
+        ConfigurationError: the database cannot be reached or does not let us create a schema.
     """
     engine = open_engine(address)
     try:
         try:
             await _create(engine, address)
         except Exception as error:
-            raise UsageError(f"cannot create the tables in {address}: {error}") from error
+            raise ConfigurationError(f"cannot create the tables in {address}: {error}") from error
         try:
             yield engine
         finally:

@@ -49,7 +49,10 @@ class PlainDisplay:
         """Print a line, if the last one is old enough."""
         if progress.seconds - self._shown_at >= LINE_S:
             self._shown_at = progress.seconds
-            print(f"{progress.seconds:5.1f} s  {progress.settled:>6,} of {progress.files:,}  {_state(progress)}", flush=True)
+            print(
+                f"{progress.seconds:5.1f} s  {progress.settled:>6,} of {progress.files:,}  {_state(progress)}",
+                flush=True,
+            )
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -78,7 +81,7 @@ class RichDisplay:
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        self._console.print(f"[dim]·[/dim] {_escaped(text)}")
+        self._console.print(f"[dim]·[/dim] {_escaped(text)}", highlight=False)
 
     def conclude(self, findings: Sequence[Finding]) -> None:
         """End the bar and draw the table."""

@@ -41,4 +41,4 @@ async def begin_history(connection: AsyncConnection) -> None:
 async def times_applied(connection: AsyncConnection) -> dict[int, int]:
     """Return how often a result was written, by document. Joins the caller's transaction."""
     counts = select(History.document_id, func.count()).group_by(History.document_id)
-    return {document_id: count for document_id, count in await connection.execute(counts)}
+    return {row[0]: row[1] for row in await connection.execute(counts)}

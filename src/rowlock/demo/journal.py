@@ -1,7 +1,7 @@
 """What a replica notes of its own doing: one line per fact in a file that outlives it.
 
-Each line is handed to the operating system at once, so a ``kill -9`` loses none. Times are the monotonic clock's, which the processes
-of one machine have in common.
+Each line is handed to the operating system at once, so a ``kill -9`` loses none. Times are the monotonic clock's, which the
+processes of one machine have in common.
 """
 
 from __future__ import annotations

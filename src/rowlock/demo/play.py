@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sqlalchemy import func, select
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 from rowlock.clock import monotonic, sleep
 from rowlock.demo.documents import NEW, Document
@@ -90,7 +90,10 @@ class Play:
         arrivals = min(len(self.files) // ARRIVING_PART, ARRIVALS_MAX)
         backlog = len(self.files) - arrivals
         self._began_at = monotonic()
-        await self._insert(self.files[:backlog])
+        for start in range(0, backlog, CHUNK_ROWS):
+            await insert(self.engine, self.files[start : min(start + CHUNK_ROWS, backlog)])
+            await self._look()
+        self.audience.say(f"{backlog} files are in the table `documents`")
         if self.kills:
             await self._kill_half_way(backlog)
         await self._watch_until(lambda progress: progress.waiting == 0)
@@ -99,15 +102,6 @@ class Play:
         self.audience.say(f"the backlog is through; {arrivals} more files arrive one at a time")
         await self._let_arrive(self.files[backlog:])
         await self._watch_until(lambda progress: progress.settled >= progress.files)
-
-    async def _insert(self, paths: Sequence[str]) -> None:
-        session_factory = async_sessionmaker(self.engine)
-        for start in range(0, len(paths), CHUNK_ROWS):
-            async with session_factory() as session:
-                session.add_all(Document(path=path) for path in paths[start : start + CHUNK_ROWS])
-                await session.commit()
-            await self._look()
-        self.audience.say(f"{len(paths)} files are in the table `documents`")
 
     async def _kill_half_way(self, backlog: int) -> None:
         async for progress in self._watch(LOOK_FOR_KILL_S):
@@ -118,7 +112,8 @@ class Play:
 
     async def _kill_one(self) -> bool:
         """Kill the first replica that is found in the middle of something. It is frozen while we look, so that this stays true."""
-        for replica in self._alive():
+        alive = self._alive()
+        for replica in alive if len(alive) > 1 else ():
             replica.freeze()
             async with self.engine.connect() as connection:
                 leased = await leases(connection)
@@ -169,6 +164,12 @@ class Play:
 
     def _alive(self) -> list[Replica]:
         return [replica for replica in self.replicas if replica.is_alive]
+
+
+async def insert(engine: AsyncEngine, paths: Sequence[str]) -> None:
+    """Insert one document for each path, in a transaction of its own."""
+    async with AsyncSession(engine) as session, session.begin():
+        session.add_all(Document(path=path) for path in paths)
 
 
 async def counts(connection: AsyncConnection) -> tuple[int, int, int]:

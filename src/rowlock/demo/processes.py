@@ -24,10 +24,6 @@ END_S_MAX = 15.0
 LOG_CHARS_SHOWN = 4000
 
 
-class ReplicaFailed(Exception):
-    """A replica did not start, did not answer, or ended by itself."""
-
-
 @dataclass(eq=False)
 class Replica:
     """One process. `killed`: it was ended by force, whoever did it."""
@@ -67,7 +63,7 @@ class Replica:
         """Send one line and wait for its answer; False if the replica is gone, and then nobody knows whether it was done.
 
         Raises:
-            ReplicaFailed: there was no answer in time.
+            ChildProcessError: there was no answer in time.
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -79,7 +75,7 @@ class Replica:
         except ConnectionError:
             return False
         except TimeoutError:
-            raise ReplicaFailed(f"{self} gave no answer within {ANSWER_S_MAX:g} s:\n{self.log()}") from None
+            raise ChildProcessError(f"{self} gave no answer within {ANSWER_S_MAX:g} s:\n{self.log()}") from None
 
     def freeze(self) -> None:
         """Stop it between two instructions, where the system can do that."""
@@ -104,7 +100,7 @@ class Replica:
                 await self.process.wait()
         except TimeoutError:
             await self.kill()
-            raise ReplicaFailed(f"{self} did not end within {END_S_MAX:g} s:\n{self.log()}") from None
+            raise ChildProcessError(f"{self} did not end within {END_S_MAX:g} s:\n{self.log()}") from None
 
     def _signal(self, name: str) -> None:
         number = getattr(signal, name, None)
@@ -118,17 +114,20 @@ async def replicas_on(address: Address, folder: Path, *, count: int, files: Path
     """Start `count` replicas that catalogue `folder`, wait until all are ready, and leave none of them behind.
 
     Raises:
-        ReplicaFailed: one did not start.
+        ChildProcessError: one did not start.
     """
     replicas: list[Replica] = []
     try:
         for number in range(1, count + 1):
-            replicas.append(Replica(number, await _start(_log_path(files, number)), files))
+            process = await _start(_log_path(files, number))
+            replicas.append(Replica(number, process, files))
         setup = {"url": address.url, "schema": address.schema, "folder": str(folder)}
         messages = [setup | {"journal": str(_journal_path(files, replica.number))} for replica in replicas]
         answers = await asyncio.gather(*map(Replica.ask, replicas, messages))
         for replica in (replica for replica, ready in zip(replicas, answers, strict=True) if not ready):
-            raise ReplicaFailed(f"{replica} did not start:\n{replica.log()}")
+            await replica.end()
+            if not replica.was_killed:
+                raise ChildProcessError(f"{replica} did not start:\n{replica.log()}")
         yield replicas
     finally:
         for replica in replicas:

@@ -49,7 +49,7 @@ class Evidence:
         applied: how often a result was written, by document.
         still_leased: documents that carry a lease though nobody is left.
         journals: what each replica noted, and whether it was killed.
-        kill: the kill that we did.
+        kill: the kill that we did; others may have killed too.
         wants_kill: whether there should have been one.
         failed: replicas that ended by themselves.
         rows_per_s: how fast the backlog was worked off.
@@ -71,12 +71,14 @@ class Evidence:
 async def gather(connection: AsyncConnection, folder: Path, play: Play) -> Evidence:
     """Collect the evidence, and count every file again. Joins the caller's transaction."""
     columns = (Document.status, Document.sha256, Document.size, Document.lines, Document.words)
+    recounted = await anyio.to_thread.run_sync(
+        lambda: {path: recount(folder / path) for path in play.files}, abandon_on_cancel=True
+    )
     documents = (await connection.execute(select(Document.path, Document.id, Document.lock_token, *columns))).all()
-    recounted = await anyio.to_thread.run_sync(lambda: {path: recount(folder / path) for path in play.files})
     return Evidence(
         files=play.files,
         ids={document.path: document.id for document in documents},
-        results={document.path: tuple(document[3:]) for document in documents},
+        results={document.path: document[3:] for document in documents},
         recounted=recounted,
         applied=await times_applied(connection),
         still_leased=[document.id for document in documents if document.lock_token is not None],
@@ -120,8 +122,8 @@ def all_hold(findings: Sequence[Finding]) -> bool:
 
 def _results(evidence: Evidence) -> list[Finding]:
     files, results = evidence.files, evidence.results
-    lost = [path for path in files if results.get(path, (NEW,))[0] == NEW or not evidence.applied.get(evidence.ids[path])]
-    settled = [path for path in files if path not in set(lost)]
+    settled = [path for path in files if path in results and _is_settled(path, evidence)]
+    lost = sorted(set(files).difference(settled))
     wrong = [path for path in settled if results[path] != evidence.recounted[path]]
     doubled = [path for path in evidence.ids if evidence.applied.get(evidence.ids[path], 0) > 1]
     unreadable = sum(results[path][0] == UNREADABLE for path in settled)
@@ -135,23 +137,29 @@ def _results(evidence: Evidence) -> list[Finding]:
     ]
 
 
+def _is_settled(path: str, evidence: Evidence) -> bool:
+    return evidence.results[path][0] != NEW and bool(evidence.applied.get(evidence.ids[path]))
+
+
 def _recovery(evidence: Evidence) -> list[Finding]:
     findings = [Finding("replicas that failed", ", ".join(evidence.failed), holds=False)] if evidence.failed else []
-    if evidence.wants_kill and evidence.kill is None:
+    killed = sum(was_killed for _, was_killed in evidence.journals)
+    if killed:
+        orphans = orphaned_documents(evidence)
+        recovered = {document_id for document_id in orphans if evidence.applied.get(document_id)}
+        of_all = f"{len(recovered)} of {len(orphans)} rows that the dead held"
+        findings.append(Finding("killed with -9", f"{killed} of {len(evidence.journals)} replicas", holds=True))
+        findings.append(Finding("recovered after the kill", of_all, holds=recovered == orphans))
+    elif evidence.wants_kill:
         findings.append(Finding("killed with -9", "nobody: all was over too soon; try more files", holds=False))
-    if any(was_killed for _, was_killed in evidence.journals):
-        bereft = bereft_documents(evidence)
-        settled = {document_id for document_id in bereft if evidence.applied.get(document_id)}
-        of_all = f"{len(settled)} of {len(bereft)} rows that it held"
-        findings.append(Finding("recovered after the kill", of_all, holds=settled == bereft))
     return findings
 
 
-def bereft_documents(evidence: Evidence) -> set[int]:
+def orphaned_documents(evidence: Evidence) -> set[int]:
     """Return the documents that killed replicas held and did not settle: begun, or leased and in their queue.
 
-    A lease of the moment of the kill that no survivor ever began belongs to the dead. What was not begun again later but has a result
-    was settled by the dead replica's last commit.
+    A lease of the moment of the kill that no survivor ever began belongs to the dead. What nobody began again, and yet has a
+    result, was settled by the dead replica itself.
     """
     alive = {start for journal, was_killed in evidence.journals if not was_killed for start in journal.starts}
     begun_by_living = {start.token for start in alive}

@@ -75,10 +75,10 @@ async def lock_for_apply(
     Returns:
         The transaction's one time (None if no row was locked), and the tokens whose rows are locked now.
     """
-    dialect = dialect_of(connection)
-    mine = dialect.under_tokens(leased, [(item.id, item.lock_token) for item in items])
-    token = leased.column("lock_token")
-    statement = select(token.label("token"), database_now().label("now")).where(dialect.without_waiting(leased, mine))
+    mine = dialect_of(connection).under_tokens(leased, [(item.id, item.lock_token) for item in items])
+    token = leased.column("lock_token").label("token")
+    # Nothing to be said to SQLite, where the transaction has the write lock already.
+    statement = select(token, database_now().label("now")).where(mine).with_for_update(key_share=True, skip_locked=True)
     rows = (await connection.execute(statement)).all()
     return (rows[0].now if rows else None), frozenset(row.token for row in rows)
 

@@ -5,7 +5,7 @@ in each. So nobody holds some keys while waiting for others, nobody overtakes on
 waiting is the same step as to give back: leave the queues.
 
 Invariants: whoever holds a key is first in its queue; `lock_ctx` is granted nothing while somebody is inside the lock
-of the set; no future outlives the wait that it was made for.
+of the set; the only future is that of a request, and goes with it.
 
 Not here: which lockset belongs to a namespace and to an event loop (``locker.py``); other processes.
 
@@ -48,11 +48,8 @@ class LockRequest:
         """Return whether the request was granted in time."""
         if not self.granted:
             self.wakeup = asyncio.get_running_loop().create_future()
-            try:
-                # Awaited by itself, the future would be cancelled with its taker, and could not be granted any more.
-                await asyncio.wait((self.wakeup,), timeout=timeout_s)
-            finally:
-                self.wakeup = None
+            # Awaited by itself, the future would be cancelled with its taker, and could not be granted any more.
+            await asyncio.wait((self.wakeup,), timeout=timeout_s)
         return self.granted
 
 

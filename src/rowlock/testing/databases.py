@@ -125,7 +125,7 @@ class PostgresqlServer:
     """A PostgreSQL server in a directory, on a Unix socket; several processes may start the same one.
 
     Durability is off: the data survive a stopped or killed server, not a crash of the machine. Run as root, the server
-    runs as a system user of its own, and all parents of the directory are made readable: keep it out of `/root`.
+    runs as a system user of its own, and all parents of the directory are made readable: keep it out of home directories.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -72,7 +72,9 @@ class _LoopQueue:
             if self._wait_for_lock():
                 return
             _settle(future, error=busy.__cause__)
-        except Exception as error:  # it belongs to whoever awaits the future
+        except (
+            BaseException
+        ) as error:  # it belongs to whoever awaits the future; asyncio would swallow a test's time-out
             _settle(future, error=error)
         else:
             _settle(future, result=result)

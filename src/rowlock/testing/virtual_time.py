@@ -171,8 +171,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def _set_now(self, now: float) -> None:
         self._now = now
-        # asyncio fires timers up to one clock resolution early. Early by anything at all would leave code such as
-        # `while loop.time() < deadline` turning on the spot, since here no time passes by itself.
+        # asyncio fires timers up to one clock resolution early. Here a timer fires at its own time, to the last digit:
+        # code that then compares times must not find that its deadline is still ahead.
         self._clock_resolution = math.ulp(now)
 
     def _before_select(self, timeout: float | None) -> float:

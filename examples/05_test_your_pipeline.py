@@ -1,0 +1,181 @@
+"""How a host tests its own pipeline: inherited tests, one step at a time, to the end, and with time that is moved.
+
+The one idea: a test takes a row's day step by step with the real actors on a real database, and moves the time instead of waiting.
+
+It is a pytest file: ``pytest examples/05_test_your_pipeline.py``, with pytest-asyncio in auto mode. It also runs itself:
+``python examples/05_test_your_pipeline.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import ColumnElement
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from rowlock import Apply, LockColumns, Outcome, Pipeline, PipelineItem, PipelineManager, Retry, ScheduleColumns
+from rowlock.testing import (
+    DatabaseClock,
+    PipelineContract,
+    TemporaryDatabase,
+    run_until_settled,
+    stepping,
+    virtual_time,
+)
+from rowlock.testing.databases import inline_sqlite_database
+from rowlock.testing.virtual_time import virtual_time_now
+
+Sessions = async_sessionmaker[AsyncSession]
+
+# What is tested. In a host this is imported. ---------------------------------------------------------------------------
+
+
+class Base(DeclarativeBase):
+    """The host's mapped classes."""
+
+
+class Volume(LockColumns, ScheduleColumns, Base):
+    """A volume as the host knows it."""
+
+    __tablename__ = "volumes"
+
+    id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
+    status: Mapped[str] = mapped_column(default="submitted")
+    disk_id: Mapped[str | None]
+
+
+class Cloud:
+    """Stands in for the cloud; a test says how often it fails."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.failures_left = failures
+        self.disks: set[str] = set()
+
+    async def create_disk(self, *, idempotency_key: str) -> str:
+        """Return the disk of that key."""
+        await asyncio.sleep(0.01)
+        if self.failures_left:
+            self.failures_left -= 1
+            raise TimeoutError("the cloud does not answer")
+        self.disks.add(idempotency_key)
+        return f"disk-{idempotency_key}"
+
+
+class VolumePipeline(Pipeline[Volume]):
+    """Gives each submitted volume a disk."""
+
+    model = Volume
+    retry_delay = 60
+
+    def __init__(self, cloud: Cloud | None = None, **settings: int) -> None:
+        super().__init__(**settings)
+        self.cloud = cloud or Cloud()
+
+    def ready(self) -> ColumnElement[bool]:
+        """Submitted volumes want work."""
+        return Volume.status == "submitted"
+
+    async def process(self, item: PipelineItem[Volume]) -> Outcome:
+        """Create the disk."""
+        try:
+            disk_id = await self.cloud.create_disk(idempotency_key=str(item.id))
+        except TimeoutError as error:
+            return Retry(error=error)
+        return Apply({"status": "active", "disk_id": disk_id})
+
+
+# Real SQLite, real time ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def session_factory(tmp_path: Path) -> AsyncIterator[Sessions]:
+    """A database of the test's own."""
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'test.db'}")
+    async with engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+    yield async_sessionmaker(engine, expire_on_commit=False)
+    await engine.dispose()
+
+
+class TestVolumePipeline(PipelineContract[Volume]):
+    """The tests that come with the library: eligibility and order, unlock on success, stale token."""
+
+    pipeline_class = VolumePipeline
+
+    def ready_row(self) -> Volume:
+        """Return a row that wants work."""
+        return Volume(status="submitted")
+
+    def unready_row(self) -> Volume:
+        """Return a row that wants none."""
+        return Volume(status="active")
+
+
+async def add_volume(sessions: Sessions) -> uuid.UUID:
+    """Submit a volume and return its id."""
+    volume = Volume(id=uuid.uuid4())
+    async with sessions.begin() as session:
+        session.add(volume)
+    return volume.id
+
+
+async def read_volume(sessions: Sessions, volume_id: uuid.UUID) -> Volume:
+    """Return the volume as it is now."""
+    async with sessions() as session:
+        return await session.get_one(Volume, volume_id)
+
+
+async def test_a_failure_is_counted_and_rests(session_factory: Sessions) -> None:
+    """A volume whose cloud fails would be hammered, or forgotten."""
+    volume_id = await add_volume(session_factory)
+    async with stepping(session_factory, VolumePipeline(Cloud(failures=1))) as steps:
+        await steps.fetch_once()
+        item = await steps.work_once()
+        assert item.attempt == 1
+        assert await steps.fetch_once() == []
+    volume = await read_volume(session_factory, volume_id)
+    assert (volume.status, volume.attempts, volume.lock_token) == ("submitted", 1, None)
+    assert volume.last_error == "TimeoutError: the cloud does not answer"
+
+
+async def test_all_volumes_become_active(session_factory: Sessions) -> None:
+    """A volume would be left out."""
+    ids = [await add_volume(session_factory) for _ in range(5)]
+    assert await run_until_settled(session_factory, [VolumePipeline()]) == 5
+    assert {(await read_volume(session_factory, one)).status for one in ids} == {"active"}
+
+
+# Virtual time: hours pass in milliseconds ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> TemporaryDatabase:
+    """A database whose clock is that of the virtual loop."""
+    return inline_sqlite_database(tmp_path / "virtual.db", clock=DatabaseClock(source=virtual_time_now))
+
+
+@virtual_time
+async def test_each_failure_doubles_the_rest(database: TemporaryDatabase) -> None:
+    """The backoff would not be what the settings say."""
+    await database.create_tables(Base.metadata)
+    sessions = database.session_factory
+    pipeline = VolumePipeline(Cloud(failures=3))  # rests for 60, 120 and 240 s, each ±20 %
+    async with PipelineManager(sessions, [pipeline]):
+        volume_id = await add_volume(sessions)
+        await asyncio.sleep(300)
+        assert (await read_volume(sessions, volume_id)).attempts in {2, 3}
+        await asyncio.sleep(300)
+        assert (await read_volume(sessions, volume_id)).status == "active"
+    await database.aclose()
+
+
+if __name__ == "__main__":
+    options = ["--override-ini=asyncio_mode=auto", "--verbose", "--no-header"]
+    sys.exit(subprocess.run([sys.executable, "-m", "pytest", *options, __file__], check=False).returncode)

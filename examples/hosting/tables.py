@@ -1,0 +1,52 @@
+"""The tables of a small hosting service, which two pipelines work on; ``alembic/`` is how they came to be."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+
+from sqlalchemy import ForeignKey, MetaData, String
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from rowlock import LockColumns, ScheduleColumns, UtcDateTime
+from rowlock.rows.due_index import due_index
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class Base(DeclarativeBase):
+    """All tables of the service."""
+
+    metadata = MetaData(naming_convention=NAMING)
+
+
+class Volume(LockColumns, Base):
+    """A disk that a customer asked for, to be created at a provider."""
+
+    __tablename__ = "volumes"
+    __table_args__ = (due_index("volumes", ready="status = 'submitted'"),)
+
+    id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
+    status: Mapped[str] = mapped_column(String(20), default="submitted")
+    size_gb: Mapped[int]
+    disk_id: Mapped[str | None] = mapped_column(String(100))
+    active_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class Document(LockColumns, ScheduleColumns, Base):
+    """A file on a volume, to be read again now and then."""
+
+    __tablename__ = "documents"
+    __table_args__ = (due_index("documents", ready="status = 'listed'", column="due_at"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    volume_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("volumes.id", ondelete="CASCADE"), index=True)
+    path: Mapped[str] = mapped_column(String(1000), unique=True)
+    status: Mapped[str] = mapped_column(String(20), default="listed", server_default="listed")
+    sha256: Mapped[str | None] = mapped_column(String(64))

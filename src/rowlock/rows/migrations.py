@@ -1,0 +1,188 @@
+"""Steps for the host's own migrations: adopt a table, index it, and give both back.
+
+The one idea: the host's migration stays in charge. It hands in Alembic's ``op``, which runs the steps in the host's order and in
+the host's transaction; this room imports no Alembic and begins nothing. And what a step does never changes: a migration that was
+written once must do the same in three years, so the columns are spelt here a second time, and a later column will come as a
+later step.
+
+Locks, on PostgreSQL: adding and dropping columns takes ``ACCESS EXCLUSIVE`` for a moment and rewrites nothing (``now()`` is stable,
+so even ``due_at`` is a change of the catalogue alone). The moment begins when older transactions let go of the table, and
+whoever comes later queues behind it: run ``SET LOCAL lock_timeout = '3s'`` first, and try again.
+
+Not here: what the index is made of (``due_index.py``), what SQLite would lose by a rebuild (``sqlite_rebuild.py``), and the
+columns as a model has them (``columns.py``).
+
+Source: PostgreSQL, "ALTER TABLE", "CREATE INDEX" and "Heap-Only Tuples"; Alembic, "Running batch migrations".
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from sqlalchemy import Column, ColumnElement, Integer, String, Text, Uuid, table, text
+
+from rowlock.errors import ConfigurationError
+from rowlock.rows.database_time import UtcDateTime, database_now
+from rowlock.rows.due_index import DueColumn, due_index_name, due_index_parts
+from rowlock.rows.sqlite_rebuild import refuse_lossy_rebuild
+
+FILLFACTOR = 70
+"""Advised share of a page that PostgreSQL fills at first, in percent: the rest takes new versions of the same rows."""
+FILLFACTOR_MIN, FILLFACTOR_MAX = 10, 100
+"""What PostgreSQL accepts."""
+
+MigrationOperations: TypeAlias = Any
+"""Alembic's ``op``, or an ``Operations`` object. Not told more exactly, because Alembic is the host's dependency and not ours."""
+
+
+def lock_columns() -> list[Column[Any]]:
+    """Return new columns as `LockColumns` has them, for a batch of the host's own."""
+    return [
+        Column("lock_token", Uuid, nullable=True),
+        Column("lock_owner", String(255), nullable=True),
+        Column("lock_expires_at", UtcDateTime, nullable=True),
+        Column("last_processed_at", UtcDateTime, nullable=True),
+    ]
+
+
+def schedule_columns() -> list[Column[Any]]:
+    """Return new columns as `ScheduleColumns` has them, for a batch of the host's own."""
+    return [
+        Column("due_at", UtcDateTime, nullable=False, server_default=database_now()),
+        Column("attempts", Integer, nullable=False, server_default="0"),
+        Column("last_error", Text, nullable=True),
+        Column("parked_at", UtcDateTime, nullable=True),
+        Column("deadline_at", UtcDateTime, nullable=True),
+    ]
+
+
+def add_lock_columns(op: MigrationOperations, table_name: str, *, schema: str | None = None) -> None:
+    """Add the columns of `LockColumns`. Rows that are there have never been processed, and nobody holds them.
+
+    Reads and writes no row, on both databases. PostgreSQL: ``ACCESS EXCLUSIVE`` for a moment.
+    """
+    for new in lock_columns():
+        op.add_column(table_name, new, schema=schema)
+
+
+def drop_lock_columns(op: MigrationOperations, table_name: str, *, schema: str | None = None) -> None:
+    """Take back `add_lock_columns`. Stop the pipelines and drop the index first.
+
+    PostgreSQL: ``ACCESS EXCLUSIVE`` for a moment, nothing is rewritten. SQLite (3.35 or newer) rewrites the rows.
+    """
+    for old in reversed(lock_columns()):
+        op.drop_column(table_name, old.name, schema=schema)
+
+
+def add_schedule_columns(op: MigrationOperations, table_name: str, *, schema: str | None = None) -> None:
+    """Add the columns of `ScheduleColumns`. Rows that are there are due now.
+
+    PostgreSQL: ``ACCESS EXCLUSIVE`` for a moment, nothing is rewritten. SQLite cannot add a column whose default is the
+    present time, so the table is rebuilt, in Alembic's batch mode; readers and writers wait for as long as copying it takes.
+
+    Raises:
+        ConfigurationError: on SQLite, the rebuild would lose something; nothing was done.
+    """
+    columns = schedule_columns()
+    if _dialect_name(op) == "sqlite" and not op.get_context().as_sql:
+        refuse_lossy_rebuild(op.get_bind(), table_name, added=[new.name for new in columns], schema=schema)
+    with op.batch_alter_table(table_name, schema=schema) as batch:
+        for new in columns:
+            batch.add_column(new)
+
+
+def drop_schedule_columns(op: MigrationOperations, table_name: str, *, schema: str | None = None) -> None:
+    """Take back `add_schedule_columns`. Locks and costs are those of `drop_lock_columns`."""
+    for old in reversed(schedule_columns()):
+        op.drop_column(table_name, old.name, schema=schema)
+
+
+def add_due_index(
+    op: MigrationOperations,
+    table_name: str,
+    *,
+    ready: str | ColumnElement[bool],
+    column: DueColumn = "last_processed_at",
+    schema: str | None = None,
+    name: str | None = None,
+    concurrently: bool = False,
+) -> None:
+    """Add the one index that serves the claim: the due column of the rows that are ready, in the order of claims.
+
+    So a claim costs the same however many settled rows there are. One for each pipeline, if several share the table.
+
+    Args:
+        op: Alembic's, handed in by the migration.
+        table_name: the host's table.
+        ready: what the pipeline's ``ready()`` says, as SQL (``"status = 'submitted'"``); the database uses the index only
+            where the claim's condition implies this one.
+        column: ``"due_at"`` for models with `ScheduleColumns`.
+        schema: where the table is.
+        name: of the index, ``ix_<table>_<column>`` by default.
+        concurrently: on PostgreSQL, let reads and writes go on meanwhile. It commits the transaction so far and runs outside
+            one, so give it a migration of its own. What an interrupted run left behind is dropped first. Without
+            it, writes wait (``SHARE``) for as long as reading the table takes. SQLite: no such thing; writes wait.
+
+    Raises:
+        ModelError: `ready` mentions a lock column, or `column` is not one by which rows are claimed.
+    """
+    name = name or due_index_name(table_name, column)
+    place, options = due_index_parts(table_name, ready=ready, column=column)
+    if not (concurrently and _dialect_name(op) == "postgresql"):
+        op.create_index(name, table_name, place, schema=schema, **options)
+        return
+    with op.get_context().autocommit_block():
+        # An interrupted build leaves an invalid index of this name, which costs every write and serves no read.
+        op.drop_index(name, table_name, schema=schema, if_exists=True, postgresql_concurrently=True)
+        op.create_index(name, table_name, place, schema=schema, postgresql_concurrently=True, **options)
+
+
+def drop_due_index(
+    op: MigrationOperations,
+    table_name: str,
+    *,
+    column: DueColumn = "last_processed_at",
+    schema: str | None = None,
+    name: str | None = None,
+    concurrently: bool = False,
+) -> None:
+    """Take back `add_due_index`; the arguments are the same. PostgreSQL: ``ACCESS EXCLUSIVE`` unless `concurrently`."""
+    name = name or due_index_name(table_name, column)
+    if not (concurrently and _dialect_name(op) == "postgresql"):
+        op.drop_index(name, table_name, schema=schema)
+        return
+    with op.get_context().autocommit_block():
+        op.drop_index(name, table_name, schema=schema, if_exists=True, postgresql_concurrently=True)
+
+
+def set_fillfactor(
+    op: MigrationOperations, table_name: str, percent: int | None = FILLFACTOR, *, schema: str | None = None
+) -> None:
+    """Leave room in each page of a PostgreSQL table, so that a heartbeat writes the row's new version beside the old one.
+
+    No index is touched then (a heap-only update). Rewrites nothing: pages that are full already stay so until their rows
+    move. Takes ``SHARE UPDATE EXCLUSIVE``, which lets reads and writes go on. Does nothing on SQLite.
+
+    Args:
+        op: Alembic's, handed in by the migration.
+        table_name: the host's table.
+        percent: how far a page is filled at first; None takes the setting back.
+        schema: where the table is.
+
+    Raises:
+        ConfigurationError: `percent` is out of bounds.
+    """
+    if percent is not None and not FILLFACTOR_MIN <= percent <= FILLFACTOR_MAX:
+        raise ConfigurationError(
+            f"fillfactor {percent} is out of bounds: {FILLFACTOR_MIN} to {FILLFACTOR_MAX}, or None"
+        )
+    if _dialect_name(op) != "postgresql":
+        return
+    quoted = op.get_context().dialect.identifier_preparer.format_table(table(table_name, schema=schema))
+    setting = "RESET (fillfactor)" if percent is None else f"SET (fillfactor = {percent})"
+    op.execute(text(f"ALTER TABLE {quoted} {setting}".replace(":", r"\:")))  # a colon would begin a parameter
+
+
+def _dialect_name(op: MigrationOperations) -> str:
+    name: str = op.get_context().dialect.name
+    return name

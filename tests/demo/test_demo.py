@@ -1,0 +1,91 @@
+"""The whole demo as a user runs it: real files, real processes, real kills."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from rowlock.testing import TemporaryDatabase
+
+FILES = 500
+ENDS_S_MAX = 100
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with many small files, one of them empty and one without a last newline."""
+    place = tmp_path / "folder"
+    place.mkdir()
+    for number in range(FILES):
+        (place / f"{number}.txt").write_text("some words\n" * number + "end" * (number % 2))
+    return place
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    """Where the demo keeps its files."""
+    place = tmp_path / "scratch"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def started(database: TemporaryDatabase, folder: Path, scratch: Path) -> Iterator[subprocess.Popen[str]]:
+    """The demo over `folder`, on each database."""
+    url = database.url.render_as_string(hide_password=False)
+    options = ["--database", url] if database.dialect_name == "postgresql" else []
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rowlock", "demo", str(folder), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"TMPDIR": str(scratch)},
+    )
+    with process:
+        yield process
+        process.kill()
+
+
+async def left_behind(database: TemporaryDatabase, scratch: Path) -> list[str]:
+    """Return the names of the demo's folders and schemas that are still there."""
+    left = await asyncio.to_thread(lambda: [path.name for path in scratch.iterdir()])
+    if database.dialect_name == "postgresql":
+        async with database.engine.connect() as connection:
+            schemas = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'rowlock%'"
+            left += await connection.scalars(text(schemas))
+    return left
+
+
+async def test_a_replica_is_killed_and_nothing_is_lost(
+    started: subprocess.Popen[str], scratch: Path, database: TemporaryDatabase
+) -> None:
+    """The first thing that a newcomer runs would not show what the library is for."""
+    out, _ = started.communicate(timeout=ENDS_S_MAX)
+    assert started.returncode == 0, out
+    found = re.search(r"ok +recovered after the kill +(\d+) of (\d+)", out)
+    assert found
+    assert int(found[1]) == int(found[2]) > 0
+    assert re.search(rf"ok +files +{FILES}\n", out)
+    assert "\x1b" not in out
+    assert await left_behind(database, scratch) == []
+
+
+async def test_interrupted_demo_leaves_nothing_behind(
+    started: subprocess.Popen[str], scratch: Path, database: TemporaryDatabase
+) -> None:
+    """Ctrl-C would leave a schema on somebody's server, or a folder on the disk."""
+    assert started.stdout is not None
+    assert any("are in the table" in line for line in iter(started.stdout.readline, ""))
+    started.send_signal(signal.SIGINT)
+    out, _ = started.communicate(timeout=ENDS_S_MAX)
+    assert started.returncode == 130, out
+    assert await left_behind(database, scratch) == []

@@ -1,0 +1,163 @@
+"""Tests of the error tree: what a host can read from an error without parsing its text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import rowlock
+from rowlock.errors import (
+    ERROR_TEXT_CHARS_MAX,
+    ConfigurationError,
+    InternalError,
+    LeaseLost,
+    LockWaitTimeout,
+    ModelError,
+    OutcomeError,
+    PipelineError,
+    ProcessCancelledError,
+    Refusal,
+    RelatedLockUnavailable,
+    RowlockError,
+    SettingsError,
+    TransactionTimeout,
+    UnsupportedDialectError,
+    describe,
+    shorten,
+)
+
+CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
+    "rowlock-error": (RowlockError("text"), {}),
+    "configuration-error": (ConfigurationError("text"), {}),
+    "model-error": (ModelError("text", model="Volume", column="due_at"), {"model": "Volume", "column": "due_at"}),
+    "settings-error": (SettingsError("text", pipeline="P", settings=("a",)), {"pipeline": "P", "settings": ("a",)}),
+    "unsupported-dialect-error": (UnsupportedDialectError("text", dialect_name="mysql"), {"dialect_name": "mysql"}),
+    "pipeline-error": (PipelineError("text"), {}),
+    "outcome-error": (OutcomeError("text", column="status"), {"column": "status"}),
+    "process-cancelled-error": (ProcessCancelledError("text"), {}),
+    "refusal": (Refusal("text"), {}),
+    "lease-lost": (LeaseLost(pipeline="P", row_id=7), {"pipeline": "P", "row_id": 7}),
+    "related-lock-unavailable": (
+        RelatedLockUnavailable(model="Volume", wanted=3, available=1),
+        {"model": "Volume", "wanted": 3, "available": 1},
+    ),
+    "lock-wait-timeout": (
+        LockWaitTimeout(namespace="volumes", keys=(1, 2), timeout_s=1.5),
+        {"namespace": "volumes", "keys": (1, 2), "timeout_s": 1.5},
+    ),
+    "transaction-timeout": (
+        TransactionTimeout(purpose="claim rows", timeout_s=10.0),
+        {"purpose": "claim rows", "timeout_s": 10.0},
+    ),
+    "internal-error": (InternalError("text"), {}),
+}
+
+
+def below(error_class: type[RowlockError]) -> Iterator[type[RowlockError]]:
+    """Yield the class and those that derive from it in the package."""
+    yield error_class
+    for child in error_class.__subclasses__():
+        if child.__module__ == "rowlock.errors":
+            yield from below(child)
+
+
+def test_every_error_is_in_the_table_above() -> None:
+    """A new error could do without data, and no test would ask."""
+    assert {error_class.slug: error_class for error_class in below(RowlockError)} == {
+        slug: type(error) for slug, (error, _) in CARRIED.items()
+    }
+
+
+@pytest.mark.parametrize("slug", CARRIED)
+def test_an_error_says_where_it_is_explained(slug: str) -> None:
+    """Whoever reads the log would have to search for the paragraph."""
+    error, _ = CARRIED[slug]
+    assert error.slug == slug
+    assert error.link == f"docs/reference/errors.md#{slug}"
+    assert error.link in str(error)
+    assert len(str(error)) > len(error.link) + len(" (see )")
+
+
+@pytest.mark.parametrize("slug", CARRIED)
+def test_an_error_carries_its_data(slug: str) -> None:
+    """A host would have to parse the message to map it to an answer."""
+    error, data = CARRIED[slug]
+    assert {name: getattr(error, name) for name in data} == data
+    assert set(vars(error)) == set(data)
+
+
+@pytest.mark.parametrize(
+    "fault", [ModelError("", model="V"), SettingsError(""), UnsupportedDialectError("", dialect_name="x")]
+)
+def test_faults_of_set_up_are_configuration_errors(fault: RowlockError) -> None:
+    """A host's start-up could not catch them by one name."""
+    assert isinstance(fault, ConfigurationError)
+    assert not isinstance(fault, Refusal)
+
+
+@pytest.mark.parametrize("slug", ["lease-lost", "related-lock-unavailable", "lock-wait-timeout", "transaction-timeout"])
+def test_refusals_are_no_faults(slug: str) -> None:
+    """An alarm would ring for what a healthy system meets."""
+    error, _ = CARRIED[slug]
+    assert isinstance(error, Refusal)
+    assert not isinstance(error, ConfigurationError | PipelineError | InternalError)
+
+
+def test_model_error_without_a_column() -> None:
+    """A fault of the whole model would have to name a column."""
+    assert ModelError("text", model="Volume").column is None
+
+
+def test_errors_are_at_the_front_door() -> None:
+    """A host would have to import from a room."""
+    exported = {error_class for error_class in below(RowlockError) if hasattr(rowlock, error_class.__name__)}
+    assert exported == {type(error) for error, _ in CARRIED.values()}
+
+
+# ---------------------------------------------------------------- the text that is stored
+
+
+class Unspeakable(Exception):
+    """An error of a host whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("no disk"), "ValueError: no disk"),
+        (ValueError(), "ValueError"),
+        (Unspeakable(), "Unspeakable: (no text: its __str__ raised)"),
+        (KeyboardInterrupt("stop"), "KeyboardInterrupt: stop"),
+    ],
+)
+def test_describe(error: BaseException, text: str) -> None:
+    """The row would not say why it failed, or saying it would fail itself."""
+    assert describe(error) == text
+
+
+def test_describe_is_bounded() -> None:
+    """A failing row would store its error's megabytes again and again."""
+    text = describe(ValueError("x" * 5000))
+    assert len(text) == ERROR_TEXT_CHARS_MAX
+    assert text.startswith("ValueError: xxx")
+    assert text.endswith("x…")
+    assert len(describe(ValueError("x" * 5000), chars_max=20)) == 20
+
+
+@pytest.mark.parametrize(
+    ("text", "shortened"),
+    [
+        ("plain ünï", "plain ünï"),
+        ("x" * 10, "x" * 10),
+        ("x" * 11, "x" * 9 + "…"),
+        ("a\x00b", "a\ufffdb"),
+        ("a\ud800b", "a?b"),
+    ],
+)
+def test_shorten(text: str, shortened: str) -> None:
+    """PostgreSQL would refuse the row's error text, and with it the outcome."""
+    assert shorten(text, chars_max=10) == shortened

@@ -1,0 +1,111 @@
+"""Tests of events: who listens hears all of it, and harms nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rowlock import events
+from rowlock.events import LISTENERS_MAX, Event, Listener, RowsClaimed, emit, subscribe
+
+FACT = RowsClaimed("VolumePipeline", count=3, seconds=0.5)
+KINDS = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
+
+
+@pytest.fixture(autouse=True)
+def listen() -> Iterator[Callable[[Listener], Callable[[], None]]]:
+    """Subscribe as a host does; all listeners of the test end with it."""
+    ends: list[Callable[[], None]] = []
+
+    def listen(listener: Listener) -> Callable[[], None]:
+        ends.append(subscribe(listener))
+        return ends[-1]
+
+    yield listen
+    for end in ends:
+        end()
+
+
+def test_every_listener_hears_in_order(listen: Callable[[Listener], Callable[[], None]]) -> None:
+    """A meter would miss what the log has seen."""
+    first: list[Event] = []
+    second: list[Event] = []
+    listen(first.append)
+    listen(second.append)
+    facts = [dataclasses.replace(FACT, count=count) for count in range(3)]
+    for fact in facts:
+        emit(fact)
+    assert first == second == facts
+
+
+def test_whoever_ended_hears_nothing(listen: Callable[[Listener], Callable[[], None]]) -> None:
+    """A test would hear the events of the next one."""
+    heard: list[Event] = []
+    end = listen(heard.append)
+    end()
+    emit(FACT)
+    assert heard == []
+
+
+def test_ending_twice_ends_only_ones_own(listen: Callable[[Listener], Callable[[], None]]) -> None:
+    """A second clean-up would raise, in a place that only wants to be over."""
+    heard: list[Event] = []
+    end = listen(heard.append)
+    end()
+    end()
+    listen(heard.append)
+    emit(FACT)
+    assert heard == [FACT]
+
+
+def test_a_listener_that_raises_harms_nobody(
+    listen: Callable[[Listener], Callable[[], None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broken meter would stop the worker that emitted, and silence all later listeners."""
+    heard: list[Event] = []
+
+    def broken(event: Event) -> None:
+        raise RuntimeError("no meter")
+
+    listen(broken)
+    listen(heard.append)
+    with caplog.at_level(logging.ERROR, logger="rowlock.events"):
+        emit(FACT)
+    assert heard == [FACT]
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert "no meter" in str(record.exc_info[1])
+    assert record.__dict__["event"] == "RowsClaimed"
+
+
+def test_a_listener_may_end_itself_while_it_hears(listen: Callable[[Listener], Callable[[], None]]) -> None:
+    """Whoever waits for one event would make its neighbour miss it."""
+    heard: list[Event] = []
+    ends: list[Callable[[], None]] = []
+    ends.append(listen(lambda _event: ends[0]()))
+    listen(heard.append)
+    emit(FACT)
+    emit(FACT)
+    assert heard == [FACT, FACT]
+
+
+def test_listeners_are_bounded(listen: Callable[[Listener], Callable[[], None]]) -> None:
+    """A host that subscribes per request would grow until it falls."""
+    for _ in range(LISTENERS_MAX - len(events._listeners)):
+        listen(lambda _event: None)
+    with pytest.raises(ValueError, match=f"{LISTENERS_MAX} listeners are subscribed already; end those"):
+        listen(lambda _event: None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_facts_cannot_be_changed(kind: type[Event]) -> None:
+    """One listener could rewrite what the next one hears."""
+    values = {field.name: "x" for field in dataclasses.fields(kind)}
+    fact = kind(**values)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        fact.pipeline = "other"  # type: ignore[misc]
+    assert not hasattr(fact, "__dict__")
+    assert fact == kind(**values)

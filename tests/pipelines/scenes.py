@@ -1,0 +1,187 @@
+"""How these tests set a scene: rows put in and read back, tickets without a database, and a database that fails on demand.
+
+Faults are put into the real engine by SQLAlchemy's own events, so that every statement which does get through is a real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection, event, select
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.util import await_only
+
+from rowlock import PipelineItem
+from rowlock.clock import monotonic
+from rowlock.testing import TemporaryDatabase
+
+from ..host import Base
+
+RowT = TypeVar("RowT")
+
+VIRTUAL_WAIT_S_MAX: Final = 3600.0
+"""How long `until` waits on the virtual loop. **Unit** seconds."""
+LOOK_EVERY_S: Final = 0.01
+
+
+async def add(database: TemporaryDatabase, *rows: RowT) -> list[RowT]:
+    """Create the tables if need be, and put `rows` in."""
+    await database.create_tables(Base.metadata)
+    async with database.session_factory.begin() as session:
+        session.add_all(rows)
+    return list(rows)
+
+
+async def read(database: TemporaryDatabase, row: RowT) -> RowT:
+    """Return `row` as it is in the database now."""
+    async with database.session_factory() as session:
+        found = await session.get(type(row), row.id)  # type: ignore[attr-defined]
+    assert found is not None
+    return found
+
+
+async def read_all(database: TemporaryDatabase, model: type[RowT]) -> list[RowT]:
+    """Return all rows of `model`."""
+    async with database.session_factory() as session:
+        return list((await session.scalars(select(model))).all())
+
+
+async def change(database: TemporaryDatabase, row: Any, **values: Any) -> None:
+    """Change `row` as a service or an administrator would, whoever holds it."""
+    async with database.session_factory.begin() as session:
+        found = await session.get(type(row), row.id)
+        for name, value in values.items():
+            setattr(found, name, value)
+
+
+def replica(database: TemporaryDatabase) -> async_sessionmaker[AsyncSession]:
+    """Return the sessions of one more replica, which has an engine of its own."""
+    return async_sessionmaker(database.create_engine(), expire_on_commit=False)
+
+
+def is_free(row: Any) -> bool:
+    """Whether all three lock columns are null."""
+    return (row.lock_token, row.lock_owner, row.lock_expires_at) == (None, None, None)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until `condition()` is true; for the virtual loop, where looking again costs nothing."""
+    async with asyncio.timeout(VIRTUAL_WAIT_S_MAX):
+        while not condition():
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def turns(count: int = 20) -> None:
+    """Let everybody else who is ready have `count` turns of the loop; no time passes."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def ticket(place: float = 0.0, *, trusted_for_s: float = 27.0) -> PipelineItem[Any]:
+    """Return an item that no database knows of."""
+    return PipelineItem(
+        id=uuid.uuid4(),
+        lock_token=uuid.uuid4(),
+        lock_owner="VolumePipeline",
+        lock_expires_at=datetime(2031, 5, 17, tzinfo=UTC),
+        prev_lock_expired=False,
+        attempt=1,
+        place=place,
+        trusted_until=monotonic() + trusted_for_s,
+        session_factory=async_sessionmaker(),
+    )
+
+
+def is_renewal(statement: str) -> bool:
+    """Whether a statement extends leases."""
+    return statement.startswith("UPDATE") and " SET lock_expires_at=" in statement
+
+
+def is_claim(statement: str) -> bool:
+    """Whether a statement looks for rows to claim, on either database."""
+    return "token_before" in statement or " AS died" in statement
+
+
+def is_outcome(statement: str) -> bool:
+    """Whether a statement writes an outcome."""
+    return statement.startswith("UPDATE") and "last_processed_at=" in statement
+
+
+class Faults:
+    """What an engine's statements run into.
+
+    Attributes:
+        sent: each statement and the loop's time at which it was sent.
+        committed: the loop's times of the commits.
+    """
+
+    def __init__(self) -> None:
+        """Let everything through."""
+        self.sent: list[tuple[float, str]] = []
+        self.committed: list[float] = []
+        self._hits: Callable[[str], bool] = lambda _statement: False
+        self._error: BaseException | None = None
+        self._gate: asyncio.Event | None = None
+        self._lost_answers = 0
+
+    def fail(self, error: BaseException, *, when: Callable[[str], bool] = lambda _statement: True) -> None:
+        """Raise `error` instead of sending a statement."""
+        self._hits, self._error, self._gate = when, error, None
+
+    def hang(self, *, when: Callable[[str], bool] = lambda _statement: True) -> None:
+        """Hold statements until `heal`."""
+        self._hits, self._error, self._gate = when, None, asyncio.Event()
+
+    def lose_answers_of_commits(self, count: int = 1) -> None:
+        """Commit, and then raise as if the connection had been cut before the answer came."""
+        self._lost_answers = count
+
+    def heal(self) -> None:
+        """Let everything through again, also what hangs."""
+        self._hits = lambda _statement: False
+        if self._gate is not None:
+            self._gate.set()
+
+    def count(self, when: Callable[[str], bool]) -> int:
+        """Return how many statements were sent of those that `when` picks."""
+        return sum(when(statement) for _, statement in self.sent)
+
+    def on_execute(self, *arguments: Any) -> None:
+        """Note and perhaps stop a statement: the listener to ``before_cursor_execute``."""
+        statement = arguments[2]
+        self.sent.append((monotonic(), statement))
+        if not self._hits(statement):
+            return
+        if self._error is not None:
+            raise self._error
+        assert self._gate is not None
+        await_only(self._gate.wait())
+
+    def on_commit(self, connection: Connection) -> None:
+        """Note a commit and perhaps lose its answer: the listener to ``commit``."""
+        self.committed.append(monotonic())
+        if self._lost_answers > 0:
+            self._lost_answers -= 1
+            driver: Any = connection.connection.dbapi_connection
+            driver.commit()
+            raise ConnectionResetError("the answer to COMMIT was lost")
+
+
+@contextmanager
+def faults_of(engine: AsyncEngine) -> Iterator[Faults]:
+    """Give a hand on the statements of `engine`, which is let alone again at the end."""
+    faults = Faults()
+    listeners = (("before_cursor_execute", faults.on_execute), ("commit", faults.on_commit))
+    for name, listener in listeners:
+        event.listen(engine.sync_engine, name, listener)
+    try:
+        yield faults
+    finally:
+        faults.heal()
+        for name, listener in listeners:
+            event.remove(engine.sync_engine, name, listener)

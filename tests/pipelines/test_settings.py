@@ -1,0 +1,208 @@
+"""Tests of settings: the documented defaults, the bounds, and every contradiction with what it tells the host to change."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rowlock import SettingsError
+from rowlock.pipelines.settings import SETTING_NAMES, PipelineSettings, build_settings
+
+from ..host import VolumePipeline
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    """A host that sets nothing would get other times and sizes than it has read about."""
+    settings = VolumePipeline().settings
+    assert settings.workers_num == 10
+    assert (settings.queue_lower_limit_factor, settings.queue_upper_limit_factor) == (0.5, 2.0)
+    assert settings.min_processing_interval == timedelta(seconds=15)
+    assert settings.lock_timeout == timedelta(seconds=30)
+    assert settings.heartbeat_trigger == timedelta(seconds=15)
+    assert settings.fetch_delays_s == (0.5, 1, 2, 5)
+    assert settings.process_timeout == timedelta(hours=1)
+    assert (settings.retry_delay, settings.retry_delay_max) == (timedelta(seconds=1), timedelta(minutes=5))
+    assert settings.max_attempts == 20
+
+
+def test_the_pipeline_repeats_the_defaults_of_the_settings() -> None:
+    """A class attribute and the reference would name two defaults for one setting."""
+    assert VolumePipeline().settings == PipelineSettings()
+
+
+def test_derived_defaults_follow_what_they_are_derived_from() -> None:
+    """A host that doubles its leases would keep the margins of short ones."""
+    settings = PipelineSettings(lock_timeout=60, heartbeat_trigger=30)
+    assert settings.margin == timedelta(seconds=6)
+    assert settings.beat == timedelta(seconds=2)
+    assert settings.renewal_limit == timedelta(seconds=10)
+    assert settings.sweep_after == timedelta(seconds=600)
+
+
+def test_derived_defaults_can_be_set() -> None:
+    """A host could not lower them although it knows its clocks and its network."""
+    settings = PipelineSettings(lease_margin=1, heartbeat_interval=0.5, renew_timeout=2, abandoned_after=3600)
+    derived = (settings.margin, settings.beat, settings.renewal_limit, settings.sweep_after)
+    assert [time.total_seconds() for time in derived] == [1, 0.5, 2, 3600]
+
+
+def test_a_number_is_seconds() -> None:
+    """A host that writes 60 would get some other unit."""
+    settings = VolumePipeline(lock_timeout=60, fetch_delays=[0.25, timedelta(minutes=1)]).settings
+    assert settings.lock_timeout == timedelta(minutes=1)
+    assert settings.fetch_delays_s == (0.25, 60)
+
+
+class PatientVolumePipeline(VolumePipeline):
+    """Sets on the class what others hand over."""
+
+    workers_num = 3
+    lock_timeout = 40
+
+
+def test_class_attributes_set_settings() -> None:
+    """What a host writes on its class would be ignored."""
+    settings = PatientVolumePipeline().settings
+    assert (settings.workers_num, settings.lock_timeout) == (3, timedelta(seconds=40))
+
+
+def test_keywords_win_over_class_attributes() -> None:
+    """One instance, in a test or on a small machine, could not differ from its class."""
+    pipeline = PatientVolumePipeline(workers_num=4)
+    assert (pipeline.settings.workers_num, pipeline.settings.lock_timeout) == (4, timedelta(seconds=40))
+    assert pipeline.workers_num == 4
+    assert PatientVolumePipeline().settings.workers_num == 3
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    """A change would pass by all the checks."""
+    with pytest.raises(ValueError, match="frozen"):
+        VolumePipeline().settings.workers_num = 0
+
+
+def test_an_unknown_setting_is_told_with_those_that_exist() -> None:
+    """A typing error would leave the default in force, silently."""
+    with pytest.raises(SettingsError) as caught:
+        VolumePipeline(worker_num=3)
+    assert caught.value.settings == ("worker_num",)
+    assert all(name in str(caught.value) for name in ("VolumePipeline", "worker_num", *SETTING_NAMES))
+
+
+@pytest.mark.parametrize(
+    ("values", "names", "to_change"),
+    [
+        (
+            {"queue_lower_limit_factor": 3.0},
+            ("queue_lower_limit_factor", "queue_upper_limit_factor"),
+            "lower the first or raise the second",
+        ),
+        ({"heartbeat_trigger": 30}, ("heartbeat_trigger", "lock_timeout"), "half of lock_timeout is a good value"),
+        ({"heartbeat_trigger": 31}, ("heartbeat_trigger", "lock_timeout"), "must be less than lock_timeout"),
+        (
+            {"lease_margin": 8},
+            ("heartbeat_trigger", "lease_margin", "heartbeat_interval", "renew_timeout"),
+            "raise heartbeat_trigger or lower the others",
+        ),
+        (
+            {"heartbeat_interval": 3},
+            ("heartbeat_trigger", "lease_margin", "heartbeat_interval", "renew_timeout"),
+            "raise heartbeat_trigger or lower the others",
+        ),
+        (
+            {"renew_timeout": 9.7},
+            ("heartbeat_trigger", "lease_margin", "heartbeat_interval", "renew_timeout"),
+            "raise heartbeat_trigger or lower the others",
+        ),
+        ({"retry_delay": 301}, ("retry_delay", "retry_delay_max"), "is above retry_delay_max"),
+        ({"abandoned_after": 30}, ("abandoned_after", "lock_timeout"), "must be more than lock_timeout"),
+    ],
+)
+def test_contradictions(values: dict[str, Any], names: tuple[str, ...], to_change: str) -> None:
+    """Leases would be lost, or nothing fetched, on a machine under load, long after the start."""
+    with pytest.raises(SettingsError) as caught:
+        VolumePipeline(**values)
+    assert caught.value.settings == names
+    assert caught.value.pipeline == "VolumePipeline"
+    assert to_change in str(caught.value)
+    assert all(name in str(caught.value) for name in names)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"queue_lower_limit_factor": 2.0},
+        {"heartbeat_trigger": 29.9, "renew_timeout": 1, "heartbeat_interval": 1},
+        {"renew_timeout": 9.6},
+        {"retry_delay": 300},
+        {"abandoned_after": 30.1},
+        {"min_processing_interval": 0},
+        {"queue_lower_limit_factor": 0},
+    ],
+)
+def test_the_edge_of_what_is_allowed(values: dict[str, Any]) -> None:
+    """A rule would refuse what harms nobody."""
+    VolumePipeline(**values)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("workers_num", 0),
+        ("workers_num", 10_001),
+        ("workers_num", "many"),
+        ("queue_lower_limit_factor", -0.1),
+        ("queue_lower_limit_factor", float("nan")),
+        ("queue_upper_limit_factor", 0),
+        ("queue_upper_limit_factor", 1001),
+        ("queue_upper_limit_factor", float("nan")),
+        ("min_processing_interval", -1),
+        ("lock_timeout", 0),
+        ("lock_timeout", None),
+        ("lock_timeout", float("nan")),
+        ("lock_timeout", float("inf")),
+        ("lock_timeout", timedelta(days=367)),
+        ("heartbeat_trigger", 0),
+        ("fetch_delays", ()),
+        ("fetch_delays", (1, 0)),
+        ("fetch_delays", (1,) * 33),
+        ("fetch_delays", 5),
+        ("lease_margin", 0),
+        ("heartbeat_interval", 0),
+        ("renew_timeout", -1),
+        ("database_timeout", 0),
+        ("process_timeout", 0),
+        ("cancel_grace", 0),
+        ("retry_delay", 0),
+        ("retry_delay_max", 0),
+        ("max_attempts", 0),
+        ("max_attempts", 1_000_001),
+        ("abandoned_after", 0),
+    ],
+)
+def test_bounds(name: str, value: object) -> None:
+    """A value that no machine can keep would be found out by the machine."""
+    with pytest.raises(SettingsError) as caught:
+        VolumePipeline(**{name: value})
+    assert caught.value.settings == (name,)
+    assert name in str(caught.value)
+
+
+def test_all_bad_values_are_told_at_once() -> None:
+    """A host would mend one value only to hear of the next."""
+    with pytest.raises(SettingsError) as caught:
+        build_settings("VolumePipeline", {"workers_num": 0, "max_attempts": 0})
+    assert caught.value.settings == ("workers_num", "max_attempts")
+
+
+@pytest.mark.parametrize(
+    ("workers", "lower", "upper", "watermarks"),
+    [(10, 0.5, 2.0, (5, 20)), (1, 0.0, 0.1, (1, 1)), (3, 0.5, 0.5, (2, 2)), (1, 0.5, 2.0, (1, 2))],
+)
+def test_watermarks(workers: int, lower: float, upper: float, watermarks: tuple[int, int]) -> None:
+    """A queue would have no place at all, or a low watermark that it can never be below."""
+    settings = PipelineSettings(
+        workers_num=workers, queue_lower_limit_factor=lower, queue_upper_limit_factor=upper
+    )
+    assert (settings.queue_low_watermark, settings.queue_capacity) == watermarks
