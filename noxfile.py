@@ -56,7 +56,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def examples(session: nox.Session) -> None:
     """Every example and every code block of the README and the docs runs."""
-    install(session, "test")
+    install(session, "examples")
     session.run("pytest", "tests/shopwindow", *SPREAD, *session.posargs)
 
 

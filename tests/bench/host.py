@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -37,10 +38,10 @@ class NoOp(Pipeline[Job]):
 
     model = Job
 
-    def ready(self):  # noqa: ANN201, D102
+    def ready(self):  # noqa: ANN201
         return READY
 
-    async def process(self, item: PipelineItem[Job]) -> Apply:  # noqa: D102
+    async def process(self, item: PipelineItem[Job]) -> Apply:
         return Apply({"status": "settled"})
 
 
@@ -78,6 +79,13 @@ class Watch:
         self.applied = 0
         self.started: dict[object, float] = {}
         self._clock = clock
+        self._awaited: dict[object, asyncio.Event] = {}
+
+    async def wait_for_start(self, row_id: object) -> None:
+        """Wait until the row was started."""
+        if row_id not in self.started:
+            self._awaited[row_id] = asyncio.Event()
+            await self._awaited[row_id].wait()
 
     def __call__(self, event: Event) -> None:
         """Take note of `event`."""
@@ -86,3 +94,5 @@ class Watch:
                 self.applied += 1
             case ItemStarted():
                 self.started[event.row_id] = self._clock()
+                if event.row_id in self._awaited:
+                    self._awaited[event.row_id].set()

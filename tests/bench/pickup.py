@@ -1,7 +1,7 @@
 """How long a hinted row waits until `process` is called, idle and under a standing backlog.
 
-The backlog is work that was done before and is due again (reconciling); the hinted row is fresh, so it heads the order. It is topped up
-as it drains.
+The backlog is work that was done before and is due again (reconciling); the hinted row is fresh, so it heads the order. The
+backlog is topped up as it drains.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ async def pickup(host: Host, *, samples: int, backlog: int) -> dict[str, float]:
                 await host.add([job])
                 hinted = time.perf_counter()
                 pipeline_hinter.hint_fetch(Job)
-                while job.id not in watch.started:
-                    await asyncio.sleep(0.0005)
+                await watch.wait_for_start(job.id)
                 waits.append((watch.started[job.id] - hinted) * 1000)
                 await asyncio.sleep(0.01)
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,15 +21,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def demo(*argv: str) -> int | str | None:
-    """Run the demo and return its exit code, whoever gives it.
-
-    In a thread: it brings an event loop of its own, and the main thread's belongs to the plugin for async tests.
-    """
-    with ThreadPoolExecutor(1) as thread:
-        try:
-            return thread.submit(main, ["demo", *argv]).result()
-        except SystemExit as end:
-            return end.code
+    """Run the demo and return its exit code, whoever gives it."""
+    try:
+        return main(["demo", *argv])
+    except SystemExit as end:
+        return end.code
 
 
 @pytest.mark.parametrize(

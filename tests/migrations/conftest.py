@@ -93,7 +93,10 @@ async def picture(database: TemporaryDatabase) -> dict[str, Any]:
                 "foreign keys": inspector.get_foreign_keys(name),
                 "unique": inspector.get_unique_constraints(name),
                 "checks": inspector.get_check_constraints(name),
-                "indexes": inspector.get_indexes(name),
+                "indexes": [
+                    {**index, "dialect_options": {key: str(value) for key, value in index["dialect_options"].items()}}
+                    for index in inspector.get_indexes(name)
+                ],
             }
         seen.pop("alembic_version", None)
         if connection.dialect.name == "postgresql":

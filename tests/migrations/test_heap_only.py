@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 
 from hosting.tables import Volume
@@ -11,11 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock import Pipeline
 from rowlock.leases.renew import renew
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.testing import TemporaryDatabase, stepping
+from rowlock.testing import PostgresqlServer, TemporaryDatabase, databases, stepping
 
 from .conftest import Tree
 
-ROWS, LEASED, BEATS = 2000, 200, 30
+ROWS, LEASED, BEATS = 2000, 200, 20
 
 
 class VolumePipeline(Pipeline[Volume]):
@@ -31,11 +33,11 @@ class VolumePipeline(Pipeline[Volume]):
 
 async def heap_only_share(database: TemporaryDatabase) -> float:
     """Lease rows, renew them again and again, and return how many of the updates were heap-only."""
-    async with database.engine.begin() as connection:
-        await connection.exec_driver_sql(
-            f"INSERT INTO volumes (id, status, size_gb, disk_id) SELECT gen_random_uuid(),"
-            f" 'submitted', 1, repeat('x', 50) FROM generate_series(1, {ROWS})"
-        )
+    await run(
+        database,
+        "INSERT INTO volumes (id, status, size_gb, disk_id)"
+        f" SELECT gen_random_uuid(), 'submitted', 1, repeat('x', 50) FROM generate_series(1, {ROWS})",
+    )
     # One connection, so that what it did is counted when it says so.
     engine = database.create_engine(pool_size=1, max_overflow=0)
     factory: async_sessionmaker[AsyncSession] = async_sessionmaker(engine)
@@ -46,7 +48,7 @@ async def heap_only_share(database: TemporaryDatabase) -> float:
         before = await counted(factory)
         for _ in range(BEATS):
             async with engine.begin() as connection:
-                assert len(await renew(connection, leased, items, timedelta(seconds=30))) == LEASED
+                assert len(await renew(connection, leased, items, lock_timeout=timedelta(seconds=30))) == LEASED
         updates, heap_only = [now - then for now, then in zip(await counted(factory), before, strict=True)]
     assert updates == LEASED * BEATS
     return heap_only / updates
@@ -64,17 +66,20 @@ async def counted(factory: async_sessionmaker[AsyncSession]) -> tuple[int, int]:
         return updates, heap_only
 
 
-async def test_heartbeats_write_no_index(postgresql_database: TemporaryDatabase) -> None:
+async def test_heartbeats_write_no_index(postgresql_server: Callable[[], PostgresqlServer]) -> None:
     """A busy replica's heartbeats would bloat every index of the host's table, and multiply the write-ahead log."""
-    await Tree(postgresql_database).upgrade()
-    share = await heap_only_share(postgresql_database)
-    print("HOT", share)
-    assert share >= 0.95
+    # A server of its own: old row versions stay while a transaction runs anywhere on the server, and so do the pages they fill.
+    url = await asyncio.to_thread(postgresql_server().start)
+    async with databases.postgresql_database(url) as database:
+        await Tree(database).upgrade()
+        await run(database, "ALTER TABLE volumes SET (autovacuum_enabled = off)")
+        assert await heap_only_share(database) >= 0.95
+        # The measure would have noticed.
+        await run(database, "CREATE INDEX spoilt ON volumes (id) WHERE lock_expires_at IS NULL")
+        assert await heap_only_share(database) == 0
 
 
-async def test_an_index_on_a_lock_column_spoils_it(postgresql_database: TemporaryDatabase) -> None:
-    """The test above would pass whatever is indexed, and the refusal of lock columns would be for nothing."""
-    await Tree(postgresql_database).upgrade()
-    async with postgresql_database.engine.begin() as connection:
-        await connection.exec_driver_sql("CREATE INDEX spoilt ON volumes (id) WHERE lock_expires_at IS NULL")
-    assert await heap_only_share(postgresql_database) == 0
+async def run(database: TemporaryDatabase, statement: str) -> None:
+    """Run one statement in a transaction of its own."""
+    async with database.engine.begin() as connection:
+        await connection.exec_driver_sql(statement)

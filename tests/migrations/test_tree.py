@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from argparse import Namespace
 from collections.abc import Callable, Iterator
+from io import StringIO
 
 import pytest
-from pytest_alembic import Config
+from alembic.config import Config
+from alembic.util import CommandError
+from pytest_alembic import Config as RunnerConfig
 from pytest_alembic import tests as expected
 from pytest_alembic.runner import MigrationContext, runner
 
-from .conftest import Tree
+from alembic import command
+
+from .conftest import ROOT, Tree
 
 
 @pytest.fixture
 def alembic_runner(tree: Tree) -> Iterator[MigrationContext]:
     """The tree as pytest-alembic drives it; it connects by itself, to the URL that the tree was given."""
-    with runner(Config(alembic_config=tree.config)) as context:
+    with runner(RunnerConfig(alembic_config=tree.config)) as context:
         yield context
 
 
@@ -34,3 +40,35 @@ async def test_the_tree_holds_together(
 ) -> None:
     """A host that copies the tree would copy a fault: two heads, a way up or down that fails, or models that say otherwise."""
     await asyncio.to_thread(check, alembic_runner)
+
+
+@pytest.mark.parametrize("revisions", ["0001:head", "head:0001"])
+def test_sql_for_somebody_else_to_run(revisions: str) -> None:
+    """A host whose migrations are run by a database administrator would get none, or an index built inside a transaction."""
+    printed = StringIO()
+    config = Config(toml_file=ROOT / "pyproject.toml", output_buffer=printed)
+    config.cmd_opts = Namespace(x=["url=postgresql+asyncpg://nowhere/nothing"])
+    go = command.upgrade if revisions.endswith("head") else command.downgrade
+    go(config, revisions, sql=True)
+    statements = [line for line in printed.getvalue().splitlines() if line and not line.startswith("--")]
+    concurrently = [number for number, line in enumerate(statements) if "INDEX CONCURRENTLY" in line]
+    assert len([line for line in statements if line.startswith("ALTER TABLE")]) == 15
+    assert concurrently
+    for number in concurrently:
+        opened = [line for line in statements[:number] if line in ("BEGIN;", "COMMIT;")]
+        assert opened[-1] == "COMMIT;"
+
+
+def test_sqlite_wants_a_connection() -> None:
+    """A rebuild that was only printed would be one of a table that nobody has looked at."""
+    config = Config(toml_file=ROOT / "pyproject.toml", output_buffer=StringIO())
+    config.cmd_opts = Namespace(x=["url=sqlite+aiosqlite:///nothing.db"])
+    with pytest.raises(CommandError, match="live database connection"):
+        command.upgrade(config, "0001:0002", sql=True)
+
+
+def test_the_tree_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who forgets the URL would be shown a traceback."""
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    with pytest.raises(SystemExit, match="set DATABASE_URL"):
+        command.current(Config(toml_file=ROOT / "pyproject.toml"))

@@ -16,11 +16,11 @@ from sqlalchemy import Connection, event, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.util import await_only
 
-from rowlock import PipelineItem
+from rowlock import Outcome, PipelineItem
 from rowlock.clock import monotonic
-from rowlock.testing import TemporaryDatabase
+from rowlock.testing import Steps, TemporaryDatabase
 
-from ..host import Base
+from ..host import Base, VolumePipeline
 
 RowT = TypeVar("RowT")
 
@@ -72,7 +72,7 @@ def is_free(row: Any) -> bool:
 async def until(condition: Callable[[], object]) -> None:
     """Wait until `condition()` is true; for the virtual loop, where looking again costs nothing."""
     async with asyncio.timeout(VIRTUAL_WAIT_S_MAX):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - it looks at the database and at counters, which set no event
             await asyncio.sleep(LOOK_EVERY_S)
 
 
@@ -95,6 +95,24 @@ def ticket(place: float = 0.0, *, trusted_for_s: float = 27.0) -> PipelineItem[A
         trusted_until=monotonic() + trusted_for_s,
         session_factory=async_sessionmaker(),
     )
+
+
+def counted(steps: Steps[Any]) -> dict[str, int]:
+    """Return the counters of a stepped pipeline."""
+    return steps.run.statistics().counters
+
+
+async def hang(_item: Any = None) -> None:
+    """Never return, and obey a cancellation."""
+    await asyncio.Event().wait()
+
+
+class TidyPipeline(VolumePipeline):
+    """Cleans up in the loop: the virtual loop knows nothing of threads that `anyio` starts."""
+
+    async def on_stale(self, item: PipelineItem[Any], outcome: Outcome) -> None:  # type: ignore[override]
+        """Note what could not be applied."""
+        super().on_stale(item, outcome)
 
 
 def is_renewal(statement: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from sqlalchemy import event, select, text
@@ -40,10 +40,11 @@ def ear() -> Ear:
 
 
 @pytest.fixture
-async def session(database: TemporaryDatabase) -> AsyncSession:
-    """A session on a database with tables; the test ends it."""
-    await database.create_tables(Base.metadata)
-    return database.session_factory()
+async def session(sqlite_database: TemporaryDatabase) -> AsyncIterator[AsyncSession]:
+    """A session on a database with tables. Hints follow the session, whatever database it is on."""
+    await sqlite_database.create_tables(Base.metadata)
+    async with sqlite_database.session_factory() as session:
+        yield session
 
 
 # ---------------------------------------------------------------- whom a hint reaches
@@ -133,7 +134,6 @@ async def test_the_hint_comes_after_the_commit(session: AsyncSession, ear: Ear) 
     assert ear.heard == []
     await session.commit()
     assert ear.heard == ["Volume"]
-    await session.close()
 
 
 async def test_the_row_is_visible_to_others_when_the_hint_comes(database: TemporaryDatabase, ear: Ear) -> None:
@@ -161,7 +161,6 @@ async def test_each_model_is_hinted_once_per_commit(session: AsyncSession, ear: 
         ear.ask(session, Volume, "Run")
     await session.commit()
     assert ear.heard == ["Volume", "Run"]
-    await session.close()
 
 
 async def test_a_rolled_back_transaction_hints_nobody(session: AsyncSession, ear: Ear) -> None:
@@ -172,7 +171,6 @@ async def test_a_rolled_back_transaction_hints_nobody(session: AsyncSession, ear
     session.add(Volume())
     await session.commit()
     assert ear.heard == []
-    await session.close()
 
 
 async def test_a_failed_commit_hints_nobody(session: AsyncSession, ear: Ear) -> None:
@@ -187,7 +185,6 @@ async def test_a_failed_commit_hints_nobody(session: AsyncSession, ear: Ear) -> 
         await session.commit()
     await session.rollback()
     assert ear.heard == ["Run"]
-    await session.close()
 
 
 async def test_a_session_closed_without_a_commit_hints_nobody(session: AsyncSession, ear: Ear) -> None:
@@ -199,19 +196,6 @@ async def test_a_session_closed_without_a_commit_hints_nobody(session: AsyncSess
     session.add(Volume())
     await session.commit()
     assert ear.heard == []
-    await session.close()
-
-
-async def test_hints_of_a_session_closed_before_its_first_statement_are_forgotten(
-    session: AsyncSession, ear: Ear
-) -> None:
-    """A session that is used again would raise the hints of an earlier request."""
-    ear.ask(session, Volume)
-    await session.close()
-    session.add(Run())
-    await session.commit()
-    assert ear.heard == []
-    await session.close()
 
 
 async def test_a_session_may_be_used_again(session: AsyncSession, ear: Ear) -> None:
@@ -224,7 +208,6 @@ async def test_a_session_may_be_used_again(session: AsyncSession, ear: Ear) -> N
     session.add(Volume())
     await session.commit()
     assert ear.heard == ["Volume", "Run"]
-    await session.close()
 
 
 async def test_asked_before_the_transaction_begins(session: AsyncSession, ear: Ear) -> None:
@@ -233,7 +216,6 @@ async def test_asked_before_the_transaction_begins(session: AsyncSession, ear: E
     session.add(Volume())
     await session.commit()
     assert ear.heard == ["Volume"]
-    await session.close()
 
 
 # ---------------------------------------------------------------- savepoints
@@ -248,7 +230,6 @@ async def test_a_released_savepoint_hints_with_the_outermost_commit(session: Asy
     assert ear.heard == []
     await session.commit()
     assert ear.heard == ["Run"]
-    await session.close()
 
 
 async def test_a_rolled_back_savepoint_takes_its_hints_with_it(session: AsyncSession, ear: Ear) -> None:
@@ -260,7 +241,6 @@ async def test_a_rolled_back_savepoint_takes_its_hints_with_it(session: AsyncSes
     await savepoint.rollback()
     await session.commit()
     assert ear.heard == ["Volume"]
-    await session.close()
 
 
 async def test_a_savepoint_inside_a_rolled_back_one(session: AsyncSession, ear: Ear) -> None:
@@ -272,7 +252,6 @@ async def test_a_savepoint_inside_a_rolled_back_one(session: AsyncSession, ear: 
     await outer.rollback()
     await session.commit()
     assert ear.heard == []
-    await session.close()
 
 
 async def test_a_savepoint_inside_a_released_one(session: AsyncSession, ear: Ear) -> None:
@@ -285,7 +264,6 @@ async def test_a_savepoint_inside_a_released_one(session: AsyncSession, ear: Ear
     assert ear.heard == []
     await session.commit()
     assert ear.heard == ["Run"]
-    await session.close()
 
 
 async def test_a_released_savepoint_in_a_rolled_back_transaction(session: AsyncSession, ear: Ear) -> None:
@@ -297,7 +275,6 @@ async def test_a_released_savepoint_in_a_rolled_back_transaction(session: AsyncS
     session.add(Volume())
     await session.commit()
     assert ear.heard == []
-    await session.close()
 
 
 async def test_a_commit_with_an_open_savepoint(session: AsyncSession, ear: Ear) -> None:
@@ -307,30 +284,29 @@ async def test_a_commit_with_an_open_savepoint(session: AsyncSession, ear: Ear) 
     ear.ask(session, Run)
     await session.commit()
     assert ear.heard == ["Run"]
-    await session.close()
 
 
 # ---------------------------------------------------------------- other sessions
 
 
-async def test_a_plain_session(database: TemporaryDatabase, ear: Ear) -> None:
+async def test_a_plain_session(sqlite_database: TemporaryDatabase, ear: Ear) -> None:
     """A service that works in ``run_sync`` could not hint."""
-    await database.create_tables(Base.metadata)
+    await sqlite_database.create_tables(Base.metadata)
 
     def work(sync: Session) -> None:
         sync.add(Volume())
         hint_after_commit(sync, Volume, hinter=ear.hinter)
 
-    async with database.session_factory.begin() as session:
+    async with sqlite_database.session_factory.begin() as session:
         await session.run_sync(work)
         assert ear.heard == []
     assert ear.heard == ["Volume"]
 
 
-async def test_sessions_are_apart(database: TemporaryDatabase, ear: Ear) -> None:
+async def test_sessions_are_apart(sqlite_database: TemporaryDatabase, ear: Ear) -> None:
     """One request's commit would raise another one's hints."""
-    await database.create_tables(Base.metadata)
-    async with database.session_factory() as first, database.session_factory() as second:
+    await sqlite_database.create_tables(Base.metadata)
+    async with sqlite_database.session_factory() as first, sqlite_database.session_factory() as second:
         ear.ask(first, Volume)
         second.add(Run())
         await second.commit()
@@ -352,7 +328,6 @@ async def test_the_process_wide_hinter_is_the_default(session: AsyncSession) -> 
     finally:
         pipeline_hinter.detach("Volume", wake)
     assert heard == [1]
-    await session.close()
 
 
 async def test_two_hinters_are_not_one(session: AsyncSession, ear: Ear) -> None:
@@ -363,7 +338,6 @@ async def test_two_hinters_are_not_one(session: AsyncSession, ear: Ear) -> None:
     other.ask(session, Volume)
     await session.commit()
     assert (ear.heard, other.heard) == (["Volume"], ["Volume"])
-    await session.close()
 
 
 async def test_a_hosts_own_listeners_are_undisturbed(session: AsyncSession, ear: Ear) -> None:
@@ -374,4 +348,3 @@ async def test_a_hosts_own_listeners_are_undisturbed(session: AsyncSession, ear:
     await session.execute(text("SELECT 1"))
     await session.commit()
     assert (heard, ear.heard) == (["the host"], ["Volume"])
-    await session.close()

@@ -202,7 +202,5 @@ def test_all_bad_values_are_told_at_once() -> None:
 )
 def test_watermarks(workers: int, lower: float, upper: float, watermarks: tuple[int, int]) -> None:
     """A queue would have no place at all, or a low watermark that it can never be below."""
-    settings = PipelineSettings(
-        workers_num=workers, queue_lower_limit_factor=lower, queue_upper_limit_factor=upper
-    )
+    settings = PipelineSettings(workers_num=workers, queue_lower_limit_factor=lower, queue_upper_limit_factor=upper)
     assert (settings.queue_low_watermark, settings.queue_capacity) == watermarks

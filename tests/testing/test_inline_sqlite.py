@@ -221,7 +221,7 @@ async def test_a_cancelled_caller_does_not_stop_its_statement(tmp_path: Path) ->
 async def test_even_an_interrupt_reaches_the_caller_and_leaves_the_queue_running(tmp_path: Path) -> None:
     """What is no `Exception`, as the time limit of a test, comes to whoever waits; later statements are run."""
 
-    class Interrupt(BaseException):  # noqa: N818 - neither is KeyboardInterrupt
+    class Interrupt(BaseException):
         pass
 
     def interrupt() -> None:

@@ -93,7 +93,7 @@ async def replicas(database: TemporaryDatabase, *modes: str, count: int) -> Asyn
     started: list[Replica] = []
     try:
         for mode in modes:
-            started.append(await _start(database, mode, count))
+            started.append(await _start(database, mode, count))  # noqa: PERF401 - those started before a failure are ended
         for replica in started:
             await replica.wait_for("Ready")
         yield started

@@ -15,9 +15,7 @@ LETTERS = 200
 
 
 @pytest.mark.parametrize("lines_before_kill", [1, 37, 90])
-async def test_a_killed_replica_loses_and_doubles_nothing(
-    database: TemporaryDatabase, lines_before_kill: int
-) -> None:
+async def test_a_killed_replica_loses_and_doubles_nothing(database: TemporaryDatabase, lines_before_kill: int) -> None:
     """kill -9 in the middle would lose the rows that were in hand, or have them settled twice."""
     await make_tables(database)
     async with replicas(database, "steady", "steady", "steady", count=LETTERS) as (victim, *others):
@@ -62,4 +60,3 @@ async def test_a_thawed_replica_applies_nothing(database: TemporaryDatabase) -> 
         assert "ItemApplied" not in {line["event"] for line in frozen.told}
     assert await history(database) == [(1, heir.pid)]
     assert await locked(database) == 0
-

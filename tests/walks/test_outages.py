@@ -114,7 +114,7 @@ async def _add_volume(engine: AsyncEngine) -> None:
             async with async_sessionmaker(engine).begin() as session:
                 session.add(Volume())
             return
-        except Exception:  # noqa: BLE001, S112 - any error of a dead connection
+        except Exception:  # noqa: BLE001 - any error of a dead connection
             continue
 
 

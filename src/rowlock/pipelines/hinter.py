@@ -81,6 +81,7 @@ def hint_after_commit(
 
     If that transaction, or the savepoint in which this was called, is rolled back, no hint is raised. Each model is hinted once
     per commit, however often it was asked for. The session may be used again: its next transaction starts without hints.
+    Asked for while the session has no transaction, it is about the next one.
     """
     sync_session = session.sync_session if isinstance(session, AsyncSession) else session
     innermost = sync_session.get_nested_transaction() or sync_session.get_transaction()

@@ -124,25 +124,26 @@ class Writer(Generic[ModelT]):
 
     async def _write_alone(self, submission: _Submission[ModelT]) -> Written:
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
+            leased, item = self.context.leased, submission.item
             now = await database_time(connection)
-            written = await self._write_one(connection, submission, now)
-            if submission.also is not None and written is Written.APPLIED:
+            written = Written.STALE
+            if item.is_trusted():
+                written = await apply(connection, leased, item, write=self._plan(submission, now))
+            if written is Written.STALE:
+                return await self._settle(connection, submission)
+            if written is Written.APPLIED and submission.also is not None:
                 await submission.also(session, now)
+            _stamp(submission, written, now)
             return written
 
         return await self.context.transact(work, purpose="write an outcome")
 
-    async def _write_one(self, connection: AsyncConnection, submission: _Submission[ModelT], now: datetime) -> Written:
-        leased, item = self.context.leased, submission.item
-        written = Written.STALE
-        if item.is_trusted():
-            written = await apply(connection, leased, item, write=self._plan(submission, now))
-        if written is Written.STALE and submission.stamps:
-            # An earlier try may have been committed after all; then its stamp is in the row.
-            stamps = frozenset(submission.stamps)
-            return Written.APPLIED if await was_processed_at(connection, leased, item, times=stamps) else written
-        _stamp(submission, written, now)
-        return written
+    async def _settle(self, connection: AsyncConnection, submission: _Submission[ModelT]) -> Written:
+        """Say whether an earlier try, whose end is unknown, was committed after all: then its stamp is in the row."""
+        stamps = frozenset(submission.stamps)
+        if stamps and await was_processed_at(connection, self.context.leased, submission.item, times=stamps):
+            return Written.APPLIED
+        return Written.STALE
 
     def _plan(self, submission: _Submission[ModelT], now: datetime) -> RowWrite:
         context = self.context

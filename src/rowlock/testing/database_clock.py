@@ -173,7 +173,7 @@ def _set_postgresql(dsn: str, now: datetime) -> None:
     def work() -> None:
         try:
             asyncio.run(_execute(dsn, f"SELECT setval('test_clock.microseconds', {microseconds})"))
-        except BaseException as error:  # handed to the caller's thread
+        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
             errors.append(error)
 
     thread = threading.Thread(target=work, name="rowlock-test-clock")

@@ -1,0 +1,83 @@
+"""Steps that the tests of this room share: make rows, claim them, look at them, run one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock.leases.claim import claim
+from rowlock.leases.dialects.claims import ClaimOrder
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.transaction import in_transaction
+from rowlock.rows.eligibility import eligible, oldest_first
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.testing import TemporaryDatabase
+
+from ..host import Base, Run, Volume
+
+T = TypeVar("T")
+
+VOLUMES = LeasedTable.of(Volume)
+RUNS = LeasedTable.of(Run)
+LOCK_TIMEOUT = timedelta(seconds=30)
+MARGIN = timedelta(seconds=3)
+INTERVAL = timedelta(seconds=15)
+TIMEOUT = timedelta(seconds=10)
+
+
+async def add(database: TemporaryDatabase, *rows: Any) -> None:
+    """Make the tables and insert `rows`."""
+    await database.create_tables(Base.metadata)
+    async with database.session_factory.begin() as session:
+        session.add_all(rows)
+
+
+def order_for(leased: LeasedTable[Any], owner: str = "Me", limit: int = 10) -> ClaimOrder:
+    """Return the order of a pipeline named `owner`, for which rows in their first status are ready."""
+    ready = leased.attribute("status").in_(["submitted", "queued"])
+    return ClaimOrder(
+        leased,
+        eligible=eligible(leased, ready=ready, owner=owner, min_processing_interval=INTERVAL),
+        oldest_first=oldest_first(leased),
+        owner=owner,
+        lock_timeout=LOCK_TIMEOUT,
+        limit=limit,
+    )
+
+
+async def claimed(
+    database: TemporaryDatabase, leased: LeasedTable[Any] = VOLUMES, *, owner: str = "Me", limit: int = 10
+) -> list[PipelineItem[Any]]:
+    """Claim rows as the pipeline named `owner`."""
+    order = order_for(leased, owner, limit)
+    return await claim(database.session_factory, order, lease_margin=MARGIN, timeout=TIMEOUT)
+
+
+async def transact(
+    database: TemporaryDatabase,
+    work: Callable[[AsyncConnection], Awaitable[T]],
+    leased: LeasedTable[Any] = VOLUMES,
+) -> T:
+    """Run `work` in one transaction of the library."""
+
+    async def with_connection(session: AsyncSession, connection: AsyncConnection) -> T:
+        return await work(connection)
+
+    return await in_transaction(database.session_factory, leased, with_connection, purpose="test", timeout=TIMEOUT)
+
+
+async def row_of(database: TemporaryDatabase, leased: LeasedTable[Any], key: object) -> Any:
+    """Read a row anew."""
+    async with database.session_factory() as session:
+        return (await session.scalars(select(leased.model).where(leased.key == key))).one()
+
+
+async def change(database: TemporaryDatabase, leased: LeasedTable[Any], key: object, **values: object) -> None:
+    """Write to a row behind the library's back, as a service or another replica would."""
+    named = {leased.column(name): value for name, value in values.items()}
+    async with database.session_factory.begin() as session:
+        await session.execute(update(leased.table).where(leased.key == key).values(named))

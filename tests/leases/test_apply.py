@@ -1,0 +1,208 @@
+"""Applying: under the guard, all or nothing, and nothing else."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+
+from rowlock.leases.apply import (
+    RowWrite,
+    Written,
+    apply,
+    apply_locked,
+    database_time,
+    lock_for_apply,
+    was_processed_at,
+)
+from rowlock.rows.lease_values import due_values, processed_values, unlocked_values
+from rowlock.testing import TemporaryDatabase
+
+from ..host import Run, Volume
+from .ground import RUNS, VOLUMES, add, change, claimed, row_of, transact
+
+STATUS, DISK = VOLUMES.column("status"), VOLUMES.column("disk_id")
+UNLOCKED = unlocked_values(VOLUMES)
+
+
+async def test_values_and_unlocking_are_one_write(database: TemporaryDatabase) -> None:
+    """A row would be seen with its result and its lock, or with neither."""
+    await add(database, Volume())
+    (item,) = await claimed(database)
+    write = RowWrite({STATUS: "active", **UNLOCKED})
+    assert await transact(database, lambda c: apply(c, VOLUMES, item, write=write)) is Written.APPLIED
+    row = await row_of(database, VOLUMES, item.id)
+    assert (row.status, row.lock_token, row.lock_owner, row.lock_expires_at) == ("active", None, None, None)
+
+
+async def test_under_another_token_nothing_is_written(database: TemporaryDatabase) -> None:
+    """A late result would overwrite what the new holder does, and unlock its row."""
+    await add(database, Volume())
+    (item,) = await claimed(database)
+    token = uuid.uuid4()
+    await change(database, VOLUMES, item.id, lock_token=token)
+    write = RowWrite({STATUS: "active", **UNLOCKED})
+    assert await transact(database, lambda c: apply(c, VOLUMES, item, write=write)) is Written.STALE
+    row = await row_of(database, VOLUMES, item.id)
+    assert (row.status, row.lock_token, row.lock_owner) == ("submitted", token, "Me")
+
+
+async def test_under_another_key_nothing_is_written(database: TemporaryDatabase) -> None:
+    """With a duplicated token, a result would be written to every row that carries it."""
+    await add(database, Volume(), Volume())
+    one, other = await claimed(database)
+    await change(database, VOLUMES, other.id, lock_token=one.lock_token)
+    write = RowWrite({STATUS: "active"})
+    assert await transact(database, lambda c: apply(c, VOLUMES, one, write=write)) is Written.APPLIED
+    assert (await row_of(database, VOLUMES, other.id)).status == "submitted"
+
+
+async def test_only_the_named_columns_change(database: TemporaryDatabase) -> None:
+    """What a service wrote while the row was worked on would be lost."""
+    await add(database, Volume(size_gb=1))
+    (item,) = await claimed(database)
+    await change(database, VOLUMES, item.id, size_gb=9)
+    await transact(database, lambda c: apply(c, VOLUMES, item, write=RowWrite({STATUS: "active"})))
+    assert (await row_of(database, VOLUMES, item.id)).size_gb == 9
+
+
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "written"),
+    [
+        (None, None, Written.APPLIED),
+        ("a", "a", Written.APPLIED),
+        (None, "b", Written.CHANGED),
+        ("a", None, Written.CHANGED),
+        ("a", "b", Written.CHANGED),
+    ],
+)
+async def test_a_value_that_changed_meanwhile_stops_the_write(
+    database: TemporaryDatabase, before: str | None, meanwhile: str | None, written: Written
+) -> None:
+    """A stop that a service asked for would be overwritten by a result computed before it."""
+    await add(database, Volume(disk_id=before))
+    (item,) = await claimed(database)
+    await change(database, VOLUMES, item.id, disk_id=meanwhile)
+    write = RowWrite({STATUS: "active", **UNLOCKED}, unless_changed={DISK: before}, when_changed=UNLOCKED)
+    assert await transact(database, lambda c: apply(c, VOLUMES, item, write=write)) is written
+    row = await row_of(database, VOLUMES, item.id)
+    assert row.status == ("active" if written is Written.APPLIED else "submitted")
+    assert (row.disk_id, row.lock_token) == (meanwhile, None)
+
+
+async def test_the_processing_time_never_goes_back(database_with_clock: TemporaryDatabase) -> None:
+    """A clock that was set back would put the row in front of others that wait for longer."""
+    database = database_with_clock
+    assert database.clock is not None
+    later = database.clock.now
+    await add(database, Volume(last_processed_at=later))
+    database.clock.advance(60)
+    (item,) = await claimed(database)
+    database.clock.set(later - timedelta(hours=1))
+
+    async def work(connection):  # noqa: ANN001, ANN202
+        now = await database_time(connection)
+        return await apply(connection, VOLUMES, item, write=RowWrite(processed_values(VOLUMES, now)))
+
+    assert await transact(database, work) is Written.APPLIED
+    assert (await row_of(database, VOLUMES, item.id)).last_processed_at == later
+
+
+async def test_a_due_time_that_a_service_set_stands(database_with_clock: TemporaryDatabase) -> None:
+    """A request that came while an attempt ran would wait for the minimum interval."""
+    database = database_with_clock
+    assert database.clock is not None
+    now = database.clock.now
+    await add(database, Run(id=1, due_at=now), Run(id=2, due_at=now))
+    items = {item.id: item for item in await claimed(database, RUNS)}
+    requested = now + timedelta(seconds=1)
+    await change(database, RUNS, 1, due_at=requested)
+    later = now + timedelta(seconds=15)
+    for item in items.values():
+        write = RowWrite(due_values(RUNS, later, as_read=now))
+        assert await transact(database, lambda c, i=item, w=write: apply(c, RUNS, i, write=w), RUNS) is Written.APPLIED
+    assert (await row_of(database, RUNS, 1)).due_at == requested
+    assert (await row_of(database, RUNS, 2)).due_at == later
+
+
+async def test_a_batch_writes_each_row_its_own(database: TemporaryDatabase) -> None:
+    """Rows that share a round trip would share their values, or one shape would be written for another."""
+    await add(database, *(Volume(size_gb=size) for size in range(6)))
+    items = await claimed(database)
+    writes = [
+        (item, RowWrite({STATUS: f"s{n}", **UNLOCKED}) if n % 2 else RowWrite({DISK: f"d{n}", **UNLOCKED}))
+        for n, item in enumerate(items)
+    ]
+
+    async def work(connection):  # noqa: ANN001, ANN202
+        _, locked = await lock_for_apply(connection, VOLUMES, items)
+        assert locked == {item.lock_token for item in items}
+        return await apply_locked(connection, VOLUMES, writes)
+
+    assert await transact(database, work) == [Written.APPLIED] * 6
+    for n, item in enumerate(items):
+        row = await row_of(database, VOLUMES, item.id)
+        assert (row.status, row.disk_id) == ((f"s{n}", None) if n % 2 else ("submitted", f"d{n}"))
+        assert row.lock_token is None
+
+
+async def test_a_batch_keeps_each_rows_own_condition(database: TemporaryDatabase) -> None:
+    """One row that a service changed would stop its batch, or be overwritten with it."""
+    await add(database, Volume(disk_id="a"), Volume(disk_id="a"))
+    items = await claimed(database)
+    await change(database, VOLUMES, items[0].id, disk_id="b")
+    write = RowWrite({STATUS: "active", **UNLOCKED}, unless_changed={DISK: "a"}, when_changed=UNLOCKED)
+
+    async def work(connection):  # noqa: ANN001, ANN202
+        await lock_for_apply(connection, VOLUMES, items)
+        return await apply_locked(connection, VOLUMES, [(item, write) for item in items])
+
+    assert await transact(database, work) == [Written.CHANGED, Written.APPLIED]
+    assert [(await row_of(database, VOLUMES, item.id)).status for item in items] == ["submitted", "active"]
+
+
+async def test_a_stale_row_is_left_out_of_a_batch(database: TemporaryDatabase) -> None:
+    """Within a batch, the guard would be weaker than alone."""
+    await add(database, Volume(), Volume())
+    stale, mine = await claimed(database)
+    await change(database, VOLUMES, stale.id, lock_token=uuid.uuid4())
+    _, locked = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [stale, mine]))
+    assert locked == {mine.lock_token}
+    assert (await transact(database, lambda c: lock_for_apply(c, VOLUMES, [stale])))[0] is None
+
+
+async def test_a_batch_writes_nothing_to_a_row_that_was_not_locked(database: TemporaryDatabase) -> None:
+    """The statement of a batch would do without the guard, and one slip in its planning would overwrite a row."""
+    await add(database, Volume())
+    (item,) = await claimed(database)
+    await change(database, VOLUMES, item.id, lock_token=uuid.uuid4())
+    await transact(database, lambda c: apply_locked(c, VOLUMES, [(item, RowWrite({STATUS: "active"}))]))
+    assert (await row_of(database, VOLUMES, item.id)).status == "submitted"
+
+
+async def test_a_batch_does_not_wait_for_a_locked_row(postgresql_database: TemporaryDatabase) -> None:
+    """One row in somebody's long transaction would hold up the outcomes of all others."""
+    database = postgresql_database
+    await add(database, Volume(), Volume())
+    busy, free = await claimed(database)
+    async with database.session_factory.begin() as session:
+        await session.execute(select(Volume).where(Volume.id == busy.id).with_for_update(key_share=True))
+        _, locked = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [busy, free]))
+        assert locked == {free.lock_token}
+
+
+async def test_the_row_knows_which_transaction_processed_it(database_with_clock: TemporaryDatabase) -> None:
+    """After a COMMIT whose answer was lost, nobody could tell whether it happened."""
+    database = database_with_clock
+    assert database.clock is not None
+    now = database.clock.now
+    await add(database, Volume())
+    (item,) = await claimed(database)
+    await transact(
+        database, lambda c: apply(c, VOLUMES, item, write=RowWrite({**UNLOCKED, **processed_values(VOLUMES, now)}))
+    )
+    other = frozenset({now + timedelta(seconds=1)})
+    assert await transact(database, lambda c: was_processed_at(c, VOLUMES, item, times=other | {now}))
+    assert not await transact(database, lambda c: was_processed_at(c, VOLUMES, item, times=other))

@@ -1,0 +1,192 @@
+"""The claim: who gets a row, for how long, and who does not."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+
+from rowlock import get_locker
+from rowlock.leases import claim as claim_module
+from rowlock.testing import TemporaryDatabase
+
+from ..host import Run, Volume
+from .ground import INTERVAL, LOCK_TIMEOUT, MARGIN, RUNS, VOLUMES, add, change, claimed, row_of
+
+
+async def test_no_more_than_the_limit_is_leased(database: TemporaryDatabase) -> None:
+    """Rows would be leased for which there is no place in the queue."""
+    await add(database, *(Volume() for _ in range(7)))
+    assert len(await claimed(database, limit=3)) == 3
+    async with database.session_factory() as session:
+        tokens = (await session.scalars(select(Volume.lock_token))).all()
+    assert sum(token is not None for token in tokens) == 3
+
+
+async def test_claimers_at_once_never_share_a_row(database: TemporaryDatabase) -> None:
+    """Two replicas would work on one row."""
+    await add(database, *(Volume() for _ in range(40)))
+    batches = await asyncio.gather(*(claimed(database, limit=10) for _ in range(6)))
+    items = [item for batch in batches for item in batch]
+    assert len(items) == len({item.id for item in items}) == 40
+    assert len({item.lock_token for item in items}) == 40
+
+
+async def test_the_lease_ends_by_the_clock_of_the_database(database_with_clock: TemporaryDatabase) -> None:
+    """A replica whose own clock is wrong would hold rows for too long, or lose them at once."""
+    database = database_with_clock
+    await add(database, Volume())
+    (item,) = await claimed(database)
+    assert database.clock is not None
+    assert item.lock_expires_at == database.clock.now + LOCK_TIMEOUT
+    row = await row_of(database, VOLUMES, item.id)
+    assert (row.lock_token, row.lock_owner, row.lock_expires_at) == (item.lock_token, "Me", item.lock_expires_at)
+
+
+@pytest.mark.parametrize("passed", [timedelta(0), LOCK_TIMEOUT - timedelta(milliseconds=1)])
+async def test_a_live_lease_is_never_stolen(database_with_clock: TemporaryDatabase, passed: timedelta) -> None:
+    """A row would be taken from a holder that still works on it."""
+    database = database_with_clock
+    await add(database, Volume())
+    await claimed(database)
+    assert database.clock is not None
+    database.clock.advance(passed)
+    assert await claimed(database) == []
+
+
+async def test_an_expired_lease_is_taken_over(database_with_clock: TemporaryDatabase) -> None:
+    """The rows of a dead replica would never be worked on again, or its heir would not know of its side effects."""
+    database = database_with_clock
+    await add(database, Volume())
+    (first,) = await claimed(database)
+    assert not first.prev_lock_expired
+    assert database.clock is not None
+    database.clock.advance(LOCK_TIMEOUT)
+    (second,) = await claimed(database)
+    assert second.prev_lock_expired
+    assert second.lock_token != first.lock_token
+
+
+async def test_the_owner_is_respected_after_the_lease_has_ended(database_with_clock: TemporaryDatabase) -> None:
+    """Another pipeline would take a row whose own pipeline is to recover it."""
+    database = database_with_clock
+    await add(database, Volume())
+    await claimed(database, owner="Me")
+    assert database.clock is not None
+    database.clock.advance(LOCK_TIMEOUT)
+    assert await claimed(database, owner="Somebody") == []
+    assert len(await claimed(database, owner="Me")) == 1
+
+
+async def test_a_row_processed_just_now_waits_for_its_interval(database_with_clock: TemporaryDatabase) -> None:
+    """A row that stays ready would be processed without a rest."""
+    database = database_with_clock
+    assert database.clock is not None
+    await add(database, Volume(last_processed_at=database.clock.now))
+    database.clock.advance(INTERVAL - timedelta(milliseconds=1))
+    assert await claimed(database) == []
+    database.clock.advance(timedelta(milliseconds=1))
+    assert len(await claimed(database)) == 1
+
+
+async def test_the_oldest_come_first_and_the_never_processed_before_them(database: TemporaryDatabase) -> None:
+    """A row that waits would be overtaken for ever."""
+    long_ago = (await _now(database)) - timedelta(days=2)
+    rows = [
+        Volume(last_processed_at=long_ago + timedelta(days=1)),
+        Volume(last_processed_at=long_ago),
+        Volume(last_processed_at=None),
+    ]
+    await add(database, *rows)
+    newer, older, never = rows
+    items = await claimed(database)
+    assert [item.id for item in items] == [never.id, older.id, newer.id]
+    assert [item.place for item in items] == sorted(item.place for item in items)
+
+
+async def test_a_schedule_is_kept(database_with_clock: TemporaryDatabase) -> None:
+    """A row would be worked on before it is due, or while it is parked."""
+    database = database_with_clock
+    assert database.clock is not None
+    now = database.clock.now
+    await add(
+        database,
+        Run(id=1, due_at=now - timedelta(seconds=1)),
+        Run(id=2, due_at=now - timedelta(seconds=2)),
+        Run(id=3, due_at=now + timedelta(seconds=1)),
+        Run(id=4, due_at=now, parked_at=now),
+    )
+    assert [item.id for item in await claimed(database, RUNS)] == [2, 1]
+    database.clock.advance(1)
+    assert [item.id for item in await claimed(database, RUNS)] == [3]
+
+
+async def test_a_dead_holder_has_cost_an_attempt(database_with_clock: TemporaryDatabase) -> None:
+    """A row that kills its process would be tried for ever, since nobody is left to count."""
+    database = database_with_clock
+    assert database.clock is not None
+    await add(database, Run(id=1, due_at=database.clock.now))
+    (first,) = await claimed(database, RUNS)
+    database.clock.advance(LOCK_TIMEOUT)
+    (second,) = await claimed(database, RUNS)
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert (await row_of(database, RUNS, 1)).attempts == 1
+
+
+async def test_a_claim_is_no_change_of_content(database_with_clock: TemporaryDatabase) -> None:
+    """A column that stamps itself on every update would say that somebody changed the row."""
+    database = database_with_clock
+    assert database.clock is not None
+    await add(database, Run(id=1, due_at=database.clock.now))
+    before = (await row_of(database, RUNS, 1)).updated_at
+    database.clock.advance(5)
+    assert await claimed(database, RUNS)
+    assert (await row_of(database, RUNS, 1)).updated_at == before
+
+
+async def test_rows_locked_by_a_transaction_are_skipped(postgresql_database: TemporaryDatabase) -> None:
+    """One long transaction of a service would hold up the claims of all other rows."""
+    database = postgresql_database
+    busy, free = Volume(), Volume()
+    await add(database, busy, free)
+    async with database.session_factory.begin() as session:
+        await session.execute(select(Volume).where(Volume.id == busy.id).with_for_update(key_share=True))
+        assert [item.id for item in await claimed(database)] == [free.id]
+
+
+async def test_keys_in_the_lockset_are_skipped(sqlite_database: TemporaryDatabase) -> None:
+    """A row that a service of this process holds would be worked on at the same time."""
+    database = sqlite_database
+    busy, free = Volume(), Volume()
+    await add(database, busy, free)
+    async with get_locker("sqlite").lock_ctx("volumes", [busy.id]):
+        assert [item.id for item in await claimed(database)] == [free.id]
+    assert [item.id for item in await claimed(database)] == [busy.id]
+
+
+async def test_trust_is_counted_from_before_the_claim_was_sent(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow answer would stretch the holder's trust beyond the lease."""
+    await add(database, Volume())
+    asked = iter([100.0, 200.0])
+    monkeypatch.setattr(claim_module, "monotonic", lambda: next(asked))
+    (item,) = await claimed(database)
+    assert item.trusted_until == 100.0 + (LOCK_TIMEOUT - MARGIN).total_seconds()
+
+
+async def test_a_token_taken_back_by_hand_frees_the_row(database: TemporaryDatabase) -> None:
+    """An administrator who clears the lock columns would not free the row."""
+    await add(database, Volume())
+    (item,) = await claimed(database)
+    await change(database, VOLUMES, item.id, lock_token=None, lock_owner=None, lock_expires_at=None)
+    assert [again.id for again in await claimed(database)] == [item.id]
+
+
+async def _now(database: TemporaryDatabase):  # noqa: ANN202
+    from rowlock import database_now
+
+    async with database.engine.connect() as connection:
+        return await connection.scalar(select(database_now()))

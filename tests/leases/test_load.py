@@ -1,0 +1,81 @@
+"""Loading: the row as it is when work begins, and only for its holder."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from sqlalchemy import delete, inspect
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import load_only, selectinload
+
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.load import load_rows
+from rowlock.leases.transaction import in_transaction
+from rowlock.testing import TemporaryDatabase
+
+from ..host import Attachment, Run, Volume
+from .ground import RUNS, TIMEOUT, VOLUMES, add, change, claimed
+
+
+async def _load(
+    database: TemporaryDatabase, items: list[PipelineItem[Any]], *options: Any, leased: Any = VOLUMES
+) -> Any:
+    async def work(session: AsyncSession, connection: AsyncConnection) -> list[Any]:
+        return await load_rows(session, leased, items, options=options)
+
+    return await in_transaction(database.session_factory, leased, work, purpose="test", timeout=TIMEOUT, writes=False)
+
+
+async def test_rows_come_in_the_order_of_their_items(database: TemporaryDatabase) -> None:
+    """A worker would be given somebody else's row."""
+    await add(database, *(Volume(size_gb=size) for size in range(5)))
+    items = list(reversed(await claimed(database)))
+    assert [row.id for row in await _load(database, items)] == [item.id for item in items]
+
+
+async def test_a_row_under_another_token_is_not_handed_out(database: TemporaryDatabase) -> None:
+    """Work would begin on a row that somebody else holds."""
+    await add(database, Volume(), Volume())
+    taken, mine = await claimed(database)
+    await change(database, VOLUMES, taken.id, lock_token=uuid.uuid4())
+    rows = await _load(database, [taken, mine])
+    assert rows[0] is None
+    assert rows[1].id == mine.id
+
+
+async def test_a_deleted_row_is_none(database: TemporaryDatabase) -> None:
+    """A worker would fail on a row that is no longer there."""
+    await add(database, Volume())
+    (item,) = await claimed(database)
+    async with database.session_factory.begin() as session:
+        await session.execute(delete(Volume))
+    assert await _load(database, [item]) == [None]
+
+
+async def test_the_row_is_what_it_is_now(database: TemporaryDatabase) -> None:
+    """An outcome would be computed from what the row was when it was claimed."""
+    await add(database, Volume(size_gb=1))
+    (item,) = await claimed(database)
+    await change(database, VOLUMES, item.id, size_gb=7)
+    (row,) = await _load(database, [item])
+    assert row.size_gb == 7
+    assert inspect(row).detached
+
+
+async def test_related_rows_come_with_options(database: TemporaryDatabase) -> None:
+    """A process that needs children would have to open a session for them."""
+    await add(database, Volume(attachments=[Attachment(name="a"), Attachment(name="b")]))
+    (item,) = await claimed(database)
+    (row,) = await _load(database, [item], selectinload(Volume.attachments))
+    assert [attachment.name for attachment in row.attachments] == ["a", "b"]
+
+
+async def test_what_the_outcome_is_planned_from_is_always_loaded(database: TemporaryDatabase) -> None:
+    """A host's load_only would make every outcome fail."""
+    await add(database, Run(id=1))
+    (item,) = await claimed(database, RUNS)
+    (row,) = await _load(database, [item], load_only(Run.status), leased=RUNS)
+    assert row.lock_token == item.lock_token
+    assert RUNS.value_as_read(row, RUNS.column("due_at")) is not None
+    assert RUNS.value_as_read(row, RUNS.column("deadline_at")) is None

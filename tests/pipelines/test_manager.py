@@ -1,0 +1,291 @@
+"""The life of a manager: every call in every order, and what is left when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+
+from rowlock import (
+    Apply,
+    ConfigurationError,
+    PipelineError,
+    PipelineManager,
+    UnsupportedDialectError,
+    events,
+    pipeline_hinter,
+)
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
+
+from ..host import Base, Run, RunPipeline, Volume, VolumePipeline, heard_events
+from .scenes import add, is_free, read_all, replica, turns, until
+
+
+async def test_saying_it_twice_does_no_harm(database: TemporaryDatabase) -> None:
+    """A host whose start-up or shutdown runs twice would fail, or have two of everything."""
+    await add(database, Volume())
+    manager = PipelineManager(database.session_factory, [VolumePipeline()])
+    manager.shutdown()
+    with heard_events() as heard:
+        manager.start()
+        manager.start()
+        await heard.wait_for(events.ItemApplied)
+    manager.shutdown()
+    manager.shutdown()
+    await manager.drain()
+    await manager.drain()
+    assert manager.statistics()["VolumePipeline"].counters["applied"] == 1
+    assert manager.health().pipelines[0].state == "stopped"
+
+
+async def test_a_manager_that_was_never_started_can_be_drained(sqlite_database: TemporaryDatabase) -> None:
+    """A host whose start-up failed would hang in its shutdown."""
+    manager = PipelineManager(sqlite_database.session_factory, [VolumePipeline()])
+    await manager.drain()
+    manager.shutdown()
+
+
+async def test_after_a_shutdown_there_is_no_start(sqlite_database: TemporaryDatabase) -> None:
+    """A host would believe that its pipelines run again."""
+    await sqlite_database.create_tables(Base.metadata)
+    manager = PipelineManager(sqlite_database.session_factory, [VolumePipeline()])
+    async with manager:
+        pass
+    with pytest.raises(PipelineError, match="build a new one"):
+        manager.start()
+    with pytest.raises(PipelineError, match="build a new one"):
+        manager.register(RunPipeline())
+
+
+def test_a_start_needs_the_event_loop(tmp_path: Any) -> None:
+    """The error would come from the depths of asyncio and say nothing of what to change."""
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/x.db")
+    manager = PipelineManager(async_sessionmaker(engine), [VolumePipeline()])
+    with pytest.raises(PipelineError, match="event loop"):
+        manager.start()
+
+
+def test_two_pipelines_of_one_name_are_refused(tmp_path: Any) -> None:
+    """Two pipelines would take each other's rows for their own."""
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/x.db")
+    with pytest.raises(ConfigurationError, match="rename"):
+        PipelineManager(async_sessionmaker(engine), [VolumePipeline(), VolumePipeline()])
+
+
+@pytest.mark.parametrize("wrong", [None, "sqlite://", VolumePipeline, lambda: None])
+def test_what_is_no_session_factory_is_refused(wrong: Any) -> None:
+    """The mistake would show at the first fetch, in a log."""
+    with pytest.raises((ConfigurationError, TypeError)):
+        PipelineManager(wrong, [VolumePipeline()])
+
+
+def test_a_class_instead_of_an_instance_is_refused(tmp_path: Any) -> None:
+    """A forgotten pair of brackets would show as an attribute error."""
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/x.db")
+    with pytest.raises(ConfigurationError, match="instance"):
+        PipelineManager(async_sessionmaker(engine), [VolumePipeline])  # type: ignore[list-item]
+
+
+def test_a_factory_without_an_engine_is_refused() -> None:
+    """The mistake would show at the first fetch, in a log."""
+    with pytest.raises(ConfigurationError, match="bound to no engine"):
+        PipelineManager(async_sessionmaker(), [VolumePipeline()])
+
+
+@pytest.mark.filterwarnings("ignore:.*memory.*")
+def test_a_database_in_memory_is_refused() -> None:
+    """All transactions would be one, and undo each other."""
+    engine = create_async_engine("sqlite+aiosqlite://")
+    with pytest.raises(UnsupportedDialectError, match="one connection"):
+        PipelineManager(async_sessionmaker(engine), [VolumePipeline()])
+
+
+@virtual_time
+async def test_a_pipeline_may_come_later(virtual_database: TemporaryDatabase) -> None:
+    """A host that registers a pipeline while the manager runs would wait for it in vain."""
+    database = virtual_database
+    await add(database, Run(id=1))
+    async with PipelineManager(database.session_factory) as manager:
+        pipeline = RunPipeline()
+        manager.register(pipeline)
+        await until(lambda: pipeline.items)
+        with pytest.raises(ConfigurationError):
+            manager.register(RunPipeline())
+    assert [row.status for row in await read_all(database, Run)] == ["done"]
+
+
+@virtual_time
+async def test_what_was_not_started_is_free_at_once(virtual_database: TemporaryDatabase) -> None:
+    """Rows in the queue of a replica that stops would wait for their leases to end."""
+    database = virtual_database
+    await add(database, *(Volume() for _ in range(12)))
+    gate = asyncio.Event()
+
+    async def answer(item: Any) -> Apply:
+        await gate.wait()
+        return Apply({"status": "active"})
+
+    manager = PipelineManager(database.session_factory, [VolumePipeline(answer=answer, workers_num=4)])
+    manager.start()
+    await until(lambda: manager.statistics()["VolumePipeline"].running == 4)
+    await until(lambda: manager.statistics()["VolumePipeline"].queued > 0)
+    queued = manager.statistics()["VolumePipeline"].queued
+    manager.shutdown()
+    await until(lambda: manager.statistics()["VolumePipeline"].counters["released"] == queued)
+    rows = await read_all(database, Volume)
+    assert sum(not is_free(row) for row in rows) == 4
+    async with stepping(replica(database), VolumePipeline(workers_num=20)) as other:
+        assert len(await other.fetch_once()) == 8
+    gate.set()
+    await manager.drain()
+    rows = await read_all(database, Volume)
+    assert (sum(row.status == "active" for row in rows), sum(is_free(row) for row in rows)) == (4, 12)
+
+
+@virtual_time
+async def test_work_that_ends_within_the_grace_is_kept(virtual_database: TemporaryDatabase) -> None:
+    """A deployment would throw away work that needed one more second."""
+    database = virtual_database
+    await add(database, Volume())
+
+    async def answer(item: Any) -> Apply:
+        await asyncio.sleep(20)
+        return Apply({"status": "active"})
+
+    manager = PipelineManager(database.session_factory, [VolumePipeline(answer=answer)])
+    manager.start()
+    await until(lambda: manager.statistics()["VolumePipeline"].running == 1)
+    await manager.drain(25)
+    assert [row.status for row in await read_all(database, Volume)] == ["active"]
+
+
+@virtual_time
+async def test_work_that_does_not_is_interrupted_and_given_back(virtual_database: TemporaryDatabase) -> None:
+    """A shutdown would hang on one long piece of work, or leave its row locked."""
+    database = virtual_database
+    await add(database, Run(id=1, attempts=1))
+    pipeline = RunPipeline(answer=lambda item: asyncio.Event().wait())
+    manager = PipelineManager(database.session_factory, [pipeline])
+    manager.start()
+    await until(lambda: pipeline.running == 1)
+    began = asyncio.get_running_loop().time()
+    await manager.drain(10)
+    assert 10 <= asyncio.get_running_loop().time() - began <= 11
+    (row,) = await read_all(database, Run)
+    assert (row.status, row.attempts, is_free(row), row.last_processed_at) == ("queued", 1, True, None)
+    assert pipeline.running == 0
+
+
+@virtual_time
+async def test_a_process_that_will_not_end_does_not_stop_the_shutdown(virtual_database: TemporaryDatabase) -> None:
+    """One process that swallows its cancellation would keep the whole service from stopping."""
+    database = virtual_database
+    await add(database, Volume())
+    let_go = asyncio.Event()
+
+    async def answer(item: Any) -> Apply:
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        return Apply({"status": "active"})
+
+    pipeline = VolumePipeline(answer=answer)
+    manager = PipelineManager(database.session_factory, [pipeline])
+    manager.start()
+    await until(lambda: pipeline.running == 1)
+    began = asyncio.get_running_loop().time()
+    await manager.drain(10)
+    assert asyncio.get_running_loop().time() - began <= 10 + 5 + 1
+    assert manager.health().pipelines[0].abandoned == 1
+    let_go.set()
+    await turns()
+    (row,) = await read_all(database, Volume)
+    assert (row.status, is_free(row)) == ("submitted", True)
+
+
+@virtual_time
+async def test_the_hinter_of_the_process_reaches_every_started_manager(virtual_database: TemporaryDatabase) -> None:
+    """A service would have to know which manager runs the pipeline it wakes."""
+    database = virtual_database
+    await database.create_tables(Base.metadata)
+    one, other = VolumePipeline(fetch_delays=[3600]), RunPipeline(fetch_delays=[3600])
+    managers = [PipelineManager(database.session_factory, [pipeline]) for pipeline in (one, other)]
+    for manager in managers:
+        manager.start()
+    await asyncio.sleep(1)
+    await add(database, Volume(), Run(id=1))
+    pipeline_hinter.hint_fetch(Volume)
+    pipeline_hinter.hint_fetch("Run")
+    await until(lambda: one.items and other.items)
+    assert asyncio.get_running_loop().time() < 1010
+    for manager in managers:
+        await manager.drain()
+
+
+@virtual_time
+async def test_after_a_shutdown_hints_reach_nobody(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stopped pipeline would be woken, or kept in memory for ever."""
+    await virtual_database.create_tables(Base.metadata)
+    async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]):
+        pass
+    pipeline_hinter._warned.clear()  # noqa: SLF001 - a name is warned about once per process
+    pipeline_hinter.hint_fetch(Volume)
+    assert "A hint reached no pipeline" in caplog.messages
+
+
+@virtual_time
+async def test_rows_of_a_dead_replica_are_taken_within_their_lease(virtual_database: TemporaryDatabase) -> None:
+    """After a crash, rows would wait for longer than one lease and one fetch delay."""
+    database = virtual_database
+    dead = replica(database)
+    await add(database, Volume())
+    lost = VolumePipeline().build_run(dead, pipeline_hinter)
+    assert await lost.fetcher.fetch_once(1) == 1
+    died_at = asyncio.get_running_loop().time()
+    pipeline = VolumePipeline()
+    async with PipelineManager(database.session_factory, [pipeline]):
+        await until(lambda: pipeline.items)
+        assert 30 <= asyncio.get_running_loop().time() - died_at <= 30 + 5 * 1.2 + 1
+        assert pipeline.items[0].prev_lock_expired
+
+
+@virtual_time
+async def test_health_tells_of_a_database_that_is_away(virtual_database: TemporaryDatabase) -> None:
+    """A probe would say that all is well while nothing is fetched."""
+    manager = PipelineManager(virtual_database.session_factory, [VolumePipeline()])
+    assert not manager.health().healthy
+    with heard_events() as heard:
+        manager.start()
+        await heard.wait_for(events.FetchFailed, count=2)
+        assert not manager.health().healthy
+        assert "no such table" in (manager.health().pipelines[0].last_error or "")
+        await virtual_database.create_tables(Base.metadata)
+        await until(lambda: manager.health().healthy)
+    await manager.drain()
+
+
+@virtual_time
+async def test_pipelines_of_one_model_share_its_rows(virtual_database: TemporaryDatabase) -> None:
+    """Two pipelines over one table would work on one row, or one of them would never be hinted."""
+
+    class Deleting(VolumePipeline):
+        def ready(self) -> Any:
+            return Volume.status == "deleting"
+
+    database = virtual_database
+    await database.create_tables(Base.metadata)
+    creating, deleting = VolumePipeline(fetch_delays=[3600]), Deleting(fetch_delays=[3600])
+    async with PipelineManager(database.session_factory, [creating, deleting]):
+        await asyncio.sleep(1)
+        (new, old) = await add(database, Volume(id=uuid.uuid4()), Volume(id=uuid.uuid4(), status="deleting"))
+        pipeline_hinter.hint_fetch(Volume)
+        await until(lambda: creating.items and deleting.items)
+    assert [item.id for item in creating.items] == [new.id]
+    assert [item.id for item in deleting.items] == [old.id]

@@ -1,0 +1,130 @@
+"""Loops that die are replaced; loops that are to end do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from rowlock import events
+from rowlock.pipelines.supervisor import Supervisor
+from rowlock.testing import TemporaryDatabase, run_virtual, virtual_time
+
+from ..host import Volume, VolumePipeline, heard_events
+from .scenes import add, read_all, turns, until
+
+
+class Mortal:
+    """A loop that dies of each of its deaths in turn, then lives until told to end."""
+
+    def __init__(self, *deaths: BaseException) -> None:
+        """Name what it dies of."""
+        self.deaths = list(deaths)
+        self.lives = 0
+        self.end = asyncio.Event()
+
+    async def run(self) -> None:
+        """Live once."""
+        self.lives += 1
+        await asyncio.sleep(0)
+        if self.deaths:
+            raise self.deaths.pop(0)
+        await self.end.wait()
+
+
+@virtual_time
+async def test_a_dead_loop_is_replaced() -> None:
+    """A pipeline would go on without its fetcher or heartbeater, and nobody would know."""
+    mortal = Mortal(RuntimeError("boom"), asyncio.CancelledError(), MemoryError())
+    supervisor = Supervisor("Test")
+    with heard_events() as heard:
+        supervisor.keep("loop", mortal.run)
+        await until(lambda: mortal.lives == 4)
+    assert supervisor.alive() == {"loop": True}
+    assert supervisor.replaced == 3
+    assert [event.error for event in heard.of(events.LoopReplaced)] == [
+        "RuntimeError: boom",
+        "cancelled from outside",
+        "MemoryError",
+    ]
+    mortal.end.set()
+    assert await supervisor.wait({"loop"}, timeout_s=1)
+
+
+@virtual_time
+async def test_replacing_backs_off() -> None:
+    """A loop that dies at once would spin."""
+    mortal = Mortal(*(RuntimeError() for _ in range(1000)))
+    supervisor = Supervisor("Test")
+    supervisor.keep("loop", mortal.run)
+    await asyncio.sleep(60)
+    await supervisor.stop()
+    assert 10 <= mortal.lives <= 30
+
+
+@virtual_time
+async def test_a_loop_that_returns_is_not_replaced() -> None:
+    """A worker whose queue was closed would be started again."""
+    mortal = Mortal()
+    supervisor = Supervisor("Test")
+    supervisor.keep("loop", mortal.run)
+    await turns()
+    mortal.end.set()
+    assert await supervisor.wait({"loop"}, timeout_s=1)
+    assert mortal.lives == 1
+
+
+@virtual_time
+async def test_stopping_ends_what_still_runs() -> None:
+    """A loop would outlive its pipeline."""
+    mortal = Mortal()
+    supervisor = Supervisor("Test")
+    supervisor.keep("loop", mortal.run)
+    await turns()
+    assert not await supervisor.wait({"loop"}, timeout_s=1)
+    await supervisor.stop()
+    assert supervisor.alive() == {"loop": False}
+
+
+@pytest.mark.parametrize("victim", ["worker 1 loop", "fetcher loop", "heartbeater loop", "lease watch loop"])
+@virtual_time
+async def test_a_pipeline_survives_a_cancellation_that_was_not_meant_for_it(
+    virtual_database: TemporaryDatabase, victim: str
+) -> None:
+    """A host that cancels a task too many would silence a pipeline."""
+    database = virtual_database
+    await add(database, Volume())
+    pipeline = VolumePipeline(workers_num=1)
+    pipeline_started: Callable[[], object] = lambda: len(pipeline.items) == 1
+    pipeline.start(database.session_factory, _nobody())
+    await until(pipeline_started)
+    (task,) = [task for task in asyncio.all_tasks() if task.get_name() == f"rowlock: VolumePipeline {victim}"]
+    task.cancel()
+    await until(lambda: pipeline.health().healthy and pipeline.statistics().counters["loops_replaced"] == 1)
+    await add(database, Volume())
+    pipeline.hint()
+    await until(lambda: len(pipeline.items) == 2)
+    await pipeline.run.drain(5)
+    assert all(row.status == "active" for row in await read_all(database, Volume))
+
+
+def test_a_loop_that_shuts_down_ends_everything(tmp_path) -> None:  # noqa: ANN001
+    """``asyncio.run`` would hang for ever in its clean-up: replaced as fast as cancelled."""
+
+    async def main() -> None:
+        supervisor = Supervisor("Test")
+        supervisor.keep("loop", Mortal().run)
+        await turns()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await turns(50)
+        assert supervisor.alive() == {"loop": False}
+
+    run_virtual(main)
+
+
+def _nobody():  # noqa: ANN202
+    from rowlock import PipelineHinter
+
+    return PipelineHinter()

@@ -1,0 +1,345 @@
+"""Tests of workers: every ending of `process` is settled in the row, and the worker takes the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy.orm.interfaces import LoaderOption
+
+from rowlock import Apply, Outcome, Park, Pipeline, PipelineItem, RelatedLockUnavailable, Reset, Retry, Worker, events
+from rowlock.errors import PipelineError
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
+
+from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
+from .scenes import add, change, counted, is_free, read, read_all, turns
+
+
+class HostExit(BaseException):
+    """What a host derives from the root of all exceptions."""
+
+
+class Unprintable:
+    """What a host returns by mistake, and what cannot even be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+# ---------------------------------------------------------------- outcomes
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "counter"),
+    [
+        (lambda item: None, "Apply", "applied"),
+        (Apply(), "Apply", "applied"),
+        (Apply({"status": "done"}), "Apply", "applied"),
+        (Retry(error="no disk"), "Retry", "retried"),
+        (Reset(), "Reset", "reset"),
+        (Park("enough"), "Park", "parked"),
+        (RelatedLockUnavailable(model="Disk", wanted=2, available=1), "Reset", "reset"),
+    ],
+)
+def test_each_outcome_is_written_and_counted(
+    virtual_database: TemporaryDatabase, answer: Any, outcome: str, counter: str
+) -> None:
+    """A row would stay locked, or the figures tell of something else."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Run())
+        with heard_events() as heard:
+            async with stepping(virtual_database.session_factory, RunPipeline(answer=answer)) as steps:
+                [item] = await steps.fetch_once()
+                await steps.work_once()
+                assert counted(steps)[counter] == counted(steps)["started"] == 1
+                assert steps.run.statistics().tracked == 0
+        after = await read(virtual_database, row)
+        assert after.lock_token is None
+        assert after.last_processed_at is not None
+        told = [(event.row_id, event.lock_token, event.outcome) for event in heard.of(events.ItemApplied)]
+        assert told == [(row.id, item.lock_token, outcome)]
+        assert [event.attempt for event in heard.of(events.ItemStarted)] == [1]
+
+    play()
+
+
+FAILURES = [
+    ValueError("no"),
+    SystemExit(3),
+    KeyboardInterrupt(),
+    GeneratorExit(),
+    StopIteration(),
+    HostExit("bye"),
+    asyncio.CancelledError("of the host's own"),
+    TimeoutError(),
+    ConnectionResetError("by the cloud, not by the database"),
+]
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+def test_a_failure_is_written_and_the_worker_goes_on(
+    virtual_database: TemporaryDatabase, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An exception would end the worker, or leave the row locked until its lease expires."""
+
+    @virtual_time
+    async def play() -> None:
+        rows = await add(virtual_database, Run(id=1), Run(id=2))
+        pipeline = RunPipeline(answer=error)
+        with heard_events() as heard:
+            async with stepping(virtual_database.session_factory, pipeline) as steps:
+                await steps.fetch_once()
+                assert await steps.work_all() == 2
+                assert counted(steps)["retried"] == 2
+        assert len(heard.of(events.ItemFailed)) == 2
+        for row in rows:
+            after = await read(virtual_database, row)
+            assert is_free(after)
+            assert after.attempts == 1
+            assert after.last_error
+
+    play()
+    logged = [record for record in caplog.records if record.message == "Processing a row failed"]
+    assert len(logged) == 2
+    assert all(record.exc_info for record in logged), "a failure is logged with its traceback"
+
+
+JUNK = [
+    7,
+    "done",
+    False,
+    Unprintable(),
+    Apply({"nonsense": 1}),
+    Apply({"lock_token": None}),
+    Apply(after=float("nan")),
+    Apply(after="soon"),  # type: ignore[arg-type]
+    Apply(after=-1),
+    Apply(values=None),  # type: ignore[arg-type]
+    Apply(unless_changed=5),  # type: ignore[arg-type]
+    Apply(related={"x": {}}),
+    Apply(also=5),  # type: ignore[arg-type]
+    Apply(also=lambda session, now: None),  # type: ignore[arg-type,return-value]
+    Retry(values=None),  # type: ignore[arg-type]
+    Park(None),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("answer", JUNK, ids=[f"{number}" for number in range(len(JUNK))])
+def test_a_junk_outcome_is_a_failure(virtual_database: TemporaryDatabase, answer: Any) -> None:
+    """A typing error in the host would end the worker, and its row stay locked until the lease expires."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Run())
+        async with stepping(virtual_database.session_factory, RunPipeline(answer=lambda item: answer)) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+            assert counted(steps)["retried"] == 1
+        after = await read(virtual_database, row)
+        assert is_free(after)
+        assert (after.attempts, after.status) == (1, "queued")
+        assert after.last_error
+
+    play()
+
+
+@pytest.mark.parametrize("hint", [5, [5], [None]])
+def test_a_junk_hint_harms_nothing(virtual_database: TemporaryDatabase, hint: Any) -> None:
+    """The worker would die of it after the commit, or the row be processed again."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Run())
+        async with stepping(virtual_database.session_factory, RunPipeline(answer=Apply(hint=hint))) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+        assert is_free(await read(virtual_database, row))
+
+    play()
+
+
+# ---------------------------------------------------------------- plain functions
+
+
+class PlainPipeline(Pipeline[Volume]):
+    """Works in a thread.
+
+    Attributes:
+        answer: what it returns, or raises.
+    """
+
+    model = Volume
+    answer: Any = Apply({"status": "active"})
+
+    def ready(self) -> Any:
+        """Submitted volumes want work."""
+        return Volume.status == "submitted"
+
+    def process(self, item: PipelineItem[Volume]) -> Any:
+        """Answer."""
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+async def test_a_plain_function_is_settled_like_a_coroutine(sqlite_database: TemporaryDatabase) -> None:
+    """A host with blocking code would be left out."""
+    [row] = await add(sqlite_database, Volume())
+    async with stepping(sqlite_database.session_factory, PlainPipeline()) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+    assert (await read(sqlite_database, row)).status == "active"
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), StopIteration()], ids=lambda e: type(e).__name__)
+async def test_a_plain_function_that_raises_is_a_failure(
+    sqlite_database: TemporaryDatabase, error: BaseException
+) -> None:
+    """An exception in a thread would be lost, and the worker with it."""
+    [row] = await add(sqlite_database, Volume())
+    pipeline = PlainPipeline()
+    pipeline.answer = error
+    async with stepping(sqlite_database.session_factory, pipeline) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+        assert counted(steps)["retried"] == 1
+    assert is_free(await read(sqlite_database, row))
+
+
+# ---------------------------------------------------------------- the row
+
+
+async def test_no_session_is_open_while_the_host_works(database: TemporaryDatabase) -> None:
+    """A slow call to a cloud would hold a connection, and a pool of ten would be ten workers' limit."""
+    checked_out: list[int] = []
+    pool: Any = database.engine.pool
+    [row] = await add(database, Volume())
+
+    async def look(item: PipelineItem[Any]) -> Outcome:
+        checked_out.append(pool.checkedout())
+        await turns()
+        checked_out.append(pool.checkedout())
+        return Apply({"status": "active"})
+
+    async with stepping(database.session_factory, VolumePipeline(answer=look)) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+    assert checked_out == [0, 0]
+    assert (await read(database, row)).status == "active"
+
+
+async def test_the_row_is_as_it_is_when_work_begins(database: TemporaryDatabase) -> None:
+    """Work would rest on what the row was when it was queued."""
+    [row] = await add(database, Volume(size_gb=1))
+    pipeline = VolumePipeline()
+    async with stepping(database.session_factory, pipeline) as steps:
+        [item] = await steps.fetch_once()
+        with pytest.raises(PipelineError, match="queued"):
+            item.row  # noqa: B018 - the property raises
+        await change(database, row, size_gb=2)
+        await steps.work_once()
+    assert pipeline.items[0].row.size_gb == 2
+    assert pipeline.items[0].row.lock_token == item.lock_token
+
+
+async def test_the_row_is_detached(sqlite_database: TemporaryDatabase) -> None:
+    """A host that changes the instance would write past the guard."""
+    [row] = await add(sqlite_database, Volume())
+
+    def answer(item: PipelineItem[Any]) -> Outcome:
+        item.row.size_gb = 99
+        return Apply({"status": "active"})
+
+    async with stepping(sqlite_database.session_factory, VolumePipeline(answer=answer)) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+    after = await read(sqlite_database, row)
+    assert (after.status, after.size_gb) == ("active", 1)
+
+
+@pytest.mark.parametrize("stolen", ["token", "unlocked", "deleted"])
+async def test_a_row_that_is_no_longer_ours_is_not_started(database: TemporaryDatabase, stolen: str) -> None:
+    """Two holders would work on one row, or one on a row that is gone."""
+    [row] = await add(database, Volume())
+    pipeline = VolumePipeline()
+    async with stepping(database.session_factory, pipeline) as steps:
+        await steps.fetch_once()
+        if stolen == "deleted":
+            async with database.session_factory.begin() as session:
+                await session.delete(await session.get(Volume, row.id))
+        else:
+            await change(database, row, lock_token=uuid.uuid4() if stolen == "token" else None)
+        with heard_events() as heard:
+            await steps.work_once()
+        assert counted(steps)["stale"] == 1
+        assert counted(steps)["started"] == 0
+    assert pipeline.items == []
+    assert heard.of(events.ItemStarted) == []
+    assert [event.reason for event in heard.of(events.ItemStale)] == ["lost"]
+
+
+class PickyPipeline(RunPipeline):
+    """Cannot say how its rows are to be read."""
+
+    error: BaseException = ValueError("no such option")
+
+    def options(self) -> Sequence[LoaderOption]:
+        """Raise."""
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), SystemExit(3), asyncio.CancelledError()], ids=lambda e: type(e).__name__
+)
+def test_options_that_raise_are_a_failed_attempt(virtual_database: TemporaryDatabase, error: BaseException) -> None:
+    """A row would wait for the end of its lease again and again, and nobody hear of it from the row."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Run())
+        pipeline = PickyPipeline()
+        pipeline.error = error
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+        after = await read(virtual_database, row)
+        assert is_free(after)
+        assert after.attempts == 1
+        assert after.last_error
+
+    play()
+
+
+# ---------------------------------------------------------------- a worker of one's own
+
+
+class NotingWorker(Worker[Any]):
+    """Counts what it works on."""
+
+    worked = 0
+
+    async def work(self, item: PipelineItem[Any]) -> None:
+        """Count, then work."""
+        type(self).worked += 1
+        await super().work(item)
+
+
+class SpecialPipeline(VolumePipeline):
+    """Brings its own workers."""
+
+    worker_class = NotingWorker
+
+
+async def test_a_host_may_bring_its_own_worker(sqlite_database: TemporaryDatabase) -> None:
+    """The class named on the pipeline would be ignored."""
+    await add(sqlite_database, Volume())
+    async with stepping(sqlite_database.session_factory, SpecialPipeline()) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+    assert NotingWorker.worked == 1
+    assert [row.status for row in await read_all(sqlite_database, Volume)] == ["active"]

@@ -1,0 +1,237 @@
+"""Tests of workers whose work is ended from outside: by time, by a lost lease, by a cancellation, or by the death of its holder."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rowlock import Apply, Outcome, PipelineItem, events
+from rowlock.errors import LeaseLost
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
+
+from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
+from .scenes import TidyPipeline, add, counted, faults_of, hang, is_free, is_outcome, read, turns
+
+# ---------------------------------------------------------------- ended from outside
+
+
+def test_a_process_that_takes_too_long_is_a_failed_attempt(virtual_database: TemporaryDatabase) -> None:
+    """A hung call would keep its worker and its row for ever, renewed beat by beat."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Run())
+        pipeline = RunPipeline(answer=hang, process_timeout=20)
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+            assert counted(steps)["abandoned"] == 0
+        assert pipeline.running == 0
+        after = await read(virtual_database, row)
+        assert (after.attempts, is_free(after)) == (1, True)
+        assert "process_timeout" in (after.last_error or "")
+
+    play()
+
+
+def test_a_process_that_ignores_its_cancellation_is_left_behind(virtual_database: TemporaryDatabase) -> None:
+    """Code that swallows cancellations would take its worker with it, and its late result be written."""
+
+    @virtual_time
+    async def play() -> None:
+        rows = await add(virtual_database, Run(id=1), Run(id=2))
+        let_go = asyncio.Event()
+
+        async def answer(item: PipelineItem[Any]) -> Outcome:
+            while item.id == 1 and not let_go.is_set():
+                try:
+                    await let_go.wait()
+                except asyncio.CancelledError:
+                    continue
+            return Apply({"status": "done"})
+
+        pipeline = RunPipeline(answer=answer, process_timeout=10, cancel_grace=5)
+        loop = asyncio.get_running_loop()
+        with heard_events() as heard:
+            async with stepping(virtual_database.session_factory, pipeline) as steps:
+                await steps.fetch_once()
+                began = loop.time()
+                await steps.work_once()
+                assert loop.time() == began + 15
+                assert counted(steps)["abandoned"] == 1
+                assert steps.run.health().abandoned == 1
+                await steps.work_once()
+                let_go.set()
+                await turns()
+                assert steps.run.health().abandoned == 0
+        assert [event.row_id for event in heard.of(events.ItemAbandoned)] == [1]
+        assert [(event.row_id, event.outcome) for event in heard.of(events.ItemApplied)] == [(1, "Retry"), (2, "Apply")]
+        assert [(await read(virtual_database, row)).status for row in rows] == ["queued", "done"]
+
+    play()
+
+
+def test_a_cancelled_worker_gives_its_row_back(virtual_database: TemporaryDatabase) -> None:
+    """The row would wait for its lease to expire because of a cancellation that meant somebody else."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Volume())
+        pipeline = VolumePipeline(answer=hang)
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            working = asyncio.create_task(steps.work_once())
+            await turns(200)
+            assert pipeline.running == 1
+            working.cancel()
+            await asyncio.wait({working})
+            assert working.cancelled()
+            await turns(200)
+            assert is_free(await read(virtual_database, row))
+            assert steps.run.statistics().tracked == 0
+        assert pipeline.running == 0
+        assert (await read(virtual_database, row)).last_processed_at is None
+
+    play()
+
+
+def test_an_outcome_under_way_is_written_although_the_worker_is_cancelled(virtual_database: TemporaryDatabase) -> None:
+    """What was done would be done again, although nothing was wrong with it."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Volume())
+        async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+            await steps.fetch_once()
+            with faults_of(virtual_database.engine) as faults:
+                faults.hang(when=is_outcome)
+                working = asyncio.create_task(steps.work_once())
+                await turns(200)
+                working.cancel()
+                await turns()
+                faults.heal()
+                await asyncio.wait({working})
+                await turns(200)
+        after = await read(virtual_database, row)
+        assert (after.status, is_free(after)) == ("active", True)
+
+    play()
+
+
+# ---------------------------------------------------------------- many attempts
+
+
+def test_a_row_that_kills_its_holders_is_parked(virtual_database: TemporaryDatabase) -> None:
+    """A row at which the process dies would kill every replica in turn, for ever."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Run())
+        for died in range(3):
+            run = RunPipeline().build_run(virtual_database.session_factory, None)  # type: ignore[arg-type]
+            assert await run.fetcher.fetch_once(1) == 1
+            [item] = run.context.queue
+            assert (item.attempt, item.prev_lock_expired) == (died + 1, died > 0)
+            await asyncio.sleep(31)
+        pipeline = RunPipeline(max_attempts=3)
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
+            [item] = await steps.fetch_once()
+            assert item.attempt == 4
+            await steps.work_once()
+        after = await read(virtual_database, row)
+        assert pipeline.items == []
+        assert after.parked_at is not None
+        assert after.last_error == "gave up after 3 attempts: the last holder died"
+        assert is_free(after)
+
+    play()
+
+
+def test_the_last_allowed_attempt_is_made(virtual_database: TemporaryDatabase) -> None:
+    """A row would be parked one attempt too early."""
+
+    @virtual_time
+    async def play() -> None:
+        await add(virtual_database, Run(attempts=2))
+        pipeline = RunPipeline(max_attempts=3)
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+        assert [item.attempt for item in pipeline.items] == [3]
+
+    play()
+
+
+# ---------------------------------------------------------------- lost leases
+
+
+def test_an_item_whose_trust_ended_before_work_begins_is_not_started(virtual_database: TemporaryDatabase) -> None:
+    """A late worker would begin on a row that another replica may hold."""
+
+    @virtual_time
+    async def play() -> None:
+        await add(virtual_database, Volume())
+        pipeline = VolumePipeline()
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            await asyncio.sleep(28)
+            await steps.work_once()
+            assert counted(steps)["stale"] == 1
+            assert counted(steps)["started"] == 0
+        assert pipeline.items == []
+
+    play()
+
+
+def test_an_outcome_after_the_end_of_trust_is_not_written(virtual_database: TemporaryDatabase) -> None:
+    """A result would be written by a holder whose lease is about to be somebody else's."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Volume())
+
+        async def answer(item: PipelineItem[Any]) -> Outcome:
+            await asyncio.sleep(28)
+            assert not item.is_trusted()
+            with pytest.raises(LeaseLost):
+                item.session()
+            return Apply({"status": "active"})
+
+        pipeline = TidyPipeline(answer=answer)
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+            assert counted(steps)["stale"] == 1
+        after = await read(virtual_database, row)
+        assert (after.status, after.last_processed_at) == ("submitted", None)
+        assert len(pipeline.stale) == 1
+
+    play()
+
+
+def test_a_result_that_comes_after_the_lease_was_lost_is_cleaned_up(virtual_database: TemporaryDatabase) -> None:
+    """What a call made while it was being cancelled would stay behind: its outcome is neither written nor cleaned up."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Volume())
+
+        async def answer(item: PipelineItem[Any]) -> Outcome:
+            try:
+                await hang()
+            except asyncio.CancelledError:
+                return Apply({"status": "active", "disk_id": "made at the last moment"})
+            raise AssertionError
+
+        pipeline = TidyPipeline(answer=answer)
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
+            [item] = await steps.fetch_once()
+            asyncio.get_running_loop().call_later(28, steps.run.heartbeater.lose_expired)
+            await steps.work_once()
+        assert item.is_lost
+        assert (await read(virtual_database, row)).disk_id is None
+        assert len(pipeline.stale) == 1
+
+    play()

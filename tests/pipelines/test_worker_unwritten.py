@@ -1,0 +1,207 @@
+"""Tests of workers whose outcome is not written: stale, changed, refused, taken back by a rider, or with the database away."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from datetime import datetime
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from rowlock import Apply, Outcome, PipelineItem, events
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
+
+from ..host import RecordingPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events
+from .scenes import add, change, counted, faults_of, hang, is_free, is_outcome, read, read_all
+
+# ---------------------------------------------------------------- results that could not be applied
+
+
+async def test_on_stale_gets_the_outcome_of_a_stale_result(database: TemporaryDatabase) -> None:
+    """A disk that was created for nothing would stay for ever."""
+    [row] = await add(database, Volume())
+
+    async def lose(item: PipelineItem[Any]) -> Outcome:
+        await change(database, row, lock_token=uuid.uuid4())
+        return Apply({"status": "active", "disk_id": "d"}, hint="Volume")
+
+    pipeline = VolumePipeline(answer=lose)
+    with heard_events() as heard:
+        async with stepping(database.session_factory, pipeline) as steps:
+            woken: list[int] = []
+            steps.run.context.hinter.attach("Volume", lambda: woken.append(1))
+            await steps.fetch_once()
+            await steps.work_once()
+            assert counted(steps)["stale"] == 1
+            assert woken == []
+    [(item, outcome)] = pipeline.stale
+    assert item is pipeline.items[0]
+    assert isinstance(outcome, Apply)
+    assert outcome.values == {"status": "active", "disk_id": "d"}
+    assert heard.of(events.ItemApplied) == []
+    assert [event.reason for event in heard.of(events.ItemStale)] == ["stale"]
+    after = await read(database, row)
+    assert (after.status, after.disk_id, after.last_processed_at) == ("submitted", None, None)
+
+
+async def test_on_stale_gets_the_outcome_of_a_changed_row(database: TemporaryDatabase) -> None:
+    """A service's decision would be overwritten, or what was made in vain not be cleaned up."""
+    [row] = await add(database, Volume())
+
+    async def cancelled_by_a_service(item: PipelineItem[Any]) -> Outcome:
+        await change(database, row, status="cancelled")
+        return Apply({"status": "active"}, unless_changed=[Volume.status])
+
+    pipeline = VolumePipeline(answer=cancelled_by_a_service)
+    with heard_events() as heard:
+        async with stepping(database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+            assert counted(steps)["changed"] == 1
+            assert counted(steps)["stale"] == 0
+    assert len(pipeline.stale) == 1
+    assert [event.reason for event in heard.of(events.ItemStale)] == ["changed"]
+    after = await read(database, row)
+    assert (after.status, is_free(after), after.last_processed_at) == ("cancelled", True, None)
+
+
+async def test_on_stale_gets_the_outcome_that_the_database_refused(database: TemporaryDatabase) -> None:
+    """What was made for a row that could not take it would be forgotten."""
+    [row] = await add(database, Run())
+    refused = Apply({"status": None})
+    pipeline = RunPipeline(answer=refused)
+    async with stepping(database.session_factory, pipeline) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+        assert counted(steps)["retried"] == 1
+        assert counted(steps)["applied"] == 0
+    assert [outcome for _, outcome in pipeline.stale] == [refused]
+    after = await read(database, row)
+    assert (after.status, after.attempts, is_free(after)) == ("queued", 1, True)
+    assert "IntegrityError" in (after.last_error or "")
+
+
+class ClumsyPipeline(RecordingPipeline):
+    """Fails at the cleaning up."""
+
+    model = Volume
+    error: BaseException = ValueError("no broom")
+
+    def ready(self) -> Any:
+        """Submitted volumes want work."""
+        return Volume.status == "submitted"
+
+    async def on_stale(self, item: PipelineItem[Any], outcome: Outcome) -> None:  # type: ignore[override]
+        """Raise, or hang."""
+        super().on_stale(item, outcome)
+        if isinstance(self.error, TimeoutError):
+            await hang()
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("no"), SystemExit(3), asyncio.CancelledError(), TimeoutError("hangs")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_clean_up_that_fails_harms_nothing(
+    virtual_database: TemporaryDatabase, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker would die of the host's cleaning up."""
+
+    @virtual_time
+    async def play() -> None:
+        rows = await add(virtual_database, Volume(), Volume())
+
+        async def answer(item: PipelineItem[Any]) -> Outcome:
+            await change(virtual_database, next(row for row in rows if row.id == item.id), lock_token=None)
+            return Apply()
+
+        pipeline = ClumsyPipeline(answer=answer, process_timeout=5)
+        pipeline.error = error
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            assert await steps.work_all() == 2
+        assert len(pipeline.stale) == 2
+
+    play()
+    assert "on_stale failed" in caplog.messages
+
+
+# ---------------------------------------------------------------- also
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), SystemExit(3), asyncio.CancelledError()], ids=lambda e: type(e).__name__
+)
+def test_a_rider_that_raises_takes_everything_back(virtual_database: TemporaryDatabase, error: BaseException) -> None:
+    """Half of an outcome would be written, or the worker die of the host's own statements."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Run())
+
+        async def also(session: AsyncSession, now: datetime) -> None:
+            session.add(Volume())
+            await session.flush()
+            raise error
+
+        async with stepping(
+            virtual_database.session_factory, RunPipeline(answer=Apply({"status": "done"}, also=also))
+        ) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+            assert counted(steps)["retried"] == 1
+        after = await read(virtual_database, row)
+        assert (after.status, after.attempts, is_free(after)) == ("queued", 1, True)
+        assert await read_all(virtual_database, Volume) == []
+
+    play()
+
+
+# ---------------------------------------------------------------- the database fails
+
+
+def test_a_short_outage_while_writing_is_waited_out(virtual_database: TemporaryDatabase) -> None:
+    """What was done would be thrown away because the database was restarted."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Run())
+        pipeline = RunPipeline()
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            with faults_of(virtual_database.engine) as faults:
+                faults.fail(ConnectionRefusedError("restarting"), when=is_outcome)
+                asyncio.get_running_loop().call_later(10, faults.heal)
+                await steps.work_once()
+        assert (await read(virtual_database, row)).status == "done"
+        assert len(pipeline.items) == 1
+        assert pipeline.stale == []
+
+    play()
+
+
+def test_a_failure_that_cannot_be_written_leaves_the_row_to_its_lease(virtual_database: TemporaryDatabase) -> None:
+    """The worker would die with the database, or the row never be free again."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Run())
+        pipeline = RunPipeline(answer=ValueError("no disk"))
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            with faults_of(virtual_database.engine) as faults:
+                faults.fail(ValueError("the driver is broken"), when=is_outcome)
+                await steps.work_once()
+            assert steps.run.statistics().tracked == 0
+            assert counted(steps)["retried"] == 0
+        assert (await read(virtual_database, row)).lock_owner == "RunPipeline"
+        await asyncio.sleep(31)
+        async with stepping(virtual_database.session_factory, RunPipeline()) as steps:
+            [item] = await steps.fetch_once()
+            assert (item.attempt, item.prev_lock_expired) == (2, True)
+
+    play()

@@ -1,0 +1,128 @@
+"""Tests of assignments as data: the two rules, on both databases, and which maps share a statement."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, update
+
+from rowlock.rows.assignments import ColumnValues, Latest, UnlessChanged, parameters_of, set_clause, shape_of
+from rowlock.rows.database_time import database_now
+from rowlock.testing import TemporaryDatabase
+
+from ..host import Base, Run
+
+NOON = datetime(2031, 5, 17, 12, 0, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+C = Run.__table__.c
+
+
+async def after(database: TemporaryDatabase, held: dict[str, Any], *values: ColumnValues) -> list[dict[str, Any]]:
+    """Return what rows that hold `held` are after one statement wrote `values`, one map for each of them."""
+    await database.create_tables(Base.metadata)
+    numbers = range(1, len(values) + 1)
+    async with database.session_factory.begin() as session:
+        session.add_all(Run(id=number, **held) for number in numbers)
+    async with database.engine.begin() as connection:
+        parameters = [parameters_of(one) for one in values]
+        for number, one in zip(numbers, parameters, strict=True):
+            await connection.execute(update(Run.__table__).where(C.id == number).values(set_clause(values[0])), one)
+        return [dict(row._mapping) for row in await connection.execute(select(Run.__table__).order_by(C.id))]
+
+
+@pytest.mark.parametrize(
+    ("held", "time", "written"),
+    [(None, NOON, NOON), (NOON - SECOND, NOON, NOON), (NOON, NOON, NOON), (NOON + SECOND, NOON, NOON + SECOND)],
+)
+async def test_latest(database: TemporaryDatabase, held: datetime | None, time: datetime, written: datetime) -> None:
+    """A stamp would go back when the database's clock does."""
+    (row,) = await after(database, {"last_processed_at": held}, {C.last_processed_at: Latest(time)})
+    assert row["last_processed_at"] == written
+
+
+@pytest.mark.parametrize(
+    ("held", "as_read", "written"),
+    [
+        (NOON, NOON, NOON + SECOND),
+        (NOON, NOON - SECOND, NOON),
+        (NOON, None, NOON),
+        (None, None, NOON + SECOND),
+        (None, NOON, None),
+    ],
+)
+async def test_unless_changed(
+    database: TemporaryDatabase, held: datetime | None, as_read: datetime | None, written: datetime | None
+) -> None:
+    """What a service wrote while the row was worked on would be overwritten, or nothing would ever be written over null."""
+    values: ColumnValues = {C.parked_at: UnlessChanged(NOON + SECOND, as_read=as_read)}
+    (row,) = await after(database, {"parked_at": held}, values)
+    assert row["parked_at"] == written
+
+
+async def test_many_maps_of_one_shape_in_one_statement(database: TemporaryDatabase) -> None:
+    """One row would get another one's values."""
+    one_more = C.attempts + 1
+    maps: list[ColumnValues] = [
+        {
+            C.status: f"s{n}",
+            C.result: {"n": n},
+            C.last_processed_at: Latest(NOON + n * SECOND),
+            C.parked_at: UnlessChanged(NOON + n * SECOND, as_read=None),
+            C.attempts: one_more,
+            C.last_error: None,
+        }
+        for n in range(3)
+    ]
+    assert len({shape_of(one) for one in maps}) == 1
+    rows = await after(database, {"attempts": 4, "last_error": "old"}, *maps)
+    assert [(row["status"], row["result"], row["last_processed_at"]) for row in rows] == [
+        (f"s{n}", {"n": n}, NOON + n * SECOND) for n in range(3)
+    ]
+    assert [(row["parked_at"], row["attempts"], row["last_error"]) for row in rows] == [
+        (NOON + n * SECOND, 5, None) for n in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({C.status: "a"}, {C.status: "b"}),
+        ({C.status: "a"}, {C.status: None}),
+        ({C.due_at: Latest(NOON)}, {C.due_at: Latest(NOON + SECOND)}),
+        ({C.due_at: UnlessChanged(NOON, as_read=None)}, {C.due_at: UnlessChanged(NOON, as_read=NOON)}),
+        ({C.attempts: C.attempts}, {C.attempts: C.attempts}),
+    ],
+)
+def test_maps_that_one_statement_can_write(one: ColumnValues, other: ColumnValues) -> None:
+    """Outcomes of one kind would take a round trip each."""
+    assert shape_of(one) == shape_of(other)
+    assert hash(shape_of(one)) == hash(shape_of(other))
+    assert str(set_clause(one)[next(iter(one))]) == str(set_clause(other)[next(iter(other))])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({C.status: "a"}, {C.last_error: "a"}),
+        ({C.status: "a"}, {C.status: "a", C.last_error: "b"}),
+        ({C.due_at: NOON}, {C.due_at: Latest(NOON)}),
+        ({C.due_at: Latest(NOON)}, {C.due_at: UnlessChanged(NOON, as_read=None)}),
+        ({C.due_at: NOON}, {C.due_at: database_now()}),
+        ({C.attempts: C.attempts + 1}, {C.attempts: C.attempts + 2}),
+        ({C.status: func.lower("A")}, {C.status: func.upper("a")}),
+        ({C.status: Run.last_error}, {C.status: "a"}),
+    ],
+)
+def test_maps_that_need_statements_of_their_own(one: ColumnValues, other: ColumnValues) -> None:
+    """A row would be written by another outcome's SQL."""
+    assert len({shape_of(one), shape_of(other)}) == 2
+
+
+async def test_sql_of_the_host_is_written_as_it_is(database: TemporaryDatabase) -> None:
+    """A host's expression would be bound as a value."""
+    values: ColumnValues = {C.status: func.upper(C.status), C.attempts: Run.id + 41, C.last_error: Run.status}
+    (row,) = await after(database, {"status": "done"}, values)
+    assert (row["status"], row["attempts"], row["last_error"]) == ("DONE", 42, "done")
+    assert parameters_of(values) == {}

@@ -1,0 +1,88 @@
+"""The README opens with two commands that set everything up; they, and every other command on a page, are to be had."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from pathlib import Path
+
+import pytest
+
+from .pages import ROOT, blocks_of, name_of, pages
+from .programs import run_python
+
+FIRST = [
+    "python -m pip install -e . && python -m rowlock demo",
+    "python -m pip install nox && python -m nox",
+]
+SHELLS = ("sh", "bash", "console")
+
+
+def commands_of(text: str) -> list[str]:
+    """Return the commands that a page has its reader type, each as one line."""
+    lines = [line for block in blocks_of(text) if block.language in SHELLS for line in block.text.splitlines()]
+    dialogue = any(line.startswith("$ ") for line in lines)
+    typed = [line.removeprefix("$ ") for line in lines if line.startswith("$ ") or not dialogue]
+    return [line for line in typed if line and not line.startswith("#")]
+
+
+def strange_commands(line: str) -> list[str]:
+    """Find parts of a command line that call something which is neither here nor installed by the same line."""
+    found, installed = [], set[str]()
+    for part in line.split("&&"):
+        words = shlex.split(part)
+        match words:
+            case ["python", "-m", "pip", "install", *names]:
+                installed.update(names)
+            case ["python", "-m", module, *_] if module in installed or importlib.util.find_spec(module):
+                pass
+            case ["python", file, *_] if file.endswith(".py"):
+                pass
+            case _:
+                found.append(part.strip())
+    return found
+
+
+def test_the_two_commands_come_first() -> None:
+    """Somebody with a fresh machine would have to look for the way in."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    first = next(blocks_of(text))
+    assert first.text.splitlines() == FIRST
+    assert "\n## " not in "\n".join(text.splitlines()[: first.line])
+
+
+def test_continuous_integration_calls_the_same_command() -> None:
+    """What a contributor runs would not be what is judged."""
+    assert FIRST[1] in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_commands_are_to_be_had(page: Path) -> None:
+    """Somebody would type a command that nobody has."""
+    found = [strange for line in commands_of(page.read_text(encoding="utf-8")) for strange in strange_commands(line)]
+    assert found == []
+
+
+def test_demo_is_a_command(tmp_path: Path) -> None:
+    """The first command of the README would end with an error of usage."""
+    assert run_python("-m", "rowlock", "demo", "--help", folder=tmp_path).exit_code == 0
+
+
+def test_package_can_be_installed_from_here() -> None:
+    """The first command of the README would find no project."""
+    assert (ROOT / "pyproject.toml").exists()
+    assert (ROOT / "noxfile.py").exists()
+
+
+@pytest.mark.parametrize(
+    "line", ["make test", "python -m nobody_has_this", "python -m pip install nox && nox", "rowlock"]
+)
+def test_planted_command(line: str) -> None:
+    """The law above would pass any command."""
+    assert len(strange_commands(line)) == 1
+
+
+@pytest.mark.parametrize("line", [*FIRST, "python app.py", "python -m pytest -q"])
+def test_known_command_is_free(line: str) -> None:
+    """The law would find fault with what it asks for."""
+    assert strange_commands(line) == []

@@ -1,0 +1,61 @@
+"""Every example runs as it lies there, ends by itself and prints what happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .pages import ROOT
+from .programs import STRICT, missing_lines, run_python
+
+EXAMPLES = ROOT / "examples"
+EXPECTED = {
+    "01_provision_a_volume.py": [
+        "3 volumes submitted",
+        "archive  active, unlocked, disk-...-500gb",
+        "home     active, unlocked, disk-...-20gb",
+        "scratch  active, unlocked, disk-...-100gb",
+        "claimed 3, applied 3, stale 0",
+    ],
+    "02_reconcile_on_schedule.py": [
+        "example.org: attempt 1 failed, try later",
+        "example.org: attempt 2 failed, try later",
+        "example.org: renewed in attempt 3",
+        "example.org: due again in 30 days",
+        "example.test: example.test is not registered",
+        "released: example.test",
+        "example.test: renewed in attempt 1",
+        "example.org: renewed at once, since a service asked",
+    ],
+    "03_inside_fastapi.py": [
+        "POST /volumes: 202, submitted",
+        "GET /volumes/...: active, disk-...",
+        "GET /health: 200, ['VolumePipeline']",
+        "after the shutdown: stopped",
+    ],
+    "04_two_replicas_and_a_crash.py": [
+        "first replica: disk created, and now the power fails",
+        "first replica: ended with exit code 9",
+        "the row: submitted, still leased",
+        "the previous holder died; disks that may be its own: 1",
+        "second replica: volume active, disks 1",
+        "a result came too late: its disk was deleted",
+        "the row: cancelled, disks 1",
+    ],
+    "05_test_your_pipeline.py": ["... 8 passed in ..."],
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_example_tells_its_story(name: str, tmp_path: Path) -> None:
+    """Somebody would copy code that does not work."""
+    ended = run_python(*STRICT, str(EXAMPLES / name), folder=tmp_path)
+    assert ended.exit_code == 0, str(ended)
+    assert missing_lines(ended.output, EXPECTED[name]) == [], str(ended)
+    assert list(tmp_path.glob("*.db")) == [], "an example leaves nothing behind"
+
+
+def test_every_example_is_run() -> None:
+    """An example that nobody runs would rot."""
+    assert sorted(EXPECTED) == sorted(path.name for path in EXAMPLES.glob("*.py"))
