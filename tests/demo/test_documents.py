@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 from hypothesis import given
@@ -30,8 +31,14 @@ def test_chunks_do_not_show_in_the_counts(text: str, chunk: int) -> None:
 def test_large_file_is_read_in_chunks(tmp_path: Path) -> None:
     """The whole of a large file would be in memory, once for each worker."""
     path = tmp_path / "large"
-    path.write_bytes(b"word " * CHUNK_BYTES)
-    assert read_and_count(path).words == CHUNK_BYTES
+    path.write_bytes(b"x" * CHUNK_BYTES * 16)
+    tracemalloc.start()
+    try:
+        assert read_and_count(path).words == 1
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < CHUNK_BYTES * 8
 
 
 def test_only_regular_files_are_found(tmp_path: Path) -> None:

@@ -132,8 +132,8 @@ def test_second_start_is_told() -> None:
 
 def test_pickup_is_measured_from_the_hint_to_the_first_start() -> None:
     """A takeover would look like a slow pickup, or rows that were never hinted would improve the figure."""
-    early, late = Start(1, "x", 10.25), Start(1, "y", 20.0)
-    not_hinted = Start(2, "z", 10.0)
-    notes = Journal([late, early, not_hinted], hinted={1: 10.0})
+    first, second, third = Start(1, "x", 10.25), Start(1, "y", 20.0), Start(1, "z", 30.0)
+    not_hinted = Start(2, "w", 10.0)
+    notes = Journal([second, first, third, not_hinted], hinted={1: 10.0})
     values = [finding.value for finding in judge(evidence(journals=[(notes, ALIVE)]))]
     assert "p50 250.0 ms, p99 250.0 ms" in values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import Any
 
@@ -24,6 +25,8 @@ from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from .conftest import Tree, WithOp, picture
 
+LOCK_WAIT_S_MAX = 30
+"""How long the test holds the lock that the migration must not wait for. **Unit** seconds."""
 ODD_NAME = 'Odd "Name"; %s :x'
 
 VOLUMES = [(uuid.UUID(int=number), "submitted" if number % 2 else "active", number) for number in range(1, 21)]
@@ -203,7 +206,8 @@ async def test_the_migration_gives_up_rather_than_queue(postgresql_database: Tem
     async with postgresql_database.engine.begin() as connection:
         await connection.exec_driver_sql("SELECT * FROM volumes")
         with pytest.raises(DBAPIError, match="lock timeout"):
-            await tree.upgrade("0002")
+            async with asyncio.timeout(LOCK_WAIT_S_MAX):
+                await tree.upgrade("0002")
 
 
 async def test_odd_names_are_quoted(database: TemporaryDatabase, with_op: WithOp) -> None:

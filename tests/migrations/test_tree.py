@@ -13,8 +13,10 @@ from alembic.util import CommandError
 from pytest_alembic import Config as RunnerConfig
 from pytest_alembic import tests as expected
 from pytest_alembic.runner import MigrationContext, runner
+from sqlalchemy import Connection, event
 
 from alembic import command
+from rowlock.testing import TemporaryDatabase
 
 from .conftest import ROOT, Tree
 
@@ -72,3 +74,17 @@ def test_the_tree_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DATABASE_URL", raising=False)
     with pytest.raises(SystemExit, match="set DATABASE_URL"):
         command.current(Config(toml_file=ROOT / "pyproject.toml"))
+
+
+async def test_each_migration_is_committed_by_itself(database: TemporaryDatabase, tree: Tree) -> None:
+    """The index built outside a transaction would commit a half of what came before it; and a connection in hand is used."""
+    commits: list[Connection] = []
+    event.listen(database.engine.sync_engine, "commit", commits.append)
+
+    def go_up(connection: Connection) -> None:
+        tree.config.attributes["connection"] = connection
+        command.upgrade(tree.config, "0002")
+
+    async with database.engine.connect() as connection:
+        await connection.run_sync(go_up)
+    assert len(commits) == 2

@@ -37,7 +37,7 @@ def dead_links(page: Path, text: str) -> list[str]:
         there = (page.parent / target).resolve() if target else page
         if _OUTSIDE.match(link["target"]):
             continue
-        if not there.exists():
+        if target and not there.exists():
             found.append(f"{name_of(page)}: there is no {link['target']}")
         elif anchor and anchor not in anchors_of(text if there == page else there.read_text(encoding="utf-8")):
             found.append(f"{name_of(page)}: {link['target']} has no such heading")

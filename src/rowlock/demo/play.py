@@ -107,10 +107,10 @@ class Play:
         async for progress in self._watch(LOOK_FOR_KILL_S):
             if progress.settled >= backlog:
                 return
-            if progress.settled >= len(self.files) // 2 and await self._kill_one():
+            if progress.settled >= len(self.files) // 2 and await self.kill_one():
                 return
 
-    async def _kill_one(self) -> bool:
+    async def kill_one(self) -> bool:
         """Kill the first replica that is found in the middle of something. It is frozen while we look, so that this stays true."""
         alive = self._alive()
         for replica in alive if len(alive) > 1 else ():

@@ -26,6 +26,7 @@ _TRANSIENT_SQLSTATES = frozenset(
         "53300",  # too_many_connections
     }
 )
+_DRIVERS = frozenset({"aiosqlite", "asyncpg", "psycopg", "sqlite3"})
 _TRANSIENT_TYPES = (TransactionTimeout, TimeoutError, OSError, exc.TimeoutError)
 
 
@@ -34,7 +35,7 @@ def is_transient(error: BaseException) -> bool:
 
     Drivers let ``ConnectionRefusedError`` and ``TimeoutError`` through unwrapped, so this looks at more than SQLAlchemy's own.
     """
-    if isinstance(error, _TRANSIENT_TYPES):
+    if isinstance(error, _TRANSIENT_TYPES) or _is_unwrapped(error):
         return True
     if not isinstance(error, exc.DBAPIError):
         return False
@@ -44,3 +45,9 @@ def is_transient(error: BaseException) -> bool:
     if sqlstate is not None:
         return str(sqlstate) in _TRANSIENT_SQLSTATES or str(sqlstate).startswith("08")
     return isinstance(error, exc.OperationalError | exc.InterfaceError)
+
+
+def _is_unwrapped(error: BaseException) -> bool:
+    # SQLAlchemy wraps what a statement raises; what reaches us bare is the driver's trouble with its connection, such as
+    # asyncpg's InternalClientError on one that is being torn down.
+    return type(error).__module__.partition(".")[0] in _DRIVERS

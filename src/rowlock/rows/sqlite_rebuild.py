@@ -16,11 +16,15 @@ from typing import Any, NamedTuple
 
 from rowlock.errors import ConfigurationError
 
+_NAME = r'(?:"[^"]+"|\w+)'
 _NOT_READ_BACK = re.compile(
-    r"\b(?:COLLATE|AUTOINCREMENT|ON\s+CONFLICT|WITHOUT\s+ROWID|STRICT|DEFERRABLE)\b", re.IGNORECASE
+    r"\b(?:(?:COLLATE|AUTOINCREMENT|ON\s+CONFLICT|STRICT|GENERATED)\b|AS\s*(?=\())", re.IGNORECASE
 )
-_NAMED_CHECK = re.compile(r"\bCONSTRAINT\s+(?:\"[^\"]+\"|\w+)\s+CHECK\b", re.IGNORECASE)
 _CHECK = re.compile(r"\bCHECK\s*\(", re.IGNORECASE)
+_NAMED_CHECK = re.compile(rf"\bCONSTRAINT\s+{_NAME}\s+CHECK\s*\(", re.IGNORECASE)
+_REFERENCE = rf"\bREFERENCES\s+{_NAME}\s*(?:\([^)]*\)\s*)?(?:ON\s|NOT\s+DEFERRABLE|DEFERRABLE)"
+_ACTING_REFERENCE = re.compile(_REFERENCE, re.IGNORECASE)
+_ACTING_REFERENCE_OF_TABLE = re.compile(rf"\bFOREIGN\s+KEY\s*\([^)]*\)\s*{_REFERENCE}", re.IGNORECASE)
 _STRING_OR_COMMENT = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -80,9 +84,12 @@ def lost_by_rebuild(table_name: str, entries: Iterable[SchemaEntry]) -> Iterator
 
 
 def _lost_of_table(sql: str) -> Iterator[str]:
-    yield from sorted({found[0].upper() for found in _NOT_READ_BACK.finditer(sql)})
+    yield from sorted({found[0].strip().upper() for found in _NOT_READ_BACK.finditer(sql)})
     if len(_CHECK.findall(sql)) > len(_NAMED_CHECK.findall(sql)):
         yield "a CHECK without a name"
+    # Of a reference that stands at its column the table is read back, and not what happens to the row.
+    if len(_ACTING_REFERENCE.findall(sql)) > len(_ACTING_REFERENCE_OF_TABLE.findall(sql)):
+        yield "the ON DELETE, ON UPDATE or DEFERRABLE of a column's REFERENCES"
 
 
 def _has_expression(sql: str) -> bool:

@@ -1,0 +1,510 @@
+"""Tests of the fetcher: when it fetches, when it rests, what wakes it, and that no failure ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import ColumnElement, null
+
+from rowlock import Fetcher, PipelineHinter, PipelineItem, PipelineManager, events
+from rowlock.pipelines.fetcher import Fetch, Rest, plan_fetch
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
+
+from ..host import Volume, VolumePipeline, heard_events
+from .scenes import Faults, add, counted, faults_of, hang, is_claim, is_free, read, read_all, replica, turns, until
+
+
+def claims(faults: Faults) -> list[float]:
+    """Return the loop's times at which claims were sent."""
+    return [at for at, statement in faults.sent if is_claim(statement)]
+
+
+def gaps(times: list[float]) -> list[float]:
+    """Return the rests between `times`."""
+    return [after - before for before, after in itertools.pairwise(times)]
+
+
+def now() -> float:
+    """Return the loop's time."""
+    return asyncio.get_running_loop().time()
+
+
+# ---------------------------------------------------------------- the plan
+
+
+@pytest.mark.parametrize(
+    ("room", "is_low", "hinted", "delay_left_s", "plan"),
+    [
+        (0, False, False, 0.0, Rest(None)),
+        (0, False, True, 0.0, Rest(None)),
+        (0, True, True, 2.0, Rest(None)),
+        (-1, True, True, 0.0, Rest(None)),
+        (3, False, False, 0.0, Rest(None)),
+        (3, True, False, 0.0, Fetch(3)),
+        (3, True, False, -1.0, Fetch(3)),
+        (3, False, False, 2.0, Rest(2.0)),
+        (3, True, False, 2.0, Rest(2.0)),
+        (3, False, True, 0.0, Fetch(3)),
+        (3, True, True, 0.0, Fetch(3)),
+        (3, False, True, 2.0, Fetch(3)),
+        (3, True, True, 2.0, Fetch(3)),
+    ],
+)
+def test_plan(room: int, is_low: bool, hinted: bool, delay_left_s: float, plan: Fetch | Rest) -> None:
+    """It would claim without room, hammer an idle database, or let workers starve beside a full table."""
+    assert plan_fetch(room=room, is_low=is_low, hinted=hinted, delay_left_s=delay_left_s) == plan
+
+
+# ---------------------------------------------------------------- what wakes it
+
+
+@virtual_time
+async def test_a_hint_ends_the_rest(virtual_database: TemporaryDatabase) -> None:
+    """A request would wait for seconds although somebody said that it is there."""
+    await add(virtual_database)
+    pipeline = VolumePipeline()
+    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+        await asyncio.sleep(100.123)
+        await add(virtual_database, Volume())
+        hinted_at = now()
+        manager.hinter.hint_fetch(Volume)
+        await turns(200)
+        assert len(pipeline.items) == 1
+        assert now() == hinted_at
+
+
+@virtual_time
+async def test_a_row_that_nobody_hinted_is_found_within_the_longest_rest(virtual_database: TemporaryDatabase) -> None:
+    """A lost hint would cost more than one fetch delay."""
+    await add(virtual_database)
+    pipeline = VolumePipeline()
+    async with PipelineManager(virtual_database.session_factory, [pipeline]):
+        for _ in range(10):
+            await asyncio.sleep(30)
+            before = len(pipeline.items)
+            await add(virtual_database, Volume())
+            async with asyncio.timeout(6.0):
+                await until(lambda before=before: len(pipeline.items) > before)
+
+
+@virtual_time
+async def test_a_hint_raised_during_a_fetch_is_not_forgotten(virtual_database: TemporaryDatabase) -> None:
+    """The row that was committed just behind the claim would wait for the next poll."""
+    await add(virtual_database)
+    with faults_of(virtual_database.engine) as faults:
+        faults.hang(when=is_claim)
+        async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]) as manager:
+            await asyncio.sleep(1)
+            assert len(claims(faults)) == 1
+            manager.hinter.hint_fetch(Volume)
+            await turns()
+            healed_at = now()
+            faults.heal()
+            await turns(200)
+            assert claims(faults)[1:] == [healed_at]
+
+
+@virtual_time
+async def test_a_hint_raised_while_the_queue_is_full_is_not_forgotten(virtual_database: TemporaryDatabase) -> None:
+    """The hinted row would wait until the queue is nearly empty, behind rows that are due later."""
+    await add(virtual_database, *(Volume() for _ in range(5)))
+    pipeline = VolumePipeline(
+        workers_num=1, queue_lower_limit_factor=0, queue_upper_limit_factor=4, answer=lambda item: asyncio.sleep(10)
+    )
+    with faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+            await asyncio.sleep(1)
+            manager.hinter.hint_fetch(Volume)
+            await asyncio.sleep(1)
+            assert manager.statistics()["VolumePipeline"].queued == 4
+            await add(virtual_database, Volume())
+            before = len(claims(faults))
+            manager.hinter.hint_fetch(Volume)
+            await asyncio.sleep(1)
+            assert len(claims(faults)) == before
+            await until(lambda: len(pipeline.items) == 2)
+            await turns(100)
+            assert len(claims(faults)) == before + 1
+            assert manager.statistics()["VolumePipeline"].queued == 4
+            await manager.drain(0)
+
+
+@virtual_time
+async def test_hints_from_before_the_start_of_the_loop_count(virtual_database: TemporaryDatabase) -> None:
+    """A hint raised right after the start would fall into a gap."""
+    await add(virtual_database)
+    with faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]) as manager:
+            manager.hinter.hint_fetch(Volume)
+            await turns(200)
+            assert len(claims(faults)) == 1
+
+
+@virtual_time
+async def test_a_freed_place_wakes_it_at_once(virtual_database: TemporaryDatabase) -> None:
+    """Workers would idle in front of a full table, and throughput be what the delays allow."""
+    await add(virtual_database, *(Volume() for _ in range(20)))
+    started: list[float] = []
+
+    async def answer(item: PipelineItem[Any]) -> Any:
+        started.append(now())
+        await asyncio.sleep(1)
+        return pipeline.usual_answer(item)
+
+    pipeline = VolumePipeline(workers_num=1, queue_upper_limit_factor=1, answer=answer)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]):
+        await until(lambda: len(started) == 20)
+    assert gaps(started) == pytest.approx([1.0] * 19, abs=1e-6)
+
+
+@virtual_time
+async def test_it_claims_no_more_than_there_is_room_for(virtual_database: TemporaryDatabase) -> None:
+    """One replica would lock the whole table and work on a part of it."""
+    await add(virtual_database, *(Volume() for _ in range(30)))
+    pipeline = VolumePipeline(workers_num=2, answer=hang)
+    manager = PipelineManager(virtual_database.session_factory, [pipeline])
+    manager.start()
+    await asyncio.sleep(20)
+    for _ in range(5):
+        manager.hinter.hint_fetch(Volume)
+        await asyncio.sleep(1)
+    locked = [row for row in await read_all(virtual_database, Volume) if row.lock_token is not None]
+    statistics = manager.statistics()["VolumePipeline"]
+    assert (statistics.running, statistics.queued) == (2, 4)
+    assert len(locked) == statistics.tracked == 6
+    await manager.drain(0)
+
+
+# ---------------------------------------------------------------- how long it rests
+
+
+@virtual_time
+async def test_empty_fetches_back_off(virtual_database: TemporaryDatabase) -> None:
+    """An idle pipeline would keep the database busy, replicas march in step, or far-off work never be noticed early."""
+    random.seed(4711)
+    await add(virtual_database)
+    with faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]):
+            await asyncio.sleep(1500)
+    rests = gaps(claims(faults))
+    for rest, delay in zip(rests, [0.5, 1, 2, 5], strict=False):
+        assert 0.8 * delay <= rest <= 1.2 * delay or 0.4 <= rest <= 0.6
+    later = rests[3:]
+    long, short = [rest for rest in later if rest > 1], [rest for rest in later if rest <= 1]
+    assert all(4 <= rest <= 6 for rest in long)
+    assert all(0.4 <= rest <= 0.6 for rest in short)
+    assert 0.05 <= len(short) / len(later) <= 0.15
+    assert min(long) < 4.2
+    assert max(long) > 5.8
+
+
+@virtual_time
+async def test_the_first_rests_grow(virtual_database: TemporaryDatabase) -> None:
+    """The first request after a quiet moment would wait for as long as one after a quiet night."""
+    random.seed(1)  # draws no eager rest among the first four
+    await add(virtual_database)
+    with faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]):
+            await asyncio.sleep(30)
+    rests = gaps(claims(faults))[:4]
+    assert [round(rest / delay) for rest, delay in zip(rests, [0.5, 1, 2, 5], strict=True)] == [1, 1, 1, 1]
+
+
+@virtual_time
+async def test_what_was_found_shortens_the_rests_again(virtual_database: TemporaryDatabase) -> None:
+    """A pipeline that was idle for long would be sluggish in the middle of its work."""
+    await add(virtual_database)
+    with faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]) as manager:
+            await asyncio.sleep(100)
+            await add(virtual_database, Volume())
+            manager.hinter.hint_fetch(Volume)
+            await turns(200)
+            found_at = claims(faults)[-1]
+            await asyncio.sleep(1)
+            following = next(at for at in claims(faults) if at > found_at)
+            assert 0.4 <= following - found_at <= 0.6
+
+
+@virtual_time
+async def test_an_idle_pipeline_is_quiet(virtual_database: TemporaryDatabase) -> None:
+    """A hundred idle pipelines would be a load."""
+    await add(virtual_database)
+    with faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]):
+            await asyncio.sleep(60)
+            before = len(faults.sent)
+            await asyncio.sleep(1000)
+            statements = len(faults.sent) - before
+    assert statements / 1000 <= 0.5
+
+
+# ---------------------------------------------------------------- failures
+
+
+@virtual_time
+async def test_failing_fetches_end_nothing(virtual_database: TemporaryDatabase) -> None:
+    """After an outage of the database the host would have to be restarted."""
+    await add(virtual_database)
+    pipeline = VolumePipeline()
+    with heard_events() as heard, faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+            await asyncio.sleep(10)
+            faults.fail(ConnectionRefusedError("nobody listens"))
+            await asyncio.sleep(60)
+            health = manager.health().pipelines[0]
+            assert not health.healthy
+            assert health.fetch_failures > 5
+            assert health.last_error == "ConnectionRefusedError: nobody listens"
+            assert all(health.loops_alive.values())
+            faults.heal()
+            await add(virtual_database, Volume())
+            async with asyncio.timeout(6.0):
+                await until(lambda: pipeline.items and manager.health().healthy)
+            assert manager.health().pipelines[0].last_error is None
+            counters = manager.statistics()["VolumePipeline"].counters
+            assert counters["fetches_failed"] == len(heard.of(events.FetchFailed)) == health.fetch_failures
+    assert heard.of(events.LoopReplaced) == []
+
+
+@virtual_time
+async def test_hints_do_not_hammer_a_failing_database(virtual_database: TemporaryDatabase) -> None:
+    """A busy service would add its load to a database that is already down."""
+    await add(virtual_database)
+    with heard_events() as heard, faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]) as manager:
+            await asyncio.sleep(10)
+            faults.fail(ConnectionRefusedError("nobody listens"))
+            for _ in range(300):
+                await asyncio.sleep(0.1)
+                manager.hinter.hint_fetch(Volume)
+            assert 5 < len(heard.of(events.FetchFailed)) < 20
+
+
+@virtual_time
+async def test_a_fetch_that_hangs_is_given_up(virtual_database: TemporaryDatabase) -> None:
+    """A connection into a black hole would stop the pipeline for good."""
+    pipeline = VolumePipeline()
+    [row] = await add(virtual_database, Volume())
+    with heard_events() as heard, faults_of(virtual_database.engine) as faults:
+        faults.hang(when=is_claim)
+        async with PipelineManager(virtual_database.session_factory, [pipeline]):
+            began_at = now()
+            await until(lambda: heard.of(events.FetchFailed))
+            assert now() == pytest.approx(began_at + 10, abs=0.02)
+            assert "TransactionTimeout" in heard.of(events.FetchFailed)[0].error
+            faults.heal()
+            await until(lambda: heard.of(events.ItemApplied))
+    assert (await read(virtual_database, row)).status == "active"
+
+
+class FussyPipeline(VolumePipeline):
+    """Cannot always say which rows want work.
+
+    Attributes:
+        trouble: what `ready` raises or returns; None while all is well.
+    """
+
+    trouble: Any = None
+
+    def ready(self) -> ColumnElement[bool]:
+        """Say it, or not."""
+        if isinstance(self.trouble, BaseException):
+            raise self.trouble
+        return super().ready() if self.trouble is None else self.trouble
+
+
+TROUBLES = [
+    ValueError("no"),
+    SystemExit(3),
+    KeyboardInterrupt(),
+    GeneratorExit(),
+    StopIteration(),
+    asyncio.CancelledError(),
+    "not an expression",
+]
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: type(trouble).__name__)
+def test_ready_may_fail(virtual_database: TemporaryDatabase, trouble: Any) -> None:
+    """A mistake in one hook would end the pipeline, or with `SystemExit` the host."""
+
+    @virtual_time
+    async def play() -> None:
+        await add(virtual_database, Volume())
+        pipeline = FussyPipeline()
+        pipeline.trouble = trouble
+        with heard_events() as heard:
+            async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+                await asyncio.sleep(20)
+                assert len(heard.of(events.FetchFailed)) > 3
+                assert not manager.health().healthy
+                pipeline.trouble = None
+                await asyncio.sleep(6)
+                assert len(heard.of(events.ItemApplied)) == 1
+                assert manager.health().healthy
+        assert heard.of(events.LoopReplaced) == []
+
+    play()
+
+
+@virtual_time
+async def test_a_failing_sweep_harms_no_fetch(virtual_database: TemporaryDatabase) -> None:
+    """Housekeeping would stop the work."""
+    await add(virtual_database)
+    pipeline = VolumePipeline()
+    with faults_of(virtual_database.engine) as faults:
+        faults.fail(OSError("disk"), when=lambda statement: statement.startswith("UPDATE") and "LIMIT" in statement)
+        async with PipelineManager(virtual_database.session_factory, [pipeline]):
+            await asyncio.sleep(700)
+            await add(virtual_database, Volume())
+            await asyncio.sleep(6)
+            assert len(pipeline.items) == 1
+
+
+# ---------------------------------------------------------------- nothing stays leased
+
+
+@virtual_time
+async def test_a_cancel_at_any_moment_leaves_nothing_leased(virtual_database: TemporaryDatabase) -> None:
+    """A row claimed and not yet queued would wait for its lease to expire, since nobody works on it."""
+    await add(virtual_database)
+    with heard_events() as heard:
+        for moment in range(60):
+            [row] = await add(virtual_database, Volume())
+            pipeline = VolumePipeline()
+            pipeline.start(virtual_database.session_factory, PipelineHinter())
+            await turns(moment)
+            began_at = now()
+            for task in asyncio.all_tasks():
+                if task.get_name().endswith("fetcher loop"):
+                    task.cancel("meant for somebody else")
+            async with asyncio.timeout(20.0):
+                await until(lambda count=moment + 1: len(heard.of(events.ItemApplied)) == count)
+            assert now() < began_at + 20
+            await pipeline.drain(timedelta(0))
+            assert is_free(await read(virtual_database, row))
+
+
+@virtual_time
+async def test_what_a_claim_brings_after_the_shutdown_is_given_back(virtual_database: TemporaryDatabase) -> None:
+    """A shutdown in the middle of a claim would leave its rows locked."""
+    [row] = await add(virtual_database, Volume())
+    pipeline = VolumePipeline()
+    with heard_events() as heard, faults_of(virtual_database.engine) as faults:
+        faults.hang(when=is_claim)
+        manager = PipelineManager(virtual_database.session_factory, [pipeline])
+        manager.start()
+        await asyncio.sleep(1)
+        manager.shutdown()
+        faults.heal()
+        await manager.drain()
+    assert pipeline.items == []
+    assert [event.row_id for event in heard.of(events.ItemReleased)] == [row.id]
+    after = await read(virtual_database, row)
+    assert is_free(after)
+    assert after.last_processed_at is None
+
+
+@virtual_time
+async def test_items_are_tracked_before_they_are_queued(virtual_database: TemporaryDatabase) -> None:
+    """A worker that is quicker than the fetcher would untrack first, and a lease be renewed for ever."""
+    await add(virtual_database, Volume())
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        tracked: list[int] = []
+        put = steps.run.context.queue.put
+
+        def look(items: Any) -> None:
+            tracked.append(len(steps.run.heartbeater))
+            put(items)
+
+        steps.run.context.queue.put = look  # type: ignore[method-assign]
+        await steps.fetch_once()
+        assert tracked == [1]
+
+
+# ---------------------------------------------------------------- what it does besides
+
+
+async def test_it_counts_and_tells(database: TemporaryDatabase) -> None:
+    """A dashboard would show a fetcher that does nothing, or claims that brought nothing."""
+    await add(database, *(Volume() for _ in range(3)))
+    with heard_events() as heard:
+        async with stepping(database.session_factory, VolumePipeline()) as steps:
+            await steps.fetch_once()
+            await steps.fetch_once()
+            assert (counted(steps)["fetches"], counted(steps)["fetches_empty"], counted(steps)["claimed"]) == (2, 1, 3)
+    assert [event.count for event in heard.of(events.RowsClaimed)] == [3]
+
+
+@virtual_time
+async def test_it_counts_what_it_took_over_from_the_dead(virtual_database: TemporaryDatabase) -> None:
+    """Nobody would see that replicas die."""
+    await add(virtual_database, Volume())
+    run = VolumePipeline().build_run(replica(virtual_database), PipelineHinter())
+    await run.fetcher.fetch_once(1)
+    await asyncio.sleep(31)
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        [item] = await steps.fetch_once()
+        assert item.prev_lock_expired
+        assert counted(steps)["recovered"] == 1
+
+
+@virtual_time
+async def test_abandoned_locks_are_cleared_in_the_end(virtual_database: TemporaryDatabase) -> None:
+    """A row whose pipeline is gone from the code would be nobody's for ever."""
+    [row] = await add(
+        virtual_database,
+        Volume(status="active", lock_owner="GonePipeline", lock_expires_at=virtual_database.clock.now),  # type: ignore[union-attr]
+    )
+    async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]) as manager:
+        await asyncio.sleep(200)
+        assert (await read(virtual_database, row)).lock_owner == "GonePipeline"
+        await asyncio.sleep(700)
+        assert is_free(await read(virtual_database, row))
+        assert manager.statistics()["VolumePipeline"].counters["swept"] == 1
+
+
+class NotingFetcher(Fetcher[Any]):
+    """Counts its fetches."""
+
+    fetched = 0
+
+    async def fetch_once(self, limit: int) -> int:
+        """Count, then fetch."""
+        type(self).fetched += 1
+        return await super().fetch_once(limit)
+
+
+class SpecialPipeline(VolumePipeline):
+    """Brings its own fetcher."""
+
+    fetcher_class = NotingFetcher
+
+
+async def test_a_host_may_bring_its_own_fetcher(sqlite_database: TemporaryDatabase) -> None:
+    """The class named on the pipeline would be ignored."""
+    await add(sqlite_database, Volume())
+    async with stepping(sqlite_database.session_factory, SpecialPipeline()) as steps:
+        await steps.fetch_once()
+    assert NotingFetcher.fetched == 1
+
+
+def test_ready_may_be_a_mapped_attribute() -> None:
+    """A boolean column would have to be compared with true."""
+
+    class AttributePipeline(VolumePipeline):
+        def ready(self) -> Any:
+            return Volume.disk_id
+
+    class NullPipeline(VolumePipeline):
+        def ready(self) -> Any:
+            return null()
+
+    AttributePipeline()
+    NullPipeline()
