@@ -89,7 +89,7 @@ class OutcomeError(PipelineError):
 
 
 class ProcessCancelledError(PipelineError):
-    """`process` let a ``CancelledError`` escape that rowlock had not asked for; the row is retried like after any failure."""
+    """Host code let out what is no ordinary exception (a cancellation of its own, ``SystemExit``); it counts as a failure."""
 
     slug = "process-cancelled-error"
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import tempfile
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rowlock.demo import documents, files
-from rowlock.demo.documents import CHUNK_BYTES, DONE, read_and_count
+from rowlock.demo.documents import CHUNK_BYTES, DONE, UNREADABLE, read_and_count
 from rowlock.demo.verdict import recount
 
 
@@ -39,6 +41,14 @@ def test_large_file_is_read_in_chunks(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < CHUNK_BYTES * 8
+
+
+def test_unreadable_file_is_settled(tmp_path: Path) -> None:
+    """A file that vanished meanwhile would be tried again and again, and the demo would wait for it."""
+    item: Any = SimpleNamespace(row=SimpleNamespace(path="nowhere"))
+    notes: Any = SimpleNamespace(started=lambda item: None)
+    assert documents.CatalogueFiles(tmp_path, notes).process(item).values == {"status": UNREADABLE}
+    assert recount(tmp_path / "nowhere")[0] == UNREADABLE
 
 
 def test_only_regular_files_are_found(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from asyncio.subprocess import Process
 from pathlib import Path
 
 import pytest
 
+from rowlock.demo import processes
 from rowlock.demo.database import Address, address_in, tables_at
 from rowlock.demo.processes import replicas_on
 
@@ -36,6 +38,22 @@ async def test_replica_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     with pytest.raises(ChildProcessError, match=r"did not start(?s:.*)nonsense"):
         async with replicas_on(nowhere, tmp_path, count=1, files=tmp_path):
             pass
+
+
+async def test_replica_killed_while_it_starts_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill by hand would be forgiven at any moment but this one."""
+    honest_start = processes._start
+
+    async def start_and_kill(log_path: Path) -> Process:
+        process = await honest_start(log_path)
+        if log_path.name == "replica-1.log":
+            process.kill()
+        return process
+
+    monkeypatch.setattr(processes, "_start", start_and_kill)
+    address = address_in(tmp_path, None)
+    async with tables_at(address, keep=False), replicas_on(address, tmp_path, count=2, files=tmp_path) as replicas:
+        assert [replica.is_alive for replica in replicas] == [False, True]
 
 
 async def test_asking_a_dead_replica_is_no_failure(tmp_path: Path) -> None:

@@ -97,6 +97,11 @@ def ticket(place: float = 0.0, *, trusted_for_s: float = 27.0) -> PipelineItem[A
     )
 
 
+def now() -> float:
+    """Return the loop's time."""
+    return asyncio.get_running_loop().time()
+
+
 def counted(steps: Steps[Any]) -> dict[str, int]:
     """Return the counters of a stepped pipeline."""
     return steps.run.statistics().counters
@@ -123,6 +128,11 @@ def is_renewal(statement: str) -> bool:
 def is_claim(statement: str) -> bool:
     """Whether a statement looks for rows to claim, on either database."""
     return "token_before" in statement or " AS died" in statement
+
+
+def is_sweep(statement: str) -> bool:
+    """Whether a statement clears locks that were left behind."""
+    return statement.startswith("UPDATE") and " LIMIT " in statement
 
 
 def is_outcome(statement: str) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import anyio
 import pytest
 
 from rowlock.errors import ProcessCancelledError
@@ -17,13 +17,16 @@ from rowlock.testing import virtual_time
 from .scenes import hang, turns
 
 
+THREADS = ThreadPoolExecutor(2)
+
+
 class HostExit(BaseException):
     """What a host derives from the root of all exceptions."""
 
 
 def attempt_of(function: Callable[..., Any], *, timeout_s: float = 100.0, grace_s: float = 5.0) -> Attempt:
     """Return an attempt to call `function`."""
-    call = host_call(function, limiter=anyio.CapacityLimiter(2))
+    call = host_call(function, threads=THREADS)
     return Attempt(call, timeout_s=timeout_s, grace_s=grace_s)
 
 
@@ -160,7 +163,7 @@ async def test_a_plain_function_may_return_a_coroutine() -> None:
 
 async def test_threads_are_limited() -> None:
     """A pipeline would start as many threads as it has rows."""
-    limiter = anyio.CapacityLimiter(1)
+    threads = ThreadPoolExecutor(1)
     running, most, lock = 0, 0, threading.Lock()
 
     def process() -> None:
@@ -171,7 +174,7 @@ async def test_threads_are_limited() -> None:
         with lock:
             running -= 1
 
-    attempts = [Attempt(host_call(process, limiter=limiter), timeout_s=9, grace_s=9) for _ in range(5)]
+    attempts = [Attempt(host_call(process, threads=threads), timeout_s=9, grace_s=9) for _ in range(5)]
     assert await asyncio.gather(*(attempt.run() for attempt in attempts)) == [Returned(None)] * 5
     assert most == 1
 
@@ -217,11 +220,11 @@ async def test_a_call_that_ignores_its_cancellation_is_left_behind_after_the_gra
     [
         (Ended.INTERRUPTED, Returned("cleaned up")),
         (Ended.TIMED_OUT, Returned("cleaned up")),
-        (Ended.LEASE_LOST, Ended.LEASE_LOST),
+        (Ended.LEASE_LOST, Returned("cleaned up")),
     ],
 )
 def test_an_outcome_returned_in_spite_of_the_cancellation(why: Ended, result: Result) -> None:
-    """What was finished at the last moment would be done again; or, with the lease lost, be written all the same."""
+    """What was finished at the last moment would be done again; or, with the lease lost, nobody would clean it up."""
 
     @virtual_time
     async def play() -> Result:
@@ -256,9 +259,14 @@ async def test_an_error_during_the_clean_up_does_not_hide_why_it_ended() -> None
 
 @virtual_time
 async def test_a_lost_lease_outdoes_an_earlier_reason() -> None:
-    """A timed-out call whose lease was lost meanwhile would still have its outcome counted."""
+    """A timed-out call whose lease was lost meanwhile would count as a failed attempt of its holder."""
     stubborn = Stubborn()
-    attempt = attempt_of(stubborn.process)
+
+    async def process() -> None:
+        await stubborn.process()
+        raise ValueError("in the end")
+
+    attempt = attempt_of(process)
     loop = asyncio.get_running_loop()
     loop.call_later(1, attempt.end, Ended.TIMED_OUT)
     loop.call_later(2, attempt.end, Ended.LEASE_LOST)
@@ -304,8 +312,8 @@ async def test_a_cancelled_worker_cancels_the_call() -> None:
     assert cancelled == [1]
 
 
-async def test_a_thread_that_is_ended_is_not_waited_for() -> None:
-    """A blocking call without an end would keep its worker for ever; its late result would count."""
+async def test_a_thread_that_is_ended_is_left_behind_after_the_grace() -> None:
+    """A blocking call without an end would keep its worker for ever, or nobody would know that it still runs."""
     go_on, returned, started = threading.Event(), threading.Event(), threading.Event()
 
     def process() -> str:
@@ -315,13 +323,16 @@ async def test_a_thread_that_is_ended_is_not_waited_for() -> None:
         return "too late"
 
     loop = asyncio.get_running_loop()
-    attempt = attempt_of(process)
+    attempt = attempt_of(process, grace_s=0)
     running = asyncio.create_task(attempt.run())
     try:
         await asyncio.to_thread(started.wait, 30)
         loop.call_soon(attempt.end, Ended.LEASE_LOST)
         assert await running is Ended.LEASE_LOST
         assert not returned.is_set()
+        assert attempt.is_running
     finally:
         go_on.set()
     await asyncio.to_thread(returned.wait, 30)
+    await turns()
+    assert not attempt.is_running

@@ -1,22 +1,35 @@
-"""Tests of the fetcher: when it fetches, when it rests, what wakes it, and that no failure ends it."""
+"""Tests of the fetcher: when it fetches, when it rests, and what wakes it."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import random
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import ColumnElement, null
+from sqlalchemy import null
 
 from rowlock import Fetcher, PipelineHinter, PipelineItem, PipelineManager, events
 from rowlock.pipelines.fetcher import Fetch, Rest, plan_fetch
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
-from .scenes import Faults, add, counted, faults_of, hang, is_claim, is_free, read, read_all, replica, turns, until
+from .scenes import (
+    Faults,
+    add,
+    counted,
+    faults_of,
+    hang,
+    is_claim,
+    is_free,
+    now,
+    read,
+    read_all,
+    replica,
+    turns,
+    until,
+)
 
 
 def claims(faults: Faults) -> list[float]:
@@ -27,11 +40,6 @@ def claims(faults: Faults) -> list[float]:
 def gaps(times: list[float]) -> list[float]:
     """Return the rests between `times`."""
     return [after - before for before, after in itertools.pairwise(times)]
-
-
-def now() -> float:
-    """Return the loop's time."""
-    return asyncio.get_running_loop().time()
 
 
 # ---------------------------------------------------------------- the plan
@@ -242,190 +250,6 @@ async def test_an_idle_pipeline_is_quiet(virtual_database: TemporaryDatabase) ->
             await asyncio.sleep(1000)
             statements = len(faults.sent) - before
     assert statements / 1000 <= 0.5
-
-
-# ---------------------------------------------------------------- failures
-
-
-@virtual_time
-async def test_failing_fetches_end_nothing(virtual_database: TemporaryDatabase) -> None:
-    """After an outage of the database the host would have to be restarted."""
-    await add(virtual_database)
-    pipeline = VolumePipeline()
-    with heard_events() as heard, faults_of(virtual_database.engine) as faults:
-        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-            await asyncio.sleep(10)
-            faults.fail(ConnectionRefusedError("nobody listens"))
-            await asyncio.sleep(60)
-            health = manager.health().pipelines[0]
-            assert not health.healthy
-            assert health.fetch_failures > 5
-            assert health.last_error == "ConnectionRefusedError: nobody listens"
-            assert all(health.loops_alive.values())
-            faults.heal()
-            await add(virtual_database, Volume())
-            async with asyncio.timeout(6.0):
-                await until(lambda: pipeline.items and manager.health().healthy)
-            assert manager.health().pipelines[0].last_error is None
-            counters = manager.statistics()["VolumePipeline"].counters
-            assert counters["fetches_failed"] == len(heard.of(events.FetchFailed)) == health.fetch_failures
-    assert heard.of(events.LoopReplaced) == []
-
-
-@virtual_time
-async def test_hints_do_not_hammer_a_failing_database(virtual_database: TemporaryDatabase) -> None:
-    """A busy service would add its load to a database that is already down."""
-    await add(virtual_database)
-    with heard_events() as heard, faults_of(virtual_database.engine) as faults:
-        async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]) as manager:
-            await asyncio.sleep(10)
-            faults.fail(ConnectionRefusedError("nobody listens"))
-            for _ in range(300):
-                await asyncio.sleep(0.1)
-                manager.hinter.hint_fetch(Volume)
-            assert 5 < len(heard.of(events.FetchFailed)) < 20
-
-
-@virtual_time
-async def test_a_fetch_that_hangs_is_given_up(virtual_database: TemporaryDatabase) -> None:
-    """A connection into a black hole would stop the pipeline for good."""
-    pipeline = VolumePipeline()
-    [row] = await add(virtual_database, Volume())
-    with heard_events() as heard, faults_of(virtual_database.engine) as faults:
-        faults.hang(when=is_claim)
-        async with PipelineManager(virtual_database.session_factory, [pipeline]):
-            began_at = now()
-            await until(lambda: heard.of(events.FetchFailed))
-            assert now() == pytest.approx(began_at + 10, abs=0.02)
-            assert "TransactionTimeout" in heard.of(events.FetchFailed)[0].error
-            faults.heal()
-            await until(lambda: heard.of(events.ItemApplied))
-    assert (await read(virtual_database, row)).status == "active"
-
-
-class FussyPipeline(VolumePipeline):
-    """Cannot always say which rows want work.
-
-    Attributes:
-        trouble: what `ready` raises or returns; None while all is well.
-    """
-
-    trouble: Any = None
-
-    def ready(self) -> ColumnElement[bool]:
-        """Say it, or not."""
-        if isinstance(self.trouble, BaseException):
-            raise self.trouble
-        return super().ready() if self.trouble is None else self.trouble
-
-
-TROUBLES = [
-    ValueError("no"),
-    SystemExit(3),
-    KeyboardInterrupt(),
-    GeneratorExit(),
-    StopIteration(),
-    asyncio.CancelledError(),
-    "not an expression",
-]
-
-
-@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: type(trouble).__name__)
-def test_ready_may_fail(virtual_database: TemporaryDatabase, trouble: Any) -> None:
-    """A mistake in one hook would end the pipeline, or with `SystemExit` the host."""
-
-    @virtual_time
-    async def play() -> None:
-        await add(virtual_database, Volume())
-        pipeline = FussyPipeline()
-        pipeline.trouble = trouble
-        with heard_events() as heard:
-            async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-                await asyncio.sleep(20)
-                assert len(heard.of(events.FetchFailed)) > 3
-                assert not manager.health().healthy
-                pipeline.trouble = None
-                await asyncio.sleep(6)
-                assert len(heard.of(events.ItemApplied)) == 1
-                assert manager.health().healthy
-        assert heard.of(events.LoopReplaced) == []
-
-    play()
-
-
-@virtual_time
-async def test_a_failing_sweep_harms_no_fetch(virtual_database: TemporaryDatabase) -> None:
-    """Housekeeping would stop the work."""
-    await add(virtual_database)
-    pipeline = VolumePipeline()
-    with faults_of(virtual_database.engine) as faults:
-        faults.fail(OSError("disk"), when=lambda statement: statement.startswith("UPDATE") and "LIMIT" in statement)
-        async with PipelineManager(virtual_database.session_factory, [pipeline]):
-            await asyncio.sleep(700)
-            await add(virtual_database, Volume())
-            await asyncio.sleep(6)
-            assert len(pipeline.items) == 1
-
-
-# ---------------------------------------------------------------- nothing stays leased
-
-
-@virtual_time
-async def test_a_cancel_at_any_moment_leaves_nothing_leased(virtual_database: TemporaryDatabase) -> None:
-    """A row claimed and not yet queued would wait for its lease to expire, since nobody works on it."""
-    await add(virtual_database)
-    with heard_events() as heard:
-        for moment in range(60):
-            [row] = await add(virtual_database, Volume())
-            pipeline = VolumePipeline()
-            pipeline.start(virtual_database.session_factory, PipelineHinter())
-            await turns(moment)
-            began_at = now()
-            for task in asyncio.all_tasks():
-                if task.get_name().endswith("fetcher loop"):
-                    task.cancel("meant for somebody else")
-            async with asyncio.timeout(20.0):
-                await until(lambda count=moment + 1: len(heard.of(events.ItemApplied)) == count)
-            assert now() < began_at + 20
-            await pipeline.drain(timedelta(0))
-            assert is_free(await read(virtual_database, row))
-
-
-@virtual_time
-async def test_what_a_claim_brings_after_the_shutdown_is_given_back(virtual_database: TemporaryDatabase) -> None:
-    """A shutdown in the middle of a claim would leave its rows locked."""
-    [row] = await add(virtual_database, Volume())
-    pipeline = VolumePipeline()
-    with heard_events() as heard, faults_of(virtual_database.engine) as faults:
-        faults.hang(when=is_claim)
-        manager = PipelineManager(virtual_database.session_factory, [pipeline])
-        manager.start()
-        await asyncio.sleep(1)
-        manager.shutdown()
-        faults.heal()
-        await manager.drain()
-    assert pipeline.items == []
-    assert [event.row_id for event in heard.of(events.ItemReleased)] == [row.id]
-    after = await read(virtual_database, row)
-    assert is_free(after)
-    assert after.last_processed_at is None
-
-
-@virtual_time
-async def test_items_are_tracked_before_they_are_queued(virtual_database: TemporaryDatabase) -> None:
-    """A worker that is quicker than the fetcher would untrack first, and a lease be renewed for ever."""
-    await add(virtual_database, Volume())
-    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
-        tracked: list[int] = []
-        put = steps.run.context.queue.put
-
-        def look(items: Any) -> None:
-            tracked.append(len(steps.run.heartbeater))
-            put(items)
-
-        steps.run.context.queue.put = look  # type: ignore[method-assign]
-        await steps.fetch_once()
-        assert tracked == [1]
 
 
 # ---------------------------------------------------------------- what it does besides

@@ -24,11 +24,12 @@ from rowlock.rows.leased_table import LeasedTable
 
 
 class Written(Enum):
-    """What became of a write."""
+    """What became of a write; unknown if the answer to its COMMIT was lost and the database did not come back to be asked."""
 
     APPLIED = "applied"
     STALE = "stale"
     CHANGED = "changed"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from typing import Any
 
 from sqlalchemy import inspect, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm.attributes import set_committed_value
 
-from rowlock.errors import ModelError
+from rowlock.errors import ModelError, PipelineError
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import database_now
 from rowlock.rows.lease_values import pinned
@@ -21,10 +22,11 @@ async def make_due(session: AsyncSession, row: object) -> None:
     """Make `row` due now, in the caller's transaction: no minimum interval delays a request of a service.
 
     A parked row stays parked. Hint the pipeline after the commit, as after any change. What else is pending in the session is
-    flushed first, and the instance's own attributes are refreshed.
+    flushed first, and the instance's own attributes are set.
 
     Raises:
         ModelError: the model has no `ScheduleColumns`.
+        PipelineError: the row was deleted meanwhile.
     """
     leased = _scheduled(row)
     await _write(session, leased, row, values={leased.column("due_at"): database_now()})
@@ -35,6 +37,7 @@ async def unpark(session: AsyncSession, row: object) -> None:
 
     Raises:
         ModelError: the model has no `ScheduleColumns`.
+        PipelineError: the row was deleted meanwhile.
     """
     leased = _scheduled(row)
     values = {
@@ -60,8 +63,10 @@ async def _write(session: AsyncSession, leased: LeasedTable[Any], row: Any, *, v
     # A row added in this transaction has no key before the flush.
     await session.flush()
     key = inspect(row).identity[0]
-    statement = update(leased.table).where(leased.key == key).values(pinned(leased, values))
-    await session.execute(statement, bind_arguments={"mapper": leased.mapper})
-    # Refreshed rather than expired: an expired attribute would want a statement at its next, plain access.
-    names = [leased.mapper.get_property_by_column(column).key for column in values]
-    await session.refresh(row, attribute_names=names)
+    statement = update(leased.table).where(leased.key == key).values(pinned(leased, values)).returning(*values)
+    written = (await session.execute(statement, bind_arguments={"mapper": leased.mapper})).one_or_none()
+    if written is None:
+        raise PipelineError(f"{leased.name} {key} is no longer there; it was deleted by another transaction")
+    # What the statement returned, and not a refresh: a session that sends reads to a replica would read what was before.
+    for column, value in zip(values, written, strict=True):
+        set_committed_value(row, leased.mapper.get_property_by_column(column).key, value)

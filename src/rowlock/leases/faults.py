@@ -6,6 +6,8 @@ it, so it is the outcome's own failure.
 
 from __future__ import annotations
 
+import sqlite3
+
 from sqlalchemy import exc
 
 from rowlock.errors import TransactionTimeout
@@ -26,6 +28,17 @@ _TRANSIENT_SQLSTATES = frozenset(
         "53300",  # too_many_connections
     }
 )
+_TRANSIENT_SQLITE_CODES = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
 _DRIVERS = frozenset({"aiosqlite", "asyncpg", "psycopg", "sqlite3"})
 _TRANSIENT_TYPES = (TransactionTimeout, TimeoutError, OSError, exc.TimeoutError)
 
@@ -44,6 +57,9 @@ def is_transient(error: BaseException) -> bool:
     sqlstate = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
     if sqlstate is not None:
         return str(sqlstate) in _TRANSIENT_SQLSTATES or str(sqlstate).startswith("08")
+    if (sqlite_errorcode := getattr(error.orig, "sqlite_errorcode", None)) is not None:
+        # The low byte is the code; the rest says more about it. A missing table is an OperationalError here, too.
+        return sqlite_errorcode & 0xFF in _TRANSIENT_SQLITE_CODES
     return isinstance(error, exc.OperationalError | exc.InterfaceError)
 
 

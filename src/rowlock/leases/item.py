@@ -65,6 +65,11 @@ class PipelineItem(Generic[ModelT]):
         self._row = row
 
     @property
+    def has_row(self) -> bool:
+        """Whether the row was read."""
+        return self._row is not None
+
+    @property
     def remaining(self) -> timedelta:
         """Time left in which this holder may trust its lease, unless it is renewed; never negative."""
         return timedelta(seconds=max(0.0, self.trusted_until - monotonic())) if not self.is_lost else timedelta(0)

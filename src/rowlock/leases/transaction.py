@@ -75,15 +75,15 @@ async def finish(work: Coroutine[Any, Any, T], *, purpose: str, timeout: timedel
     """
     task = asyncio.create_task(work, name=f"rowlock: {purpose}")
     cancelled = await _wait_shielded(task, None if timeout is None else timeout.total_seconds())
-    if not task.done():
-        assert timeout is not None
-        await _let_go(task)
-        if not task.done() or task.cancelled():
-            raise TransactionTimeout(purpose=purpose, timeout_s=timeout.total_seconds())
+    out_of_time = not task.done()
+    if out_of_time:
+        cancelled = await _let_go(task) or cancelled
     if cancelled is not None:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             logger.warning("A transaction of a cancelled caller failed", extra={"purpose": purpose}, exc_info=error)
         raise cancelled
+    if out_of_time and (not task.done() or task.cancelled()):
+        raise TransactionTimeout(purpose=purpose, timeout_s=timeout.total_seconds() if timeout else 0.0)
     if task.cancelled():
         raise PipelineError(f"the transaction to {purpose} was cancelled from within")
     return task.result()
@@ -104,11 +104,11 @@ async def _wait_shielded(task: asyncio.Task[Any], timeout_s: float | None) -> as
     return cancelled
 
 
-async def _let_go(task: asyncio.Task[Any]) -> None:
+async def _let_go(task: asyncio.Task[Any]) -> asyncio.CancelledError | None:
     _overdue.add(task)
     task.add_done_callback(_forget)
     task.cancel()
-    await _wait_shielded(task, CANCEL_WAIT_S_MAX)
+    return await _wait_shielded(task, CANCEL_WAIT_S_MAX)
 
 
 def _forget(task: asyncio.Task[Any]) -> None:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
-import anyio
-import anyio.to_thread
+from rowlock.errors import ProcessCancelledError, describe
 
-from rowlock.errors import ProcessCancelledError
+T = TypeVar("T")
 
 
 class Ended(Enum):
@@ -48,7 +48,8 @@ Result = Returned | Raised | Ended
 class Attempt:
     """Runs one call of host code and can end it.
 
-    A call that catches its cancellation may still return an outcome, which counts as long as the lease is not lost.
+    A call that catches its cancellation may still return a value, which then counts: whether it can be applied is the lease's
+    business.
 
     Attributes:
         ended: why it was asked to end, or None.
@@ -67,6 +68,11 @@ class Attempt:
     def is_running(self) -> bool:
         """Whether the host's code has not ended yet."""
         return self._task is not None and not self._task.done()
+
+    def when_over(self, act: Callable[[Result], None]) -> None:
+        """Call `act` with what an abandoned call comes to in the end."""
+        assert self._task is not None
+        self._task.add_done_callback(lambda task: None if task.cancelled() else act(task.result()))
 
     def end(self, why: Ended) -> None:
         """Cancel the host's code; the first reason counts."""
@@ -107,16 +113,41 @@ class Attempt:
         if self.is_running or task.cancelled():
             return self.ended or Raised(_cancelled_by_itself())
         result = task.result()
-        if self.ended is None or (isinstance(result, Returned) and self.ended is not Ended.LEASE_LOST):
-            return result
-        return self.ended
+        return result if self.ended is None or isinstance(result, Returned) else self.ended
+
+
+async def contained(function: Callable[..., Awaitable[T]], *args: object) -> T:
+    """Call host code within a transaction of ours; whatever it raises comes out as an `Exception`.
+
+    asyncio lets a ``SystemExit`` out of a task end the whole event loop, and a stray cancellation would pass for ours.
+
+    Raises:
+        Exception: what the host's code raised.
+        ProcessCancelledError: it raised what is no `Exception`.
+    """
+    match await _contained(partial(function, *args)):
+        case Raised(Exception() as error):
+            raise error
+        case Raised(error):
+            raise ProcessCancelledError(f"host code ended with {describe(error)}") from error
+        case Returned(value):
+            return cast("T", value)
+
+
+def host_call(function: Callable[..., Any], *args: object, threads: Executor) -> Callable[[], Awaitable[Any]]:
+    """Return ``function(*args)`` as something to await: a coroutine in the loop, a plain function in a worker thread.
+
+    A thread cannot be cancelled: it counts as a call that ignores its cancellation.
+    """
+    call = partial(function, *args)
+    return call if inspect.iscoroutinefunction(function) else partial(_in_thread, call, threads)
 
 
 def _cancelled_by_itself() -> ProcessCancelledError:
     return ProcessCancelledError("a cancellation escaped from process; catch it where a task of yours is awaited")
 
 
-async def _contained(call: Callable[[], Any]) -> Returned | Raised:
+async def _contained(call: Callable[[], Awaitable[Any]]) -> Returned | Raised:
     try:
         return Returned(await call())
     except asyncio.CancelledError:
@@ -125,25 +156,25 @@ async def _contained(call: Callable[[], Any]) -> Returned | Raised:
         return Raised(error)
 
 
-def host_call(
-    function: Callable[..., Any], *args: object, limiter: anyio.CapacityLimiter
-) -> Callable[[], Awaitable[Any]]:
-    """Return ``function(*args)`` as something to await: a coroutine in the loop, a plain function in a worker thread.
+async def _in_thread(call: Callable[[], Any], threads: Executor) -> Any:  # noqa: ANN401 - to be checked
+    unwanted = False
 
-    A thread cannot be cancelled: ending the attempt stops waiting for it, and what it returns then is dropped.
-    """
-    call = partial(function, *args)
-    return call if inspect.iscoroutinefunction(function) else partial(_in_thread, call, limiter)
-
-
-async def _in_thread(call: Callable[[], Any], limiter: anyio.CapacityLimiter) -> Any:  # noqa: ANN401 - to be checked
-    def contained() -> Returned | Raised:
+    def in_the_thread() -> Returned | Raised:
+        if unwanted:
+            return Raised(asyncio.CancelledError())
         try:
             return Returned(call())
         except BaseException as error:  # noqa: BLE001 - a future cannot carry all of them
             return Raised(error)
 
-    match await anyio.to_thread.run_sync(contained, abandon_on_cancel=True, limiter=limiter):
+    thread = asyncio.get_running_loop().run_in_executor(threads, in_the_thread)
+    while not thread.done():
+        try:
+            await asyncio.wait({thread})
+        except asyncio.CancelledError:
+            # A thread that runs is waited for, and left behind when the grace is over.
+            unwanted = True
+    match thread.result():
         case Raised(error):
             raise error
         case Returned(value):

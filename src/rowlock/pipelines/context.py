@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-import anyio
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 from sqlalchemy.orm.interfaces import LoaderOption
@@ -56,7 +56,7 @@ class PipelineContext(Generic[ModelT]):
         running: attempts by lock token.
         abandoned: attempts that ignored their cancellation and still run; bounded by what the host lets hang.
         background: short tasks that must end before the pipeline has stopped.
-        thread_limiter: how many plain `process` functions run in threads at once.
+        threads: run plain `process` and `on_stale` functions.
     """
 
     name: str
@@ -72,10 +72,11 @@ class PipelineContext(Generic[ModelT]):
     running: dict[Any, Attempt] = field(default_factory=dict)
     abandoned: list[Attempt] = field(default_factory=list)
     background: set[asyncio.Task[None]] = field(default_factory=set)
-    thread_limiter: anyio.CapacityLimiter = field(init=False)
+    threads: Executor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.thread_limiter = anyio.CapacityLimiter(self.settings.workers_num)
+        # Twice as many as workers: those that were left behind must not keep all others waiting.
+        self.threads = ThreadPoolExecutor(2 * self.settings.workers_num, thread_name_prefix=f"rowlock {self.name}")
 
     async def transact(
         self,

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock import events
 from rowlock.backoff import fetch_delay, jittered
 from rowlock.clock import monotonic
-from rowlock.errors import ModelError, describe
+from rowlock.errors import ModelError, ProcessCancelledError, describe
 from rowlock.leases.claim import claim
 from rowlock.leases.dialects.claims import ClaimOrder
 from rowlock.leases.release import sweep
@@ -112,8 +112,10 @@ class Fetcher(Generic[ModelT]):
 
         Shielded as a whole: a cancellation between the claim and the queue would leave rows leased that nobody works on.
         """
+        # Host code stays out of the task: a SystemExit that leaves a task ends the whole event loop.
+        ready = ready_condition(self.context.name, self.context.leased, self.context.hooks)
         timeout = 2 * self.context.settings.database_timeout
-        return await finish(self._claim_and_queue(limit), purpose="fetch", timeout=timeout)
+        return await finish(self._claim_and_queue(ready, limit), purpose="fetch", timeout=timeout)
 
     async def _rest(self, seconds: float | None) -> None:
         # Nothing can have been missed: the plan was made in this very step of the loop.
@@ -127,9 +129,7 @@ class Fetcher(Generic[ModelT]):
         try:
             claimed = await self.fetch_once(limit)
             await self._sweep_if_due()
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError):
-                raise
+        except Exception as error:  # noqa: BLE001 - ready() is host code and may raise anything
             self._note_failure(error)
             return
         self.context.succeeded("fetcher")
@@ -143,14 +143,14 @@ class Fetcher(Generic[ModelT]):
     def _delay_s(self) -> float:
         return fetch_delay(self.context.settings.fetch_delays_s, self._fetches_in_vain)
 
-    async def _claim_and_queue(self, limit: int) -> int:
+    async def _claim_and_queue(self, ready: ColumnElement[bool], limit: int) -> int:
         context, settings = self.context, self.context.settings
         began_at = monotonic()
         order = ClaimOrder(
             context.leased,
             eligible=eligible(
                 context.leased,
-                ready=ready_condition(context.name, context.leased, context.hooks),
+                ready=ready,
                 owner=context.name,
                 min_processing_interval=settings.min_processing_interval,
             ),
@@ -193,7 +193,7 @@ class Fetcher(Generic[ModelT]):
     def _sweep_period_s(self) -> float:
         return jittered(self.context.settings.sweep_after.total_seconds())
 
-    def _note_failure(self, error: BaseException) -> None:
+    def _note_failure(self, error: Exception) -> None:
         text = describe(error)
         self.context.counters.fetches_failed += 1
         self.context.failed("fetcher", text)
@@ -209,7 +209,12 @@ def ready_condition(name: str, leased: LeasedTable[Any], hooks: Hooks[Any]) -> C
     Raises:
         ModelError: it is not an SQL expression.
     """
-    condition = hooks.ready()
+    try:
+        condition = hooks.ready()
+    except Exception:
+        raise
+    except BaseException as error:
+        raise ProcessCancelledError(f"{name}.ready() ended with {describe(error)}") from error
     # A mapped attribute, such as a boolean column, stands for its column.
     condition = getattr(condition, "expression", condition)
     if not isinstance(condition, ColumnElement):

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Generic
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.backoff import exponential
 from rowlock.clock import sleep
 from rowlock.leases.faults import is_transient
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.load import load_rows
+from rowlock.pipelines.attempt import contained
 from rowlock.pipelines.batcher import Batcher
 from rowlock.pipelines.context import PipelineContext
 from rowlock.rows.leased_table import ModelT
@@ -57,7 +59,12 @@ class Loader(Generic[ModelT]):
         return False
 
     async def _load_together(self, items: Sequence[PipelineItem[ModelT]]) -> list[ModelT | None]:
+        options = await contained(self._options)
+
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT | None]:
-            return await load_rows(session, self.context.leased, items, options=self.context.hooks.options())
+            return await load_rows(session, self.context.leased, items, options=options)
 
         return await self.context.transact(work, purpose="read rows", writes=False)
+
+    async def _options(self) -> Sequence[LoaderOption]:
+        return self.context.hooks.options()

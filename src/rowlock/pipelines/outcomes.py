@@ -5,7 +5,7 @@ Not here: what each outcome writes (``pipelines/plan.py``) and who writes it (``
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
@@ -15,6 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from rowlock.errors import OutcomeError, describe, shorten
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import Values, column_of, column_values
+
+DELAY_MAX = timedelta(days=366)
+"""Longest ``after`` of an outcome."""
 
 Also: TypeAlias = Callable[[AsyncSession, datetime], Awaitable[None]]
 HintTarget: TypeAlias = str | type
@@ -84,7 +87,9 @@ def as_outcome(returned: object) -> Outcome:
         case Apply() | Retry() | Reset() | Park():
             return returned
         case _:
-            raise OutcomeError(f"process must return Apply, Retry, Reset, Park or None, not {returned!r:.200}")
+            raise OutcomeError(
+                f"process must return Apply, Retry, Reset, Park or None, not an object of type {type(returned).__name__}"
+            )
 
 
 def check_outcome(leased: LeasedTable[Any], outcome: Outcome) -> None:
@@ -95,36 +100,51 @@ def check_outcome(leased: LeasedTable[Any], outcome: Outcome) -> None:
     """
     match outcome:
         case Apply():
-            column_values(leased, outcome.values)
-            for key in outcome.unless_changed:
+            _check_values(leased, outcome.values)
+            _check_after(leased, "Apply", outcome.after)
+            for key in _sequence(outcome.unless_changed, "unless_changed"):
                 column_of(leased, key)
-            _need_schedule(leased, "Apply(after=...)", needed=outcome.after is not None)
-            _check_delay(outcome.after)
+            hint_targets(outcome.hint)
+            if outcome.also is not None and not callable(outcome.also):
+                raise OutcomeError("also must be a function: async def also(session, now)")
             if outcome.related:
                 raise OutcomeError("Apply(related=...): this item has locked no related rows")
         case Retry():
-            column_values(leased, outcome.values)
-            _need_schedule(leased, "Retry(after=...)", needed=outcome.after is not None)
-            _check_delay(outcome.after)
+            _check_values(leased, outcome.values)
+            _check_after(leased, "Retry", outcome.after)
         case Park():
-            _need_schedule(leased, "Park", needed=True)
+            _need_schedule(leased, "Park")
+            if not isinstance(outcome.reason, str):
+                raise OutcomeError("Park takes a text that says why")
         case Reset():
             pass
 
 
 def delay_of(after: timedelta | float) -> timedelta:
-    """Return a duration as a timedelta; a plain number is seconds."""
-    return after if isinstance(after, timedelta) else timedelta(seconds=after)
+    """Return a duration as a timedelta; a plain number is seconds.
+
+    Raises:
+        OutcomeError: it is no duration, negative, or longer than `DELAY_MAX`.
+    """
+    try:
+        delay = after if isinstance(after, timedelta) else timedelta(seconds=after)
+    except (TypeError, ValueError, OverflowError):
+        delay = -DELAY_MAX
+    if not timedelta(0) <= delay <= DELAY_MAX:
+        raise OutcomeError(f"after must be a timedelta or seconds, from zero to {DELAY_MAX.days} days")
+    return delay
 
 
-def _check_delay(after: timedelta | float | None) -> None:
-    if after is not None and delay_of(after) < timedelta(0):
-        raise OutcomeError(f"after={after!r} lies in the past; pass zero or more")
+def hint_targets(hint: Sequence[HintTarget] | HintTarget) -> Sequence[HintTarget]:
+    """Return the models to hint; one alone may be given without a list.
 
-
-def _need_schedule(leased: LeasedTable[Any], what: str, *, needed: bool) -> None:
-    if needed and not leased.has_schedule:
-        raise OutcomeError(f"{what} needs ScheduleColumns, which {leased.name} does not have; mix them in")
+    Raises:
+        OutcomeError: there is something else among them.
+    """
+    targets = (hint,) if isinstance(hint, str | type) else _sequence(hint, "hint")
+    if not all(isinstance(target, str | type) for target in targets):
+        raise OutcomeError("hint takes models or their names")
+    return targets
 
 
 def error_text(error: BaseException | str | None) -> str | None:
@@ -134,6 +154,24 @@ def error_text(error: BaseException | str | None) -> str | None:
     return shorten(error) if isinstance(error, str) else describe(error)
 
 
-def hint_targets(hint: Sequence[HintTarget] | HintTarget) -> Sequence[HintTarget]:
-    """Return the models to hint; one alone may be given without a list."""
-    return (hint,) if isinstance(hint, str | type) else tuple(hint)
+def _check_values(leased: LeasedTable[Any], values: object) -> None:
+    if not isinstance(values, Mapping):
+        raise OutcomeError(f"values must be a dict of columns and values, not {type(values).__name__}")
+    column_values(leased, values)
+
+
+def _check_after(leased: LeasedTable[Any], outcome: str, after: timedelta | float | None) -> None:
+    if after is not None:
+        _need_schedule(leased, f"{outcome}(after=...)")
+        delay_of(after)
+
+
+def _sequence(value: object, name: str) -> Sequence[Any]:
+    if isinstance(value, str) or not isinstance(value, Sequence | Set):
+        raise OutcomeError(f"{name} must be a list, not {type(value).__name__}")
+    return tuple(value)
+
+
+def _need_schedule(leased: LeasedTable[Any], what: str) -> None:
+    if not leased.has_schedule:
+        raise OutcomeError(f"{what} needs ScheduleColumns, which {leased.name} does not have; mix them in")

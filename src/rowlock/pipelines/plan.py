@@ -80,7 +80,7 @@ class _Plan:
         return RowWrite(self.loudly_if(written, values))
 
     def reason_to_park(self) -> str | None:
-        deadline = self.as_read(self.leased.column("deadline_at"))
+        deadline = self.as_read(self.leased.column("deadline_at")) if self.item.has_row else None
         if deadline is not None and self.now >= deadline:
             return "deadline passed"
         if self.item.attempt >= self.settings.max_attempts:
@@ -104,7 +104,9 @@ class _Plan:
         return {self.leased.column("parked_at"): self.now, self.leased.column("last_error"): shorten(reason)}
 
     def due(self, after: timedelta) -> ColumnValues:
-        return due_values(self.leased, self.now + after, as_read=self.as_read(self.leased.column("due_at")))
+        column, due_at = self.leased.column("due_at"), self.now + after
+        # An attempt that failed before the row could be read knows of no request that came since.
+        return due_values(self.leased, due_at, as_read=self.as_read(column)) if self.item.has_row else {column: due_at}
 
     def as_read(self, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
         return self.leased.value_as_read(self.item.row, column)

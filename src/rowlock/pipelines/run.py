@@ -112,6 +112,7 @@ class PipelineRun(Generic[ModelT]):
         if self.context.background:
             await asyncio.wait(self.context.background, timeout=self._last_wait_s())
         await self._supervisor.stop()
+        self.context.threads.shutdown(wait=False, cancel_futures=True)
         self._stopped = True
 
     def statistics(self) -> PipelineStatistics:

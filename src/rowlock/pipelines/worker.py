@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Generic
 
 from rowlock import events
-from rowlock.errors import OutcomeError, RelatedLockUnavailable, describe
+from rowlock.errors import RelatedLockUnavailable, describe
 from rowlock.leases.apply import Written
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result, Returned, host_call
@@ -92,11 +92,9 @@ class Worker(Generic[ModelT]):
         match result:
             case Returned(value):
                 try:
-                    outcome = as_outcome(value)
-                    check_outcome(self.context.leased, outcome)
-                except OutcomeError as error:
+                    return self._checked(value)
+                except Exception as error:  # noqa: BLE001 - keys and values are the host's objects and may raise anything
                     return self._failed(item, error)
-                return outcome
             case Raised(RelatedLockUnavailable()):
                 return Reset()
             case Raised(error):
@@ -105,6 +103,11 @@ class Worker(Generic[ModelT]):
                 return self._failed(item, TimeoutError(result.value))
             case Ended():
                 return result
+
+    def _checked(self, value: object) -> Outcome:
+        outcome = as_outcome(value)
+        check_outcome(self.context.leased, outcome)
+        return outcome
 
     def _failed(self, item: PipelineItem[ModelT], error: BaseException) -> Retry:
         logger.error(
@@ -134,6 +137,9 @@ class Worker(Generic[ModelT]):
             case Written.STALE | Written.CHANGED:
                 self._note_stale(item, written.value)
                 await self._clean_up(item, outcome)
+            case Written.UNKNOWN:
+                # It may have been applied: cleaning up would take away what the row now points to.
+                self._note_stale(item, written.value)
 
     async def _write_failure(self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception) -> None:
         failure = self._failed(item, error)
@@ -159,7 +165,7 @@ class Worker(Generic[ModelT]):
     def _new_attempt(self, function: Callable[..., Any], *args: object) -> Attempt:
         settings = self.context.settings
         return Attempt(
-            host_call(function, *args, limiter=self.context.thread_limiter),
+            host_call(function, *args, threads=self.context.threads),
             timeout_s=settings.process_timeout.total_seconds(),
             grace_s=settings.cancel_grace.total_seconds(),
         )
@@ -167,11 +173,19 @@ class Worker(Generic[ModelT]):
     def _abandon(self, item: PipelineItem[ModelT], attempt: Attempt) -> None:
         self.context.counters.abandoned += 1
         self.context.abandon(attempt)
+        attempt.when_over(lambda result: self._clean_up_late(item, result))
         logger.error(
             "process ignored its cancellation and was left behind",
             extra={"pipeline": self.context.name, "row_id": item.id},
         )
         events.emit(events.ItemAbandoned(self.context.name, item.id, item.lock_token))
+
+    def _clean_up_late(self, item: PipelineItem[ModelT], result: Result) -> None:
+        match self._decision(item, result):
+            case Apply() as outcome:
+                self.context.in_background(self._clean_up(item, outcome), purpose="clean up after a late result")
+            case _:
+                pass
 
     def _note_applied(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         counters = self.context.counters

@@ -30,6 +30,7 @@ from rowlock.leases.apply import (
 )
 from rowlock.leases.faults import is_transient
 from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.attempt import contained
 from rowlock.pipelines.batcher import Batcher
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.outcomes import Also, Apply, Outcome
@@ -86,7 +87,11 @@ class Writer(Generic[ModelT]):
             try:
                 return await self._try(submission)
             except Exception as error:
-                if not is_transient(error) or monotonic() >= gives_up_at:
+                if not is_transient(error):
+                    raise
+                if monotonic() >= gives_up_at:
+                    if submission.stamps:
+                        return Written.UNKNOWN
                     raise
                 logger.warning(
                     "Writing an outcome is tried again",
@@ -132,7 +137,7 @@ class Writer(Generic[ModelT]):
             if written is Written.STALE:
                 return await self._settle(connection, submission)
             if written is Written.APPLIED and submission.also is not None:
-                await submission.also(session, now)
+                await contained(submission.also, session, now)
             _stamp(submission, written, now)
             return written
 

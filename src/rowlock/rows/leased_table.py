@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Column, DateTime, Integer, String, Table, Uuid, inspect
 from sqlalchemy.exc import NoInspectionAvailable, SQLAlchemyError
-from sqlalchemy.orm import InstrumentedAttribute, Mapper
+from sqlalchemy.orm import InstrumentedAttribute, LoaderCallableStatus, Mapper
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from rowlock.errors import ModelError, OutcomeError
@@ -102,11 +102,10 @@ class LeasedTable(Generic[ModelT]):
         name = self.mapper.get_property_by_column(column).key
         state = inspect(row)
         assert state is not None
-        if name in state.committed_state:
-            return state.committed_state[name]
-        if name not in state.dict:
+        value = state.committed_state.get(name, state.dict.get(name, LoaderCallableStatus.NO_VALUE))
+        if value is LoaderCallableStatus.NO_VALUE:
             raise OutcomeError(f"{self.name}.{name} was not loaded; undefer it in options()", column=name)
-        return state.dict[name]
+        return value
 
     @cached_property
     def key_name(self) -> str:

@@ -72,11 +72,11 @@ def column_of(leased: LeasedTable[Any], key: object) -> Column[Any]:
     Raises:
         OutcomeError: the model has no such column.
     """
+    if isinstance(key, Column) and key.table is leased.table:
+        return key
     name = key
     if isinstance(key, QueryableAttribute):
         name = key.key if leased.mapper.isa(key.parent.mapper) else str(key)
-    elif isinstance(key, Column):
-        name = key.name if key.table is leased.table else str(key)
     column = leased.columns_by_name.get(name) if isinstance(name, str) else None
     if column is None:
         known = ", ".join(sorted(leased.columns_by_name)[:NAMES_SHOWN_MAX])

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from rowlock.testing.contract import PipelineContract
 from rowlock.testing.database_clock import DatabaseClock
-from rowlock.testing.databases import PostgresqlServer, TemporaryDatabase
+from rowlock.testing.databases import PostgresqlServer, TemporaryDatabase, inline_sqlite_database
 from rowlock.testing.inline_sqlite import inline_sqlite_engine
 from rowlock.testing.stepping import Steps, run_until_settled, stepping
-from rowlock.testing.virtual_time import VirtualTimeLoop, run_virtual, virtual_time
+from rowlock.testing.virtual_time import VirtualTimeLoop, run_virtual, virtual_time, virtual_time_now
 
 __all__ = [
     "DatabaseClock",
@@ -23,9 +23,11 @@ __all__ = [
     "Steps",
     "TemporaryDatabase",
     "VirtualTimeLoop",
+    "inline_sqlite_database",
     "inline_sqlite_engine",
     "run_until_settled",
     "run_virtual",
     "stepping",
     "virtual_time",
+    "virtual_time_now",
 ]

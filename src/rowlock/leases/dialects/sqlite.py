@@ -10,10 +10,11 @@ SQLAlchemy's driver would begin a deferred transaction by itself before the firs
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from sqlalchemy import ColumnElement, Integer, Update, and_, bindparam, null, select, true, tuple_, type_coerce, update
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder
@@ -34,9 +35,10 @@ async def begin_writing(connection: AsyncConnection) -> None:
     if driver_connection.in_transaction:
         await connection.exec_driver_sql("ROLLBACK")
     if "rowlock_wal" not in raw.info:
-        # Setting it again costs nothing, but it cannot be set inside a transaction, and asking each time is a statement.
-        await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-        raw.info["rowlock_wal"] = True
+        # While somebody writes, the switch fails at once whatever the busy timeout; then a later transaction makes it.
+        with suppress(OperationalError):
+            await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+            raw.info["rowlock_wal"] = True
     await connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 

@@ -1,0 +1,202 @@
+"""Claims under contention: replicas with pools of their own, wrong clocks, bad plans, services that hold locks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import event, insert, select, text, update
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+from rowlock import PipelineItem
+from rowlock import clock as clock_module
+from rowlock.clock import monotonic
+from rowlock.leases.claim import claim
+from rowlock.locks.locker import get_locker
+from rowlock.testing import TemporaryDatabase
+
+from ..host import Attachment, Run, Volume
+from .ground import LOCK_TIMEOUT, MARGIN, RUNS, VOLUMES, add, claimed, order_for, row_of
+
+HOUR = timedelta(hours=1)
+
+
+async def claimed_with(factory: async_sessionmaker[AsyncSession], limit: int) -> list[PipelineItem[Any]]:
+    """Claim as a replica with an engine of its own."""
+    return await claim(factory, order_for(VOLUMES, limit=limit), lease_margin=MARGIN, timeout=HOUR)
+
+
+async def tokens_in(database: TemporaryDatabase) -> dict[Any, Any]:
+    """Return the tokens that are in the rows, by key."""
+    async with database.session_factory() as session:
+        rows = await session.execute(select(Volume.id, Volume.lock_token).where(Volume.lock_token.is_not(None)))
+        return {row.id: row.lock_token for row in rows}
+
+
+async def test_replicas_never_share_a_row_and_leave_none(database: TemporaryDatabase) -> None:
+    """Two replicas that ask at the same moment would work on one row, or get more rows than they have room for."""
+    volumes = [Volume() for _ in range(60)]
+    await add(database, *volumes)
+    factories = [async_sessionmaker(database.create_engine()) for _ in range(4)]
+    batches = await asyncio.gather(*(claimed_with(factory, 4) for factory in factories * 3))
+    while batch := await claimed_with(factories[0], 7):
+        batches.append(batch)
+    assert max(len(batch) for batch in batches[:12]) <= 4
+    items = [item for batch in batches for item in batch]
+    assert sorted(item.id for item in items) == sorted(volume.id for volume in volumes)
+    assert {item.id: item.lock_token for item in items} == await tokens_in(database)
+
+
+async def test_no_token_comes_twice(database: TemporaryDatabase) -> None:
+    """The holder of an old claim could write under the next one."""
+    await add(database, *(Volume() for _ in range(30)))
+    seen: list[Any] = []
+    for _ in range(3):
+        seen += [item.lock_token for item in await claimed(database, limit=30)]
+        async with database.engine.begin() as connection:
+            await connection.execute(
+                update(VOLUMES.table).values(lock_token=None, lock_owner=None, lock_expires_at=None)
+            )
+    assert len(set(seen)) == len(seen) == 90
+
+
+@pytest.mark.parametrize("skew", [HOUR, -HOUR])
+async def test_the_hosts_clock_is_not_asked(
+    database_with_clock: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, skew: timedelta
+) -> None:
+    """A replica an hour ahead would steal every lease; one behind would write leases that have ended."""
+    database = database_with_clock
+    assert database.clock is not None
+    await add(database, Volume())
+    skewed = datetime.now(UTC) + skew
+    monkeypatch.setattr(clock_module, "utc_now", lambda: skewed)
+    monkeypatch.setattr(time, "time", skewed.timestamp)
+    (item,) = await claimed(database)
+    assert item.lock_expires_at == database.clock.now + LOCK_TIMEOUT
+    assert await claimed(database) == []
+    database.clock.advance(LOCK_TIMEOUT)
+    assert [again.id for again in await claimed(database)] == [item.id]
+
+
+async def test_the_limit_holds_under_any_plan(postgresql_database: TemporaryDatabase) -> None:
+    """A plan that runs the locking SELECT once per row would lease every row, each time skipping those of the time before."""
+    database = postgresql_database
+    await add(database, *(Volume() for _ in range(40)))
+    engine = database.create_engine()
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def force_a_nested_loop(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        for name in ("hashjoin", "mergejoin", "material", "memoize", "hashagg", "sort"):
+            cursor.execute(f"SET enable_{name} = off")
+        cursor.close()
+        connection.commit()
+
+    assert len(await claimed_with(async_sessionmaker(engine), 3)) == 3
+    assert len(await tokens_in(database)) == 3
+
+
+async def test_a_new_child_does_not_hide_its_parent(postgresql_database: TemporaryDatabase) -> None:
+    """A parent to which children are added all the time would never be claimed."""
+    volume = Volume()
+    await add(postgresql_database, volume)
+    async with postgresql_database.session_factory.begin() as session:
+        await session.execute(insert(Attachment).values(volume_id=volume.id))
+        assert [item.id for item in await claimed(postgresql_database)] == [volume.id]
+
+
+async def test_a_claim_does_not_hold_up_new_children(postgresql_database: TemporaryDatabase) -> None:
+    """Every request that adds a child would wait for the claim of its parent."""
+    database = postgresql_database
+    volume = Volume()
+    await add(database, volume)
+    engine = database.create_engine()
+    asked: list[str] = []
+
+    async def add_child() -> None:
+        async with database.engine.begin() as connection:
+            await connection.execute(text("SET LOCAL lock_timeout = '1ms'"))
+            await connection.execute(insert(Attachment).values(volume_id=volume.id))
+        asked.append("child")
+
+    def in_the_middle(connection: Any, *_: Any) -> None:
+        from sqlalchemy.util import await_only  # noqa: PLC0415 - only this hook waits inside of a statement's greenlet
+
+        await_only(add_child())
+
+    event.listen(engine.sync_engine, "commit", in_the_middle, once=True)
+    assert len(await claimed_with(async_sessionmaker(engine), 1)) == 1
+    assert asked == ["child"]
+
+
+async def test_nobody_locks_a_key_while_a_claim_is_under_way(sqlite_database: TemporaryDatabase) -> None:
+    """A service would lock a row between the look at the lockset and the commit, and both would have it."""
+    volume = Volume()
+    await add(sqlite_database, volume)
+    story: list[str] = []
+    takers: list[asyncio.Task[None]] = []
+
+    async def take() -> None:
+        async with get_locker("sqlite").lock_ctx("volumes", [volume.id]):
+            story.append("taken")
+
+    def begin_to_take(*_: Any) -> None:
+        takers.append(asyncio.get_running_loop().create_task(take()))
+
+    sync_engine = sqlite_database.engine.sync_engine
+    event.listen(sync_engine, "before_cursor_execute", begin_to_take, once=True)
+    event.listen(sync_engine, "commit", lambda _: story.append("committed"), once=True)
+    assert len(await claimed(sqlite_database)) == 1
+    await asyncio.gather(*takers)
+    assert story == ["committed", "taken"]
+
+
+async def test_trust_begins_when_the_claim_is_sent_not_when_it_waits(sqlite_database: TemporaryDatabase) -> None:
+    """A claim that waited long for a service's locks would come with a trust that is used up already."""
+    await add(sqlite_database, Volume())
+    lock, _lockset = get_locker("sqlite").get_lockset("volumes")
+    async with lock:
+        claiming = asyncio.create_task(claimed(sqlite_database))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not claiming.done()
+        free_at = monotonic()
+    (item,) = await claiming
+    assert item.trusted_until >= free_at + (LOCK_TIMEOUT - MARGIN).total_seconds()
+
+
+# ---------------------------------------------------------------- what an earlier holder left in the row
+
+
+async def test_a_reset_row_is_its_owners_for_as_long_as_it_takes(database_with_clock: TemporaryDatabase) -> None:
+    """A row that waits for a related lock would lose its place, or be parked for attempts that nobody made."""
+    database = database_with_clock
+    assert database.clock is not None
+    await add(database, Run(id=1, lock_owner="Mine", attempts=2))
+    database.clock.advance(HOUR)
+    assert await claimed(database, RUNS, owner="Other") == []
+    (item,) = await claimed(database, RUNS, owner="Mine")
+    assert (item.prev_lock_expired, item.attempt) == (False, 3)
+    assert (await row_of(database, RUNS, 1)).attempts == 2
+
+
+async def test_a_token_without_an_expiry_counts_as_a_dead_holder(database: TemporaryDatabase) -> None:
+    """A row whose expiry somebody cleared by hand would be locked for ever."""
+    await add(database, Volume(lock_token=VOLUMES.new_token(), lock_owner="Me"))
+    (item,) = await claimed(database)
+    assert item.prev_lock_expired
+
+
+async def test_every_death_costs_an_attempt_of_its_own_row(database_with_clock: TemporaryDatabase) -> None:
+    """A row that kills its process would be tried for ever, or another would pay for it."""
+    database = database_with_clock
+    assert database.clock is not None
+    await add(database, Run(id=1, due_at=database.clock.now), Run(id=2, attempts=4, due_at=database.clock.now))
+    attempts = []
+    for _ in range(3):
+        attempts.append({item.id: item.attempt for item in await claimed(database, RUNS)})
+        database.clock.advance(LOCK_TIMEOUT)
+    assert attempts == [{1: 1, 2: 5}, {1: 2, 2: 6}, {1: 3, 2: 7}]

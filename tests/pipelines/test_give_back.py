@@ -1,0 +1,89 @@
+"""Tests of giving back: rows that were not worked on are free at once, and only those that are still ours."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+from rowlock import events
+from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
+from rowlock.pipelines.give_back import give_back
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
+
+from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
+from .scenes import add, change, counted, faults_of, is_free, read, read_all
+
+
+async def test_rows_are_as_if_they_had_never_been_claimed(database: TemporaryDatabase) -> None:
+    """A row that nobody worked on would rest, go to the back, or count a failed attempt."""
+    [row] = await add(database, Run())
+    before = await read(database, row)
+    async with stepping(database.session_factory, RunPipeline()) as steps:
+        items = await steps.fetch_once()
+        with heard_events() as heard:
+            await give_back(steps.run.context, items)
+        assert counted(steps)["released"] == 1
+        assert items[0].is_lost
+        assert [(event.row_id, event.lock_token) for event in heard.of(events.ItemReleased)] == [
+            (row.id, items[0].lock_token)
+        ]
+    after = await read(database, row)
+    assert is_free(after)
+    assert (after.due_at, after.attempts, after.last_processed_at, after.updated_at) == (
+        before.due_at,
+        before.attempts,
+        before.last_processed_at,
+        before.updated_at,
+    )
+
+
+async def test_only_what_is_still_ours_is_given_back(database: TemporaryDatabase) -> None:
+    """The lock of the next holder would be taken away."""
+    rows = await add(database, Volume(), Volume())
+    other = uuid.uuid4()
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        items = await steps.fetch_once()
+        await change(database, rows[0], lock_token=other)
+        await give_back(steps.run.context, items)
+        assert counted(steps)["released"] == 1
+    assert (await read(database, rows[0])).lock_token == other
+    assert is_free(await read(database, rows[1]))
+
+
+async def test_many_rows_are_given_back_in_pieces(sqlite_database: TemporaryDatabase) -> None:
+    """One statement would grow with the queue, past what the database takes."""
+    count = LEASES_PER_STATEMENT_MAX + 1
+    await add(sqlite_database, *(Volume() for _ in range(count)))
+    async with stepping(sqlite_database.session_factory, VolumePipeline(workers_num=count)) as steps:
+        items = await steps.fetch_once()
+        with faults_of(sqlite_database.engine) as faults:
+            await give_back(steps.run.context, items)
+        assert faults.count(lambda statement: statement.startswith("UPDATE")) == 2
+    assert all(is_free(row) for row in await read_all(sqlite_database, Volume))
+
+
+@virtual_time
+async def test_a_database_that_is_away_leaves_the_rows_to_their_leases(virtual_database: TemporaryDatabase) -> None:
+    """A shutdown would fail because of what expires by itself."""
+    [row] = await add(virtual_database, Volume())
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        items = await steps.fetch_once()
+        with faults_of(virtual_database.engine) as faults, heard_events() as heard:
+            faults.fail(ConnectionRefusedError("down"))
+            await give_back(steps.run.context, items)
+        assert counted(steps)["released"] == 0
+        assert heard.of(events.ItemReleased) == []
+        steps.run.context.queue.close()
+        assert not is_free(await read(virtual_database, row))
+    await asyncio.sleep(31)
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        assert len(await steps.fetch_once()) == 1
+
+
+async def test_nothing_to_give_back_sends_nothing(sqlite_database: TemporaryDatabase) -> None:
+    """A quiet shutdown would wait for a database that is away."""
+    await add(sqlite_database)
+    async with stepping(sqlite_database.session_factory, VolumePipeline()) as steps:
+        with faults_of(sqlite_database.engine) as faults:
+            await give_back(steps.run.context, [])
+        assert faults.sent == []

@@ -1,0 +1,143 @@
+"""Tests of the loader: rows are read under their tokens, many by one SELECT, and an outage is waited out while trust lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import load_only, selectinload
+from sqlalchemy.orm.interfaces import LoaderOption
+
+from rowlock import PipelineItem
+from rowlock.pipelines.loader import Loader
+from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
+
+from ..host import Attachment, Run, RunPipeline, Volume, VolumePipeline
+from .scenes import add, change, faults_of, now
+
+
+def loader_of(steps: Steps[Any]) -> Loader[Any]:
+    """Return a loader for a stepped pipeline."""
+    return Loader(steps.run.context)
+
+
+def is_read(statement: str) -> bool:
+    """Whether a statement reads whole rows for workers."""
+    return statement.startswith("SELECT") and " IN (" in statement
+
+
+async def load_all(steps: Steps[Any], items: Sequence[PipelineItem[Any]]) -> list[bool]:
+    """Load all of `items` at once."""
+    loader = loader_of(steps)
+    return await asyncio.gather(*(loader.load(item) for item in items))
+
+
+async def test_many_rows_are_read_by_few_statements(database: TemporaryDatabase) -> None:
+    """Each item would cost a round trip and a connection of its own."""
+    await add(database, *(Volume() for _ in range(20)))
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        items = await steps.fetch_once()
+        with faults_of(database.engine) as faults:
+            assert await load_all(steps, items) == [True] * 20
+        assert 1 <= len([at for at, statement in faults.sent if is_read(statement)]) <= 2
+        assert [item.row.id for item in items] == [item.id for item in items]
+        assert [item.row.lock_token for item in items] == [item.lock_token for item in items]
+
+
+@pytest.mark.parametrize("token", [None, uuid.uuid4()], ids=["unlocked", "taken"])
+async def test_a_row_that_is_no_longer_ours_is_not_handed_out(database: TemporaryDatabase, token: Any) -> None:
+    """Its neighbours in the batch would be held back with it, or it be worked on by two."""
+    rows = await add(database, Volume(), Volume())
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        items = await steps.fetch_once()
+        await change(database, rows[0], lock_token=token)
+        assert await load_all(steps, items) == [item.id != rows[0].id for item in items]
+
+
+@virtual_time
+async def test_a_short_outage_is_waited_out(virtual_database: TemporaryDatabase) -> None:
+    """Items in hand would be thrown away because the database was restarted."""
+    await add(virtual_database, Volume())
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        [item] = await steps.fetch_once()
+        with faults_of(virtual_database.engine) as faults:
+            faults.fail(ConnectionRefusedError("restarting"))
+            asyncio.get_running_loop().call_later(10, faults.heal)
+            assert await loader_of(steps).load(item)
+            assert len(faults.sent) < 30, "it backs off"
+
+
+@virtual_time
+async def test_a_long_outage_is_waited_out_only_while_trust_lasts(virtual_database: TemporaryDatabase) -> None:
+    """A worker would wait for a row that is no longer its own."""
+    await add(virtual_database, Volume())
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        [item] = await steps.fetch_once()
+        with faults_of(virtual_database.engine) as faults:
+            faults.fail(ConnectionRefusedError("down"))
+            assert not await loader_of(steps).load(item)
+        assert item.trusted_until <= now() <= item.trusted_until + 1
+
+
+@virtual_time
+async def test_without_trust_nothing_is_read(virtual_database: TemporaryDatabase) -> None:
+    """Work would begin on a row that another replica may hold by the time it is read."""
+    await add(virtual_database, Volume())
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        [item] = await steps.fetch_once()
+        await asyncio.sleep(27)
+        with faults_of(virtual_database.engine) as faults:
+            assert not await loader_of(steps).load(item)
+        assert faults.sent == []
+
+
+async def test_an_error_that_does_not_pass_is_told(sqlite_database: TemporaryDatabase) -> None:
+    """A worker would try for ever to read what cannot be read."""
+    await add(sqlite_database, Volume())
+    async with stepping(sqlite_database.session_factory, VolumePipeline()) as steps:
+        [item] = await steps.fetch_once()
+        with faults_of(sqlite_database.engine) as faults:
+            faults.fail(ValueError("unreadable"), when=is_read)
+            with pytest.raises(ValueError, match="unreadable"):
+                await loader_of(steps).load(item)
+
+
+class OptionPipeline(VolumePipeline):
+    """Wants the attachments, and of the volume itself one column only."""
+
+    def options(self) -> Sequence[LoaderOption]:
+        """Load the attachments at once."""
+        return (load_only(Volume.status), selectinload(Volume.attachments))
+
+
+async def test_options_say_how_the_row_is_read(database: TemporaryDatabase) -> None:
+    """A detached row would raise at the first relationship that is touched."""
+    volume = Volume()
+    volume.attachments = [Attachment(name="b"), Attachment(name="a")]
+    await add(database, volume)
+    async with stepping(database.session_factory, OptionPipeline()) as steps:
+        [item] = await steps.fetch_once()
+        assert await loader_of(steps).load(item)
+        assert [attachment.name for attachment in item.row.attachments] == ["a", "b"]
+
+
+class NarrowPipeline(RunPipeline):
+    """Reads one column."""
+
+    def options(self) -> Sequence[LoaderOption]:
+        """Leave out what rowlock itself needs."""
+        return (load_only(Run.status, raiseload=True),)
+
+
+async def test_options_cannot_leave_out_what_outcomes_are_made_of(database: TemporaryDatabase) -> None:
+    """A host that reads little would have outcomes that cannot be planned."""
+    [row] = await add(database, Run())
+    async with stepping(database.session_factory, NarrowPipeline()) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+        assert steps.run.statistics().counters["applied"] == 1
+    async with database.session_factory() as session:
+        assert (await session.get_one(Run, row.id)).status == "done"

@@ -1,0 +1,166 @@
+"""Tests of `Pipeline`: what is found at its construction, before anything was started."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from rowlock import LockColumns, ModelError, Pipeline, PipelineError, PipelineHinter, SettingsError
+from rowlock.testing import TemporaryDatabase, virtual_time
+
+from ..host import Base, Volume, VolumePipeline
+from .scenes import add, read_all, turns, until
+
+
+class Unlocked(Base):
+    """A table without lock columns."""
+
+    __tablename__ = "unlocked"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class ShortOwner(LockColumns, Base):
+    """A table whose column for the owner is too short for most names."""
+
+    __tablename__ = "short_owner"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    lock_owner: Mapped[str | None] = mapped_column(String(5))
+
+
+def pipeline_over(model: Any, *, ready: Any = None) -> Pipeline[Any]:
+    """Build a pipeline over `model`."""
+
+    class BuiltPipeline(Pipeline[Any]):
+        def ready(self) -> Any:
+            return Volume.status == "submitted" if ready is None else ready
+
+    BuiltPipeline.model = model
+    return BuiltPipeline()
+
+
+def test_a_model_without_lock_columns_is_refused() -> None:
+    """The first claim would fail, in a log."""
+    with pytest.raises(ModelError, match="Unlocked has no column lock_token; mix in LockColumns") as caught:
+        pipeline_over(Unlocked)
+    assert (caught.value.model, caught.value.column) == ("Unlocked", "lock_token")
+
+
+def test_a_pipeline_without_a_model_is_refused() -> None:
+    """The mistake would show as an attribute error from the depths."""
+    with pytest.raises(ModelError, match="has no model; set `model = YourModel` on the class"):
+        pipeline_over(None)
+
+
+def test_what_is_no_model_is_refused() -> None:
+    """The mistake would show as an error of SQLAlchemy's."""
+    with pytest.raises(ModelError, match="not a mapped class"):
+        pipeline_over(int)
+
+
+def test_a_name_that_does_not_fit_is_refused() -> None:
+    """PostgreSQL would refuse every claim, and SQLite cut nothing off and so differ."""
+    with pytest.raises(ModelError, match="lock_owner"):
+        pipeline_over(ShortOwner)
+
+
+@pytest.mark.parametrize("ready", [True, "status = 'submitted'", lambda: None, 5])
+def test_ready_must_be_an_expression(ready: Any) -> None:
+    """A Python comparison of columns by mistake would make all rows eligible, or none."""
+    with pytest.raises(ModelError, match=r"ready\(\) must return one SQL expression"):
+        pipeline_over(Volume, ready=ready)
+
+
+class Silent(Pipeline[Volume]):
+    """Says nothing."""
+
+    model = Volume
+
+
+def test_ready_must_be_written() -> None:
+    """A pipeline would take every row of its table, or none."""
+    with pytest.raises(PipelineError, match=r"Silent must say which rows want work: override ready\(\)"):
+        Silent()
+
+
+def test_process_must_be_written() -> None:
+    """Rows would count as done that nobody worked on."""
+
+    class Idle(VolumePipeline):
+        process = Pipeline.process  # type: ignore[assignment]
+
+    with pytest.raises(PipelineError, match=r"Idle must say what to do with a row: override process\(item\)"):
+        Idle().process(None)  # type: ignore[arg-type,unused-coroutine]
+
+
+def test_settings_are_checked_at_construction() -> None:
+    """A contradiction would show under load, long after the start."""
+    with pytest.raises(SettingsError):
+        VolumePipeline(workers_num=0)
+
+
+def test_before_the_start_nothing_harms() -> None:
+    """A host could not ask a pipeline for its state, or hint, before everything runs."""
+    pipeline = VolumePipeline()
+    pipeline.hint()
+    pipeline.shutdown()
+    assert pipeline.state == "new"
+    assert repr(pipeline) == "<VolumePipeline over Volume, new>"
+    assert not pipeline.health().healthy
+    assert pipeline.statistics().counters == {}
+    with pytest.raises(PipelineError, match="VolumePipeline was not started"):
+        pipeline.run  # noqa: B018 - the property raises
+
+
+@virtual_time
+async def test_its_states(virtual_database: TemporaryDatabase) -> None:
+    """A dashboard would show a pipeline that runs although it is being shut down."""
+    await add(virtual_database)
+    pipeline = VolumePipeline()
+    pipeline.start(virtual_database.session_factory, PipelineHinter())
+    assert pipeline.state == "running"
+    with pytest.raises(PipelineError, match="VolumePipeline was started before; build a new one"):
+        pipeline.start(virtual_database.session_factory, PipelineHinter())
+    pipeline.shutdown()
+    assert pipeline.state == "stopping"
+    await pipeline.drain(timedelta(0))
+    await pipeline.drain(timedelta(0))
+    assert pipeline.state == "stopped"
+    assert not pipeline.health().healthy
+
+
+@virtual_time
+async def test_a_hint_may_come_from_a_thread(virtual_database: TemporaryDatabase) -> None:
+    """A service in a worker thread would break the loop, or its hint be lost."""
+    await add(virtual_database)
+    pipeline = VolumePipeline()
+    pipeline.start(virtual_database.session_factory, PipelineHinter())
+    await asyncio.sleep(100)
+    await add(virtual_database, Volume())
+    began_at = asyncio.get_running_loop().time()
+    await asyncio.to_thread(pipeline.hint)
+    await turns(200)
+    assert len(pipeline.items) == 1
+    assert asyncio.get_running_loop().time() == began_at
+    await until(lambda: pipeline.statistics().counters["applied"] == 1)
+    await pipeline.drain(timedelta(0))
+    assert [row.status for row in await read_all(virtual_database, Volume)] == ["active"]
+    pipeline.hint()
+
+
+def test_a_hint_after_the_end_of_the_loop_harms_nobody(virtual_database: TemporaryDatabase) -> None:
+    """A service in a thread would fail because the pipelines of its process have stopped."""
+    pipeline = VolumePipeline()
+
+    @virtual_time
+    async def play() -> None:
+        await add(virtual_database)
+        pipeline.start(virtual_database.session_factory, PipelineHinter())
+        await pipeline.drain(timedelta(0))
+
+    play()
+    pipeline.hint()
