@@ -7,7 +7,359 @@ from __future__ import annotations
 
 import ast
 import inspect
-import uuid
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar, get_protocol_members  # type: ignore[attr-defined]
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import pytest
+from sqlalchemy import create_engine, null, select, text, true, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import sessionmaker
+from sqlalchemy.pool import StaticPool
+
+from rowlock.errors import ConfigurationError, UnsupportedDialectError
+from rowlock.leases import dialects
+from rowlock.leases.apply import RowWrite, Written, apply, apply_locked, lock_for_apply, was_processed_at
+from rowlock.leases.claim import claim
+from rowlock.leases.dialects import check_session_factory, dialect_named, dialect_of, postgresql, sqlite
+from rowlock.leases.dialects.claims import ClaimOrder
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.load import load_rows
+from rowlock.leases.release import release, sweep
+from rowlock.leases.renew import renew, tokens_still_held
+from rowlock.leases.transaction import in_transaction
+from rowlock.rows.eligibility import eligible, oldest_first
+from rowlock.rows.lease_values import processed_values, unlocked_values
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.testing import TemporaryDatabase
+
+from .kinds import KINDS, Animal, ByNumber, ByUuid, Cat, KindsBase
+
+T = TypeVar("T")
+TIMEOUT = timedelta(seconds=20)
+LOCK_TIMEOUT = timedelta(seconds=30)
+FUNCTIONS = ("begin_writing", "excluding", "claim", "under_tokens", "without_waiting")
+each_kind = pytest.mark.parametrize("model", KINDS, ids=lambda model: model.__name__)
+
+
+async def insert_rows(database: TemporaryDatabase, *rows: Any) -> list[Any]:
+    """Make the tables and insert the rows; return their keys."""
+    await database.create_tables(KindsBase.metadata)
+    async with database.session_factory.begin() as session:
+        session.add_all(rows)
+    return [row.id for row in rows]
+
+
+async def transact(
+    database: TemporaryDatabase, leased: LeasedTable[Any], step: Callable[[AsyncConnection], Awaitable[T]]
+) -> T:
+    """Take one step in a transaction of the library."""
+
+    async def work(session: AsyncSession, connection: AsyncConnection) -> T:
+        return await step(connection)
+
+    return await in_transaction(database.session_factory, leased, work, purpose="take a step", timeout=TIMEOUT)
+
+
+def order_for(leased: LeasedTable[Any], *, limit: int = 1000) -> ClaimOrder:
+    """Return an order for all rows that are free."""
+    condition = eligible(leased, ready=true(), owner="Me", min_processing_interval=timedelta(0))
+    return ClaimOrder(leased, condition, oldest_first(leased), "Me", LOCK_TIMEOUT, limit)
+
+
+async def claimed(
+    database: TemporaryDatabase, leased: LeasedTable[Any], *, limit: int = 1000
+) -> list[PipelineItem[Any]]:
+    """Claim rows."""
+    return await claim(
+        database.session_factory, order_for(leased, limit=limit), lease_margin=timedelta(0), timeout=TIMEOUT
+    )
+
+
+async def columns_of(database: TemporaryDatabase, leased: LeasedTable[Any], *names: str) -> dict[Any, tuple[Any, ...]]:
+    """Return columns of all rows by their keys."""
+    async with database.engine.connect() as connection:
+        columns = [leased.column(name) for name in names]
+        found = await connection.execute(select(leased.key, *columns))
+        return {row[0]: tuple(row)[1:] for row in found}
+
+
+# ---------------------------------------------------------------- the shape
+
+
+def test_both_have_the_same_functions_in_the_same_order() -> None:
+    """A reader who knows one file would not know the other; a call would work on one database only."""
+    for module in (postgresql, sqlite):
+        nodes = ast.parse(inspect.getsource(module)).body
+        defined = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        assert tuple(name for name in defined if not name.startswith("_")) == FUNCTIONS
+    for name in FUNCTIONS:
+        on_one, on_other = (inspect.signature(getattr(module, name)) for module in (postgresql, sqlite))
+        promised = inspect.signature(getattr(dialects.LeaseDialect, name))
+        assert on_one == on_other
+        assert list(promised.parameters)[1:] == list(on_one.parameters)
+
+
+async def test_a_connection_knows_its_dialect(database: TemporaryDatabase) -> None:
+    """Statements of one database would be sent to the other."""
+    async with database.engine.connect() as connection:
+        assert dialect_of(connection) is dialect_named(database.dialect_name)
+    assert {"postgresql": postgresql, "sqlite": sqlite}[database.dialect_name] is dialect_named(database.dialect_name)
+
+
+def test_another_database_is_refused() -> None:
+    """A host would meet a KeyError, or SQL that its database does not know."""
+    with pytest.raises(
+        UnsupportedDialectError, match="rowlock runs on postgresql and sqlite, not on 'mysql'"
+    ) as caught:
+        dialect_named("mysql")
+    assert caught.value.dialect_name == "mysql"
+
+
+# ---------------------------------------------------------------- a lease's whole life, for every kind of model
+
+
+@each_kind
+async def test_a_lease_lives_alike_for_every_kind_of_model(database: TemporaryDatabase, model: type[Any]) -> None:
+    """A model that was accepted at construction would fail at the first claim, renewal or outcome."""
+    leased = LeasedTable.of(model)
+    keys = await insert_rows(database, model(), model(), model())
+    items = await claimed(database, leased)
+    assert sorted(item.id for item in items) == sorted(keys)
+    tokens = {item.id: item.lock_token for item in items}
+    assert {key: token for key, (token,) in (await columns_of(database, leased, "lock_token")).items()} == tokens
+
+    renewed = await transact(database, leased, lambda c: renew(c, leased, items, lock_timeout=LOCK_TIMEOUT))
+    assert set(renewed) == set(tokens.values())
+    assert all(expiry >= item.lock_expires_at for item in items for expiry in [renewed[item.lock_token]])
+    assert await transact(database, leased, lambda c: tokens_still_held(c, leased, items)) == set(tokens.values())
+
+    async with database.session_factory() as session:
+        rows = await load_rows(session, leased, items)
+    assert [row.id for row in rows if row is not None] == [item.id for item in items]
+    assert {row.lock_token for row in rows if row is not None} == set(tokens.values())
+
+    one, two, three = items
+    status = leased.column("status")
+    times = []
+
+    async def write(connection: AsyncConnection) -> None:
+        now, locked = await lock_for_apply(connection, leased, [one, two])
+        assert now is not None
+        assert locked == {one.lock_token, two.lock_token}
+        times.append(now)
+        values = {status: "done", **unlocked_values(leased), **processed_values(leased, now)}
+        stale = await apply_locked(connection, leased, [(one, RowWrite(values))])
+        alone = await apply(connection, leased, two, write=RowWrite(values, unless_changed={status: "new"}))
+        assert [*stale, alone] == [Written.APPLIED, Written.APPLIED]
+
+    await transact(database, leased, write)
+    assert await transact(database, leased, lambda c: release(c, leased, items)) == 1
+    left = await columns_of(database, leased, "lock_token", "lock_owner", "lock_expires_at", "status")
+    assert left == {
+        one.id: (None, None, None, "done"),
+        two.id: (None, None, None, "done"),
+        three.id: (None, None, None, "new"),
+    }
+    for item, processed in ((one, True), (three, False)):
+        times_of = frozenset(times)
+        assert (
+            await transact(database, leased, lambda c, i=item, t=times_of: was_processed_at(c, leased, i, times=t))
+            is processed
+        )
+
+
+@each_kind
+async def test_what_was_left_behind_is_swept_for_every_kind_of_model(
+    database_with_clock: TemporaryDatabase, model: type[Any]
+) -> None:
+    """A dead pipeline's name would stay on the rows of some models."""
+    database, leased = database_with_clock, LeasedTable.of(model)
+    assert database.clock is not None
+    await insert_rows(database, model())
+    await claimed(database, leased)
+    database.clock.advance(LOCK_TIMEOUT * 2 + timedelta(milliseconds=1))
+    assert await transact(database, leased, lambda c: sweep(c, leased, older_than=LOCK_TIMEOUT)) == 1
+    assert list((await columns_of(database, leased, "lock_owner")).values()) == [(None,)]
+
+
+@each_kind
+async def test_the_oldest_come_first_for_every_kind_of_model(
+    database_with_clock: TemporaryDatabase, model: type[Any]
+) -> None:
+    """Times of some models would be compared as something else than times."""
+    database, leased = database_with_clock, LeasedTable.of(model)
+    assert database.clock is not None
+    name = "due_at" if leased.has_schedule else "last_processed_at"
+    ages = [timedelta(minutes=minutes) for minutes in (5, 700, 60 * 24 * 40, 1)]
+    now = database.clock.now
+    keys = await insert_rows(database, *(model(**{name: now - age}) for age in ages))
+    items = await claimed(database, leased, limit=3)
+    assert [item.id for item in items] == [keys[2], keys[1], keys[0]]
+    assert [item.place for item in items] == [(now - ages[n]).timestamp() for n in (2, 1, 0)]
+
+
+async def test_a_pipeline_of_one_kind_of_animal_leaves_the_others(database: TemporaryDatabase) -> None:
+    """A pipeline would lease rows that it cannot read, over and over: its model does not map them."""
+    await insert_rows(database, Animal(), Animal())
+    (cat,) = await insert_rows(database, Cat())
+    items = await claimed(database, LeasedTable.of(Cat))
+    assert [item.id for item in items] == [cat]
+
+
+# ---------------------------------------------------------------- each function
+
+
+async def test_writing_begins_before_the_first_statement(database: TemporaryDatabase) -> None:
+    """A claim would begin as a reader, and fail half-way when another one wrote meanwhile."""
+    await insert_rows(database, ByUuid())
+    async with database.engine.begin() as connection:
+        await dialect_of(connection).begin_writing(connection)
+        await connection.execute(update(ByUuid.__table__).values(status="written"))
+        raw = await connection.get_raw_connection()
+        assert raw.driver_connection is not None
+        assert bool(getattr(raw.driver_connection, "in_transaction", True))
+    assert list((await columns_of(database, LeasedTable.of(ByUuid), "status")).values()) == [("written",)]
+
+
+async def test_held_keys_are_not_claimed(database: TemporaryDatabase) -> None:
+    """What a service holds would be worked on at the same time."""
+    leased = LeasedTable.of(ByUuid)
+    await insert_rows(database, *(ByUuid() for _ in range(5)))
+    dialect = dialect_named(database.dialect_name)
+    async with dialect.excluding(leased) as held:
+        assert held == frozenset()
+        rows = await transact(database, leased, lambda c: dialect.claim(c, order_for(leased), held))
+    assert len(rows) == 5
+    assert [row.prev_lock_expired for row in rows] == [False] * 5
+    assert [row.attempts for row in rows] == [None] * 5
+
+
+async def test_attempts_of_a_claim(database: TemporaryDatabase) -> None:
+    """`process` would be told another attempt than the row has."""
+    leased = LeasedTable.of(ByNumber)
+    await insert_rows(database, ByNumber(attempts=3))
+    dialect = dialect_named(database.dialect_name)
+    (row,) = await transact(database, leased, lambda c: dialect.claim(c, order_for(leased), frozenset()))
+    assert row.attempts == 3
+    assert type(row.attempts) is int
+
+
+@each_kind
+async def test_both_key_and_token_must_match(database: TemporaryDatabase, model: type[Any]) -> None:
+    """A lease would be renewed or released under another row's token."""
+    leased = LeasedTable.of(model)
+    await insert_rows(database, model(), model(), model())
+    one, two, three = await claimed(database, leased)
+    dialect = dialect_named(database.dialect_name)
+
+    async def found(*leases: tuple[Any, Any]) -> set[Any]:
+        condition = dialect.under_tokens(leased, leases)
+        return set(await transact(database, leased, lambda c: _keys(c, leased, condition)))
+
+    pairs = [(item.id, item.lock_token) for item in (one, two, three)]
+    assert await found(*pairs) == {one.id, two.id, three.id}
+    assert await found(*pairs[:2]) == {one.id, two.id}
+    assert await found((one.id, two.lock_token), (two.id, one.lock_token), (three.id, leased.new_token())) == set()
+    assert await found((one.id, two.lock_token), pairs[1]) == {two.id}
+    assert await found() == set()
+
+
+async def _keys(connection: AsyncConnection, leased: LeasedTable[Any], condition: Any) -> list[Any]:
+    return list((await connection.scalars(select(leased.key).where(condition))).all())
+
+
+async def test_many_leases_in_one_condition(database: TemporaryDatabase) -> None:
+    """A heartbeat of many leases would fail for the number of its parameters or the depth of its expression."""
+    leased = LeasedTable.of(ByNumber)
+    keys = await insert_rows(database, *(ByNumber() for _ in range(1200)))
+    items = await claimed(database, leased, limit=1100)
+    condition = dialect_named(database.dialect_name).under_tokens(leased, [(i.id, i.lock_token) for i in items])
+    assert len(await transact(database, leased, lambda c: _keys(c, leased, condition))) == 1100
+    assert len(keys) == 1200
+
+
+@each_kind
+async def test_at_most_so_many_rows(database: TemporaryDatabase, model: type[Any]) -> None:
+    """One statement would write all rows of a large table."""
+    leased = LeasedTable.of(model)
+    await insert_rows(database, *(model() for _ in range(6)))
+    dialect = dialect_named(database.dialect_name)
+
+    async def write(connection: AsyncConnection, limit: int | None) -> int:
+        condition = dialect.without_waiting(leased, leased.column("lock_owner").is_(null()), limit=limit)
+        result = await connection.execute(
+            update(leased.table).where(condition).values({leased.column("lock_owner"): "x"})
+        )
+        return result.rowcount
+
+    assert await transact(database, leased, lambda c: write(c, 2)) == 2
+    assert await transact(database, leased, lambda c: write(c, None)) == 4
+    owners = await columns_of(database, leased, "lock_owner")
+    assert list(owners.values()) == [("x",)] * 6
+
+
+async def test_a_locked_row_is_not_waited_for(postgresql_database: TemporaryDatabase) -> None:
+    """One long transaction of the host would hold up every heartbeat and every sweep."""
+    leased = LeasedTable.of(ByUuid)
+    busy, free = await insert_rows(postgresql_database, ByUuid(), ByUuid())
+    condition = postgresql.without_waiting(leased, leased.column("status") == "new")
+    statement = update(leased.table).where(condition).values({leased.column("status"): "x"}).returning(leased.key)
+    async with postgresql_database.engine.begin() as holder, postgresql_database.engine.begin() as other:
+        await holder.execute(select(leased.key).where(leased.key == busy).with_for_update(key_share=True))
+        await other.execute(text("SET LOCAL lock_timeout = '1ms'"))
+        assert list((await other.scalars(statement)).all()) == [free]
+
+
+# ---------------------------------------------------------------- the session factory
+
+
+async def test_a_factory_of_async_sessions_is_accepted(database: TemporaryDatabase) -> None:
+    """A host that does as it is told would be refused."""
+    leased = LeasedTable.of(ByUuid)
+    dialect = dialect_named(database.dialect_name)
+    assert check_session_factory(database.session_factory, leased) is dialect
+    assert check_session_factory(lambda: AsyncSession(database.engine), leased) is dialect
+    assert check_session_factory(async_sessionmaker(binds={ByUuid: database.engine}), leased) is dialect
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        None,
+        "sqlite+aiosqlite:///app.db",
+        AsyncSession,
+        lambda: None,
+        sessionmaker(create_engine("sqlite://")),
+        object(),
+    ],
+    ids=["None", "a URL", "unbound", "nothing", "synchronous", "an object"],
+)
+def test_what_makes_no_async_sessions_is_refused(factory: Any) -> None:
+    """A host would meet an AttributeError from within a loop that was started already."""
+    with pytest.raises(ConfigurationError, match=r"pass async_sessionmaker\(engine\)|is bound to no engine for ByUuid"):
+        check_session_factory(factory, LeasedTable.of(ByUuid))
+
+
+async def test_a_session_in_the_place_of_the_factory_is_refused(database: TemporaryDatabase) -> None:
+    """All loops of the pipeline would share one session."""
+    async with database.session_factory() as session:
+        with pytest.raises(ConfigurationError, match="session_factory must make AsyncSession objects"):
+            check_session_factory(session, LeasedTable.of(ByUuid))
+
+
+def test_a_factory_without_an_engine_for_the_model_is_refused(sqlite_database: TemporaryDatabase) -> None:
+    """The first claim would fail, long after the start."""
+    factory = async_sessionmaker(binds={Animal: sqlite_database.engine})
+    with pytest.raises(ConfigurationError, match="the session factory is bound to no engine for ByUuid"):
+        check_session_factory(factory, LeasedTable.of(ByUuid))
+
+
+@pytest.mark.parametrize("url", ["sqlite+aiosqlite://", "sqlite+aiosqlite:///:memory:", "sqlite+aiosqlite:///app.db"])
+async def test_one_connection_for_all_is_refused(url: str) -> None:
+    """All loops would share one transaction: a claim would be rolled back by somebody's failed write."""
+    engine = create_async_engine(url, poolclass=StaticPool) if url.endswith("app.db") else create_async_engine(url)
+    with pytest.raises(UnsupportedDialectError, match="share one connection, and with it one transaction") as caught:
+        check_session_factory(async_sessionmaker(engine), LeasedTable.of(ByUuid))
+    assert caught.value.dialect_name == "sqlite"
+    await engine.dispose()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.util import await_only
 
 from rowlock import PipelineItem
 from rowlock import clock as clock_module
@@ -123,8 +124,6 @@ async def test_a_claim_does_not_hold_up_new_children(postgresql_database: Tempor
         asked.append("child")
 
     def in_the_middle(connection: Any, *_: Any) -> None:
-        from sqlalchemy.util import await_only  # noqa: PLC0415 - only this hook waits inside of a statement's greenlet
-
         await_only(add_child())
 
     event.listen(engine.sync_engine, "commit", in_the_middle, once=True)

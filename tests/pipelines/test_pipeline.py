@@ -8,23 +8,27 @@ from typing import Any
 
 import pytest
 from sqlalchemy import String
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import LockColumns, ModelError, Pipeline, PipelineError, PipelineHinter, SettingsError
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from ..host import Base, Volume, VolumePipeline
+from ..host import Volume, VolumePipeline
 from .scenes import add, read_all, turns, until
 
 
-class Unlocked(Base):
+class OddBase(DeclarativeBase):
+    """The root of models that no pipeline can have."""
+
+
+class Unlocked(OddBase):
     """A table without lock columns."""
 
     __tablename__ = "unlocked"
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
-class ShortOwner(LockColumns, Base):
+class ShortOwner(LockColumns, OddBase):
     """A table whose column for the owner is too short for most names."""
 
     __tablename__ = "short_owner"

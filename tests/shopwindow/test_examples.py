@@ -53,6 +53,7 @@ def test_example_tells_its_story(name: str, tmp_path: Path) -> None:
     ended = run_python(*STRICT, str(EXAMPLES / name), folder=tmp_path)
     assert ended.exit_code == 0, str(ended)
     assert missing_lines(ended.output, EXPECTED[name]) == [], str(ended)
+    assert "Traceback" not in ended.errors, str(ended)
     assert list(tmp_path.glob("*.db")) == [], "an example leaves nothing behind"
 
 

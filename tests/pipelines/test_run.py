@@ -1,0 +1,197 @@
+"""Tests of one run of a pipeline: that it ends in order, within its bounds, and leaves nothing behind, whenever it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rowlock import Outcome, Pipeline, PipelineHinter, PipelineItem, events
+from rowlock.pipelines.run import PipelineRun
+from rowlock.testing import TemporaryDatabase, virtual_time
+
+from ..host import Volume, VolumePipeline, heard_events
+from .scenes import (
+    Faults,
+    add,
+    change,
+    faults_of,
+    hang,
+    is_claim,
+    is_free,
+    is_outcome,
+    is_renewal,
+    now,
+    read,
+    turns,
+    until,
+)
+
+ENDS_WITHIN_S = 60.0
+"""Bound of a drain without grace while the database hangs, with the default settings. **Unit** seconds."""
+
+
+def started(database: TemporaryDatabase, pipeline: Pipeline[Any]) -> PipelineRun[Any]:
+    """Start `pipeline` on `database`."""
+    pipeline.start(database.session_factory, PipelineHinter())
+    return pipeline.run
+
+
+@virtual_time
+async def test_told_to_end_at_any_moment_it_leaves_nothing_locked(virtual_database: TemporaryDatabase) -> None:
+    """A shutdown in the middle of a claim, a read, a process or a write would leave a row to its lease."""
+    await add(virtual_database)
+    seen: set[str] = set()
+    for moment in range(0, 130, 2):
+        [row] = await add(virtual_database, Volume())
+        pipeline = VolumePipeline(answer=_after_some_turns)
+        run = started(virtual_database, pipeline)
+        await turns(moment)
+        began_at = now()
+        await run.drain(0)
+        assert now() < began_at + 1
+        after = await read(virtual_database, row)
+        assert is_free(after)
+        assert run.state == "stopped"
+        assert not any(run.health().loops_alive.values())
+        seen.add(after.status if pipeline.items else "never started")
+        await change(virtual_database, row, status="over")
+    assert seen == {"never started", "submitted", "active"}, "the moments were spread over all of its life"
+
+
+async def _after_some_turns(item: PipelineItem[Any]) -> Outcome:
+    await turns(20)
+    return VolumePipeline().usual_answer(item)
+
+
+@virtual_time
+async def test_leases_are_kept_while_the_grace_lasts(virtual_database: TemporaryDatabase) -> None:
+    """The heartbeater would stop first, and the work that was given time lose its lease in the middle of it."""
+    [row] = await add(virtual_database, Volume())
+
+    async def answer(item: PipelineItem[Any]) -> Outcome:
+        await asyncio.sleep(100)
+        return pipeline.usual_answer(item)
+
+    pipeline = VolumePipeline(answer=answer)
+    with heard_events() as heard:
+        run = started(virtual_database, pipeline)
+        await until(lambda: pipeline.items)
+        await run.drain(200)
+    assert heard.of(events.LeaseLost) == []
+    assert (await read(virtual_database, row)).status == "active"
+
+
+@virtual_time
+async def test_it_ends_as_soon_as_its_work_does(virtual_database: TemporaryDatabase) -> None:
+    """A shutdown would take all of its grace although nothing is left to do."""
+    await add(virtual_database, Volume())
+    pipeline = VolumePipeline(answer=lambda item: asyncio.sleep(3))
+    run = started(virtual_database, pipeline)
+    await until(lambda: pipeline.items)
+    began_at = now()
+    await run.drain(200)
+    assert now() == pytest.approx(began_at + 3, abs=0.1)
+
+
+HANGS: dict[str, tuple[Callable[[Faults], None], bool]] = {
+    "claim": (lambda faults: faults.hang(when=is_claim), False),
+    "outcome": (lambda faults: faults.hang(when=is_outcome), True),
+    "renewal": (lambda faults: faults.hang(when=is_renewal), True),
+    "everything": (lambda faults: faults.hang(), True),
+}
+
+
+@pytest.mark.parametrize("hanging", HANGS)
+def test_a_database_that_hangs_does_not_stop_the_shutdown(virtual_database: TemporaryDatabase, hanging: str) -> None:
+    """A deployment would wait for ever for a replica that waits for the database."""
+
+    @virtual_time
+    async def play() -> None:
+        await add(virtual_database, *(Volume() for _ in range(12)))
+        fault, when_it_works = HANGS[hanging]
+        pipeline = VolumePipeline(workers_num=4, answer=hang)
+        with faults_of(virtual_database.engine) as faults:
+            if not when_it_works:
+                fault(faults)
+            run = started(virtual_database, pipeline)
+            if when_it_works:
+                await until(lambda: len(pipeline.items) == 4)
+                fault(faults)
+            await asyncio.sleep(20)
+            began_at = now()
+            await run.drain(0)
+            assert now() < began_at + ENDS_WITHIN_S
+            assert run.state == "stopped"
+            assert pipeline.running == 0
+            faults.heal()
+            await turns(100)
+
+    play()
+
+
+@virtual_time
+async def test_a_shutdown_at_once_frees_what_waits_although_work_runs(virtual_database: TemporaryDatabase) -> None:
+    """Queued rows would wait for the grace of those that run."""
+    rows = await add(virtual_database, Volume(), Volume(), Volume())
+    pipeline = VolumePipeline(workers_num=1, queue_upper_limit_factor=3, answer=hang)
+    run = started(virtual_database, pipeline)
+    await until(lambda: pipeline.items)
+    assert run.statistics().queued == 2
+    run.shutdown()
+    run.shutdown()
+    await asyncio.sleep(0.1)
+    free = [is_free(await read(virtual_database, row)) for row in rows]
+    assert sorted(free) == [False, True, True]
+    statistics = run.statistics()
+    assert (statistics.queued, statistics.running, statistics.tracked) == (0, 1, 1)
+    assert run.state == "stopping"
+    await run.drain(0)
+
+
+@virtual_time
+async def test_two_drains_at_once(virtual_database: TemporaryDatabase) -> None:
+    """A host whose shutdown runs twice would hang, or give rows back twice."""
+    [row] = await add(virtual_database, Volume())
+    pipeline = VolumePipeline(answer=hang)
+    with heard_events() as heard:
+        run = started(virtual_database, pipeline)
+        await until(lambda: pipeline.items)
+        await asyncio.gather(run.drain(1), run.drain(2))
+    assert len(heard.of(events.ItemReleased)) == 1
+    assert is_free(await read(virtual_database, row))
+
+
+@virtual_time
+async def test_after_the_end_no_statement_is_sent(virtual_database: TemporaryDatabase) -> None:
+    """A loop would outlive its pipeline and use connections of an engine that the host closes."""
+    await add(virtual_database, Volume())
+    run = started(virtual_database, VolumePipeline())
+    await asyncio.sleep(1)
+    await run.drain(0)
+    with faults_of(virtual_database.engine) as faults:
+        run.hint()
+        await asyncio.sleep(100)
+    assert faults.sent == []
+
+
+@virtual_time
+async def test_statistics_tell_where_the_items_are(virtual_database: TemporaryDatabase) -> None:
+    """A dashboard would show an idle pipeline that is full, or the reverse."""
+    await add(virtual_database, *(Volume() for _ in range(5)))
+    pipeline = VolumePipeline(workers_num=2, queue_upper_limit_factor=3, answer=hang)
+    run = started(virtual_database, pipeline)
+    await asyncio.sleep(1)
+    statistics = run.statistics()
+    assert statistics.pipeline == "VolumePipeline"
+    assert (statistics.queued, statistics.running, statistics.tracked) == (3, 2, 5)
+    assert statistics.counters["claimed"] == 5
+    assert statistics.counters["started"] == 2
+    assert statistics.counters["loops_replaced"] == 0
+    health = run.health()
+    assert set(health.loops_alive) == {"fetcher", "heartbeater", "lease watch", "worker 1", "worker 2"}
+    assert health.healthy
+    await run.drain(0)
+    assert run.statistics().counters["released"] == 5
