@@ -6,6 +6,7 @@ PostgreSQL alike, by any number of replicas.
 
 from __future__ import annotations
 
+from rowlock import events
 from rowlock.errors import (
     ConfigurationError,
     InternalError,
@@ -77,6 +78,7 @@ __all__ = [
     "UtcDateTime",
     "Worker",
     "database_now",
+    "events",
     "get_locker",
     "hint_after_commit",
     "make_due",

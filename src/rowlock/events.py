@@ -51,7 +51,10 @@ class ItemStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class ItemApplied(Event):
-    """An outcome was committed. `outcome` is the class name of what was applied."""
+    """An outcome was committed.
+
+    `outcome` is the class name of what was applied; ``Park`` also where a retry ended at the last attempt or past the deadline.
+    """
 
     row_id: object
     lock_token: object
@@ -151,4 +154,6 @@ def emit(event: Event) -> None:
         try:
             listener(event)
         except Exception:
-            logger.exception("An event listener raised", extra={"event": type(event).__name__})
+            logger.exception(
+                "A listener raised at the event %s", type(event).__name__, extra={"event": type(event).__name__}
+            )

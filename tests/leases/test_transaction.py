@@ -7,6 +7,7 @@ import gc
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -593,6 +594,10 @@ async def row_later(database: TemporaryDatabase) -> Any:
 async def test_a_database_that_cannot_be_reached(sqlite_database: TemporaryDatabase, tmp_path: Path) -> None:
     """A failed connect would leave a task, or come out as something that is not an error of the database."""
     away = TemporaryDatabase(sqlite_database.url.set(database=str(tmp_path / "no" / "such.db")))
+    before = set(threading.enumerate())
     with pytest.raises(OperationalError):
         await run_in(away.session_factory, write_both)
     await away.aclose()
+    # aiosqlite's thread reports its end to this loop, and nobody waits for it when the connect failed.
+    for thread in set(threading.enumerate()) - before:
+        await asyncio.to_thread(thread.join)

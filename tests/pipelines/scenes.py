@@ -155,7 +155,9 @@ class Faults:
         self._hits: Callable[[str], bool] = lambda _statement: False
         self._error: BaseException | None = None
         self._gate: asyncio.Event | None = None
-        self._lost_answers = 0
+        self._loses_answer_of: Callable[[str], bool] | None = None
+        self._and_then: BaseException | None = None
+        self._in_transaction: dict[Connection, list[str]] = {}
 
     def fail(self, error: BaseException, *, when: Callable[[str], bool] = lambda _statement: True) -> None:
         """Raise `error` instead of sending a statement."""
@@ -165,9 +167,14 @@ class Faults:
         """Hold statements until `heal`."""
         self._hits, self._error, self._gate = when, None, asyncio.Event()
 
-    def lose_answers_of_commits(self, count: int = 1) -> None:
-        """Commit, and then raise as if the connection had been cut before the answer came."""
-        self._lost_answers = count
+    def lose_answers_of_commits(
+        self, *, when: Callable[[str], bool] = lambda _statement: True, and_then: BaseException | None = None
+    ) -> None:
+        """Commit the next transaction with such a statement, and then raise as if the connection had been cut.
+
+        From then on every statement raises `and_then`, if there is one.
+        """
+        self._loses_answer_of, self._and_then = when, and_then
 
     def heal(self) -> None:
         """Let everything through again, also what hangs."""
@@ -179,10 +186,11 @@ class Faults:
         """Return how many statements were sent of those that `when` picks."""
         return sum(when(statement) for _, statement in self.sent)
 
-    def on_execute(self, *arguments: Any) -> None:
+    def on_execute(self, connection: Connection, *arguments: Any) -> None:
         """Note and perhaps stop a statement: the listener to ``before_cursor_execute``."""
-        statement = arguments[2]
+        statement = arguments[1]
         self.sent.append((monotonic(), statement))
+        self._in_transaction.setdefault(connection, []).append(statement)
         if not self._hits(statement):
             return
         if self._error is not None:
@@ -193,11 +201,15 @@ class Faults:
     def on_commit(self, connection: Connection) -> None:
         """Note a commit and perhaps lose its answer: the listener to ``commit``."""
         self.committed.append(monotonic())
-        if self._lost_answers > 0:
-            self._lost_answers -= 1
-            driver: Any = connection.connection.dbapi_connection
-            driver.commit()
-            raise ConnectionResetError("the answer to COMMIT was lost")
+        statements = self._in_transaction.pop(connection, [])
+        if self._loses_answer_of is None or not any(map(self._loses_answer_of, statements)):
+            return
+        self._loses_answer_of = None
+        driver: Any = connection.connection.dbapi_connection
+        driver.commit()
+        if self._and_then is not None:
+            self.fail(self._and_then)
+        raise ConnectionResetError("the answer to COMMIT was lost")
 
 
 @contextmanager

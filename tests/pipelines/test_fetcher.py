@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from sqlalchemy import null
 
-from rowlock import Fetcher, PipelineHinter, PipelineItem, PipelineManager, events
+from rowlock import Apply, Fetcher, PipelineHinter, PipelineItem, PipelineManager, Reset, events
 from rowlock.pipelines.fetcher import Fetch, Rest, plan_fetch
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
-from ..host import Volume, VolumePipeline, heard_events
+from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import (
     Faults,
     add,
@@ -155,19 +155,19 @@ async def test_hints_from_before_the_start_of_the_loop_count(virtual_database: T
 
 @virtual_time
 async def test_a_freed_place_wakes_it_at_once(virtual_database: TemporaryDatabase) -> None:
-    """Workers would idle in front of a full table, and throughput be what the delays allow."""
+    """Workers would idle in front of a full table: it would rest after a fetch that found all it asked for."""
     await add(virtual_database, *(Volume() for _ in range(20)))
     started: list[float] = []
 
     async def answer(item: PipelineItem[Any]) -> Any:
         started.append(now())
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.1)
         return pipeline.usual_answer(item)
 
     pipeline = VolumePipeline(workers_num=1, queue_upper_limit_factor=1, answer=answer)
     async with PipelineManager(virtual_database.session_factory, [pipeline]):
         await until(lambda: len(started) == 20)
-    assert gaps(started) == pytest.approx([1.0] * 19, abs=1e-6)
+    assert gaps(started) == pytest.approx([0.1] * 19, abs=1e-6)
 
 
 @virtual_time
@@ -250,6 +250,18 @@ async def test_an_idle_pipeline_is_quiet(virtual_database: TemporaryDatabase) ->
             await asyncio.sleep(1000)
             statements = len(faults.sent) - before
     assert statements / 1000 <= 0.5
+
+
+@virtual_time(max_iterations=200_000)
+async def test_rows_that_are_reset_again_and_again_do_not_spin(virtual_database: TemporaryDatabase) -> None:
+    """Rows that wait for a related lock would keep a processor busy, and those behind them from ever being worked on."""
+    rows = await add(virtual_database, *(Run(id=number) for number in range(20)))
+    [last] = await add(virtual_database, Run(id=99))
+    pipeline = RunPipeline(workers_num=1, answer=lambda item: Apply({"status": "done"}) if item.id == 99 else Reset())
+    async with PipelineManager(virtual_database.session_factory, [pipeline]):
+        await asyncio.sleep(60)
+    assert (await read(virtual_database, last)).status == "done"
+    assert len(pipeline.items) <= 60 * len(rows)
 
 
 # ---------------------------------------------------------------- what it does besides

@@ -218,6 +218,16 @@ async def test_asked_before_the_transaction_begins(session: AsyncSession, ear: E
     assert ear.heard == ["Volume"]
 
 
+async def test_asked_before_a_transaction_that_is_rolled_back(session: AsyncSession, ear: Ear) -> None:
+    """What a request asked for too early would be hinted by the next one."""
+    ear.ask(session, Volume)
+    session.add(Volume())
+    await session.rollback()
+    session.add(Run())
+    await session.commit()
+    assert ear.heard == []
+
+
 # ---------------------------------------------------------------- savepoints
 
 

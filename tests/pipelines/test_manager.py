@@ -237,7 +237,7 @@ async def test_after_a_shutdown_hints_reach_nobody(
         pass
     pipeline_hinter._warned.clear()  # noqa: SLF001 - a name is warned about once per process
     pipeline_hinter.hint_fetch(Volume)
-    assert "A hint reached no pipeline" in caplog.messages
+    assert "A hint reached no pipeline: Volume" in caplog.messages
 
 
 @virtual_time
@@ -289,3 +289,13 @@ async def test_pipelines_of_one_model_share_its_rows(virtual_database: Temporary
         await until(lambda: creating.items and deleting.items)
     assert [item.id for item in creating.items] == [new.id]
     assert [item.id for item in deleting.items] == [old.id]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_factory_that_gives_one_session_or_commits_every_statement_is_refused(tmp_path: Any, *, shared: bool) -> None:
+    """The guard and what it guards would not be one transaction."""
+    options = {} if shared else {"isolation_level": "AUTOCOMMIT"}
+    factory = async_sessionmaker(create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/x.db", **options))
+    session = factory()
+    with pytest.raises(ConfigurationError, match="same session" if shared else "AUTOCOMMIT"):
+        PipelineManager((lambda: session) if shared else factory, [VolumePipeline()])  # type: ignore[arg-type]

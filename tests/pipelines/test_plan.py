@@ -6,12 +6,33 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import String
+from sqlalchemy.orm import Mapped, mapped_column
 
-from rowlock import NOW_PLACEHOLDER, Apply, Park, Reset, Retry, make_due
+from rowlock import NOW_PLACEHOLDER, Apply, LockColumns, Park, Reset, Retry, ScheduleColumns, make_due
 from rowlock.testing import TemporaryDatabase, stepping
 
-from ..host import Run, RunPipeline, Volume, VolumePipeline
+from ..host import Base, RecordingPipeline, Run, RunPipeline, Volume, VolumePipeline
 from .scenes import add, change, is_free, read, read_all
+
+
+class Narrow(LockColumns, ScheduleColumns, Base):
+    """A host's table whose column for errors is short."""
+
+    __tablename__ = "narrow"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    last_error: Mapped[str | None] = mapped_column(String(50), default=None)
+
+
+class NarrowPipeline(RecordingPipeline):
+    """Works on all of them."""
+
+    model = Narrow
+
+    def ready(self) -> Any:
+        """Want all."""
+        return Narrow.id.is_not(None)
+
 
 NO_JITTER = {"retry_delay": 10, "retry_delay_max": 10}
 
@@ -135,7 +156,8 @@ async def test_a_row_that_keeps_failing_is_parked(
     now = database.clock.now
     deadline = None if deadline_s is None else now + timedelta(seconds=deadline_s)
     run = Run(id=1, due_at=now, attempts=attempts, deadline_at=deadline)
-    row, _ = await _worked(database, RunPipeline(answer=Retry(error="boom"), max_attempts=3), run)
+    row, counters = await _worked(database, RunPipeline(answer=Retry(error="boom"), max_attempts=3), run)
+    assert (counters.parked, counters.retried) == (1, 0)
     assert (row.parked_at, row.last_error) == (now, reason)
     assert is_free(row)
 
@@ -158,7 +180,23 @@ async def test_reset_keeps_the_owner_and_counts_nothing(database_with_clock: Tem
     row, counters = await _worked(database, RunPipeline(answer=Reset()), Run(id=1, due_at=now, attempts=1))
     assert (row.lock_token, row.lock_owner, row.lock_expires_at) == (None, "RunPipeline", None)
     assert (row.last_processed_at, row.attempts, row.last_error) == (now, 1, None)
+    assert timedelta(seconds=0.8) <= row.due_at - now <= timedelta(seconds=1.2)
     assert counters.reset == 1
+
+
+async def test_rows_that_are_reset_let_others_go_first(database_with_clock: TemporaryDatabase) -> None:
+    """Rows that wait for related locks would fill the queue again and again, and starve all others."""
+    database = database_with_clock
+    assert database.clock is not None
+    now = database.clock.now
+    await add(
+        database, *(Run(id=number, due_at=now - timedelta(hours=1)) for number in range(4)), Run(id=9, due_at=now)
+    )
+    pipeline = RunPipeline(answer=lambda item: Apply() if item.id == 9 else Reset(), workers_num=2)
+    async with stepping(database.session_factory, pipeline) as steps:
+        await steps.fetch_once()
+        await steps.work_all()
+        assert [item.id for item in await steps.fetch_once()] == [9]
 
 
 async def test_park_sets_the_row_aside(database_with_clock: TemporaryDatabase) -> None:
@@ -255,3 +293,34 @@ async def test_a_schedule_is_needed_for_what_speaks_of_time(database: TemporaryD
     row, counters = await _worked(database, VolumePipeline(answer=answer), Volume())
     assert is_free(row)
     assert (counters.retried, counters.applied, counters.parked) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("read", [None, {"a": 1}])
+async def test_unless_changed_compares_documents(database: TemporaryDatabase, read: Any) -> None:
+    """A JSON column could not be guarded, or its null would look changed for ever and the row be worked on without a rest."""
+    answer = Apply({"status": "done"}, unless_changed=[Run.result])
+    run = Run(id=1, result=read)
+    row, counters = await _worked(database, RunPipeline(answer=answer), run)
+    assert (row.status, counters.changed) == ("done", 0)
+
+
+async def test_a_due_time_in_another_shape_is_not_taken_for_a_request(sqlite_database: TemporaryDatabase) -> None:
+    """A host that wrote due_at by SQL of its own would have its row worked on without a rest."""
+    database = sqlite_database
+    await add(database, Run(id=1))
+    async with database.engine.begin() as connection:
+        await connection.exec_driver_sql("UPDATE runs SET due_at = datetime('now', '-1 hour')")
+    async with stepping(database.session_factory, RunPipeline(answer=Apply())) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+        assert await steps.fetch_once() == []
+
+
+async def test_an_error_is_cut_to_the_hosts_column(database: TemporaryDatabase) -> None:
+    """A failure whose text is too long could not be written, and the row would stay locked and uncounted."""
+    await add(database, Narrow(id=1))
+    async with stepping(database.session_factory, NarrowPipeline(answer=ValueError("x" * 500))) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+    row = (await read_all(database, Narrow))[0]
+    assert (row.attempts, len(row.last_error), is_free(row)) == (1, 50, True)

@@ -104,7 +104,7 @@ def test_a_failure_is_written_and_the_worker_goes_on(
             assert after.last_error
 
     play()
-    logged = [record for record in caplog.records if record.message == "Processing a row failed"]
+    logged = [record for record in caplog.records if record.msg == "%s: processing row %s failed"]
     assert len(logged) == 2
     assert all(record.exc_info for record in logged), "a failure is logged with its traceback"
 

@@ -12,7 +12,16 @@ from rowlock.errors import LeaseLost
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
-from .scenes import TidyPipeline, add, counted, faults_of, hang, is_free, is_outcome, read, turns
+from .scenes import TidyPipeline, add, counted, faults_of, hang, is_free, is_outcome, read, turns, until
+
+
+class TidyRunPipeline(RunPipeline):
+    """Cleans up in the loop."""
+
+    async def on_stale(self, item: PipelineItem[Any], outcome: Outcome) -> None:  # type: ignore[override]
+        """Note what could not be applied."""
+        super().on_stale(item, outcome)
+
 
 # ---------------------------------------------------------------- ended from outside
 
@@ -52,7 +61,7 @@ def test_a_process_that_ignores_its_cancellation_is_left_behind(virtual_database
                     continue
             return Apply({"status": "done"})
 
-        pipeline = RunPipeline(answer=answer, process_timeout=10, cancel_grace=5)
+        pipeline = TidyRunPipeline(answer=answer, process_timeout=10, cancel_grace=5)
         loop = asyncio.get_running_loop()
         with heard_events() as heard:
             async with stepping(virtual_database.session_factory, pipeline) as steps:
@@ -63,9 +72,12 @@ def test_a_process_that_ignores_its_cancellation_is_left_behind(virtual_database
                 assert counted(steps)["abandoned"] == 1
                 assert steps.run.health().abandoned == 1
                 await steps.work_once()
+                assert pipeline.stale == []
                 let_go.set()
-                await turns()
+                await until(lambda: pipeline.stale)
                 assert steps.run.health().abandoned == 0
+        [(item, late)] = pipeline.stale
+        assert (item.id, late) == (1, Apply({"status": "done"})), "what it made in vain is cleaned up"
         assert [event.row_id for event in heard.of(events.ItemAbandoned)] == [1]
         assert [(event.row_id, event.outcome) for event in heard.of(events.ItemApplied)] == [(1, "Retry"), (2, "Apply")]
         assert [(await read(virtual_database, row)).status for row in rows] == ["queued", "done"]

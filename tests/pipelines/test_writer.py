@@ -218,3 +218,31 @@ async def test_an_item_without_trust_is_not_written(virtual_database: TemporaryD
         await steps.fetch_once()
         await steps.work_once()
     assert [row.status for row in await read_all(database, Volume)] == ["submitted"]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@virtual_time
+async def test_trust_that_ends_while_the_outcome_waits_is_noticed(
+    virtual_database: TemporaryDatabase, alone: bool
+) -> None:
+    """An outcome that waited for the database past its lease would be written all the same."""
+    database = virtual_database
+    await add(database, Volume())
+    also_ran = []
+
+    async def also(session: Any, now: Any) -> None:
+        also_ran.append(now)
+
+    with faults_of(database.engine) as faults:
+
+        def answer(item: Any) -> Apply:
+            faults.hang(when=lambda statement: statement.startswith("BEGIN"))
+            asyncio.get_running_loop().call_later(7, faults.heal)
+            return Apply({"status": "active"}, also=also if alone else None)
+
+        pipeline = VolumePipeline(answer=answer, lock_timeout=6, heartbeat_trigger=3)
+        async with stepping(database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+    assert [row.status for row in await read_all(database, Volume)] == ["submitted"]
+    assert also_ran == []

@@ -35,15 +35,15 @@ BUGS = (
     Bug(
         "the guard of the apply has no token",
         "leases/apply.py",
-        '        token == bindparam("guard_token", type_=token.type),\n',
-        '        bindparam("guard_token", type_=token.type).is_not(None),\n',
+        '        token == bindparam("rowlock_token", type_=token.type),\n',
+        '        bindparam("rowlock_token", type_=token.type).is_not(None),\n',
         (f"{APPLY}::test_under_another_token_nothing_is_written",),
     ),
     Bug(
         "the guard of the apply has no key",
         "leases/apply.py",
-        '        leased.key == bindparam("guard_key", type_=leased.key.type),\n',
-        '        bindparam("guard_key", type_=leased.key.type).is_not(None),\n',
+        '        leased.key == bindparam("rowlock_key", type_=leased.key.type),\n',
+        '        bindparam("rowlock_key", type_=leased.key.type).is_not(None),\n',
         (f"{APPLY}::test_under_another_key_nothing_is_written",),
     ),
     Bug(
@@ -70,7 +70,7 @@ BUGS = (
     Bug(
         "the outcome overrides a due time that a service set",
         "rows/assignments.py",
-        "return case((column.is_not_distinct_from(as_read), new), else_=column)",
+        "return case((same_time(column, as_read), new), else_=column)",
         "return case((as_read.is_(None) | as_read.is_not(None), new), else_=column)",
         (f"{APPLY}::test_a_due_time_that_a_service_set_stands", f"{PLAN}::test_a_request_made_meanwhile_is_heard"),
     ),
@@ -189,7 +189,7 @@ BUGS = (
     Bug(
         "also runs without a matching guard",
         "pipelines/writer.py",
-        "if written is Written.APPLIED and submission.also is not None:",
+        "if written.is_made and submission.also is not None:",
         "if submission.also is not None:",
         (WRITER,),
     ),
@@ -248,13 +248,6 @@ BUGS = (
         "        if act is not None:\n            act()\n",
         "",
         ("tests/pipelines/test_heartbeater.py",),
-    ),
-    Bug(
-        "items are tracked after they are queued",
-        "pipelines/fetcher.py",
-        "            self._heartbeater.track(items)\n            context.queue.put(items)\n",
-        "            context.queue.put(items)\n            self._heartbeater.track(items)\n",
-        ("tests/pipelines/test_fetcher.py",),
     ),
     Bug(
         "a released savepoint raises its hints",

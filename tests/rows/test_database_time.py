@@ -189,4 +189,5 @@ def test_percent_signs_survive_every_way_of_binding() -> None:
         by_mark = str(select(element).compile(dialect=sqlite.dialect(paramstyle="qmark")))
         assert "'%%Y-%%m-%%d %%H:%%M:%%f000'" in by_format
         assert "'%Y-%m-%d %H:%M:%f000'" in by_mark
-        assert "%s" not in by_mark
+    assert "'%%+.3f seconds'" in by_format
+    assert "'%+.3f seconds'" in by_mark

@@ -24,12 +24,21 @@ from rowlock.rows.leased_table import LeasedTable
 
 
 class Written(Enum):
-    """What became of a write; unknown if the answer to its COMMIT was lost and the database did not come back to be asked."""
+    """What became of a write.
+
+    Parked is applied, too. Unknown is it if the answer to its COMMIT was lost and the database did not come back to be asked.
+    """
 
     APPLIED = "applied"
+    PARKED = "parked"
     STALE = "stale"
     CHANGED = "changed"
     UNKNOWN = "unknown"
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the outcome is in the row."""
+        return self in {Written.APPLIED, Written.PARKED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +47,20 @@ class RowWrite:
 
     Attributes:
         values: columns and their values, lock columns included.
+        parks: whether they set the row aside.
         unless_changed: columns that must still have these values.
         when_changed: what is written instead if they have not.
     """
 
     values: ColumnValues
+    parks: bool = False
     unless_changed: dict[Column[Any], Any] = field(default_factory=dict)
     when_changed: ColumnValues = field(default_factory=dict)
+
+    @property
+    def once_written(self) -> Written:
+        """What became of the write if it was made."""
+        return Written.PARKED if self.parks else Written.APPLIED
 
 
 async def database_time(connection: AsyncConnection) -> datetime:
@@ -58,9 +74,10 @@ async def apply(
     connection: AsyncConnection, leased: LeasedTable[Any], item: PipelineItem[Any], *, write: RowWrite
 ) -> Written:
     """Write under the guard; joins the caller's transaction."""
-    unchanged = [column.is_not_distinct_from(value) for column, value in write.unless_changed.items()]
+    dialect = dialect_of(connection)
+    unchanged = [dialect.is_still(column, value) for column, value in write.unless_changed.items()]
     if await _update(connection, leased, item, values=write.values, provided=unchanged):
-        return Written.APPLIED
+        return write.once_written
     if unchanged and await _update(connection, leased, item, values=write.when_changed):
         return Written.CHANGED
     return Written.STALE
@@ -92,7 +109,7 @@ async def apply_locked(
     The lock is what makes the guard certain here: no driver tells how many rows each of many parameter sets has matched.
     """
     groups: dict[object, list[int]] = {}
-    results = [Written.APPLIED] * len(writes)
+    results = [write.once_written for _, write in writes]
     for index, (item, write) in enumerate(writes):
         if write.unless_changed:
             results[index] = await apply(connection, leased, item, write=write)
@@ -134,11 +151,11 @@ async def _update(
 def _statement(leased: LeasedTable[Any], values: ColumnValues) -> Update:
     token = leased.column("lock_token")
     guard = [
-        leased.key == bindparam("guard_key", type_=leased.key.type),
-        token == bindparam("guard_token", type_=token.type),
+        leased.key == bindparam("rowlock_key", type_=leased.key.type),
+        token == bindparam("rowlock_token", type_=token.type),
     ]
     return update(leased.table).where(*guard).values(set_clause(values))
 
 
 def _parameters(item: PipelineItem[Any], values: ColumnValues) -> dict[str, Any]:
-    return {"guard_key": item.id, "guard_token": item.lock_token, **parameters_of(values)}
+    return {"rowlock_key": item.id, "rowlock_token": item.lock_token, **parameters_of(values)}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic
+from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
@@ -37,7 +38,7 @@ class PipelineItem(Generic[ModelT]):
     """
 
     id: Any
-    lock_token: Any
+    lock_token: UUID
     lock_owner: str
     lock_expires_at: datetime
     prev_lock_expired: bool

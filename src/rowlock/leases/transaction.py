@@ -80,7 +80,9 @@ async def finish(work: Coroutine[Any, Any, T], *, purpose: str, timeout: timedel
         cancelled = await _let_go(task) or cancelled
     if cancelled is not None:
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning("A transaction of a cancelled caller failed", extra={"purpose": purpose}, exc_info=error)
+            logger.warning(
+                "The transaction of a cancelled caller failed: %s", purpose, extra={"purpose": purpose}, exc_info=error
+            )
         raise cancelled
     if out_of_time and (not task.done() or task.cancelled()):
         raise TransactionTimeout(purpose=purpose, timeout_s=timeout.total_seconds() if timeout else 0.0)
@@ -114,4 +116,9 @@ async def _let_go(task: asyncio.Task[Any]) -> asyncio.CancelledError | None:
 def _forget(task: asyncio.Task[Any]) -> None:
     _overdue.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.warning("An overdue transaction failed in the end", extra={"task": task.get_name()}, exc_info=error)
+        logger.warning(
+            "An overdue transaction failed in the end: %s",
+            task.get_name(),
+            extra={"task": task.get_name()},
+            exc_info=error,
+        )

@@ -199,7 +199,7 @@ class Fetcher(Generic[ModelT]):
         self.context.failed("fetcher", text)
         self._fetches_in_vain += 1
         self._rests_until = monotonic() + self._delay_s()
-        logger.warning("A fetch failed", extra={"pipeline": self.context.name}, exc_info=error)
+        logger.warning("%s: a fetch failed", self.context.name, extra={"pipeline": self.context.name}, exc_info=error)
         events.emit(events.FetchFailed(self.context.name, text))
 
 

@@ -31,7 +31,9 @@ async def give_back(context: PipelineContext[Any], items: Sequence[PipelineItem[
             context.counters.released += await context.transact(work, purpose="release rows")
         except Exception as error:
             logger.warning(
-                "Rows were not released and stay leased until they expire",
+                "%s: %s rows were not released and stay leased until they expire",
+                context.name,
+                len(chunk),
                 extra={"pipeline": context.name, "rows": len(chunk)},
                 exc_info=error,
             )

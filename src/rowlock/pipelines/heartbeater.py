@@ -149,7 +149,12 @@ class Heartbeater(Generic[ModelT]):
         act = self._on_lost.pop(item.lock_token, None)
         self.context.queue.discard(item)
         self.context.counters.leases_lost += 1
-        logger.warning("A lease was lost", extra={"pipeline": self.context.name, "row_id": item.id})
+        logger.warning(
+            "%s: the lease of row %s was lost",
+            self.context.name,
+            item.id,
+            extra={"pipeline": self.context.name, "row_id": item.id},
+        )
         events.emit(events.LeaseLost(self.context.name, item.id, item.lock_token))
         if act is not None:
             act()
@@ -158,7 +163,7 @@ class Heartbeater(Generic[ModelT]):
         text = describe(error)
         self.context.counters.renewals_failed += 1
         self.context.failed("heartbeater", text)
-        logger.warning("A renewal failed", extra={"pipeline": self.context.name}, exc_info=error)
+        logger.warning("%s: a renewal failed", self.context.name, extra={"pipeline": self.context.name}, exc_info=error)
         events.emit(events.RenewalFailed(self.context.name, text))
 
 

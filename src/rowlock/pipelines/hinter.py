@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from sqlalchemy import event
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, SessionTransaction
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class PipelineHinter:
 
         A hint for a model without a pipeline is a warning, once per name: this replica may simply not run it.
         """
-        name = model if isinstance(model, str) else model.__name__
+        name = _name_of(model)
         wakes = self._wakes.get(name)
         if not wakes:
             self._warn(name)
@@ -64,18 +64,20 @@ class PipelineHinter:
         if len(self._warned) >= WARNED_NAMES_MAX:
             self._warned.clear()
         self._warned.add(name)
-        logger.warning("A hint reached no pipeline", extra={"model": name})
+        logger.warning("A hint reached no pipeline: %s", name, extra={"model": name})
 
 
 pipeline_hinter = PipelineHinter()
 """Reaches every started manager of this process."""
 
 _PENDING = "rowlock_pending_hints"
-_PendingHints = dict[SessionTransaction | None, list[tuple[PipelineHinter, str | type]]]
+_PendingHints = dict[SessionTransaction | None, list[tuple[PipelineHinter, str]]]
 
 
 def hint_after_commit(
-    session: AsyncSession | Session, *models: str | type, hinter: PipelineHinter = pipeline_hinter
+    session: AsyncSession | async_scoped_session[AsyncSession] | Session,
+    *models: str | type,
+    hinter: PipelineHinter = pipeline_hinter,
 ) -> None:
     """Hint for `models` once the session's outermost transaction has committed.
 
@@ -83,9 +85,10 @@ def hint_after_commit(
     per commit, however often it was asked for. The session may be used again: its next transaction starts without hints.
     Asked for while the session has no transaction, it is about the next one.
     """
+    session = session() if isinstance(session, async_scoped_session) else session
     sync_session = session.sync_session if isinstance(session, AsyncSession) else session
     innermost = sync_session.get_nested_transaction() or sync_session.get_transaction()
-    _pending_hints(sync_session).setdefault(innermost, []).extend((hinter, model) for model in models)
+    _pending_hints(sync_session).setdefault(innermost, []).extend((hinter, _name_of(model)) for model in models)
 
 
 def _pending_hints(session: Session) -> _PendingHints:
@@ -116,3 +119,10 @@ def _ended(session: Session, transaction: SessionTransaction) -> None:
     pending.pop(transaction, None)
     if transaction.parent is None:
         pending.clear()
+
+
+def _name_of(model: object) -> str:
+    """Return the name of a model; of a row's model if it is a row, since a hint is never an error."""
+    if isinstance(model, str):
+        return model
+    return model.__name__ if isinstance(model, type) else type(model).__name__

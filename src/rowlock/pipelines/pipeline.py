@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, Unpack
 
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
@@ -23,7 +23,7 @@ from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.outcomes import Outcome
 from rowlock.pipelines.run import PipelineRun
-from rowlock.pipelines.settings import SETTING_NAMES, PipelineSettings, build_settings
+from rowlock.pipelines.settings import SETTING_NAMES, PipelineSettings, SettingsKeywords, build_settings
 from rowlock.pipelines.statistics import PipelineHealth, PipelineStatistics
 from rowlock.pipelines.worker import Worker
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -72,8 +72,8 @@ class Pipeline(Generic[ModelT]):
     worker_class: ClassVar[type[Worker[Any]]] = Worker
     heartbeater_class: ClassVar[type[Heartbeater[Any]]] = Heartbeater
 
-    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - each is checked by its own type
-        values = {name: getattr(self, name) for name in SETTING_NAMES} | settings
+    def __init__(self, **settings: Unpack[SettingsKeywords]) -> None:
+        values: dict[str, Any] = {name: getattr(self, name) for name in SETTING_NAMES} | dict(settings)
         self.settings: PipelineSettings = build_settings(self.name, values)
         for name in settings:
             setattr(self, name, getattr(self.settings, name))

@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import Column
 
-from rowlock.backoff import Randomness, exponential
-from rowlock.errors import shorten
+from rowlock.backoff import Randomness, exponential, jittered
+from rowlock.errors import ERROR_TEXT_CHARS_MAX, shorten
 from rowlock.leases.apply import RowWrite
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry, delay_of, error_text
@@ -41,9 +41,9 @@ def plan_write(
         case Retry():
             return plan.retry(outcome)
         case Reset():
-            return plan.quietly(reset_values(leased) | processed_values(leased, now))
+            return plan.reset()
         case Park():
-            return plan.quietly(plan.done() | plan.parked(outcome.reason))
+            return plan.quietly(plan.done() | plan.parked(outcome.reason), parks=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +69,23 @@ class _Plan:
 
     def retry(self, outcome: Retry) -> RowWrite:
         written = column_values(self.leased, resolve_now_placeholders(outcome.values, self.now))
-        values = self.done()
+        values, reason = self.done(), None
         if self.leased.has_schedule:
-            error = error_text(outcome.error)
+            reason = self.reason_to_park()
+            error = self.fitting(error_text(outcome.error))
             values |= {self.leased.column("attempts"): self.item.attempt, self.leased.column("last_error"): error}
-            if (reason := self.reason_to_park()) is not None:
+            if reason is not None:
                 values |= self.parked(f"{reason}: {error}" if error else reason)
             else:
                 values |= self.due(self.retry_delay(outcome))
-        return RowWrite(self.loudly_if(written, values))
+        return RowWrite(self.loudly_if(written, values), parks=reason is not None)
+
+    def reset(self) -> RowWrite:
+        values = reset_values(self.leased) | processed_values(self.leased, self.now)
+        if self.leased.has_schedule:
+            # It lets others go first, but comes back long before a minimum interval is over.
+            values |= self.due(timedelta(seconds=jittered(self.settings.retry_delay.total_seconds(), rng=self.rng)))
+        return self.quietly(values)
 
     def reason_to_park(self) -> str | None:
         deadline = self.as_read(self.leased.column("deadline_at")) if self.item.has_row else None
@@ -101,7 +109,12 @@ class _Plan:
         return unlocked_values(self.leased) | due
 
     def parked(self, reason: str) -> ColumnValues:
-        return {self.leased.column("parked_at"): self.now, self.leased.column("last_error"): shorten(reason)}
+        return {self.leased.column("parked_at"): self.now, self.leased.column("last_error"): self.fitting(reason)}
+
+    def fitting(self, text: str | None) -> str | None:
+        """Shorten `text` to what the host's column holds."""
+        length = getattr(self.leased.column("last_error").type, "length", None) or ERROR_TEXT_CHARS_MAX
+        return None if text is None else shorten(text, chars_max=min(length, ERROR_TEXT_CHARS_MAX))
 
     def due(self, after: timedelta) -> ColumnValues:
         column, due_at = self.leased.column("due_at"), self.now + after
@@ -111,8 +124,8 @@ class _Plan:
     def as_read(self, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
         return self.leased.value_as_read(self.item.row, column)
 
-    def quietly(self, values: ColumnValues) -> RowWrite:
-        return RowWrite(pinned(self.leased, values))
+    def quietly(self, values: ColumnValues, *, parks: bool = False) -> RowWrite:
+        return RowWrite(pinned(self.leased, values), parks=parks)
 
     def loudly_if(self, written: ColumnValues, values: ColumnValues) -> ColumnValues:
         """Let the host's ``onupdate`` columns move only where the host's own columns do."""

@@ -10,8 +10,9 @@ beats, each late by the jitter, and one renewal that takes all its time: so one 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -108,6 +109,28 @@ class PipelineSettings(BaseModel):
     def fetch_delays_s(self) -> tuple[float, ...]:
         """`fetch_delays` in seconds."""
         return tuple(delay.total_seconds() for delay in self.fetch_delays)
+
+
+class SettingsKeywords(TypedDict, total=False):
+    """The keywords of a pipeline's constructor, for type checkers and editors; a number is seconds."""
+
+    workers_num: int
+    queue_lower_limit_factor: float
+    queue_upper_limit_factor: float
+    min_processing_interval: timedelta | float
+    lock_timeout: timedelta | float
+    heartbeat_trigger: timedelta | float
+    fetch_delays: Sequence[timedelta | float]
+    lease_margin: timedelta | float | None
+    heartbeat_interval: timedelta | float | None
+    renew_timeout: timedelta | float | None
+    database_timeout: timedelta | float
+    process_timeout: timedelta | float
+    cancel_grace: timedelta | float
+    retry_delay: timedelta | float
+    retry_delay_max: timedelta | float
+    max_attempts: int
+    abandoned_after: timedelta | float | None
 
 
 SETTING_NAMES = tuple(PipelineSettings.model_fields)

@@ -82,7 +82,10 @@ class Supervisor:
         text = "cancelled from outside" if error is None else describe(error)
         self.replaced += 1
         logger.error(
-            "A loop died and is replaced",
+            "%s: the %s died and is replaced: %s",
+            self._pipeline,
+            name,
+            text,
             extra={"pipeline": self._pipeline, "loop": name, "error": text},
             exc_info=error,
         )

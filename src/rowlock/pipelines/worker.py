@@ -111,7 +111,11 @@ class Worker(Generic[ModelT]):
 
     def _failed(self, item: PipelineItem[ModelT], error: BaseException) -> Retry:
         logger.error(
-            "Processing a row failed", extra={"pipeline": self.context.name, "row_id": item.id}, exc_info=error
+            "%s: processing row %s failed",
+            self.context.name,
+            item.id,
+            extra={"pipeline": self.context.name, "row_id": item.id},
+            exc_info=error,
         )
         events.emit(events.ItemFailed(self.context.name, item.id, item.lock_token, describe(error)))
         return Retry(error=error)
@@ -134,6 +138,8 @@ class Worker(Generic[ModelT]):
         match written:
             case Written.APPLIED:
                 self._note_applied(item, outcome)
+            case Written.PARKED:
+                self._note_applied(item, Park(""))
             case Written.STALE | Written.CHANGED:
                 self._note_stale(item, written.value)
                 await self._clean_up(item, outcome)
@@ -147,20 +153,28 @@ class Worker(Generic[ModelT]):
             written = await self._writer.write(item, failure)
         except Exception as again:
             logger.error(
-                "A failure could not be written; the row is free when its lease expires",
+                "%s: the failure of row %s could not be written; it is free when its lease expires",
+                self.context.name,
+                item.id,
                 extra={"pipeline": self.context.name, "row_id": item.id},
                 exc_info=again,
             )
         else:
-            if written is Written.APPLIED:
-                self._note_applied(item, failure)
+            if written.is_made:
+                self._note_applied(item, Park("") if written is Written.PARKED else failure)
         await self._clean_up(item, outcome)
 
     async def _clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         result = await self._new_attempt(self.context.hooks.on_stale, item, outcome).run()
         if not isinstance(result, Returned):
             error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
-            logger.error("on_stale failed", extra={"pipeline": self.context.name, "row_id": item.id}, exc_info=error)
+            logger.error(
+                "%s: on_stale failed for row %s",
+                self.context.name,
+                item.id,
+                extra={"pipeline": self.context.name, "row_id": item.id},
+                exc_info=error,
+            )
 
     def _new_attempt(self, function: Callable[..., Any], *args: object) -> Attempt:
         settings = self.context.settings
@@ -175,7 +189,9 @@ class Worker(Generic[ModelT]):
         self.context.abandon(attempt)
         attempt.when_over(lambda result: self._clean_up_late(item, result))
         logger.error(
-            "process ignored its cancellation and was left behind",
+            "%s: process ignored its cancellation and was left behind with row %s",
+            self.context.name,
+            item.id,
             extra={"pipeline": self.context.name, "row_id": item.id},
         )
         events.emit(events.ItemAbandoned(self.context.name, item.id, item.lock_token))

@@ -94,7 +94,9 @@ class Writer(Generic[ModelT]):
                         return Written.UNKNOWN
                     raise
                 logger.warning(
-                    "Writing an outcome is tried again",
+                    "%s: writing the outcome of row %s is tried again",
+                    self.context.name,
+                    item.id,
                     extra={"pipeline": self.context.name, "row_id": item.id, "tries": tries},
                     exc_info=error,
                 )
@@ -136,7 +138,7 @@ class Writer(Generic[ModelT]):
                 written = await apply(connection, leased, item, write=self._plan(submission, now))
             if written is Written.STALE:
                 return await self._settle(connection, submission)
-            if written is Written.APPLIED and submission.also is not None:
+            if written.is_made and submission.also is not None:
                 await contained(submission.also, session, now)
             _stamp(submission, written, now)
             return written
@@ -157,5 +159,5 @@ class Writer(Generic[ModelT]):
 
 def _stamp(submission: _Submission[ModelT], written: Written, now: datetime) -> None:
     # Until the COMMIT is answered, this may or may not have happened.
-    if written is Written.APPLIED:
+    if written.is_made:
         submission.stamps.add(now)

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Column, ColumnElement, bindparam, case
 
+from rowlock.rows.database_time import same_time
+
 ColumnValues: TypeAlias = dict[Column[Any], Any]
 """Columns and what they become: a plain value, an SQL expression, `Latest` or `UnlessChanged`."""
 
@@ -26,7 +28,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class UnlessChanged:
-    """`value` if the row still holds `as_read`; else what the row holds stands."""
+    """The time `value` if the row still holds the time `as_read`; else what the row holds stands."""
 
     value: Any
     as_read: Any
@@ -50,24 +52,25 @@ def parameters_of(values: Mapping[Column[Any], Any]) -> dict[str, Any]:
             case _ if _is_sql(value):
                 pass
             case Latest(time):
-                parameters[f"new_{number}"] = time
+                parameters[f"rowlock_new_{number}"] = time
             case UnlessChanged(new, as_read):
-                parameters |= {f"new_{number}": new, f"read_{number}": as_read}
+                parameters |= {f"rowlock_new_{number}": new, f"rowlock_read_{number}": as_read}
             case _:
-                parameters[f"new_{number}"] = value
+                parameters[f"rowlock_new_{number}"] = value
     return parameters
 
 
+# Parameters carry our name: SQLAlchemy refuses one that is called like a column of the host's table.
 def _expression(column: Column[Any], value: object, number: int) -> Any:  # noqa: ANN401 - whatever SET takes
-    new: ColumnElement[Any] = bindparam(f"new_{number}", type_=column.type)
+    new: ColumnElement[Any] = bindparam(f"rowlock_new_{number}", type_=column.type)
     match value:
         case _ if _is_sql(value):
             return value
         case Latest():
             return case((column > new, column), else_=new)
         case UnlessChanged():
-            as_read: ColumnElement[Any] = bindparam(f"read_{number}", type_=column.type)
-            return case((column.is_not_distinct_from(as_read), new), else_=column)
+            as_read: ColumnElement[Any] = bindparam(f"rowlock_read_{number}", type_=column.type)
+            return case((same_time(column, as_read), new), else_=column)
         case _:
             return new
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import DateTime, Dialect, Float, bindparam
+from sqlalchemy import Boolean, DateTime, Dialect, Float, bindparam
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -77,6 +77,17 @@ class _DatabaseTimeAfter(FunctionElement[datetime]):
     inherit_cache = True
 
 
+class same_time(FunctionElement[bool]):  # noqa: N801
+    """Whether two times are the same, nulls being equal: ``same_time(column, value)``.
+
+    On SQLite times are text, and what others wrote may be the same moment in another shape.
+    """
+
+    name = "same_time"
+    type = Boolean()
+    inherit_cache = True
+
+
 def database_time_after(delay: timedelta) -> FunctionElement[datetime]:
     """Return the SQL expression for the database's time plus `delay`, which may be negative."""
     return _DatabaseTimeAfter(bindparam(None, delay.total_seconds(), type_=Float, unique=True))
@@ -86,6 +97,7 @@ _SQLITE_FORMAT = "'%Y-%m-%d %H:%M:%f000'"
 
 
 @compiles(database_now)
+@compiles(same_time)
 @compiles(database_instant)
 @compiles(_DatabaseTimeAfter)
 def _refuse_other_dialects(element: object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401 - the compiler's own
@@ -123,6 +135,19 @@ def _after_on_sqlite(element: _DatabaseTimeAfter, compiler: SQLCompiler, **kw: A
     if compiler.preparer._double_percents:
         plus = plus.replace("%", "%%")
     return f"strftime({_literal_format(compiler)}, 'now', printf({plus}, {seconds}))"
+
+
+@compiles(same_time, "postgresql")
+def _same_on_postgresql(element: same_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    one, other = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"({one} IS NOT DISTINCT FROM {other})"
+
+
+@compiles(same_time, "sqlite")
+def _same_on_sqlite(element: same_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    one, other = (compiler.process(clause, **kw) for clause in element.clauses)
+    shape = _literal_format(compiler)
+    return f"(strftime({shape}, {one}) IS strftime({shape}, {other}))"
 
 
 def _literal_format(compiler: SQLCompiler) -> str:

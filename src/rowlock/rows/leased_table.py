@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -104,8 +105,11 @@ class LeasedTable(Generic[ModelT]):
         assert state is not None
         value = state.committed_state.get(name, state.dict.get(name, LoaderCallableStatus.NO_VALUE))
         if value is LoaderCallableStatus.NO_VALUE:
-            raise OutcomeError(f"{self.name}.{name} was not loaded; undefer it in options()", column=name)
-        return value
+            cure = "undefer it in options(), and change nothing in item.row in place"
+            raise OutcomeError(f"{self.name}.{name} was not loaded; {cure}", column=name)
+        # SQLite keeps no zone: a plain DateTime(timezone=True) is read naive there, and it was written in UTC.
+        is_naive = isinstance(value, datetime) and value.tzinfo is None and _is_time(column.type)
+        return value.replace(tzinfo=UTC) if is_naive else value
 
     @cached_property
     def key_name(self) -> str:

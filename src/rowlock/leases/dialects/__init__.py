@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, Connection, Engine, update
+from sqlalchemy import Column, ColumnElement, Connection, Engine, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
@@ -44,6 +44,10 @@ class LeaseDialect(Protocol):
         self, leased: LeasedTable[Any], condition: ColumnElement[bool], *, limit: int | None = None
     ) -> ColumnElement[bool]:
         """Narrow `condition` for an UPDATE to at most `limit` rows that it need not wait for."""
+        ...
+
+    def is_still(self, column: Column[Any], value: object) -> ColumnElement[bool]:
+        """Return the condition that `column` has `value`, nulls being equal."""
         ...
 
 
@@ -92,6 +96,16 @@ def check_session_factory(session_factory: Any, leased: LeasedTable[Any]) -> Lea
     except SQLAlchemyError as error:
         raise ConfigurationError(f"the session factory is bound to no engine for {leased.name}: {error}") from error
     dialect = dialect_named(bind.dialect.name)
+    if session_factory() is session:
+        raise ConfigurationError(
+            "the session factory gives the same session again (a scoped session?); every transaction needs one of its own: "
+            "pass async_sessionmaker(engine)"
+        )
+    if getattr(bind.dialect, "_on_connect_isolation_level", None) == "AUTOCOMMIT":
+        raise ConfigurationError(
+            "the engine commits every statement (isolation_level='AUTOCOMMIT'), so nothing can be written under a guard; give "
+            "rowlock an engine without it"
+        )
     if isinstance(bind.engine.pool, StaticPool | SingletonThreadPool):
         raise UnsupportedDialectError(
             "all sessions of this engine share one connection, and with it one transaction (SQLite in memory?); use a file, "

@@ -10,8 +10,25 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, Uuid, bindparam, column, func, null, select, tuple_, type_coerce, update
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import (
+    JSON,
+    Column,
+    ColumnElement,
+    Integer,
+    Text,
+    bindparam,
+    cast,
+    column,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    tuple_,
+    type_coerce,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder
@@ -76,7 +93,7 @@ def _values(order: ClaimOrder, died: ColumnElement[bool]) -> ColumnValues:
     leased = order.leased
     values = leased_values(
         leased,
-        token=func.gen_random_uuid(type_=Uuid),
+        token=_new_token(leased.column("lock_token")),
         owner=order.owner,
         expires_at=database_time_after(order.lock_timeout),
     )
@@ -84,6 +101,13 @@ def _values(order: ClaimOrder, died: ColumnElement[bool]) -> ColumnValues:
         attempts = leased.column("attempts")
         values[attempts] = attempts + died.cast(Integer)
     return values
+
+
+def _new_token(column: Column[Any]) -> ColumnElement[Any]:
+    token: ColumnElement[Any] = func.gen_random_uuid()
+    # A Uuid that is declared not to be native is kept as its 32 digits.
+    is_native = getattr(column.type, "native_uuid", True)
+    return token if is_native else func.replace(cast(token, Text), "-", "")
 
 
 def under_tokens(leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]]) -> ColumnElement[bool]:
@@ -103,5 +127,17 @@ def without_waiting(
     leased: LeasedTable[Any], condition: ColumnElement[bool], *, limit: int | None = None
 ) -> ColumnElement[bool]:
     """Narrow to rows that nobody else has locked, and lock them."""
-    free = select(leased.key).where(condition).limit(limit).with_for_update(key_share=True, skip_locked=True)
-    return leased.key.in_(select(free.cte("free").c[leased.key.name]))
+    free = (
+        select(leased.key.label("key")).where(condition).limit(limit).with_for_update(key_share=True, skip_locked=True)
+    )
+    return leased.key.in_(select(free.cte("free").c.key))
+
+
+def is_still(column: Column[Any], value: object) -> ColumnElement[bool]:
+    """Compare; ``json`` has no equality of its own and is compared as ``jsonb``, whose null is read as None like SQL's."""
+    if not isinstance(column.type, JSON):
+        return column.is_not_distinct_from(value)
+    as_jsonb = cast(column, JSONB)
+    if value is None:
+        return or_(column.is_(null()), as_jsonb == cast(literal("null", Text), JSONB))
+    return as_jsonb == cast(literal(value, column.type), JSONB)

@@ -13,7 +13,23 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, Update, and_, bindparam, null, select, true, tuple_, type_coerce, update
+from sqlalchemy import (
+    JSON,
+    Column,
+    ColumnElement,
+    Integer,
+    Text,
+    Update,
+    and_,
+    bindparam,
+    null,
+    or_,
+    select,
+    true,
+    tuple_,
+    type_coerce,
+    update,
+)
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -86,18 +102,18 @@ def _lease_each(order: ClaimOrder) -> Update:
     leased = order.leased
     values = leased_values(
         leased,
-        token=bindparam("new_token", type_=leased.column("lock_token").type),
+        token=bindparam("rowlock_token", type_=leased.column("lock_token").type),
         owner=order.owner,
-        expires_at=bindparam("new_expiry", type_=UtcDateTime),
+        expires_at=bindparam("rowlock_expiry", type_=UtcDateTime),
     )
     if leased.has_schedule:
-        values[leased.column("attempts")] = bindparam("new_attempts", type_=Integer)
-    return update(leased.table).where(leased.key == bindparam("the_key", type_=leased.key.type)).values(values)
+        values[leased.column("attempts")] = bindparam("rowlock_attempts", type_=Integer)
+    return update(leased.table).where(leased.key == bindparam("rowlock_key", type_=leased.key.type)).values(values)
 
 
 def _parameters(row: ClaimedRow, order: ClaimOrder) -> dict[str, Any]:
-    parameters = {"the_key": row.id, "new_token": row.lock_token, "new_expiry": row.lock_expires_at}
-    return {**parameters, "new_attempts": row.attempts} if order.leased.has_schedule else parameters
+    parameters = {"rowlock_key": row.id, "rowlock_token": row.lock_token, "rowlock_expiry": row.lock_expires_at}
+    return {**parameters, "rowlock_attempts": row.attempts} if order.leased.has_schedule else parameters
 
 
 def under_tokens(leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]]) -> ColumnElement[bool]:
@@ -111,3 +127,10 @@ def without_waiting(
 ) -> ColumnElement[bool]:
     """Narrow to `limit` rows; with the write lock in hand there is nobody to wait for."""
     return condition if limit is None else leased.key.in_(select(leased.key).where(condition).limit(limit))
+
+
+def is_still(column: Column[Any], value: object) -> ColumnElement[bool]:
+    """Compare; JSON's null is text here, and is read as None like SQL's."""
+    if isinstance(column.type, JSON) and value is None:
+        return or_(column.is_(null()), type_coerce(column, Text) == "null")
+    return column.is_not_distinct_from(value)

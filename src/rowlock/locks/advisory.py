@@ -1,0 +1,312 @@
+"""Advisory locks: locks on a name, of which only those know who ask for the same name.
+
+The one idea: a lock ends with the transaction that it was taken in, so never before the commit. On PostgreSQL the server sees
+to that (``pg_advisory_xact_lock``), also behind a pooler in transaction mode. On SQLite the lock is one of this process and
+event loop, and is given back when the session says that its outermost transaction is over.
+
+Whose transaction: the caller's, handed in as an `AsyncSession` or an `AsyncConnection`; nothing here begins or ends it. On SQLite
+only a session of an engine will do: a bare connection does not tell when its commit is done.
+
+Not here: leases, which outlive the connection; names to choose freely (``locks/unique_names.py``).
+
+Source: PostgreSQL, "Explicit Locking" (13.3.5) and "System Administration Functions" (9.28.10).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, event, func, literal, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
+
+from rowlock.errors import ConfigurationError, LockWaitTimeout, UnsupportedDialectError
+from rowlock.locks.locker import get_locker
+
+ADVISORY_NAMESPACE = "advisory locks"
+"""What `LockWaitTimeout` and the statistics of SQLite's locker call the namespace of these locks."""
+
+WAIT_S_MAX = 86_400.0
+"""Longest time limit of a wait, in seconds; None waits without one."""
+
+_LOCK_ID_BITS = 63
+_LOCK_NOT_AVAILABLE = "55P03"
+_HELD = "rowlock_locks_in_process"
+
+
+def string_to_lock_id(resource: str) -> int:
+    """Return the number under which PostgreSQL knows the lock on `resource`: 0 to 2^63 - 1, so it fits a ``bigint``.
+
+    It is the first 8 bytes, big-endian, of the SHA-256 of the text in UTF-8, without the topmost bit. This will not change:
+    processes of different versions must mean the same lock. The text is taken as it is, neither normalised nor stripped.
+
+    Raises:
+        TypeError: `resource` is not a text.
+    """
+    if not isinstance(resource, str):
+        raise TypeError(f"an advisory lock is named by a str, not by the {type(resource).__name__} {resource!r}")
+    digest = hashlib.sha256(resource.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") & (2**_LOCK_ID_BITS - 1)
+
+
+@asynccontextmanager
+async def advisory_lock_ctx(
+    connection: AsyncConnection | AsyncSession, resource: str, *, timeout: timedelta | float | None = None
+) -> AsyncIterator[None]:
+    """Lock `resource` until the caller's transaction ends; joins it and never ends it.
+
+    The end of the block does not unlock, the commit or rollback does, inside the block or after it. Within one transaction
+    the lock may be taken again. On SQLite take it before the transaction's first statement.
+
+    Args:
+        connection: an `AsyncSession`, or on PostgreSQL an `AsyncConnection`. It waits with its connection in hand.
+        resource: the name of the lock, one per database; on SQLite one per database and event loop.
+        timeout: longest wait, a number being seconds; 0 asks once, None waits for as long as it takes.
+
+    Raises:
+        LockWaitTimeout: it was not free in time; the transaction can go on.
+        ConfigurationError: the lock could not last until the commit (autocommit, a bare connection on SQLite).
+        UnsupportedDialectError: the database is unknown, or all its sessions share one connection.
+    """
+    timeout_s = wait_limit_s(timeout)
+    if not await _hold(connection, resource, timeout_s):
+        raise timed_out(resource, timeout_s)
+    yield
+
+
+@asynccontextmanager
+async def try_advisory_lock_ctx(connection: AsyncConnection | AsyncSession, resource: str) -> AsyncIterator[bool]:
+    """As `advisory_lock_ctx`, without waiting: the block is entered either way and told whether the lock is held.
+
+    Raises:
+        ConfigurationError: as `advisory_lock_ctx`.
+        UnsupportedDialectError: as `advisory_lock_ctx`.
+    """
+    yield await _hold(connection, resource, 0.0)
+
+
+@asynccontextmanager
+async def session_level_advisory_lock_ctx(
+    engine: AsyncEngine, resource: str, *, timeout: timedelta | float | None = None
+) -> AsyncIterator[None]:
+    """Lock `resource` for the time of the block, over any number of transactions; opens a connection of its own for it.
+
+    For what is longer than a transaction, such as migrations. The connection is in no transaction meanwhile, counts for no
+    pool, and is closed at the end: so the lock ends with the block, however it ends, and also with the connection if that
+    breaks. Excludes `advisory_lock_ctx` of the same name. Not for a pooler in transaction mode, whose server connection
+    would keep the lock.
+
+    Raises:
+        LockWaitTimeout: it was not free in time.
+        UnsupportedDialectError: rowlock does not know the database.
+    """
+    timeout_s, lock_id = wait_limit_s(timeout), _lock_id(resource)
+    locker = get_locker(engine.dialect.name)
+    if engine.dialect.name == "sqlite":
+        async with locker.lock_ctx(ADVISORY_NAMESPACE, [_key(engine.sync_engine, resource)], timeout=timeout_s):
+            yield
+        return
+    async with engine.connect() as connection:
+        await connection.run_sync(Connection.detach)  # an unlock that fails would leave a locked connection in the pool
+        async with connection.begin():
+            if not await _granted(
+                connection, func.pg_try_advisory_lock(lock_id), func.pg_advisory_lock(lock_id), timeout_s=timeout_s
+            ):
+                raise timed_out(resource, timeout_s)
+        yield
+        await connection.execute(select(func.pg_advisory_unlock(lock_id)))
+
+
+async def _hold(connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None) -> bool:
+    if dialect_name_of(connection) == "sqlite":
+        session = session_on_sqlite(connection)
+        if not is_held_in_process(session, resource):
+            await untouched_connection(session)
+        return await hold_in_process(session, resource, timeout_s)
+    joined = connection if isinstance(connection, AsyncConnection) else await connection.connection()
+    return await hold_in_database(joined, resource, timeout_s)
+
+
+# ---------------------------------------------------------------- PostgreSQL
+
+
+async def hold_in_database(connection: AsyncConnection, resource: str, timeout_s: float | None) -> bool:
+    """Lock until the transaction of the connection ends, and return whether that was granted in time; joins it."""
+    lock_id = _lock_id(resource)
+    raw = await connection.get_raw_connection()
+    if getattr(raw.dbapi_connection, "autocommit", False):
+        raise ConfigurationError(
+            "under AUTOCOMMIT each statement is a transaction, and the lock would end with the one that takes it; use a "
+            "connection with transactions"
+        )
+    return await _granted(
+        connection, func.pg_try_advisory_xact_lock(lock_id), func.pg_advisory_xact_lock(lock_id), timeout_s=timeout_s
+    )
+
+
+async def _granted(
+    connection: AsyncConnection, attempt: ColumnElement[Any], wait: ColumnElement[Any], *, timeout_s: float | None
+) -> bool:
+    if timeout_s is None:
+        await connection.execute(select(wait))
+        return True
+    # The server does not let an attempt overtake those who wait.
+    if await connection.scalar(select(attempt)):
+        return True
+    return timeout_s > 0 and await _granted_in_time(connection, wait, timeout_s)
+
+
+async def _granted_in_time(connection: AsyncConnection, wait: ColumnElement[Any], timeout_s: float) -> bool:
+    timeout_ms = max(1, round(timeout_s * 1000))  # 0 would mean no limit
+    try:
+        # Without the savepoint the timeout would abort the caller's transaction.
+        async with connection.begin_nested():
+            before = await connection.scalar(select(func.current_setting("lock_timeout")))
+            await connection.execute(select(func.set_config("lock_timeout", f"{timeout_ms}ms", True)))
+            await connection.execute(select(wait))
+            await connection.execute(select(func.set_config("lock_timeout", before, True)))
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+            raise
+        return False
+    return True
+
+
+def _lock_id(resource: str) -> ColumnElement[int]:
+    return literal(string_to_lock_id(resource), BigInteger)
+
+
+# ---------------------------------------------------------------- SQLite
+
+
+def session_on_sqlite(session: AsyncConnection | AsyncSession) -> AsyncSession:
+    """Return the session if it tells when its transaction has ended, and shares it with no other session.
+
+    Raises:
+        ConfigurationError: it is no session, or it has its connection from elsewhere, and with it the commit.
+        UnsupportedDialectError: all sessions of the engine share one connection.
+    """
+    if not isinstance(session, AsyncSession) or not isinstance(bind := session.get_bind(), Engine):
+        raise ConfigurationError(
+            "on SQLite the lock ends with the transaction of a session; pass an AsyncSession that is bound to an engine, "
+            "not a connection, nor a session that was given one"
+        )
+    if isinstance(bind.pool, StaticPool | SingletonThreadPool):
+        raise UnsupportedDialectError(
+            "all sessions of this engine share one connection, and with it one transaction (SQLite in memory?); use a file, "
+            "such as sqlite+aiosqlite:///app.db",
+            dialect_name=bind.dialect.name,
+        )
+    return session
+
+
+async def untouched_connection(session: AsyncSession) -> AsyncConnection:
+    """Return the session's connection, joined and not used so far; before the wait, so that a holder never wants for one.
+
+    Raises:
+        ConfigurationError: it has a snapshot from before the lock, or has written, and would wait for the lock with
+            SQLite's write lock in hand.
+    """
+    begun = session.in_transaction()
+    connection = await session.connection()
+    if begun and await is_in_transaction(connection):
+        raise ConfigurationError(
+            "the session is in a transaction that has read or written already; take the lock before its first statement, "
+            "or commit or roll back first"
+        )
+    return connection
+
+
+async def is_in_transaction(connection: AsyncConnection) -> bool:
+    """Whether SQLite itself is in a transaction; by default its driver begins one with the first write only."""
+    raw = await connection.get_raw_connection()
+    driver_connection: Any = raw.driver_connection
+    return bool(driver_connection.in_transaction)
+
+
+def is_held_in_process(session: AsyncSession, resource: str) -> bool:
+    """Whether the session's transaction holds the lock already."""
+    return _key(session.get_bind().engine, resource) in _held_by(session.sync_session)
+
+
+async def hold_in_process(session: AsyncSession, resource: str, timeout_s: float | None) -> bool:
+    """Lock until the transaction that the session is in ends, and return whether that was granted in time; joins it."""
+    if is_held_in_process(session, resource):
+        return True
+    key = _key(session.get_bind().engine, resource)
+    _, lockset = get_locker("sqlite").get_lockset(ADVISORY_NAMESPACE)
+    request = lockset.request((key,))
+    granted = False
+    try:
+        granted = await request.wait_for_grant(timeout_s)
+    finally:
+        if granted:
+            _held_by(session.sync_session)[key] = partial(lockset.leave, request)
+        else:
+            lockset.leave(request)
+    return granted
+
+
+def _key(engine: Engine, resource: str) -> tuple[str | None, str]:
+    string_to_lock_id(resource)  # refuses what PostgreSQL would
+    return engine.url.database, resource
+
+
+def _held_by(session: Session) -> dict[Hashable, Callable[[], None]]:
+    if _HELD not in session.info:
+        session.info[_HELD] = {}
+        event.listen(session, "after_transaction_end", _release)
+    held: dict[Hashable, Callable[[], None]] = session.info[_HELD]
+    return held
+
+
+def _release(session: Session, transaction: SessionTransaction) -> None:
+    # Called after the database has committed, unlike the "commit" event of a connection.
+    if transaction.parent is None:
+        held = session.info[_HELD]
+        while held:
+            held.popitem()[1]()
+
+
+# ---------------------------------------------------------------- both
+
+
+def dialect_name_of(connection: AsyncConnection | AsyncSession) -> str:
+    """Return the name of the database, without connecting.
+
+    Raises:
+        TypeError: it is neither an `AsyncSession` nor an `AsyncConnection`.
+        UnsupportedDialectError: rowlock does not know the database.
+    """
+    if isinstance(connection, AsyncConnection):
+        name = connection.dialect.name
+    elif isinstance(connection, AsyncSession):
+        name = connection.get_bind().dialect.name
+    else:
+        raise TypeError(f"pass an AsyncSession or an AsyncConnection, not a {type(connection).__name__}")
+    get_locker(name)
+    return name
+
+
+def wait_limit_s(timeout: timedelta | float | None) -> float | None:
+    """Return a time limit in seconds.
+
+    Raises:
+        ValueError: it is negative, no number, or longer than `WAIT_S_MAX`.
+    """
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if seconds is not None and not 0 <= seconds <= WAIT_S_MAX:
+        raise ValueError(f"timeout must be None or 0 to {WAIT_S_MAX:g} seconds, not {timeout!r}")
+    return seconds
+
+
+def timed_out(resource: str, timeout_s: float | None) -> LockWaitTimeout:
+    """Return the error that says that the lock on `resource` was not free in time."""
+    return LockWaitTimeout(namespace=ADVISORY_NAMESPACE, keys=(resource,), timeout_s=timeout_s or 0.0)

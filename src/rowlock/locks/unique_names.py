@@ -1,0 +1,172 @@
+"""Unique names: look which names are taken, take a free one, commit; while nobody else does the same.
+
+The one idea: whoever has the lock must see what the last holder committed. So the lock lasts until after the commit, and the
+reading starts after the lock: on PostgreSQL each statement of READ COMMITTED has a snapshot of its own; on SQLite a
+transaction is begun anew once the lock is ours, at once as a writing one (``BEGIN IMMEDIATE``), which keeps other
+processes on the file out as well.
+
+Not here: the unique constraint, which the table should have all the same; locks without a snapshot to mind
+(``locks/advisory.py``).
+
+Source: SQLite, "Isolation In SQLite"; PostgreSQL, "Transaction Isolation" (13.2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import event, func, select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
+
+from rowlock.clock import monotonic
+from rowlock.errors import ConfigurationError
+from rowlock.locks.advisory import (
+    dialect_name_of,
+    hold_in_database,
+    hold_in_process,
+    is_in_transaction,
+    session_on_sqlite,
+    timed_out,
+    untouched_connection,
+    wait_limit_s,
+)
+
+FILE_WAIT_S_MAX = 1.0
+"""Longest single wait for SQLite's write lock, in seconds: so long may a cancellation be kept waiting."""
+
+_FRESH_SNAPSHOTS = ("read committed", "read uncommitted")
+_WRITING_SINCE = "rowlock_unique_names_in"
+
+
+@asynccontextmanager
+async def lock_unique_names(
+    session: AsyncSession, namespace: str, *, timeout: timedelta | float | None = None
+) -> AsyncIterator[None]:
+    """Be the only one who takes names of `namespace`, until the session's transaction ends; joins it and never ends it.
+
+    The lock ends with the commit or rollback, inside the block or after it. To write in the block after that is an error: a
+    second name would be taken without the lock. What the session has not flushed stays as it is.
+
+    Args:
+        session: of an engine on PostgreSQL with READ COMMITTED, the default; or on SQLite, and there before the first
+            statement of its transaction.
+        namespace: what the names must be unique in, such as ``f"fleet_names_{project_id}"``.
+        timeout: longest wait, a number being seconds; 0 asks once, None waits for as long as it takes.
+
+    Raises:
+        LockWaitTimeout: it was not free in time; the transaction can go on.
+        ConfigurationError: the session would not see the names that others took before, or could lose the lock before
+            the commit; or it wrote after the lock had ended.
+        UnsupportedDialectError: the database is unknown, or all its sessions share one connection.
+    """
+    timeout_s = wait_limit_s(timeout)
+    if not isinstance(session, AsyncSession):
+        raise TypeError(f"pass an AsyncSession, not a {type(session).__name__}")
+    if session.in_nested_transaction():
+        raise ConfigurationError(
+            "a lock that is taken in a savepoint ends if that is rolled back; take it before begin_nested()"
+        )
+    take = _take_on_sqlite if dialect_name_of(session) == "sqlite" else _take_on_postgresql
+    if not await take(session, namespace, timeout_s):
+        raise timed_out(namespace, timeout_s)
+    with _no_writes_without_lock(session.sync_session, namespace):
+        yield
+
+
+@contextmanager
+def _no_writes_without_lock(session: Session, namespace: str) -> Iterator[None]:
+    locked_in = session.get_transaction()
+
+    def check(session: Session, *_: object) -> None:
+        if session.get_transaction() is not locked_in:
+            raise ConfigurationError(
+                f"the lock on {namespace!r} ended with the transaction, and this would be written without it; leave the "
+                "block first, and take the lock again for another name"
+            )
+
+    event.listen(session, "before_flush", check)
+    try:
+        yield
+    finally:
+        event.remove(session, "before_flush", check)
+
+
+async def _take_on_postgresql(session: AsyncSession, namespace: str, timeout_s: float | None) -> bool:
+    connection = await session.connection()
+    isolation = await connection.scalar(select(func.current_setting("transaction_isolation")))
+    if isolation not in _FRESH_SNAPSHOTS:
+        raise ConfigurationError(
+            f"under {str(isolation).upper()} the snapshot is older than the lock, and names that were taken meanwhile are "
+            "not seen; use a session with READ COMMITTED"
+        )
+    return await hold_in_database(connection, namespace, timeout_s)
+
+
+async def _take_on_sqlite(session: AsyncSession, namespace: str, timeout_s: float | None) -> bool:
+    session_on_sqlite(session)
+    if session.info.get(_WRITING_SINCE) is (session.sync_session.get_transaction() or session):
+        return True  # with the file's write lock in hand, nobody else takes a name of any namespace
+    connection = await untouched_connection(session)
+    taken = False
+    begun_by_host = await is_in_transaction(connection)
+    if begun_by_host:
+        # It may have begun as a writing one: then whom we wait for could not commit.
+        await connection.exec_driver_sql("ROLLBACK")
+    try:
+        started = monotonic()
+        if await hold_in_process(session, namespace, timeout_s):
+            left_s = None if timeout_s is None else max(0.0, timeout_s - (monotonic() - started))
+            taken = await _begin_writing(connection, left_s)
+    finally:
+        if begun_by_host and not await is_in_transaction(connection):
+            # Such a host has switched the driver's own transactions off: each of its statements would commit by itself.
+            await connection.exec_driver_sql("BEGIN")
+    if taken:
+        session.info[_WRITING_SINCE] = session.sync_session.get_transaction()
+    return taken
+
+
+async def _begin_writing(connection: AsyncConnection, timeout_s: float | None) -> bool:
+    ends_at = None if timeout_s is None else monotonic() + timeout_s
+    while True:
+        left_s = FILE_WAIT_S_MAX if ends_at is None else max(0.0, ends_at - monotonic())
+        if await _to_the_end(_begin_writing_within(connection, min(left_s, FILE_WAIT_S_MAX))):
+            return True
+        if not left_s:
+            return False
+
+
+async def _begin_writing_within(connection: AsyncConnection, wait_s: float) -> bool:
+    usual_ms = (await connection.exec_driver_sql("PRAGMA busy_timeout")).scalar_one()
+    await connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(wait_s * 1000)}")
+    try:
+        await connection.exec_driver_sql("BEGIN IMMEDIATE")
+    except OperationalError as error:
+        if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
+            raise
+        return False
+    finally:
+        await connection.exec_driver_sql(f"PRAGMA busy_timeout = {usual_ms}")
+    return True
+
+
+async def _to_the_end(work: Coroutine[Any, Any, bool]) -> bool:
+    """Run `work` to its end even if cancelled: a cancelled BEGIN leaves the file's write lock to the garbage collector."""
+    task = asyncio.create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        task.exception()
+        raise cancelled
+    return task.result()
