@@ -9,6 +9,7 @@ from __future__ import annotations
 from rowlock import events
 from rowlock.errors import (
     ConfigurationError,
+    HostCodeError,
     InternalError,
     LeaseLost,
     LockWaitTimeout,
@@ -47,6 +48,7 @@ __all__ = [
     "Event",
     "Fetcher",
     "Heartbeater",
+    "HostCodeError",
     "InternalError",
     "LeaseLost",
     "LockColumns",

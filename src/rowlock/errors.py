@@ -88,8 +88,14 @@ class OutcomeError(PipelineError):
         self.column = column
 
 
+class HostCodeError(PipelineError):
+    """`also`, `options` or another function of the host raised; the text says what, and ``__cause__`` is the error itself."""
+
+    slug = "host-code-error"
+
+
 class ProcessCancelledError(PipelineError):
-    """Host code let out what is no ordinary exception (a cancellation of its own, ``SystemExit``); it counts as a failure."""
+    """`process` let a ``CancelledError`` escape that rowlock had not asked for; the row is retried like after any failure."""
 
     slug = "process-cancelled-error"
 

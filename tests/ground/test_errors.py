@@ -10,6 +10,7 @@ import rowlock
 from rowlock.errors import (
     ERROR_TEXT_CHARS_MAX,
     ConfigurationError,
+    HostCodeError,
     InternalError,
     LeaseLost,
     LockWaitTimeout,
@@ -35,6 +36,7 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
     "unsupported-dialect-error": (UnsupportedDialectError("text", dialect_name="mysql"), {"dialect_name": "mysql"}),
     "pipeline-error": (PipelineError("text"), {}),
     "outcome-error": (OutcomeError("text", column="status"), {"column": "status"}),
+    "host-code-error": (HostCodeError("text"), {}),
     "process-cancelled-error": (ProcessCancelledError("text"), {}),
     "refusal": (Refusal("text"), {}),
     "lease-lost": (LeaseLost(pipeline="P", row_id=7), {"pipeline": "P", "row_id": 7}),

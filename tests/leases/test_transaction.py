@@ -591,6 +591,24 @@ async def row_later(database: TemporaryDatabase) -> Any:
     return await row_of(database, RUNS, 1)
 
 
+async def test_a_service_whose_session_routes_by_model(
+    reader: TemporaryDatabase, sqlite_database: TemporaryDatabase
+) -> None:
+    """A host with a database per model could not make its rows due: our statements name a table only."""
+
+    class RoutingSession(Session):
+        def get_bind(self, mapper: Any = None, **kw: Any) -> Any:
+            ours = mapper is not None and mapper.class_ is Run
+            return (sqlite_database if ours else reader).engine.sync_engine
+
+    later = (await row_later(sqlite_database)).due_at
+    async with async_sessionmaker(sync_session_class=RoutingSession, expire_on_commit=False)() as session:
+        row = await session.get_one(Run, 1)
+        await make_due(session, row)
+        await session.commit()
+    assert (await row_of(sqlite_database, RUNS, 1)).due_at == row.due_at < later
+
+
 async def test_a_database_that_cannot_be_reached(sqlite_database: TemporaryDatabase, tmp_path: Path) -> None:
     """A failed connect would leave a task, or come out as something that is not an error of the database."""
     away = TemporaryDatabase(sqlite_database.url.set(database=str(tmp_path / "no" / "such.db")))

@@ -24,7 +24,7 @@ from ..host import Base, VolumePipeline
 
 RowT = TypeVar("RowT")
 
-VIRTUAL_WAIT_S_MAX: Final = 3600.0
+VIRTUAL_WAIT_S_MAX: Final = 600.0
 """How long `until` waits on the virtual loop. **Unit** seconds."""
 LOOK_EVERY_S: Final = 0.01
 

@@ -16,7 +16,6 @@ from rowlock.testing import virtual_time
 
 from .scenes import hang, turns
 
-
 THREADS = ThreadPoolExecutor(2)
 
 
@@ -206,7 +205,7 @@ async def test_a_call_that_ignores_its_cancellation_is_left_behind_after_the_gra
     loop, stubborn = asyncio.get_running_loop(), Stubborn()
     began = loop.time()
     attempt = attempt_of(stubborn.process, timeout_s=60, grace_s=5)
-    assert await attempt.run() is Ended.TIMED_OUT
+    assert await attempt.run() is Ended.ABANDONED
     assert loop.time() == began + 65
     assert stubborn.cancelled_at == [began + 60]
     assert attempt.is_running
@@ -328,7 +327,7 @@ async def test_a_thread_that_is_ended_is_left_behind_after_the_grace() -> None:
     try:
         await asyncio.to_thread(started.wait, 30)
         loop.call_soon(attempt.end, Ended.LEASE_LOST)
-        assert await running is Ended.LEASE_LOST
+        assert await running is Ended.ABANDONED
         assert not returned.is_set()
         assert attempt.is_running
     finally:

@@ -66,7 +66,7 @@ async def test_what_was_left_behind_is_forgotten_when_it_ends(virtual_database: 
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         context = steps.run.context
         attempts = [stubborn(gate) for gate in gates]
-        assert await asyncio.gather(*(attempt.run() for attempt in attempts)) == [Ended.TIMED_OUT] * 2
+        assert await asyncio.gather(*(attempt.run() for attempt in attempts)) == [Ended.ABANDONED] * 2
         context.abandon(attempts[0])
         assert context.still_abandoned() == [attempts[0]]
         gates[0].set()

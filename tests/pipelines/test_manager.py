@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from typing import Any
 
@@ -202,10 +203,14 @@ async def test_a_process_that_will_not_end_does_not_stop_the_shutdown(virtual_da
     await manager.drain(10)
     assert asyncio.get_running_loop().time() - began <= 10 + 5 + 1
     assert manager.health().pipelines[0].abandoned == 1
+    (row,) = await read_all(database, Volume)
+    assert (row.status, is_free(row)) == ("submitted", False), "somebody else would work on it at the same time"
+    async with stepping(replica(database), VolumePipeline()) as other:
+        assert await other.fetch_once() == []
+        await asyncio.sleep(30)
+        assert len(await other.fetch_once()) == 1
     let_go.set()
     await turns()
-    (row,) = await read_all(database, Volume)
-    assert (row.status, is_free(row)) == ("submitted", True)
 
 
 @virtual_time
@@ -299,3 +304,66 @@ def test_a_factory_that_gives_one_session_or_commits_every_statement_is_refused(
     session = factory()
     with pytest.raises(ConfigurationError, match="same session" if shared else "AUTOCOMMIT"):
         PipelineManager((lambda: session) if shared else factory, [VolumePipeline()])  # type: ignore[arg-type]
+
+
+@virtual_time
+async def test_a_clean_up_that_hangs_does_not_outlast_the_shutdown(virtual_database: TemporaryDatabase) -> None:
+    """A shutdown would wait for an on_stale without an end, and leave tasks and connections behind."""
+    database = virtual_database
+    (volume,) = await add(database, Volume())
+
+    class Hanging(VolumePipeline):
+        async def on_stale(self, item: Any, outcome: Any) -> None:  # type: ignore[override]
+            self.stale.append((item, outcome))
+            await asyncio.Event().wait()
+
+    async def answer(item: Any) -> Apply:
+        async with database.session_factory.begin() as session:
+            (await session.get_one(Volume, volume.id)).lock_token = uuid.uuid4()
+        return Apply()
+
+    pipeline = Hanging(answer=answer)
+    manager = PipelineManager(database.session_factory, [pipeline])
+    manager.start()
+    await until(lambda: pipeline.stale)
+    began = asyncio.get_running_loop().time()
+    before = asyncio.all_tasks()
+    await manager.drain(3)
+    assert asyncio.get_running_loop().time() - began <= 3 + 1
+    assert {task for task in asyncio.all_tasks() & before if not task.done()} == {asyncio.current_task()}
+
+
+def test_a_name_that_the_library_needs_is_refused() -> None:
+    """A host's method of the same name would silently take the place of the library's own."""
+    with pytest.raises(ConfigurationError, match="Careless.start hides"):
+
+        class Careless(VolumePipeline):
+            def start(self) -> None:  # type: ignore[override]
+                """Start something else."""
+
+
+@virtual_time
+async def test_hints_from_threads_are_one_wake_up(virtual_database: TemporaryDatabase) -> None:
+    """A storm of hints from threads would pile up in the loop while it is busy."""
+    await virtual_database.create_tables(Base.metadata)
+    pipeline = VolumePipeline(fetch_delays=[3600])
+    manager = PipelineManager(virtual_database.session_factory, [pipeline])
+    manager.start()
+    await asyncio.sleep(1)
+    loop = asyncio.get_running_loop()
+    calls: list[Any] = []
+    original = loop.call_soon_threadsafe
+    loop.call_soon_threadsafe = lambda *a, **k: (calls.append(a), original(*a, **k))[1]  # type: ignore[method-assign]
+
+    def storm() -> None:
+        for _ in range(1000):
+            pipeline.hint()
+
+    thread = threading.Thread(target=storm)
+    thread.start()
+    thread.join()
+    loop.call_soon_threadsafe = original  # type: ignore[method-assign]
+    assert len(calls) == 1
+    fetches = manager.statistics()["VolumePipeline"].counters["fetches"]
+    await until(lambda: manager.statistics()["VolumePipeline"].counters["fetches"] == fetches + 1)
+    await manager.drain()

@@ -115,7 +115,7 @@ def test_before_the_start_nothing_harms() -> None:
     assert pipeline.state == "new"
     assert repr(pipeline) == "<VolumePipeline over Volume, new>"
     assert not pipeline.health().healthy
-    assert pipeline.statistics().counters == {}
+    assert set(pipeline.statistics().counters.values()) == {0}
     with pytest.raises(PipelineError, match="VolumePipeline was not started"):
         pipeline.run  # noqa: B018 - the property raises
 

@@ -246,3 +246,41 @@ async def test_trust_that_ends_while_the_outcome_waits_is_noticed(
             await steps.work_once()
     assert [row.status for row in await read_all(database, Volume)] == ["submitted"]
     assert also_ran == []
+
+
+@pytest.mark.parametrize("ends", ["rollback", "commit"])
+async def test_also_may_not_end_the_transaction(database: TemporaryDatabase, ends: str) -> None:
+    """An outcome would be reported applied although `also` took it back, or be committed before its time."""
+
+    async def also(session: Any, now: Any) -> None:
+        await getattr(session, ends)()
+
+    await add(database, Run(id=1))
+    pipeline = RunPipeline(answer=Apply({"status": "done"}, also=also))
+    async with stepping(database.session_factory, pipeline) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+        counters = steps.run.context.counters
+    (row,) = await read_all(database, Run)
+    assert is_free(row)
+    if ends == "rollback":
+        assert (row.status, row.attempts) == ("queued", 1)
+        assert "must neither commit nor roll back" in row.last_error
+    assert counters.applied == 0
+
+
+async def test_an_error_of_also_is_not_taken_for_an_outage(database: TemporaryDatabase) -> None:
+    """A host's own timeout would be tried again and again, and its effects with it, before it counts as a failure."""
+    ran = []
+
+    async def also(session: Any, now: Any) -> None:
+        ran.append(now)
+        raise TimeoutError("the mail server does not answer")
+
+    await add(database, Run(id=1))
+    async with stepping(database.session_factory, RunPipeline(answer=Apply(also=also))) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+    (row,) = await read_all(database, Run)
+    assert (len(ran), row.attempts) == (1, 1)
+    assert "the mail server does not answer" in row.last_error

@@ -14,14 +14,15 @@ Source: PostgreSQL, "Explicit Locking" (13.3.5) and "System Administration Funct
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, event, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Engine, event, func, literal, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
@@ -36,7 +37,9 @@ ADVISORY_NAMESPACE = "advisory locks"
 WAIT_S_MAX = 86_400.0
 """Longest time limit of a wait, in seconds; None waits without one."""
 
-_LOCK_ID_BITS = 63
+T = TypeVar("T")
+
+_LOCK_ID_MAX = 0x7FFF_FFFF_FFFF_FFFF
 _LOCK_NOT_AVAILABLE = "55P03"
 _HELD = "rowlock_locks_in_process"
 
@@ -53,7 +56,7 @@ def string_to_lock_id(resource: str) -> int:
     if not isinstance(resource, str):
         raise TypeError(f"an advisory lock is named by a str, not by the {type(resource).__name__} {resource!r}")
     digest = hashlib.sha256(resource.encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:8], "big") & (2**_LOCK_ID_BITS - 1)
+    return int.from_bytes(digest[:8], "big") & _LOCK_ID_MAX
 
 
 @asynccontextmanager
@@ -96,12 +99,12 @@ async def try_advisory_lock_ctx(connection: AsyncConnection | AsyncSession, reso
 async def session_level_advisory_lock_ctx(
     engine: AsyncEngine, resource: str, *, timeout: timedelta | float | None = None
 ) -> AsyncIterator[None]:
-    """Lock `resource` for the time of the block, over any number of transactions; opens a connection of its own for it.
+    """Lock `resource` for the time of the block, over any number of transactions; opens a connection of its own.
 
-    For what is longer than a transaction, such as migrations. The connection is in no transaction meanwhile, counts for no
-    pool, and is closed at the end: so the lock ends with the block, however it ends, and also with the connection if that
-    breaks. Excludes `advisory_lock_ctx` of the same name. Not for a pooler in transaction mode, whose server connection
-    would keep the lock.
+    For what is longer than a transaction, such as migrations. The connection is in no transaction meanwhile. The lock ends
+    with the block: unlocked on the same connection, which is closed instead if anything goes wrong; and with the connection
+    if that breaks. Excludes `advisory_lock_ctx` of the same name. Not for a pooler in transaction mode, whose connection to
+    the server would keep the lock. On SQLite it opens nothing, and holds within this process and event loop.
 
     Raises:
         LockWaitTimeout: it was not free in time.
@@ -113,15 +116,22 @@ async def session_level_advisory_lock_ctx(
         async with locker.lock_ctx(ADVISORY_NAMESPACE, [_key(engine.sync_engine, resource)], timeout=timeout_s):
             yield
         return
-    async with engine.connect() as connection:
-        await connection.run_sync(Connection.detach)  # an unlock that fails would leave a locked connection in the pool
-        async with connection.begin():
-            if not await _granted(
-                connection, func.pg_try_advisory_lock(lock_id), func.pg_advisory_lock(lock_id), timeout_s=timeout_s
-            ):
-                raise timed_out(resource, timeout_s)
-        yield
-        await connection.execute(select(func.pg_advisory_unlock(lock_id)))
+    # An engine under AUTOCOMMIT would forget the time limit before the wait.
+    async with engine.execution_options(isolation_level="READ COMMITTED").connect() as connection:
+        try:
+            async with connection.begin():
+                granted = await _granted(
+                    connection, func.pg_try_advisory_lock(lock_id), func.pg_advisory_lock(lock_id), timeout_s=timeout_s
+                )
+            if granted:
+                yield
+                await connection.execute(select(func.pg_advisory_unlock(lock_id)))
+        except BaseException:
+            # The pool would keep the connection, and the connection the lock.
+            await to_the_end(connection.invalidate())
+            raise
+    if not granted:
+        raise timed_out(resource, timeout_s)
 
 
 async def _hold(connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None) -> bool:
@@ -254,6 +264,11 @@ async def hold_in_process(session: AsyncSession, resource: str, timeout_s: float
     return granted
 
 
+def give_back_in_process(session: AsyncSession, resource: str) -> None:
+    """Unlock before the transaction has ended; only for a lock under which nothing was done."""
+    _held_by(session.sync_session).pop(_key(session.get_bind().engine, resource))()
+
+
 def _key(engine: Engine, resource: str) -> tuple[str | None, str]:
     string_to_lock_id(resource)  # refuses what PostgreSQL would
     return engine.url.database, resource
@@ -310,3 +325,19 @@ def wait_limit_s(timeout: timedelta | float | None) -> float | None:
 def timed_out(resource: str, timeout_s: float | None) -> LockWaitTimeout:
     """Return the error that says that the lock on `resource` was not free in time."""
     return LockWaitTimeout(namespace=ADVISORY_NAMESPACE, keys=(resource,), timeout_s=timeout_s or 0.0)
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` to its end even if the caller is cancelled meanwhile, and let the cancellation out after that."""
+    task = asyncio.create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # or the loop would report it as never retrieved
+        raise cancelled
+    return task.result()

@@ -13,12 +13,10 @@ Source: SQLite, "Isolation In SQLite"; PostgreSQL, "Transaction Isolation" (13.2
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any
 
 from sqlalchemy import event, func, select
 from sqlalchemy.exc import OperationalError
@@ -29,11 +27,14 @@ from rowlock.clock import monotonic
 from rowlock.errors import ConfigurationError
 from rowlock.locks.advisory import (
     dialect_name_of,
+    give_back_in_process,
     hold_in_database,
     hold_in_process,
+    is_held_in_process,
     is_in_transaction,
     session_on_sqlite,
     timed_out,
+    to_the_end,
     untouched_connection,
     wait_limit_s,
 )
@@ -42,7 +43,7 @@ FILE_WAIT_S_MAX = 1.0
 """Longest single wait for SQLite's write lock, in seconds: so long may a cancellation be kept waiting."""
 
 _FRESH_SNAPSHOTS = ("read committed", "read uncommitted")
-_WRITING_SINCE = "rowlock_unique_names_in"
+_WRITING_IN = "rowlock_writing_in"
 
 
 @asynccontextmanager
@@ -111,33 +112,53 @@ async def _take_on_postgresql(session: AsyncSession, namespace: str, timeout_s: 
 
 async def _take_on_sqlite(session: AsyncSession, namespace: str, timeout_s: float | None) -> bool:
     session_on_sqlite(session)
-    if session.info.get(_WRITING_SINCE) is (session.sync_session.get_transaction() or session):
-        return True  # with the file's write lock in hand, nobody else takes a name of any namespace
+    if _is_writing_alone(session):
+        return True
     connection = await untouched_connection(session)
-    taken = False
     begun_by_host = await is_in_transaction(connection)
     if begun_by_host:
         # It may have begun as a writing one: then whom we wait for could not commit.
         await connection.exec_driver_sql("ROLLBACK")
     try:
-        started = monotonic()
-        if await hold_in_process(session, namespace, timeout_s):
-            left_s = None if timeout_s is None else max(0.0, timeout_s - (monotonic() - started))
-            taken = await _begin_writing(connection, left_s)
+        taken = await _lock_and_begin_writing(session, connection, namespace, timeout_s=timeout_s)
     finally:
         if begun_by_host and not await is_in_transaction(connection):
-            # Such a host has switched the driver's own transactions off: each of its statements would commit by itself.
+            # Such a host may have switched the driver's own transactions off: each statement would commit by itself.
             await connection.exec_driver_sql("BEGIN")
     if taken:
-        session.info[_WRITING_SINCE] = session.sync_session.get_transaction()
+        session.info[_WRITING_IN] = session.sync_session.get_transaction()
     return taken
+
+
+def _is_writing_alone(session: AsyncSession) -> bool:
+    # Then the file's write lock is ours since before the first statement: nobody else takes a name of any namespace.
+    transaction = session.sync_session.get_transaction()
+    return transaction is not None and session.info.get(_WRITING_IN) is transaction
+
+
+async def _lock_and_begin_writing(
+    session: AsyncSession, connection: AsyncConnection, namespace: str, *, timeout_s: float | None
+) -> bool:
+    held_before = is_held_in_process(session, namespace)
+    started = monotonic()
+    if not await hold_in_process(session, namespace, timeout_s):
+        return False
+    writing = False
+    try:
+        left_s = None if timeout_s is None else max(0.0, timeout_s - (monotonic() - started))
+        writing = await _begin_writing(connection, left_s)
+    finally:
+        if not writing and not held_before:
+            give_back_in_process(session, namespace)
+    return writing
 
 
 async def _begin_writing(connection: AsyncConnection, timeout_s: float | None) -> bool:
     ends_at = None if timeout_s is None else monotonic() + timeout_s
     while True:
         left_s = FILE_WAIT_S_MAX if ends_at is None else max(0.0, ends_at - monotonic())
-        if await _to_the_end(_begin_writing_within(connection, min(left_s, FILE_WAIT_S_MAX))):
+        # A cancelled BEGIN would leave the file's write lock to the garbage collector.
+        if await to_the_end(_begin_writing_within(connection, min(left_s, FILE_WAIT_S_MAX))):
             return True
         if not left_s:
             return False
@@ -155,18 +176,3 @@ async def _begin_writing_within(connection: AsyncConnection, wait_s: float) -> b
     finally:
         await connection.exec_driver_sql(f"PRAGMA busy_timeout = {usual_ms}")
     return True
-
-
-async def _to_the_end(work: Coroutine[Any, Any, bool]) -> bool:
-    """Run `work` to its end even if cancelled: a cancelled BEGIN leaves the file's write lock to the garbage collector."""
-    task = asyncio.create_task(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        task.exception()
-        raise cancelled
-    return task.result()

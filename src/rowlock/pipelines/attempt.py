@@ -15,17 +15,20 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from rowlock.errors import ProcessCancelledError, describe
+from sqlalchemy.exc import SQLAlchemyError
+
+from rowlock.errors import HostCodeError, ProcessCancelledError, describe
 
 T = TypeVar("T")
 
 
 class Ended(Enum):
-    """Why an attempt was ended before it returned."""
+    """Why an attempt was ended before it returned; `ABANDONED` is one that ignored that it was ended and still runs."""
 
     LEASE_LOST = "the lease was lost"
     TIMED_OUT = "process took longer than process_timeout"
     INTERRUPTED = "the pipeline is shutting down"
+    ABANDONED = "process ignored its cancellation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,12 @@ class Attempt:
         """Whether the host's code has not ended yet."""
         return self._task is not None and not self._task.done()
 
+    async def wait_for_end(self) -> bool:
+        """Wait for the end of an attempt that was ended, for the grace at most; return whether it has ended."""
+        if self._task is not None and self.is_running:
+            await asyncio.wait({self._task}, timeout=self._grace_s)
+        return not self.is_running
+
     def when_over(self, act: Callable[[Result], None]) -> None:
         """Call `act` with what an abandoned call comes to in the end."""
         assert self._task is not None
@@ -110,26 +119,29 @@ class Attempt:
     def _result(self) -> Result:
         task = self._task
         assert task is not None
-        if self.is_running or task.cancelled():
+        if self.is_running:
+            return Ended.ABANDONED
+        if task.cancelled():
             return self.ended or Raised(_cancelled_by_itself())
         result = task.result()
         return result if self.ended is None or isinstance(result, Returned) else self.ended
 
 
 async def contained(function: Callable[..., Awaitable[T]], *args: object) -> T:
-    """Call host code within a transaction of ours; whatever it raises comes out as an `Exception`.
+    """Call host code within a transaction of ours; whatever it raises is told as the host's, not as the database's.
 
-    asyncio lets a ``SystemExit`` out of a task end the whole event loop, and a stray cancellation would pass for ours.
+    A ``TimeoutError`` of the host's own would pass for an outage that is to be waited out, a ``SystemExit`` out of a task would end
+    the whole event loop, and a stray cancellation would pass for ours.
 
     Raises:
-        Exception: what the host's code raised.
-        ProcessCancelledError: it raised what is no `Exception`.
+        SQLAlchemyError: what the database said to the host's own statements.
+        HostCodeError: whatever else the host's code raised.
     """
     match await _contained(partial(function, *args)):
-        case Raised(Exception() as error):
+        case Raised(SQLAlchemyError() as error):
             raise error
         case Raised(error):
-            raise ProcessCancelledError(f"host code ended with {describe(error)}") from error
+            raise HostCodeError(describe(error)) from error
         case Returned(value):
             return cast("T", value)
 

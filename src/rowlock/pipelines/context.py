@@ -54,6 +54,8 @@ class PipelineContext(Generic[ModelT]):
         errors: the last failure of each loop, by the loop's name; an entry goes when the loop succeeds again.
         failures: how often each loop failed in a row.
         running: attempts by lock token.
+        cleaning: calls of `on_stale`.
+        hurried: the grace of a shutdown is over; nothing is waited out any more.
         abandoned: attempts that ignored their cancellation and still run; bounded by what the host lets hang.
         background: short tasks that must end before the pipeline has stopped.
         threads: run plain `process` and `on_stale` functions.
@@ -70,6 +72,8 @@ class PipelineContext(Generic[ModelT]):
     errors: dict[str, str] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     running: dict[Any, Attempt] = field(default_factory=dict)
+    cleaning: set[Attempt] = field(default_factory=set)
+    hurried: bool = False
     abandoned: list[Attempt] = field(default_factory=list)
     background: set[asyncio.Task[None]] = field(default_factory=set)
     threads: Executor = field(init=False)

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock import events
 from rowlock.backoff import fetch_delay, jittered
 from rowlock.clock import monotonic
-from rowlock.errors import ModelError, ProcessCancelledError, describe
+from rowlock.errors import HostCodeError, ModelError, describe
 from rowlock.leases.claim import claim
 from rowlock.leases.dialects.claims import ClaimOrder
 from rowlock.leases.release import sweep
@@ -214,7 +214,7 @@ def ready_condition(name: str, leased: LeasedTable[Any], hooks: Hooks[Any]) -> C
     except Exception:
         raise
     except BaseException as error:
-        raise ProcessCancelledError(f"{name}.ready() ended with {describe(error)}") from error
+        raise HostCodeError(f"{name}.ready() ended with {describe(error)}") from error
     # A mapped attribute, such as a boolean column, stands for its column.
     condition = getattr(condition, "expression", condition)
     if not isinstance(condition, ColumnElement):

@@ -28,7 +28,7 @@ async def give_back(context: PipelineContext[Any], items: Sequence[PipelineItem[
             return await release(connection, context.leased, chunk)
 
         try:
-            context.counters.released += await context.transact(work, purpose="release rows")
+            released = await context.transact(work, purpose="release rows")
         except Exception as error:
             logger.warning(
                 "%s: %s rows were not released and stay leased until they expire",
@@ -38,6 +38,7 @@ async def give_back(context: PipelineContext[Any], items: Sequence[PipelineItem[
                 exc_info=error,
             )
             continue
+        context.counters.released += released
         for item in chunk:
             item.lose()
             events.emit(events.ItemReleased(context.name, item.id, item.lock_token))

@@ -110,7 +110,11 @@ def _committed(session: Session) -> None:
     raised = dict.fromkeys(hint for hints in pending.values() for hint in hints)
     pending.clear()
     for hinter, model in raised:
-        hinter.hint_fetch(model)
+        try:
+            hinter.hint_fetch(model)
+        except Exception:
+            # The commit has happened: to let this out would say that it had not.
+            logger.exception("A hint failed after the commit: %s", model)
 
 
 def _ended(session: Session, transaction: SessionTransaction) -> None:

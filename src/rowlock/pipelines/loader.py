@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Generic
 
@@ -9,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.backoff import exponential
-from rowlock.clock import sleep
+from rowlock.clock import monotonic, sleep
 from rowlock.leases.faults import is_transient
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.load import load_rows
@@ -17,6 +18,8 @@ from rowlock.pipelines.attempt import contained
 from rowlock.pipelines.batcher import Batcher
 from rowlock.pipelines.context import PipelineContext
 from rowlock.rows.leased_table import ModelT
+
+logger = logging.getLogger(__name__)
 
 RETRY_DELAY_S = 0.05
 RETRY_DELAY_S_MAX = 1.0
@@ -38,19 +41,26 @@ class Loader(Generic[ModelT]):
     async def load(self, item: PipelineItem[ModelT]) -> bool:
         """Read the row of `item` into it; False if the lease is no longer its own.
 
-        A transient error is waited out as long as the lease is trusted.
+        A transient error is waited out for `lock_timeout` at most, and not when a shutdown is in a hurry.
 
         Raises:
             Exception: the row cannot be read.
         """
-        tries = 0
+        tries, gives_up_at = 0, monotonic() + self.context.settings.lock_timeout.total_seconds()
         while item.is_trusted():
             tries += 1
             try:
                 row = await self._batcher.submit(item)
             except Exception as error:
-                if not is_transient(error):
+                if not is_transient(error) or monotonic() >= gives_up_at or self.context.hurried:
                     raise
+                logger.warning(
+                    "%s: reading row %s is tried again",
+                    self.context.name,
+                    item.id,
+                    extra={"pipeline": self.context.name, "row_id": item.id, "tries": tries},
+                    exc_info=error,
+                )
                 await sleep(exponential(tries, first_s=RETRY_DELAY_S, most_s=RETRY_DELAY_S_MAX))
                 continue
             if row is not None:

@@ -6,6 +6,7 @@ Construction checks everything that can be checked without a database. Starting 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, Unpack
 
@@ -13,7 +14,7 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm.interfaces import LoaderOption
 
-from rowlock.errors import ModelError, PipelineError
+from rowlock.errors import ConfigurationError, ModelError, PipelineError
 from rowlock.leases.dialects import check_session_factory
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.context import PipelineContext
@@ -24,7 +25,7 @@ from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.outcomes import Outcome
 from rowlock.pipelines.run import PipelineRun
 from rowlock.pipelines.settings import SETTING_NAMES, PipelineSettings, SettingsKeywords, build_settings
-from rowlock.pipelines.statistics import PipelineHealth, PipelineStatistics
+from rowlock.pipelines.statistics import Counters, PipelineHealth, PipelineStatistics
 from rowlock.pipelines.worker import Worker
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
@@ -81,8 +82,16 @@ class Pipeline(Generic[ModelT]):
             raise ModelError(f"{self.name} has no model; set `model = YourModel` on the class", model=self.name)
         self.leased: LeasedTable[ModelT] = LeasedTable.of(self.model)
         self.leased.check_owner(self.name)
-        ready_condition(self.name, self.leased, self)
+        self._check_ready()
         self._run: PipelineRun[ModelT] | None = None
+
+    def __init_subclass__(cls, **kw: Any) -> None:  # noqa: ANN401 - passed on
+        super().__init_subclass__(**kw)
+        taken = sorted(_RESERVED & set(vars(cls)))
+        if taken:
+            raise ConfigurationError(
+                f"{cls.__name__}.{taken[0]} hides what rowlock needs of a Pipeline; give it another name"
+            )
 
     def __repr__(self) -> str:
         return f"<{self.name} over {self.leased.name}, {self.state}>"
@@ -101,7 +110,7 @@ class Pipeline(Generic[ModelT]):
         """Return which rows want work, as one SQL expression over `model`. Called before every claim."""
         raise PipelineError(f"{self.name} must say which rows want work: override ready()")
 
-    def process(self, item: PipelineItem[ModelT]) -> Any:  # noqa: ANN401 - Outcome, None, or an awaitable of one
+    def process(self, item: PipelineItem[ModelT]) -> Outcome | Awaitable[Outcome | None] | None:
         """Work on one row and return an outcome. No session is open; it may run again for the same row, so be idempotent.
 
         A plain function runs in a worker thread.
@@ -174,10 +183,41 @@ class Pipeline(Generic[ModelT]):
 
     def statistics(self) -> PipelineStatistics:
         """Return a snapshot of what was done since the start."""
-        return PipelineStatistics(self.name, 0, 0, 0) if self._run is None else self._run.statistics()
+        return (
+            PipelineStatistics(self.name, 0, 0, 0, asdict(Counters())) if self._run is None else self._run.statistics()
+        )
 
     def health(self) -> PipelineHealth:
         """Return whether the pipeline works."""
         if self._run is None:
             return PipelineHealth(self.name, "new", {}, 0, 0, None, 0)
         return self._run.health()
+
+    def _check_ready(self) -> None:
+        try:
+            ready_condition(self.name, self.leased, self)
+        except AttributeError as error:
+            raise ModelError(
+                f"{self.name}.ready() cannot be asked yet ({error}): it is called once while the pipeline is built, so set what "
+                "it needs before super().__init__()",
+                model=self.leased.name,
+            ) from error
+
+
+_RESERVED = frozenset(
+    {
+        "build_run",
+        "drain",
+        "health",
+        "hint",
+        "leased",
+        "name",
+        "run",
+        "settings",
+        "shutdown",
+        "start",
+        "state",
+        "statistics",
+    }
+)
+"""Names that a subclass may not use for something of its own."""

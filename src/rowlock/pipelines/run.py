@@ -7,6 +7,7 @@ heartbeater goes last, since it keeps the leases of all that still runs.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Generic
 
@@ -56,6 +57,7 @@ class PipelineRun(Generic[ModelT]):
         ]
         self._supervisor = Supervisor(context.name)
         self._loop = asyncio.get_running_loop()
+        self._hint_is_on_its_way = False
         self._stopping = False
         self._stopped = False
 
@@ -82,8 +84,15 @@ class PipelineRun(Generic[ModelT]):
             here = None
         if here is self._loop:
             self.fetcher.hint()
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.fetcher.hint)
+        elif not self._hint_is_on_its_way:
+            # One is enough however many threads hint, and a closed loop has nobody to wake.
+            self._hint_is_on_its_way = True
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._pass_on_hint)
+
+    def _pass_on_hint(self) -> None:
+        self._hint_is_on_its_way = False
+        self.fetcher.hint()
 
     def shutdown(self) -> None:
         """Start nothing more and give back what was not started; what runs goes on until it is drained."""
@@ -103,27 +112,27 @@ class PipelineRun(Generic[ModelT]):
         ends_at = monotonic() + grace_s
         workers = {f"worker {number}" for number in range(1, len(self.workers) + 1)}
         if not await self._supervisor.wait(workers, timeout_s=max(0.0, ends_at - monotonic())):
-            for attempt in tuple(self.context.running.values()):
+            self.context.hurried = True
+            for attempt in (*self.context.running.values(), *self.context.cleaning):
                 attempt.end(Ended.INTERRUPTED)
             # Each wait behind this is bounded: by the cancel grace, then by the writes' own limits.
             await self._supervisor.wait(workers, timeout_s=self._last_wait_s())
         await self._supervisor.wait({FETCHER}, timeout_s=self._last_wait_s())
-        await self._writer.wait_until_idle()
+        await self._supervisor.stop()
         if self.context.background:
             await asyncio.wait(self.context.background, timeout=self._last_wait_s())
-        await self._supervisor.stop()
         self.context.threads.shutdown(wait=False, cancel_futures=True)
         self._stopped = True
 
     def statistics(self) -> PipelineStatistics:
         """Return a snapshot of what was done."""
-        counters = asdict(self.context.counters) | {"loops_replaced": self._supervisor.replaced}
+        self.context.counters.loops_replaced = self._supervisor.replaced
         return PipelineStatistics(
             self.context.name,
             queued=len(self.context.queue),
             running=len(self.context.running),
             tracked=len(self.heartbeater),
-            counters=counters,
+            counters=asdict(self.context.counters),
         )
 
     def health(self) -> PipelineHealth:

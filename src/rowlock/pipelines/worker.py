@@ -60,7 +60,7 @@ class Worker(Generic[ModelT]):
             await self._settle(item, await self._decide(item))
         except asyncio.CancelledError:
             # Somebody cancelled this very worker: the row must not wait for its lease to expire.
-            self.context.in_background(give_back(self.context, [item]), purpose="release a row")
+            self.context.in_background(self._give_back_once_ended(item), purpose="release a row")
             raise
         finally:
             self._heartbeater.untrack(item)
@@ -81,12 +81,19 @@ class Worker(Generic[ModelT]):
         self.context.counters.started += 1
         events.emit(events.ItemStarted(self.context.name, item.id, item.lock_token, item.attempt))
         self.context.running[item.lock_token] = attempt
-        try:
-            return await attempt.run()
-        finally:
-            del self.context.running[item.lock_token]
-            if attempt.is_running:
-                self._abandon(item, attempt)
+        result = await attempt.run()
+        del self.context.running[item.lock_token]
+        if result is Ended.ABANDONED:
+            self._abandon(item, attempt)
+        return result
+
+    async def _give_back_once_ended(self, item: PipelineItem[ModelT]) -> None:
+        attempt = self.context.running.pop(item.lock_token, None)
+        # Never under the hands of an attempt that still runs: then the lease ends by itself.
+        if attempt is None or await attempt.wait_for_end():
+            await give_back(self.context, [item])
+        else:
+            self._abandon(item, attempt)
 
     def _decision(self, item: PipelineItem[ModelT], result: Result) -> Decision:
         match result:
@@ -122,6 +129,9 @@ class Worker(Generic[ModelT]):
 
     async def _settle(self, item: PipelineItem[ModelT], decision: Decision) -> None:
         match decision:
+            case Ended.ABANDONED:
+                # It may still be at work, so nobody else may have the row yet: the lease is left to end by itself.
+                pass
             case Ended.INTERRUPTED:
                 await give_back(self.context, [item])
             case Ended():
@@ -165,7 +175,12 @@ class Worker(Generic[ModelT]):
         await self._clean_up(item, outcome)
 
     async def _clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
-        result = await self._new_attempt(self.context.hooks.on_stale, item, outcome).run()
+        attempt = self._new_attempt(self.context.hooks.on_stale, item, outcome)
+        self.context.cleaning.add(attempt)
+        try:
+            result = await attempt.run()
+        finally:
+            self.context.cleaning.discard(attempt)
         if not isinstance(result, Returned):
             error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
             logger.error(

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.backoff import exponential
 from rowlock.clock import monotonic, sleep
+from rowlock.errors import OutcomeError
 from rowlock.leases.apply import (
     RowWrite,
     Written,
@@ -89,7 +90,7 @@ class Writer(Generic[ModelT]):
             except Exception as error:
                 if not is_transient(error):
                     raise
-                if monotonic() >= gives_up_at:
+                if monotonic() >= gives_up_at or self.context.hurried:
                     if submission.stamps:
                         return Written.UNKNOWN
                     raise
@@ -139,7 +140,7 @@ class Writer(Generic[ModelT]):
             if written is Written.STALE:
                 return await self._settle(connection, submission)
             if written.is_made and submission.also is not None:
-                await contained(submission.also, session, now)
+                await _within(session, submission.also, now)
             _stamp(submission, written, now)
             return written
 
@@ -155,6 +156,13 @@ class Writer(Generic[ModelT]):
     def _plan(self, submission: _Submission[ModelT], now: datetime) -> RowWrite:
         context = self.context
         return plan_write(submission.item, submission.outcome, now, leased=context.leased, settings=context.settings)
+
+
+async def _within(session: AsyncSession, also: Also, now: datetime) -> None:
+    transaction = session.sync_session.get_transaction()
+    await contained(also, session, now)
+    if session.sync_session.get_transaction() is not transaction:
+        raise OutcomeError("also ended the transaction that it is part of; it must neither commit nor roll back")
 
 
 def _stamp(submission: _Submission[ModelT], written: Written, now: datetime) -> None:

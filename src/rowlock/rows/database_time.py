@@ -97,7 +97,6 @@ _SQLITE_FORMAT = "'%Y-%m-%d %H:%M:%f000'"
 
 
 @compiles(database_now)
-@compiles(same_time)
 @compiles(database_instant)
 @compiles(_DatabaseTimeAfter)
 def _refuse_other_dialects(element: object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401 - the compiler's own
@@ -137,8 +136,8 @@ def _after_on_sqlite(element: _DatabaseTimeAfter, compiler: SQLCompiler, **kw: A
     return f"strftime({_literal_format(compiler)}, 'now', printf({plus}, {seconds}))"
 
 
-@compiles(same_time, "postgresql")
-def _same_on_postgresql(element: same_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+@compiles(same_time)
+def _same(element: same_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
     one, other = (compiler.process(clause, **kw) for clause in element.clauses)
     return f"({one} IS NOT DISTINCT FROM {other})"
 

@@ -1,0 +1,471 @@
+"""Tests of advisory locks: which number a name has, who holds it, until when, and what is left after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import event, insert, select, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+
+from rowlock.errors import ConfigurationError, LockWaitTimeout, UnsupportedDialectError
+from rowlock.locks.advisory import (
+    WAIT_S_MAX,
+    advisory_lock_ctx,
+    session_level_advisory_lock_ctx,
+    string_to_lock_id,
+    try_advisory_lock_ctx,
+)
+from rowlock.locks.locker import get_locker
+from rowlock.testing import TemporaryDatabase, virtual_time
+
+from ..host import Base, Run
+from .takers import Taker, settle
+
+NAME = "fleet_names_main"
+LOOKS_MAX = 10_000
+"""How often a test looks into the database for what is about to be there."""
+KNOWN_IDS = {
+    "": 7183457195969485844,
+    NAME: 5298126536389383019,
+    "Ä ü\n": 6748113390487185535,
+    "\ud800": 1271846578903408564,
+}
+
+
+# ---------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize(("name", "lock_id"), KNOWN_IDS.items())
+def test_ids_never_change(name: str, lock_id: int) -> None:
+    """During an upgrade, old and new processes would both hold the lock."""
+    assert string_to_lock_id(name) == lock_id
+
+
+@given(st.text(st.characters()))
+def test_every_id_fits_a_bigint(name: str) -> None:
+    """PostgreSQL would refuse the number of some name, on some day."""
+    assert 0 <= string_to_lock_id(name) < 2**63
+
+
+@given(st.sets(st.text(st.characters()), max_size=50))
+def test_names_have_ids_of_their_own(names: set[str]) -> None:
+    """Locks that have nothing to do with each other would exclude each other, or deadlock."""
+    assert len({string_to_lock_id(name) for name in names}) == len(names)
+
+
+def test_all_63_bits_are_used() -> None:
+    """Fewer bits would mean more collisions than the docs promise."""
+    ids = [string_to_lock_id(str(number)) for number in range(200)]
+    assert all(any(lock_id >> bit & 1 for lock_id in ids) for bit in range(63))
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_ids_are_the_same_in_every_process(seed: str) -> None:
+    """Two replicas would lock two different things."""
+    program = f"from rowlock.locks.advisory import string_to_lock_id as f; print(f({NAME!r}))"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, env={"PYTHONHASHSEED": seed}
+    )
+    assert int(ended.stdout) == KNOWN_IDS[NAME]
+
+
+@pytest.mark.parametrize("name", [b"bytes", 7, None])
+def test_only_a_text_names_a_lock(name: Any) -> None:
+    """A key would be locked under one name here and under another one there."""
+    with pytest.raises(TypeError, match=type(name).__name__):
+        string_to_lock_id(name)
+
+
+# ---------------------------------------------------------------- both databases
+
+
+async def is_free(database: TemporaryDatabase, name: str = NAME) -> bool:
+    """Ask whether somebody else could take the lock now."""
+    async with database.session_factory() as session, try_advisory_lock_ctx(session, name) as held:
+        return held
+
+
+async def test_a_lock_lasts_until_the_commit(database: TemporaryDatabase) -> None:
+    """The next holder would not see what this one has written, or would wait for it for ever."""
+    async with database.session_factory() as session:
+        async with advisory_lock_ctx(session, NAME):
+            assert not await is_free(database)
+        assert not await is_free(database)
+        await session.commit()
+        assert await is_free(database)
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "close"])
+async def test_a_lock_ends_with_its_transaction_inside_the_block(database: TemporaryDatabase, end: str) -> None:
+    """A block that ends its transaction and goes on would hold up everybody else."""
+    async with database.session_factory() as session, advisory_lock_ctx(session, NAME):
+        await getattr(session, end)()
+        assert await is_free(database)
+        await session.execute(select(1))
+        async with database.session_factory() as other, advisory_lock_ctx(other, NAME, timeout=0):
+            await session.rollback()  # of a later transaction, which has no lock
+            assert not await is_free(database)
+
+
+async def test_an_error_ends_the_lock_with_the_transaction(database: TemporaryDatabase) -> None:
+    """A failed request would hold its lock for ever."""
+    with pytest.raises(ZeroDivisionError):
+        async with database.session_factory() as session, advisory_lock_ctx(session, NAME):
+            raise ZeroDivisionError
+    assert await is_free(database)
+
+
+async def test_names_are_apart(database: TemporaryDatabase) -> None:
+    """Every lock would be the same lock."""
+    async with database.session_factory() as session, advisory_lock_ctx(session, NAME):
+        assert await is_free(database, "another")
+
+
+async def test_the_next_holder_sees_what_was_committed(database: TemporaryDatabase) -> None:
+    """A lock that is given back with the commit, but before it is done, protects nothing."""
+    await database.create_tables(Base.metadata)
+    first, second = database.session_factory(), database.session_factory()
+    async with first, second, AsyncExitStack() as stack:
+        await stack.enter_async_context(advisory_lock_ctx(first, NAME))
+        waiter = asyncio.create_task(stack.enter_async_context(advisory_lock_ctx(second, NAME)))
+        await settle()
+        await first.execute(insert(Run).values(id=1))
+        assert not waiter.done()
+        await first.commit()
+        await waiter
+        assert (await second.scalars(select(Run.id))).all() == [1]
+
+
+async def test_a_lock_may_be_taken_again(database: TemporaryDatabase) -> None:
+    """A function that takes its lock could not be called by one that has it."""
+    async with (
+        database.session_factory() as session,
+        advisory_lock_ctx(session, NAME, timeout=0),
+        advisory_lock_ctx(session, NAME, timeout=0),
+        try_advisory_lock_ctx(session, NAME) as held,
+    ):
+        assert held
+        await session.commit()
+    assert await is_free(database)
+
+
+@pytest.mark.parametrize("timeout", [0, 0.001, timedelta(milliseconds=1)])
+async def test_a_wait_ends_in_time_and_the_transaction_goes_on(
+    database: TemporaryDatabase, timeout: timedelta | float
+) -> None:
+    """A request would wait for ever; or its transaction would be lost with the wait, and later waits be cut short."""
+    async with database.session_factory() as session, advisory_lock_ctx(session, NAME):
+        async with database.session_factory() as other:
+            with pytest.raises(LockWaitTimeout) as raised:
+                async with advisory_lock_ctx(other, NAME, timeout=timeout):
+                    pass
+            assert await other.scalar(select(1)) == 1
+        expected = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        assert (raised.value.keys, raised.value.timeout_s) == ((NAME,), expected)
+        await session.commit()
+    assert await is_free(database)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), WAIT_S_MAX + 1, timedelta(days=-1)])
+async def test_bad_timeouts_are_refused(database: TemporaryDatabase, timeout: timedelta | float) -> None:
+    """PostgreSQL would read some of them as no limit at all."""
+    async with database.session_factory() as session:
+        with pytest.raises(ValueError, match="timeout must be None or 0 to"):
+            async with advisory_lock_ctx(session, NAME, timeout=timeout):
+                pass
+
+
+async def test_a_waiter_that_is_cancelled_leaves_the_holder_alone(database: TemporaryDatabase) -> None:
+    """The lock would be free while somebody is inside, or taken with nobody inside."""
+    async with database.session_factory() as session, advisory_lock_ctx(session, NAME):
+        takers = [Taker(locked(database)) for _ in range(3)]
+        await wait_until_waiting(database, 3)
+        await takers[0].cancel()
+        await takers[2].cancel()
+        assert not await is_free(database)
+        await session.commit()
+        await takers[1].finish()
+    assert await is_free(database)
+
+
+@asynccontextmanager
+async def locked(database: TemporaryDatabase, **settings: Any) -> AsyncIterator[None]:
+    """Hold the lock in a session of its own."""
+    async with database.session_factory() as session, advisory_lock_ctx(session, NAME, **settings):
+        yield
+
+
+async def wait_until_waiting(database: TemporaryDatabase, count: int) -> None:
+    """Return once so many wait for the lock."""
+    for _ in range(LOOKS_MAX):
+        if await waiting(database) >= count:
+            return
+    raise AssertionError(f"{await waiting(database)} wait, not {count}")
+
+
+async def waiting(database: TemporaryDatabase) -> int:
+    """Return how many wait for an advisory lock."""
+    if database.dialect_name == "sqlite":
+        return sum(namespace.waiting for namespace in get_locker("sqlite").statistics())
+    async with database.engine.connect() as connection:
+        asked = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        return int((await connection.execute(asked)).scalar_one())
+
+
+@pytest.mark.parametrize("nothing", [None, "session", object()])
+async def test_only_sessions_and_connections_can_be_joined(nothing: Any) -> None:
+    """A typing mistake would end in an attribute error, far from where it was made."""
+    with pytest.raises(TypeError, match="pass an AsyncSession or an AsyncConnection"):
+        async with advisory_lock_ctx(nothing, NAME):
+            pass
+
+
+# ---------------------------------------------------------------- PostgreSQL
+
+
+async def test_a_connection_can_be_joined(postgresql_database: TemporaryDatabase) -> None:
+    """A host without sessions would have no lock."""
+    async with postgresql_database.engine.begin() as connection, advisory_lock_ctx(connection, NAME):
+        assert not await is_free(postgresql_database)
+    assert await is_free(postgresql_database)
+
+
+async def test_the_lock_is_the_one_of_the_documented_number(postgresql_database: TemporaryDatabase) -> None:
+    """Those who lock by hand, or in another language, would not be excluded."""
+    async with postgresql_database.engine.begin() as connection:
+        await connection.execute(text(f"SELECT pg_advisory_xact_lock({KNOWN_IDS[NAME]})"))
+        assert not await is_free(postgresql_database)
+
+
+@pytest.mark.parametrize("outcome", ["granted", "too late"])
+async def test_a_timed_wait_leaves_the_hosts_own_time_limit(
+    postgresql_database: TemporaryDatabase, outcome: str
+) -> None:
+    """Statements of the host, later in the transaction, would fail after the time that was meant for this lock."""
+    holder, waiter = postgresql_database.session_factory(), postgresql_database.session_factory()
+    async with holder, waiter, AsyncExitStack() as stack:
+        await stack.enter_async_context(advisory_lock_ctx(holder, NAME))
+        await waiter.execute(text("SET LOCAL lock_timeout = '7s'"))
+        limit = 60 if outcome == "granted" else 0.001
+        taking = asyncio.create_task(stack.enter_async_context(advisory_lock_ctx(waiter, NAME, timeout=limit)))
+        if outcome == "granted":
+            await wait_until_waiting(postgresql_database, 1)
+            await holder.commit()
+            await taking
+        else:
+            with pytest.raises(LockWaitTimeout):
+                await taking
+        assert await waiter.scalar(text("SHOW lock_timeout")) == "7s"
+
+
+async def test_other_failures_of_a_wait_are_not_called_a_timeout(postgresql_database: TemporaryDatabase) -> None:
+    """A deadlock would be taken for a lock that is merely busy."""
+    first, second = postgresql_database.session_factory(), postgresql_database.session_factory()
+    async with first, second, AsyncExitStack() as stack:
+        await stack.enter_async_context(advisory_lock_ctx(first, "a"))
+        await stack.enter_async_context(advisory_lock_ctx(second, "b"))
+        crossing = [
+            asyncio.create_task(stack.enter_async_context(advisory_lock_ctx(session, name, timeout=60)))
+            for session, name in ((first, "b"), (second, "a"))
+        ]
+        done, pending = await asyncio.wait(crossing, return_when=asyncio.FIRST_COMPLETED)
+        (error,) = [task.exception() for task in done]
+        assert isinstance(error, DBAPIError)
+        assert "deadlock" in str(error)
+        await (first if crossing[0] in done else second).rollback()
+        await asyncio.gather(*pending)
+
+
+async def test_autocommit_is_refused(postgresql_database: TemporaryDatabase) -> None:
+    """The lock would be gone before the block is entered."""
+    for engine in (
+        postgresql_database.create_engine(isolation_level="AUTOCOMMIT"),
+        postgresql_database.engine.execution_options(isolation_level="AUTOCOMMIT"),
+    ):
+        async with engine.connect() as connection:
+            with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+                async with advisory_lock_ctx(connection, NAME):
+                    pass
+
+
+# ---------------------------------------------------------------- SQLite
+
+
+async def test_a_bare_connection_is_refused_on_sqlite(sqlite_database: TemporaryDatabase) -> None:
+    """The lock would be given back before the commit, or never."""
+    async with sqlite_database.engine.connect() as connection, AsyncSession(connection) as session:
+        for joined in (connection, session):
+            with pytest.raises(ConfigurationError, match="pass an AsyncSession that is bound to an engine"):
+                async with advisory_lock_ctx(joined, NAME):
+                    pass
+
+
+async def test_sessions_on_one_connection_are_refused_on_sqlite() -> None:
+    """The commit of one session would be that of all others, in the midst of what they do."""
+    engine = create_async_engine("sqlite+aiosqlite://")
+    async with AsyncSession(engine) as session:
+        with pytest.raises(UnsupportedDialectError, match="share one connection"):
+            async with advisory_lock_ctx(session, NAME):
+                pass
+    await engine.dispose()
+
+
+async def test_waiting_with_the_write_lock_is_refused_on_sqlite(sqlite_database: TemporaryDatabase) -> None:
+    """The holder could not write for as long as the waiter waits for it."""
+    await sqlite_database.create_tables(Base.metadata)
+    async with sqlite_database.session_factory() as session:
+        session.add(Run(id=1))
+        await session.flush()
+        with pytest.raises(ConfigurationError, match="before its first statement"):
+            async with advisory_lock_ctx(session, NAME):
+                pass
+        await session.commit()
+        async with advisory_lock_ctx(session, NAME):
+            assert not await is_free(sqlite_database)
+
+
+async def test_what_is_not_flushed_does_not_matter_on_sqlite(sqlite_database: TemporaryDatabase) -> None:
+    """A service that has made its row already could not lock, or would find it committed or lost."""
+    await sqlite_database.create_tables(Base.metadata)
+    async with sqlite_database.session_factory() as session:
+        session.add(Run(id=1))
+        async with advisory_lock_ctx(session, NAME):
+            async with sqlite_database.session_factory() as other:
+                assert (await other.scalars(select(Run.id))).all() == []
+            await session.commit()
+        assert (await session.scalars(select(Run.id))).all() == [1]
+
+
+async def test_a_savepoint_does_not_end_the_lock(database: TemporaryDatabase) -> None:
+    """The release of a savepoint is told as a commit, and the lock would be given back with it."""
+    async with database.session_factory() as session, advisory_lock_ctx(session, NAME):
+        for end in ("commit", "rollback"):
+            savepoint = await session.begin_nested()
+            await getattr(savepoint, end)()
+            assert not await is_free(database)
+
+
+async def test_databases_are_apart_on_sqlite(sqlite_database: TemporaryDatabase, tmp_path: Any) -> None:
+    """A task that works with two files would wait for itself."""
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/other.db")
+    async with (
+        sqlite_database.session_factory() as session,
+        AsyncSession(engine) as other,
+        advisory_lock_ctx(session, NAME),
+        advisory_lock_ctx(other, NAME, timeout=0),
+    ):
+        pass
+    await engine.dispose()
+
+
+async def test_a_holder_never_wants_for_a_connection(sqlite_database: TemporaryDatabase) -> None:
+    """With a full pool the holder would wait for the waiters, and they for it."""
+    engine = sqlite_database.create_engine(pool_size=1, max_overflow=1, pool_timeout=1)
+    sessions = async_sessionmaker(engine)
+    async with asyncio.timeout(60), sessions() as holder, sessions() as early:
+        await early.execute(select(1))
+        async with advisory_lock_ctx(holder, NAME):
+            taker = asyncio.create_task(advisory_lock_ctx(early, NAME).__aenter__())
+            await settle()
+            await holder.execute(select(1))
+            await holder.commit()
+        await taker
+
+
+@virtual_time
+async def test_nothing_is_left_of_a_lock(virtual_database: TemporaryDatabase) -> None:
+    """A process would remember every name that was ever locked."""
+    async with virtual_database.session_factory() as session:
+        for number in range(3):
+            async with advisory_lock_ctx(session, f"{NAME}{number}", timeout=1):
+                await session.commit()
+    assert get_locker("sqlite").statistics() == ()
+
+
+# ---------------------------------------------------------------- for longer than a transaction
+
+
+@pytest.mark.parametrize("end", ["left", "failed", "cancelled"])
+async def test_a_long_lock_ends_with_its_block(database: TemporaryDatabase, end: str) -> None:
+    """A pooled connection would keep the lock for as long as the process lives."""
+    entered = asyncio.Event()
+    ends: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def hold() -> None:
+        async with session_level_advisory_lock_ctx(database.engine, NAME):
+            entered.set()
+            await ends
+
+    holder = asyncio.create_task(hold())
+    await entered.wait()
+    assert not await is_free(database)
+    match end:
+        case "left":
+            ends.set_result(None)
+        case "failed":
+            ends.set_exception(ZeroDivisionError())
+        case "cancelled":
+            holder.cancel()
+    await asyncio.wait((holder,))
+    async with database.session_factory() as session, advisory_lock_ctx(session, NAME, timeout=60):
+        pass
+
+
+async def test_a_long_lock_is_in_no_transaction(postgresql_database: TemporaryDatabase) -> None:
+    """Vacuum would clean nothing that died since the lock was taken."""
+    engine = postgresql_database.engine
+    async with session_level_advisory_lock_ctx(engine, NAME, timeout=1), engine.connect() as connection:
+        asked = text("SELECT state FROM pg_stat_activity JOIN pg_locks USING (pid) WHERE locktype = 'advisory'")
+        assert (await connection.scalars(asked)).all() == ["idle"]
+
+
+async def test_a_long_lock_lasts_over_transactions(database: TemporaryDatabase) -> None:
+    """A migration of several transactions would be alone in the first one only."""
+    async with session_level_advisory_lock_ctx(database.engine, NAME):
+        for _ in range(2):
+            async with database.session_factory.begin() as session:
+                await session.execute(select(1))
+            assert not await is_free(database)
+        with pytest.raises(LockWaitTimeout):
+            async with session_level_advisory_lock_ctx(database.engine, NAME, timeout=0.001):
+                pass
+        assert not await is_free(database)
+    assert await is_free(database)
+
+
+@pytest.mark.parametrize("moment", ["before_cursor_execute", "commit"])
+async def test_a_long_lock_is_not_left_by_a_cancelled_taker(
+    postgresql_database: TemporaryDatabase, moment: str
+) -> None:
+    """A lock would be held by a connection of which nobody knows that it has it."""
+    engine = postgresql_database.create_engine()
+
+    def cancel(*_: Any) -> None:
+        taker.task.cancel()
+
+    taker = Taker(session_level_advisory_lock_ctx(engine, NAME))
+    event.listen(engine.sync_engine, moment, cancel)
+    await asyncio.wait((taker.task,))
+    event.remove(engine.sync_engine, moment, cancel)
+    assert taker.task.cancelled()
+    async with session_level_advisory_lock_ctx(engine, NAME, timeout=60):
+        pass
+
+
+async def test_a_long_lock_is_taken_with_a_time_limit_under_autocommit(postgresql_database: TemporaryDatabase) -> None:
+    """The limit would be set for a statement of its own, and the wait would have none."""
+    engine = postgresql_database.create_engine(isolation_level="AUTOCOMMIT")
+    async with session_level_advisory_lock_ctx(engine, NAME):
+        with pytest.raises(LockWaitTimeout):
+            async with asyncio.timeout(60), session_level_advisory_lock_ctx(engine, NAME, timeout=0.001):
+                pass
