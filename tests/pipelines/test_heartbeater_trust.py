@@ -236,7 +236,7 @@ async def test_only_those_whose_trust_is_over_are_lost(virtual_database: Tempora
 async def test_the_watch_is_on_time_to_the_moment(virtual_database: TemporaryDatabase) -> None:
     """Work would go on for up to a beat after the end of trust, and eat up the margin."""
     await add(virtual_database, Volume())
-    pipeline = Watched(heartbeat_interval=4.5, renew_timeout=0.5, lease_margin=3)
+    pipeline = Watched(heartbeat_interval=4, renew_timeout=0.5, lease_margin=3)
     with faults_of(virtual_database.engine) as faults:
         manager = PipelineManager(virtual_database.session_factory, [pipeline])
         manager.start()

@@ -367,3 +367,19 @@ async def test_hints_from_threads_are_one_wake_up(virtual_database: TemporaryDat
     fetches = manager.statistics()["VolumePipeline"].counters["fetches"]
     await until(lambda: manager.statistics()["VolumePipeline"].counters["fetches"] == fetches + 1)
     await manager.drain()
+
+
+@virtual_time
+async def test_a_start_is_all_or_nothing(virtual_database: TemporaryDatabase) -> None:
+    """A start-up that fails would leave half of the pipelines running, with nobody to end them."""
+    database = virtual_database
+    await database.create_tables(Base.metadata)
+    shared = VolumePipeline()
+    first = PipelineManager(database.session_factory, [shared])
+    second = PipelineManager(database.session_factory, [RunPipeline(), shared])
+    async with first:
+        with pytest.raises(PipelineError, match="started before"):
+            second.start()
+        assert [pipeline.state for pipeline in second.health().pipelines] == ["new", "running"]
+    with pytest.raises(ConfigurationError, match="is a list"):
+        PipelineManager(database.session_factory, RunPipeline())  # type: ignore[arg-type]

@@ -215,8 +215,10 @@ def test_an_outcome_after_the_end_of_trust_is_not_written(virtual_database: Temp
         pipeline = TidyPipeline(answer=answer)
         async with stepping(virtual_database.session_factory, pipeline) as steps:
             await steps.fetch_once()
-            await steps.work_once()
+            with faults_of(virtual_database.engine) as faults:
+                await steps.work_once()
             assert counted(steps)["stale"] == 1
+            assert faults.count(lambda statement: statement.startswith("BEGIN")) == 0, "nothing is even tried"
         after = await read(virtual_database, row)
         assert (after.status, after.last_processed_at) == ("submitted", None)
         assert len(pipeline.stale) == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from rowlock import Apply, events
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
@@ -284,3 +284,26 @@ async def test_an_error_of_also_is_not_taken_for_an_outage(database: TemporaryDa
     (row,) = await read_all(database, Run)
     assert (len(ran), row.attempts) == (1, 1)
     assert "the mail server does not answer" in row.last_error
+
+
+@virtual_time
+async def test_what_cannot_be_known_is_not_cleaned_up(virtual_database: TemporaryDatabase) -> None:
+    """After a lost answer and a lasting error, the effects of an outcome that was applied would be taken away."""
+    database = virtual_database
+    await add(database, Volume())
+    with faults_of(database.engine) as faults, heard_events() as heard:
+
+        def answer(item: Any) -> Apply:
+            faults.lose_answers_of_commits()
+            asyncio.get_running_loop().call_soon(
+                faults.fail, ProgrammingError("", {}, Exception("the password was changed"))
+            )
+            return Apply({"status": "active"})
+
+        pipeline = VolumePipeline(answer=answer)
+        async with stepping(database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            faults.fail(ProgrammingError("", {}, Exception("no")), when=lambda statement: len(faults.committed) > 2)
+            await steps.work_once()
+    assert [event.reason for event in heard.of(events.ItemStale)] in ([], ["unknown"])
+    assert pipeline.stale == []

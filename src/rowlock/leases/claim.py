@@ -5,6 +5,8 @@ The anchor of trust is taken before the statement is sent, so that a slow answer
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -29,10 +31,14 @@ async def claim(
         timeout: longest time for the transaction.
 
     Raises:
+        TimeoutError: somebody in this process kept the table's lockset for so long.
         TransactionTimeout: the database did not answer in time; rows it leased all the same become free by expiry.
     """
     dialect = dialect_named(bind_of(session_factory(), order.leased).dialect.name)
-    async with dialect.excluding(order.leased) as held:
+    async with AsyncExitStack() as stack:
+        # Bounded by itself: once the claim is sent, its rows must not be dropped by anybody's timeout.
+        async with asyncio.timeout(timeout.total_seconds()):
+            held = await stack.enter_async_context(dialect.excluding(order.leased))
         sent_at = monotonic()
 
         async def lease(session: AsyncSession, connection: AsyncConnection) -> list[ClaimedRow]:

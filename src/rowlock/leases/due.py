@@ -62,7 +62,10 @@ def _scheduled(row: object) -> LeasedTable[Any]:
 async def _write(session: AsyncSession, leased: LeasedTable[Any], row: Any, *, values: ColumnValues) -> None:  # noqa: ANN401
     # A row added in this transaction has no key before the flush.
     await session.flush()
-    key = inspect(row).identity[0]
+    identity = inspect(row).identity
+    if identity is None:
+        raise PipelineError(f"this {leased.name} is not in the database; add it to the session first")
+    key = identity[0]
     statement = update(leased.table).where(leased.key == key).values(pinned(leased, values)).returning(*values)
     written = (await session.execute(statement, bind_arguments={"mapper": leased.mapper})).one_or_none()
     if written is None:

@@ -1,8 +1,8 @@
 """Advisory locks: locks on a name, of which only those know who ask for the same name.
 
-The one idea: a lock ends with the transaction that it was taken in, so never before the commit. On PostgreSQL the server sees
-to that (``pg_advisory_xact_lock``), also behind a pooler in transaction mode. On SQLite the lock is one of this process and
-event loop, and is given back when the session says that its outermost transaction is over.
+The one idea: a lock ends with the transaction that it was taken in, so never before the commit. On PostgreSQL the server
+sees to that (``pg_advisory_xact_lock``), also behind a pooler in transaction mode; on SQLite the lock is one of this process
+and event loop (``locks/until_commit.py``).
 
 Whose transaction: the caller's, handed in as an `AsyncSession` or an `AsyncConnection`; nothing here begins or ends it. On SQLite
 only a session of an engine will do: a bare connection does not tell when its commit is done.
@@ -16,23 +16,25 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Engine, event, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, func, literal, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
-from sqlalchemy.orm import Session, SessionTransaction
-from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
-from rowlock.errors import ConfigurationError, LockWaitTimeout, UnsupportedDialectError
+from rowlock.errors import ConfigurationError, LockWaitTimeout
 from rowlock.locks.locker import get_locker
-
-ADVISORY_NAMESPACE = "advisory locks"
-"""What `LockWaitTimeout` and the statistics of SQLite's locker call the namespace of these locks."""
+from rowlock.locks.until_commit import (
+    ADVISORY_NAMESPACE,
+    hold_in_process,
+    is_held_in_process,
+    process_key,
+    session_on_sqlite,
+    untouched_connection,
+)
 
 WAIT_S_MAX = 86_400.0
 """Longest time limit of a wait, in seconds; None waits without one."""
@@ -41,7 +43,6 @@ T = TypeVar("T")
 
 _LOCK_ID_MAX = 0x7FFF_FFFF_FFFF_FFFF
 _LOCK_NOT_AVAILABLE = "55P03"
-_HELD = "rowlock_locks_in_process"
 
 
 def string_to_lock_id(resource: str) -> int:
@@ -110,10 +111,10 @@ async def session_level_advisory_lock_ctx(
         LockWaitTimeout: it was not free in time.
         UnsupportedDialectError: rowlock does not know the database.
     """
-    timeout_s, lock_id = wait_limit_s(timeout), _lock_id(resource)
+    timeout_s, lock_id = wait_limit_s(timeout), _bound_lock_id(resource)
     locker = get_locker(engine.dialect.name)
     if engine.dialect.name == "sqlite":
-        async with locker.lock_ctx(ADVISORY_NAMESPACE, [_key(engine.sync_engine, resource)], timeout=timeout_s):
+        async with locker.lock_ctx(ADVISORY_NAMESPACE, [process_key(engine.sync_engine, resource)], timeout=timeout_s):
             yield
         return
     # An engine under AUTOCOMMIT would forget the time limit before the wait.
@@ -135,6 +136,7 @@ async def session_level_advisory_lock_ctx(
 
 
 async def _hold(connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None) -> bool:
+    string_to_lock_id(resource)
     if dialect_name_of(connection) == "sqlite":
         session = session_on_sqlite(connection)
         if not is_held_in_process(session, resource):
@@ -144,12 +146,9 @@ async def _hold(connection: AsyncConnection | AsyncSession, resource: str, timeo
     return await hold_in_database(joined, resource, timeout_s)
 
 
-# ---------------------------------------------------------------- PostgreSQL
-
-
 async def hold_in_database(connection: AsyncConnection, resource: str, timeout_s: float | None) -> bool:
     """Lock until the transaction of the connection ends, and return whether that was granted in time; joins it."""
-    lock_id = _lock_id(resource)
+    lock_id = _bound_lock_id(resource)
     raw = await connection.get_raw_connection()
     if getattr(raw.dbapi_connection, "autocommit", False):
         raise ConfigurationError(
@@ -189,108 +188,8 @@ async def _granted_in_time(connection: AsyncConnection, wait: ColumnElement[Any]
     return True
 
 
-def _lock_id(resource: str) -> ColumnElement[int]:
+def _bound_lock_id(resource: str) -> ColumnElement[int]:
     return literal(string_to_lock_id(resource), BigInteger)
-
-
-# ---------------------------------------------------------------- SQLite
-
-
-def session_on_sqlite(session: AsyncConnection | AsyncSession) -> AsyncSession:
-    """Return the session if it tells when its transaction has ended, and shares it with no other session.
-
-    Raises:
-        ConfigurationError: it is no session, or it has its connection from elsewhere, and with it the commit.
-        UnsupportedDialectError: all sessions of the engine share one connection.
-    """
-    if not isinstance(session, AsyncSession) or not isinstance(bind := session.get_bind(), Engine):
-        raise ConfigurationError(
-            "on SQLite the lock ends with the transaction of a session; pass an AsyncSession that is bound to an engine, "
-            "not a connection, nor a session that was given one"
-        )
-    if isinstance(bind.pool, StaticPool | SingletonThreadPool):
-        raise UnsupportedDialectError(
-            "all sessions of this engine share one connection, and with it one transaction (SQLite in memory?); use a file, "
-            "such as sqlite+aiosqlite:///app.db",
-            dialect_name=bind.dialect.name,
-        )
-    return session
-
-
-async def untouched_connection(session: AsyncSession) -> AsyncConnection:
-    """Return the session's connection, joined and not used so far; before the wait, so that a holder never wants for one.
-
-    Raises:
-        ConfigurationError: it has a snapshot from before the lock, or has written, and would wait for the lock with
-            SQLite's write lock in hand.
-    """
-    begun = session.in_transaction()
-    connection = await session.connection()
-    if begun and await is_in_transaction(connection):
-        raise ConfigurationError(
-            "the session is in a transaction that has read or written already; take the lock before its first statement, "
-            "or commit or roll back first"
-        )
-    return connection
-
-
-async def is_in_transaction(connection: AsyncConnection) -> bool:
-    """Whether SQLite itself is in a transaction; by default its driver begins one with the first write only."""
-    raw = await connection.get_raw_connection()
-    driver_connection: Any = raw.driver_connection
-    return bool(driver_connection.in_transaction)
-
-
-def is_held_in_process(session: AsyncSession, resource: str) -> bool:
-    """Whether the session's transaction holds the lock already."""
-    return _key(session.get_bind().engine, resource) in _held_by(session.sync_session)
-
-
-async def hold_in_process(session: AsyncSession, resource: str, timeout_s: float | None) -> bool:
-    """Lock until the transaction that the session is in ends, and return whether that was granted in time; joins it."""
-    if is_held_in_process(session, resource):
-        return True
-    key = _key(session.get_bind().engine, resource)
-    _, lockset = get_locker("sqlite").get_lockset(ADVISORY_NAMESPACE)
-    request = lockset.request((key,))
-    granted = False
-    try:
-        granted = await request.wait_for_grant(timeout_s)
-    finally:
-        if granted:
-            _held_by(session.sync_session)[key] = partial(lockset.leave, request)
-        else:
-            lockset.leave(request)
-    return granted
-
-
-def give_back_in_process(session: AsyncSession, resource: str) -> None:
-    """Unlock before the transaction has ended; only for a lock under which nothing was done."""
-    _held_by(session.sync_session).pop(_key(session.get_bind().engine, resource))()
-
-
-def _key(engine: Engine, resource: str) -> tuple[str | None, str]:
-    string_to_lock_id(resource)  # refuses what PostgreSQL would
-    return engine.url.database, resource
-
-
-def _held_by(session: Session) -> dict[Hashable, Callable[[], None]]:
-    if _HELD not in session.info:
-        session.info[_HELD] = {}
-        event.listen(session, "after_transaction_end", _release)
-    held: dict[Hashable, Callable[[], None]] = session.info[_HELD]
-    return held
-
-
-def _release(session: Session, transaction: SessionTransaction) -> None:
-    # Called after the database has committed, unlike the "commit" event of a connection.
-    if transaction.parent is None:
-        held = session.info[_HELD]
-        while held:
-            held.popitem()[1]()
-
-
-# ---------------------------------------------------------------- both
 
 
 def dialect_name_of(connection: AsyncConnection | AsyncSession) -> str:

@@ -25,18 +25,14 @@ from sqlalchemy.orm import Session
 
 from rowlock.clock import monotonic
 from rowlock.errors import ConfigurationError
-from rowlock.locks.advisory import (
-    dialect_name_of,
+from rowlock.locks.advisory import dialect_name_of, hold_in_database, timed_out, to_the_end, wait_limit_s
+from rowlock.locks.until_commit import (
     give_back_in_process,
-    hold_in_database,
     hold_in_process,
     is_held_in_process,
     is_in_transaction,
     session_on_sqlite,
-    timed_out,
-    to_the_end,
     untouched_connection,
-    wait_limit_s,
 )
 
 FILE_WAIT_S_MAX = 1.0

@@ -99,9 +99,12 @@ class Fetcher(Generic[ModelT]):
         while not self._stopped:
             queue = self.context.queue
             delay_left_s = self._rests_until - monotonic()
-            # While fetches fail, hints do not shorten the rest, or a busy service would hammer an ailing database.
-            hinted = self._hinted and not self.context.failures.get("fetcher")
-            match plan_fetch(room=queue.room, is_low=queue.is_low, hinted=hinted, delay_left_s=delay_left_s):
+            # While fetches fail, hints do not shorten the rest, or a busy service would hammer an ailing database; but once it
+            # is over, the next fetch waits for nothing else.
+            failing = self.context.failures.get("fetcher", 0) > 0
+            hinted = self._hinted and not (failing and delay_left_s > 0)
+            is_low = queue.is_low or failing
+            match plan_fetch(room=queue.room, is_low=is_low, hinted=hinted, delay_left_s=delay_left_s):
                 case Fetch(limit):
                     await self._fetch(limit)
                 case Rest(seconds):
@@ -114,8 +117,7 @@ class Fetcher(Generic[ModelT]):
         """
         # Host code stays out of the task: a SystemExit that leaves a task ends the whole event loop.
         ready = ready_condition(self.context.name, self.context.leased, self.context.hooks)
-        timeout = 2 * self.context.settings.database_timeout
-        return await finish(self._claim_and_queue(ready, limit), purpose="fetch", timeout=timeout)
+        return await finish(self._claim_and_queue(ready, limit), purpose="fetch")
 
     async def _rest(self, seconds: float | None) -> None:
         # Nothing can have been missed: the plan was made in this very step of the loop.

@@ -44,6 +44,8 @@ class PipelineManager:
         self._pipelines: dict[str, Pipeline[Any]] = {}
         self._started = False
         self._shut_down = False
+        if not isinstance(pipelines, Iterable):
+            raise ConfigurationError("pipelines is a list: PipelineManager(session_factory, [VolumePipeline()])")
         for pipeline in pipelines:
             self.register(pipeline)
 
@@ -65,8 +67,7 @@ class PipelineManager:
             raise ConfigurationError(
                 f"two pipelines are named {pipeline.name}; the class name is the owner of their leases: rename one"
             )
-        if pipeline.state != "new":
-            raise PipelineError(f"{pipeline.name} was started before; build a new one")
+        _need_new(pipeline)
         if len(self._pipelines) >= PIPELINES_MAX:
             raise ConfigurationError(f"a manager has at most {PIPELINES_MAX} pipelines")
         check_session_factory(self._session_factory, pipeline.leased)
@@ -85,6 +86,8 @@ class PipelineManager:
         if self._started:
             return
         _need_running_loop()
+        for pipeline in self._pipelines.values():
+            _need_new(pipeline)
         self._started = True
         for pipeline in self._pipelines.values():
             self._start(pipeline)
@@ -140,3 +143,8 @@ def _need_running_loop() -> None:
         raise PipelineError(
             "start() needs the running event loop: call it from the host's start-up coroutine"
         ) from None
+
+
+def _need_new(pipeline: Pipeline[Any]) -> None:
+    if pipeline.state != "new":
+        raise PipelineError(f"{pipeline.name} was started before; build a new one")

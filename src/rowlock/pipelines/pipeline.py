@@ -83,6 +83,7 @@ class Pipeline(Generic[ModelT]):
         self.leased: LeasedTable[ModelT] = LeasedTable.of(self.model)
         self.leased.check_owner(self.name)
         self._check_ready()
+        self._check_parts()
         self._run: PipelineRun[ModelT] | None = None
 
     def __init_subclass__(cls, **kw: Any) -> None:  # noqa: ANN401 - passed on
@@ -202,6 +203,14 @@ class Pipeline(Generic[ModelT]):
                 "it needs before super().__init__()",
                 model=self.leased.name,
             ) from error
+
+    def _check_parts(self) -> None:
+        if type(self).process is Pipeline.process:
+            raise ConfigurationError(f"{self.name} must say what to do with a row: override process(item)")
+        for name, part in (("fetcher_class", Fetcher), ("worker_class", Worker), ("heartbeater_class", Heartbeater)):
+            chosen = getattr(self, name)
+            if not (isinstance(chosen, type) and issubclass(chosen, part)):
+                raise ConfigurationError(f"{self.name}.{name} must be {part.__name__} or a subclass of it")
 
 
 _RESERVED = frozenset(

@@ -128,5 +128,8 @@ class _Plan:
         return RowWrite(pinned(self.leased, values), parks=parks)
 
     def loudly_if(self, written: ColumnValues, values: ColumnValues) -> ColumnValues:
-        """Let the host's ``onupdate`` columns move only where the host's own columns do."""
-        return values | written if written else pinned(self.leased, values)
+        """Let the host's ``onupdate`` and version columns move only where the host's own columns do."""
+        if not written:
+            return pinned(self.leased, values)
+        version = self.leased.version_column
+        return values | ({} if version is None else {version: version + 1}) | written

@@ -88,9 +88,7 @@ class Writer(Generic[ModelT]):
             try:
                 return await self._try(submission)
             except Exception as error:
-                if not is_transient(error):
-                    raise
-                if monotonic() >= gives_up_at or self.context.hurried:
+                if not is_transient(error) or monotonic() >= gives_up_at or self.context.hurried:
                     if submission.stamps:
                         return Written.UNKNOWN
                     raise

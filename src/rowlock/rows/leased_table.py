@@ -149,6 +149,12 @@ class LeasedTable(Generic[ModelT]):
         return {**by_column, **{name: column for name, column in by_attribute.items() if isinstance(column, Column)}}
 
     @cached_property
+    def version_column(self) -> Column[Any] | None:
+        """The host's ``version_id_col``, where it counts: SQLAlchemy itself only moves it for instances."""
+        column = self.mapper.version_id_col
+        return column if isinstance(column, Column) and isinstance(_innermost(column.type), Integer) else None
+
+    @cached_property
     def columns_with_onupdate(self) -> tuple[Column[Any], ...]:
         """Columns that SQLAlchemy would change by itself on any UPDATE, such as ``updated_at``."""
         return tuple(column for column in self.table.columns if column.onupdate is not None)
@@ -229,6 +235,10 @@ def _check_column(mapper: Mapper[Any], name: str) -> None:
             f"{model}.{name} has the type {column.type!r}; it must be {wanted}" + _time_zone_hint(column.type),
             model=model,
             column=name,
+        )
+    if column.nullable and name in _NEVER_NULL:
+        raise ModelError(
+            f"{model}.{name} must not be nullable: a row without it would never be claimed", model=model, column=name
         )
     if not column.nullable and name not in _NEVER_NULL:
         raise ModelError(f"{model}.{name} must be nullable: null means that it is free", model=model, column=name)

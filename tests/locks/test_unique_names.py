@@ -1,0 +1,255 @@
+"""Tests of unique names: that they are unique, on both databases, over engines and processes; and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from contextlib import AsyncExitStack
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+from rowlock.errors import ConfigurationError
+from rowlock.locks.advisory import advisory_lock_ctx
+from rowlock.locks.locker import get_locker
+from rowlock.locks.unique_names import lock_unique_names
+from rowlock.testing import TemporaryDatabase
+
+from . import creators
+from .creators import NAMESPACE, WAIT_S, Base, Fleet, create, expected, is_free, names_in, next_free_name
+
+CREATORS = 200
+
+
+# ---------------------------------------------------------------- unique
+
+
+async def test_200_creators_get_200_names(database: TemporaryDatabase) -> None:
+    """Two services that look at the same moment would take one name."""
+    await database.create_tables(Base.metadata)
+    names = await asyncio.gather(*(create(database.session_factory) for _ in range(CREATORS)))
+    assert sorted(names, key=lambda name: int(name[6:])) == expected(CREATORS) == await names_in(database)
+
+
+async def test_engines_are_no_way_around_the_lock(database: TemporaryDatabase) -> None:
+    """Two replicas, or two parts of one host, would take one name."""
+    await database.create_tables(Base.metadata)
+    factories = [async_sessionmaker(database.create_engine()) for _ in range(4)]
+    await asyncio.gather(*(create(factory) for factory in factories * 15))
+    assert await names_in(database) == expected(60)
+
+
+async def test_processes_are_no_way_around_the_lock(database: TemporaryDatabase) -> None:
+    """Two replicas would take one name; on SQLite the lock of a process is none for the others."""
+    await database.create_tables(Base.metadata)
+    url = database.url.render_as_string(hide_password=False)
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, creators.__file__, url, "25", stdin=subprocess.PIPE, stdout=-1
+        )
+        for _ in range(3)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"ready\n"
+    told = await asyncio.gather(*(process.communicate(b"go\n") for process in processes))
+    assert [process.returncode for process in processes] == [0, 0, 0], told
+    assert await names_in(database) == expected(75)
+
+
+async def test_names_stay_unique_while_creators_are_cancelled(database: TemporaryDatabase) -> None:
+    """A request that was given up would leave the lock with nobody, or take it from its holder."""
+    await database.create_tables(Base.metadata)
+    chance = random.Random(3)
+    tasks = [asyncio.create_task(create(database.session_factory)) for _ in range(60)]
+    while pending := [task for task in tasks if not task.done()]:
+        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        chance.choice(pending).cancel()
+    await create(database.session_factory)
+    names = await names_in(database)
+    assert names == expected(len(names))
+    assert len(names) > sum(not task.cancelled() for task in tasks)
+    assert get_locker("sqlite").statistics() == ()
+
+
+async def test_namespaces_are_apart(postgresql_database: TemporaryDatabase) -> None:
+    """The projects of a host would wait for each other."""
+    async with (
+        postgresql_database.session_factory() as session,
+        postgresql_database.session_factory() as other,
+        lock_unique_names(session, "a", timeout=0),
+        lock_unique_names(other, "b", timeout=0),
+    ):
+        pass
+
+
+# ---------------------------------------------------------------- fresh
+
+
+async def test_what_was_read_before_the_lock_does_not_count(database: TemporaryDatabase) -> None:
+    """A service that has looked something up before would choose among the names of that time."""
+    await database.create_tables(Base.metadata)
+    async with database.session_factory() as session:
+        assert await next_free_name(session) == "fleet-0"
+        await create(database.session_factory)
+        async with lock_unique_names(session, NAMESPACE, timeout=WAIT_S):
+            assert await next_free_name(session) == "fleet-1"
+
+
+async def test_what_is_committed_during_the_wait_is_seen(database: TemporaryDatabase) -> None:
+    """The very name that was waited for would be taken again."""
+    await database.create_tables(Base.metadata)
+    async with AsyncExitStack() as stack:
+        first, second = [await stack.enter_async_context(database.session_factory()) for _ in range(2)]
+        await stack.enter_async_context(lock_unique_names(first, NAMESPACE))
+        waiter = asyncio.create_task(stack.enter_async_context(lock_unique_names(second, NAMESPACE, timeout=WAIT_S)))
+        await asyncio.sleep(0)
+        first.add(Fleet(name="fleet-0"))
+        await first.flush()
+        assert not waiter.done()
+        await first.commit()
+        await waiter
+        assert await next_free_name(second) == "fleet-1"
+
+
+@pytest.mark.parametrize("isolation_level", ["REPEATABLE READ", "SERIALIZABLE"])
+async def test_older_snapshots_are_refused_on_postgresql(
+    postgresql_database: TemporaryDatabase, isolation_level: str
+) -> None:
+    """The statement that waits for the lock would itself take the snapshot, before the last holder has committed."""
+    engine = postgresql_database.create_engine(isolation_level=isolation_level)
+    async with AsyncSession(engine) as session:
+        with pytest.raises(ConfigurationError, match=f"under {isolation_level} the snapshot is older"):
+            async with lock_unique_names(session, NAMESPACE):
+                pass
+
+
+async def test_autocommit_is_refused_on_postgresql(postgresql_database: TemporaryDatabase) -> None:
+    """The lock would be gone before the block is entered."""
+    async with AsyncSession(postgresql_database.create_engine(isolation_level="AUTOCOMMIT")) as session:
+        with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+            async with lock_unique_names(session, NAMESPACE):
+                pass
+
+
+# ---------------------------------------------------------------- until after the commit
+
+
+async def test_the_lock_lasts_until_the_commit_after_the_block(database: TemporaryDatabase) -> None:
+    """A name would be free for others after it was chosen, and before it was taken."""
+    await database.create_tables(Base.metadata)
+    async with database.session_factory() as session:
+        async with lock_unique_names(session, NAMESPACE):
+            session.add(Fleet(name=await next_free_name(session)))
+        assert not await is_free(database)
+        await session.commit()
+        assert await is_free(database)
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "close"])
+async def test_the_lock_ends_with_the_transaction_inside_the_block(database: TemporaryDatabase, end: str) -> None:
+    """Who commits and goes on would hold up all others; or would later give back a lock that is another's by then."""
+    await database.create_tables(Base.metadata)
+    async with database.session_factory() as session, AsyncExitStack() as stack:
+        async with lock_unique_names(session, NAMESPACE):
+            session.add(Fleet(name=await next_free_name(session)))
+            await getattr(session, end)()
+            other = await stack.enter_async_context(database.session_factory())
+            await stack.enter_async_context(lock_unique_names(other, NAMESPACE, timeout=0))
+            await next_free_name(session)  # reading on is free
+        await session.rollback()
+        assert not await is_free(database)
+
+
+async def test_writing_on_without_the_lock_is_an_error(database: TemporaryDatabase) -> None:
+    """A second name would be taken in the block, but without the lock."""
+    await database.create_tables(Base.metadata)
+    async with database.session_factory() as session:
+        async with lock_unique_names(session, NAMESPACE):
+            session.add(Fleet(name="fleet-0"))
+            await session.commit()
+            session.add(Fleet(name="fleet-1"))
+            with pytest.raises(ConfigurationError, match="ended with the transaction"):
+                await session.commit()
+            await session.rollback()
+        session.add(Fleet(name="elsewhere-0"))
+        await session.commit()
+        async with lock_unique_names(session, NAMESPACE):
+            session.add(Fleet(name="fleet-1"))
+            await session.commit()
+    assert len(await names_in(database)) == 3
+
+
+async def test_a_failed_creator_leaves_nothing(database: TemporaryDatabase) -> None:
+    """One bad request would lock all names for ever."""
+    await database.create_tables(Base.metadata)
+
+    async def fail(error: BaseException) -> None:
+        async with database.session_factory() as session, lock_unique_names(session, NAMESPACE):
+            session.add(Fleet(name="fleet-0"))
+            await session.flush()
+            raise error
+
+    for error in (ZeroDivisionError(), asyncio.CancelledError()):
+        with pytest.raises(type(error)):
+            await fail(error)
+        assert await is_free(database)
+    assert await names_in(database) == []
+
+
+async def test_it_can_be_entered_on_an_exit_stack(database: TemporaryDatabase) -> None:
+    """A lock that is needed only in some cases would force a service to be written twice."""
+    await database.create_tables(Base.metadata)
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(database.session_factory())
+        for name in ("given", None):
+            if name is None:
+                await stack.enter_async_context(lock_unique_names(session, NAMESPACE))
+                assert not await is_free(database)
+            session.add(Fleet(name=name or await next_free_name(session)))
+            await session.commit()
+        assert await is_free(database)
+
+
+async def test_several_namespaces_in_one_transaction(database: TemporaryDatabase) -> None:
+    """A service that makes a fleet and its volumes would wait for itself, or be refused."""
+    await database.create_tables(Base.metadata)
+    async with database.session_factory() as session:
+        async with (
+            lock_unique_names(session, NAMESPACE, timeout=0),
+            lock_unique_names(session, "volume_names", timeout=0),
+            lock_unique_names(session, NAMESPACE, timeout=0),
+        ):
+            session.add(Fleet(name=await next_free_name(session)))
+        assert not await is_free(database)
+        await session.commit()
+        assert await is_free(database)
+
+
+async def test_it_may_follow_an_advisory_lock(database: TemporaryDatabase) -> None:
+    """A service that has locked something else could not take a name."""
+    await database.create_tables(Base.metadata)
+    async with (
+        database.session_factory() as session,
+        advisory_lock_ctx(session, "something else"),
+        lock_unique_names(session, NAMESPACE),
+    ):
+        assert not await is_free(database)
+
+
+async def test_a_savepoint_is_refused(database: TemporaryDatabase) -> None:
+    """The lock would be lost with the savepoint, and the block would go on."""
+    async with database.session_factory() as session, session.begin_nested():
+        with pytest.raises(ConfigurationError, match=r"before begin_nested\(\)"):
+            async with lock_unique_names(session, NAMESPACE):
+                pass
+
+
+async def test_only_sessions_are_accepted(database: TemporaryDatabase) -> None:
+    """A connection commits without anybody being told."""
+    async with database.engine.connect() as connection:
+        with pytest.raises(TypeError, match="pass an AsyncSession"):
+            async with lock_unique_names(connection, NAMESPACE):  # type: ignore[arg-type]
+                pass
