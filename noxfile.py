@@ -18,7 +18,7 @@ nox.options.sessions = ["tidy", "typing", "tests", "examples"]
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 WORKERS_MAX = 4
 """Most test processes at once: each of them opens databases of its own."""
-APART = ("tidy", "shopwindow", "bench")
+APART = ("tidy", "shopwindow", "bench", "planted")
 """Folders of `tests/` that have a session of their own."""
 ROOMS = [f"--ignore=tests/{folder}" for folder in APART]
 SPREAD = ["--numprocesses=auto", f"--maxprocesses={WORKERS_MAX}"]
@@ -88,7 +88,14 @@ def minimum(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Throughput and latency: the only place where time is judged, so alone and in one process."""
     install(session, "test")
-    session.run("pytest", "tests/bench", "-s", *session.posargs)
+    session.run("python", "tests/bench", *session.posargs)
+
+
+@nox.session
+def planted(session: nox.Session) -> None:
+    """Guards taken out one by one, and the tests that must notice."""
+    install(session, "test")
+    session.run("python", "tests/planted", *session.posargs)
 
 
 @nox.session

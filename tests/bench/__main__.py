@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shutil
 import statistics
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -57,12 +58,13 @@ def main() -> None:
         if options.postgresql:
             asyncio.run(measure_all("PostgreSQL", options.postgresql, options.rounds, options.rows))
             return
-        server = PostgresqlServer(Path(tempfile.mkdtemp(prefix="rowlock-bench-pg-")) / "data", durable=True)
+        server = PostgresqlServer(Path(tempfile.mkdtemp(prefix="rowlock-bench-", dir="/tmp")), durable=True)
         try:
-            url = server.start().set(drivername="postgresql+asyncpg").render_as_string(hide_password=False)
+            url = server.start().render_as_string(hide_password=False)
             asyncio.run(measure_all("PostgreSQL", url, options.rounds, options.rows))
         finally:
             server.stop()
+            shutil.rmtree(server.directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from rowlock import get_locker
+from rowlock import database_now, get_locker
 from rowlock.leases import claim as claim_module
 from rowlock.testing import TemporaryDatabase
 
@@ -186,7 +186,5 @@ async def test_a_token_taken_back_by_hand_frees_the_row(database: TemporaryDatab
 
 
 async def _now(database: TemporaryDatabase):  # noqa: ANN202
-    from rowlock import database_now
-
     async with database.engine.connect() as connection:
         return await connection.scalar(select(database_now()))

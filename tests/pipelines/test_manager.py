@@ -240,7 +240,7 @@ async def test_after_a_shutdown_hints_reach_nobody(
     await virtual_database.create_tables(Base.metadata)
     async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]):
         pass
-    pipeline_hinter._warned.clear()  # noqa: SLF001 - a name is warned about once per process
+    pipeline_hinter._warned.clear()
     pipeline_hinter.hint_fetch(Volume)
     assert "A hint reached no pipeline: Volume" in caplog.messages
 
@@ -335,7 +335,7 @@ async def test_a_clean_up_that_hangs_does_not_outlast_the_shutdown(virtual_datab
 
 def test_a_name_that_the_library_needs_is_refused() -> None:
     """A host's method of the same name would silently take the place of the library's own."""
-    with pytest.raises(ConfigurationError, match="Careless.start hides"):
+    with pytest.raises(ConfigurationError, match=r"Careless\.start hides"):
 
         class Careless(VolumePipeline):
             def start(self) -> None:  # type: ignore[override]

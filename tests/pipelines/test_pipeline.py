@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import LockColumns, ModelError, Pipeline, PipelineError, PipelineHinter, SettingsError
+from rowlock import ConfigurationError, LockColumns, ModelError, Pipeline, PipelineError, PipelineHinter, SettingsError
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Volume, VolumePipeline
@@ -97,8 +97,8 @@ def test_process_must_be_written() -> None:
     class Idle(VolumePipeline):
         process = Pipeline.process  # type: ignore[assignment]
 
-    with pytest.raises(PipelineError, match=r"Idle must say what to do with a row: override process\(item\)"):
-        Idle().process(None)  # type: ignore[arg-type,unused-coroutine]
+    with pytest.raises(ConfigurationError, match=r"Idle must say what to do with a row: override process\(item\)"):
+        Idle()
 
 
 def test_settings_are_checked_at_construction() -> None:

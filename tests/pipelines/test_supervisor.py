@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
-from rowlock import events
+from rowlock import PipelineHinter, events
 from rowlock.pipelines.supervisor import Supervisor
 from rowlock.testing import TemporaryDatabase, run_virtual, virtual_time
 
@@ -96,9 +95,8 @@ async def test_a_pipeline_survives_a_cancellation_that_was_not_meant_for_it(
     database = virtual_database
     await add(database, Volume())
     pipeline = VolumePipeline(workers_num=1)
-    pipeline_started: Callable[[], object] = lambda: len(pipeline.items) == 1
-    pipeline.start(database.session_factory, _nobody())
-    await until(pipeline_started)
+    pipeline.start(database.session_factory, PipelineHinter())
+    await until(lambda: len(pipeline.items) == 1)
     (task,) = [task for task in asyncio.all_tasks() if task.get_name() == f"rowlock: VolumePipeline {victim}"]
     task.cancel()
     await until(lambda: pipeline.health().healthy and pipeline.statistics().counters["loops_replaced"] == 1)
@@ -122,9 +120,3 @@ def test_a_loop_that_shuts_down_ends_everything(tmp_path) -> None:  # noqa: ANN0
         assert supervisor.alive() == {"loop": False}
 
     run_virtual(main)
-
-
-def _nobody():  # noqa: ANN202
-    from rowlock import PipelineHinter
-
-    return PipelineHinter()

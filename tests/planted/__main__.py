@@ -1,7 +1,7 @@
 """Plants one bug at a time and shows which test finds it: ``python tests/planted [NAME ...]``.
 
-Each bug of ``bugs.py`` takes one guard out of a copy of the library; the tests named with it must then fail. A bug that survives is a
-promise that nobody keeps watch over, and the exit code says so. The tree itself is never touched.
+Each bug of ``bugs.py`` takes one guard out of a copy of the library; the tests named with it must then fail. A bug that
+survives is a promise that nobody keeps watch over, and the exit code says so. The tree itself is never touched.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def is_found(bug: Bug, folder: Path) -> bool:
     environment = {**os.environ, "PYTHONPATH": str(folder / "src")}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-o", "timeout=60", *bug.tests]
     try:
-        done = subprocess.run(  # noqa: S603 - our own command
+        done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
         )
     except subprocess.TimeoutExpired:

@@ -128,9 +128,13 @@ class PostgresqlServer:
     runs as a system user of its own, and all parents of the directory are made readable: keep it out of home directories.
     """
 
-    def __init__(self, directory: Path) -> None:
-        """Name the server by an existing directory, short enough for the path of a socket; nothing is started."""
+    def __init__(self, directory: Path, *, durable: bool = False) -> None:
+        """Name the server by an existing directory, short enough for the path of a socket; nothing is started.
+
+        `durable` keeps PostgreSQL's own settings for writing to the disk, for measurements.
+        """
         self.directory = directory
+        self._durable = durable
 
     @property
     def is_running(self) -> bool:
@@ -145,7 +149,7 @@ class PostgresqlServer:
         with fasteners.InterProcessLock(self.directory / "start.lock"):
             fresh = not (self._data / "PG_VERSION").exists()
             server.ensure_pgdata_inited()
-            if fresh:
+            if fresh and not self._durable:
                 with (self._data / "postgresql.conf").open("a") as settings:
                     settings.write(_SETTINGS)
             server.ensure_postgres_running()

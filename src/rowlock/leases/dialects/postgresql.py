@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     JSON,
     Column,
     ColumnElement,
@@ -28,7 +29,6 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder
@@ -137,6 +137,9 @@ def is_still(column: Column[Any], value: object) -> ColumnElement[bool]:
     """Compare; ``json`` has no equality of its own and is compared as ``jsonb``, whose null is read as None like SQL's."""
     if not isinstance(column.type, JSON):
         return column.is_not_distinct_from(value)
+    # Imported only where it is needed: SQLAlchemy's dialect is large, and a host on SQLite has no use for it.
+    from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415
+
     as_jsonb = cast(column, JSONB)
     if value is None:
         return or_(column.is_(null()), as_jsonb == cast(literal("null", Text), JSONB))

@@ -1,0 +1,262 @@
+"""Tests of transactions on engines of many kinds: one that begins by itself, several processes, several engines."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Update, event, select, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session
+
+from rowlock.leases.claim import claim
+from rowlock.leases.due import make_due
+from rowlock.leases.load import load_rows
+from rowlock.testing import TemporaryDatabase
+
+from ..host import Base, Run
+from .ground import LOCK_TIMEOUT, MARGIN, RUNS, add, order_for, row_of
+from .transactions import (
+    file_may_be_written,
+    run_in,
+    write_both,
+)
+
+
+@pytest.fixture
+async def reader(tmp_path: Path, sqlite_database: TemporaryDatabase) -> AsyncIterator[TemporaryDatabase]:
+    """A replica for reading, which lags behind: it has the tables and no row."""
+    database = TemporaryDatabase(sqlite_database.url.set(database=str(tmp_path / "reader.db")))
+    await database.create_tables(Base.metadata)
+    yield database
+    await database.aclose()
+
+
+# ---------------------------------------------------------------- SQLite
+
+
+async def test_the_write_lock_is_taken_at_the_start(sqlite_database: TemporaryDatabase) -> None:
+    """Two replicas would read the same rows before either writes, and one of them would fail half-way."""
+    await add(sqlite_database, Run(id=1))
+    seen = []
+
+    async def look(session: AsyncSession, connection: AsyncConnection) -> None:
+        seen.append(file_may_be_written(sqlite_database))
+        await connection.execute(select(Run.id))
+        seen.append(file_may_be_written(sqlite_database))
+
+    await run_in(sqlite_database.session_factory, look)
+    await run_in(sqlite_database.session_factory, look, writes=False)
+    assert seen == [False, False, True, True]
+
+
+async def test_a_reader_does_not_wait_for_a_writer(sqlite_database: TemporaryDatabase) -> None:
+    """Loading rows would wait for whoever writes, and writers for whoever reads."""
+    await add(sqlite_database, Run(id=1))
+    await run_in(sqlite_database.session_factory, write_both)
+
+    async def read(session: AsyncSession, connection: AsyncConnection) -> Any:
+        return await connection.scalar(select(Run.status).where(Run.id == 1))
+
+    with closing(sqlite3.connect(str(sqlite_database.url.database), isolation_level=None)) as writer:
+        assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("UPDATE runs SET status = 'unseen'")
+        assert await run_in(sqlite_database.session_factory, read, writes=False) == "written"
+        writer.execute("ROLLBACK")
+
+
+def begins_by_itself(engine: AsyncEngine) -> None:
+    """Set the engine up as SQLAlchemy advises for savepoints on SQLite: it emits BEGIN itself."""
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def leave_it_to_us(connection: Any, _record: object) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+
+async def test_an_engine_that_begins_by_itself(sqlite_database: TemporaryDatabase) -> None:
+    """A host that set its engine up for savepoints could not use us: a transaction cannot be begun inside another."""
+    await add(sqlite_database, Run(id=1), Run(id=2))
+    engine = sqlite_database.create_engine()
+    begins_by_itself(engine)
+    factory = async_sessionmaker(engine)
+    seen = []
+
+    async def look(session: AsyncSession, connection: AsyncConnection) -> None:
+        seen.append(file_may_be_written(sqlite_database))
+        await write_both(session, connection)
+
+    async def fail(session: AsyncSession, connection: AsyncConnection) -> None:
+        await connection.execute(text("UPDATE runs SET status = 'half'"))
+        raise LookupError
+
+    for _ in range(2):
+        await run_in(factory, look)
+        with pytest.raises(LookupError):
+            await run_in(factory, fail)
+    assert seen == [False, False]
+    assert (await row_of(sqlite_database, RUNS, 1)).status == "written"
+
+
+PROCESS = """
+import asyncio, sys
+from datetime import timedelta
+from sqlalchemy import Integer, true
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from rowlock import LockColumns
+from rowlock.leases.claim import claim
+from rowlock.leases.dialects.claims import ClaimOrder
+from rowlock.rows.eligibility import eligible, oldest_first
+from rowlock.rows.leased_table import LeasedTable
+
+class Base(DeclarativeBase): pass
+class Task(LockColumns, Base):
+    __tablename__ = "tasks"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+async def main(url):
+    engine = create_async_engine(url)
+    leased = LeasedTable.of(Task)
+    ready = eligible(leased, ready=true(), owner="P", min_processing_interval=timedelta(0))
+    order = ClaimOrder(leased, ready, oldest_first(leased), "P", timedelta(hours=1), 3)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    while items := await claim(async_sessionmaker(engine), order, lease_margin=timedelta(0), timeout=timedelta(seconds=60)):
+        print(*(f"{item.id}:{item.lock_token}" for item in items), flush=True)
+    await engine.dispose()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_two_processes_on_one_file(tmp_path: Path) -> None:
+    """Two replicas on one SQLite file would share rows, or fail because the other one writes."""
+    path = tmp_path / "shared.db"
+    columns = "lock_token CHAR(32), lock_owner TEXT, lock_expires_at TEXT, last_processed_at TEXT"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"CREATE TABLE tasks (id INTEGER PRIMARY KEY, {columns})")
+        connection.executemany("INSERT INTO tasks (id) VALUES (?)", [(n,) for n in range(150)])
+        connection.commit()
+    command = [sys.executable, "-c", PROCESS, f"sqlite+aiosqlite:///{path}"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    processes = [subprocess.Popen(command, text=True, **pipes) for _ in range(2)]  # type: ignore[call-overload]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [process.communicate(timeout=60) for process in processes]
+    assert [(process.returncode, errors) for process, (_, errors) in zip(processes, answers, strict=True)] == [
+        (0, "")
+    ] * 2
+    claims = [claim.split(":") for out, _ in answers for claim in out.split()]
+    assert sorted(int(key) for key, _ in claims) == list(range(150))
+    with closing(sqlite3.connect(path)) as connection:
+        tokens = dict(connection.execute("SELECT id, lock_token FROM tasks"))
+    assert {int(key): token.replace("-", "") for key, token in claims} == tokens
+
+
+# ---------------------------------------------------------------- several engines
+
+
+async def test_sessions_that_route_by_statement_go_to_the_writer(
+    reader: TemporaryDatabase, sqlite_database: TemporaryDatabase
+) -> None:
+    """A lease would be read from a replica that lags behind the database in which it was written."""
+    asked: list[str] = []
+    event.listen(reader.engine.sync_engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+
+    class RoutingSession(Session):
+        def get_bind(self, mapper: Any = None, *, clause: Any = None, bind: Any = None, **kw: Any) -> Any:
+            if bind is not None:
+                return bind
+            writes = self._flushing or isinstance(clause, Update)
+            return (sqlite_database if writes else reader).engine.sync_engine
+
+    factory = async_sessionmaker(sync_session_class=RoutingSession, expire_on_commit=False)
+    await add(sqlite_database, Run(id=1), Run(id=2))
+
+    async def read(session: AsyncSession, connection: AsyncConnection) -> Any:
+        return await connection.scalar(select(Run.status).where(Run.id == 1))
+
+    assert await run_in(factory, write_both) == "done"
+    assert await run_in(factory, read, writes=False) == "written"
+    items = await claim(factory, order_for(RUNS), lease_margin=MARGIN, timeout=LOCK_TIMEOUT)
+    assert items == []
+    async with sqlite_database.session_factory.begin() as session:
+        await session.execute(text("UPDATE runs SET status = 'queued'"))
+    items = await claim(factory, order_for(RUNS), lease_margin=MARGIN, timeout=LOCK_TIMEOUT)
+    async with factory() as session:
+        rows = await load_rows(session, RUNS, items)
+    assert {row.id for row in rows if row is not None} == {1, 2}
+    assert asked == []
+
+
+async def test_a_service_whose_session_routes_makes_a_row_due(
+    reader: TemporaryDatabase, sqlite_database: TemporaryDatabase
+) -> None:
+    """A service would make a row due in one database and read it back from the other."""
+
+    class RoutingSession(Session):
+        def get_bind(self, mapper: Any = None, *, clause: Any = None, **kw: Any) -> Any:
+            writes = self._flushing or isinstance(clause, Update)
+            return (sqlite_database if writes else reader).engine.sync_engine
+
+    later = (await row_later(sqlite_database)).due_at
+    async with async_sessionmaker(sync_session_class=RoutingSession, expire_on_commit=False)() as session:
+        row = Run(id=2, due_at=later)
+        session.add(row)
+        await make_due(session, row)
+        await session.commit()
+        assert row.due_at < later
+
+
+async def row_later(database: TemporaryDatabase) -> Any:
+    """Return a stored run that is due in a century."""
+    await add(database, Run(id=1, due_at=datetime(2131, 1, 1, tzinfo=UTC)))
+    return await row_of(database, RUNS, 1)
+
+
+async def test_a_service_whose_session_routes_by_model(
+    reader: TemporaryDatabase, sqlite_database: TemporaryDatabase
+) -> None:
+    """A host with a database per model could not make its rows due: our statements name a table only."""
+
+    class RoutingSession(Session):
+        def get_bind(self, mapper: Any = None, **kw: Any) -> Any:
+            ours = mapper is not None and mapper.class_ is Run
+            return (sqlite_database if ours else reader).engine.sync_engine
+
+    later = (await row_later(sqlite_database)).due_at
+    async with async_sessionmaker(sync_session_class=RoutingSession, expire_on_commit=False)() as session:
+        row = await session.get_one(Run, 1)
+        await make_due(session, row)
+        await session.commit()
+    assert (await row_of(sqlite_database, RUNS, 1)).due_at == row.due_at < later
+
+
+async def test_a_database_that_cannot_be_reached(sqlite_database: TemporaryDatabase, tmp_path: Path) -> None:
+    """A failed connect would leave a task, or come out as something that is not an error of the database."""
+    away = TemporaryDatabase(sqlite_database.url.set(database=str(tmp_path / "no" / "such.db")))
+    before = set(threading.enumerate())
+    with pytest.raises(OperationalError):
+        await run_in(away.session_factory, write_both)
+    await away.aclose()
+    # aiosqlite's thread reports its end to this loop, and nobody waits for it when the connect failed.
+    for thread in set(threading.enumerate()) - before:
+        await asyncio.to_thread(thread.join)
