@@ -299,6 +299,24 @@ async def test_at_most_so_many_rows(database: TemporaryDatabase, model: type[Any
     assert list(owners.values()) == [("x",)] * 6
 
 
+async def test_at_most_so_many_rows_under_any_plan(postgresql_database: TemporaryDatabase) -> None:
+    """A sweep of a table that grew since it was analyzed would write all of it: the limit would be applied once per row."""
+    database, leased = postgresql_database, LeasedTable.of(ByUuid)
+    await insert_rows(database, ByUuid())
+    async with database.create_engine(isolation_level="AUTOCOMMIT").connect() as connection:
+        await connection.exec_driver_sql("ALTER TABLE by_uuid SET (autovacuum_enabled = off)")
+        await connection.exec_driver_sql("VACUUM ANALYZE by_uuid")
+    await insert_rows(database, *(ByUuid() for _ in range(40)))
+    condition = postgresql.without_waiting(leased, leased.column("lock_owner").is_(null()), limit=3)
+    async with database.engine.begin() as connection:
+        for name in ("hashjoin", "mergejoin", "material", "memoize"):
+            await connection.exec_driver_sql(f"SET LOCAL enable_{name} = off")
+        result = await connection.execute(
+            update(leased.table).where(condition).values({leased.column("lock_owner"): "x"})
+        )
+    assert result.rowcount == 3
+
+
 async def test_a_locked_row_is_not_waited_for(postgresql_database: TemporaryDatabase) -> None:
     """One long transaction of the host would hold up every heartbeat and every sweep."""
     leased = LeasedTable.of(ByUuid)

@@ -8,6 +8,7 @@ from contextlib import closing
 from datetime import datetime
 from typing import Any
 
+import asyncpg
 import pytest
 from sqlalchemy import exc, insert, make_url, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -76,6 +77,9 @@ def test_states_that_last(kind: type[exc.DBAPIError], sqlstate: str) -> None:
         ConnectionResetError(),
         OSError(28, "No space left on device"),
         exc.TimeoutError(),
+        asyncpg.InternalClientError("cannot switch to state 12"),
+        asyncpg.InterfaceError("the connection is closed"),
+        sqlite3.OperationalError("disk I/O error"),
         database_error(exc.DBAPIError, DriverError("42703"), cut=True),
         database_error(exc.ProgrammingError, DriverError(None), cut=True),
     ],

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
@@ -17,7 +18,6 @@ from rowlock.locks.locker import get_locker
 from rowlock.locks.unique_names import lock_unique_names
 from rowlock.testing import TemporaryDatabase
 
-from . import creators
 from .creators import NAMESPACE, WAIT_S, Base, Fleet, create, expected, is_free, names_in, next_free_name
 
 CREATORS = 200
@@ -47,7 +47,7 @@ async def test_processes_are_no_way_around_the_lock(database: TemporaryDatabase)
     url = database.url.render_as_string(hide_password=False)
     processes = [
         await asyncio.create_subprocess_exec(
-            sys.executable, creators.__file__, url, "25", stdin=subprocess.PIPE, stdout=-1
+            sys.executable, str(Path(__file__).with_name("creators.py")), url, "25", stdin=subprocess.PIPE, stdout=-1
         )
         for _ in range(3)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -10,11 +11,21 @@ import pytest
 from sqlalchemy import String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import ConfigurationError, LockColumns, ModelError, Pipeline, PipelineError, PipelineHinter, SettingsError
+from rowlock import (
+    ConfigurationError,
+    LockColumns,
+    ModelError,
+    Outcome,
+    Pipeline,
+    PipelineError,
+    PipelineHinter,
+    PipelineItem,
+    SettingsError,
+)
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Volume, VolumePipeline
-from .scenes import add, read_all, turns, until
+from .scenes import add, now, read_all
 
 
 class OddBase(DeclarativeBase):
@@ -139,19 +150,26 @@ async def test_its_states(virtual_database: TemporaryDatabase) -> None:
 
 @virtual_time
 async def test_a_hint_may_come_from_a_thread(virtual_database: TemporaryDatabase) -> None:
-    """A service in a worker thread would break the loop, or its hint be lost."""
+    """A service in a worker thread would set its hint beside a loop that sleeps on."""
     await add(virtual_database)
-    pipeline = VolumePipeline()
+    worked = threading.Event()
+
+    def answer(item: PipelineItem[Any]) -> Outcome:
+        worked.set()
+        return pipeline.usual_answer(item)
+
+    def hint_and_wait() -> bool:
+        pipeline.hint()
+        return worked.wait(10)
+
+    pipeline = VolumePipeline(answer=answer)
     pipeline.start(virtual_database.session_factory, PipelineHinter())
     await asyncio.sleep(100)
     await add(virtual_database, Volume())
-    began_at = asyncio.get_running_loop().time()
-    await asyncio.to_thread(pipeline.hint)
-    await turns(200)
-    assert len(pipeline.items) == 1
-    assert asyncio.get_running_loop().time() == began_at
-    await until(lambda: pipeline.statistics().counters["applied"] == 1)
-    await pipeline.drain(timedelta(0))
+    began_at = now()
+    assert await asyncio.to_thread(hint_and_wait)
+    assert now() == began_at
+    await pipeline.drain(timedelta(seconds=1))
     assert [row.status for row in await read_all(virtual_database, Volume)] == ["active"]
     pipeline.hint()
 

@@ -39,7 +39,13 @@ HANDED_IN = frozenset({"op"})
 """Alembic's operations: the host's migration calls us with its own."""
 SPOKEN_IN_PIPELINES = frozenset(
     {
-        *("AsyncConnection", "AsyncEngine", "AsyncSession", "async_sessionmaker"),  # handed through to leases/
+        *(
+            "AsyncConnection",
+            "AsyncEngine",
+            "AsyncSession",
+            "async_scoped_session",
+            "async_sessionmaker",
+        ),  # handed through to leases/
         *("ColumnElement", "ColumnExpressionArgument"),  # what ready() returns
         *("ExecutableOption", "LoaderOption", "ORMOption"),  # what options() returns
         *("Column", "InstrumentedAttribute", "QueryableAttribute"),  # the keys of an outcome's values

@@ -121,7 +121,9 @@ class PipelineRun(Generic[ModelT]):
         await self._supervisor.stop()
         if self.context.background:
             await asyncio.wait(self.context.background, timeout=self._last_wait_s())
-        self.context.threads.shutdown(wait=False, cancel_futures=True)
+        if not self.context.still_abandoned():
+            # Otherwise a late result may still want a thread to be cleaned up in.
+            self.context.threads.shutdown(wait=False)
         self._stopped = True
 
     def statistics(self) -> PipelineStatistics:
