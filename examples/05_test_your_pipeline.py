@@ -14,23 +14,34 @@ import sys
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import Apply, LockColumns, Outcome, Pipeline, PipelineItem, PipelineManager, Retry, ScheduleColumns
+from rowlock import (
+    Apply,
+    LockColumns,
+    Outcome,
+    Pipeline,
+    PipelineItem,
+    PipelineManager,
+    Retry,
+    ScheduleColumns,
+    SettingsKeywords,
+)
 from rowlock.testing import (
     DatabaseClock,
     PipelineContract,
     TemporaryDatabase,
+    inline_sqlite_database,
     run_until_settled,
     stepping,
     virtual_time,
+    virtual_time_now,
 )
-from rowlock.testing.databases import inline_sqlite_database
-from rowlock.testing.virtual_time import virtual_time_now
 
 Sessions = async_sessionmaker[AsyncSession]
 
@@ -74,7 +85,7 @@ class VolumePipeline(Pipeline[Volume]):
     model = Volume
     retry_delay = 60
 
-    def __init__(self, cloud: Cloud | None = None, **settings: int) -> None:
+    def __init__(self, cloud: Cloud | None = None, **settings: Unpack[SettingsKeywords]) -> None:
         super().__init__(**settings)
         self.cloud = cloud or Cloud()
 

@@ -34,7 +34,7 @@ from rowlock.pipelines.hinter import PipelineHinter, hint_after_commit, pipeline
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry
 from rowlock.pipelines.pipeline import Pipeline
-from rowlock.pipelines.settings import PipelineSettings
+from rowlock.pipelines.settings import PipelineSettings, SettingsKeywords
 from rowlock.pipelines.statistics import ManagerHealth, PipelineHealth, PipelineStatistics
 from rowlock.pipelines.worker import Worker
 from rowlock.rows.columns import LockColumns, ScheduleColumns
@@ -75,6 +75,7 @@ __all__ = [
     "RowlockError",
     "ScheduleColumns",
     "SettingsError",
+    "SettingsKeywords",
     "TransactionTimeout",
     "UnsupportedDialectError",
     "UtcDateTime",

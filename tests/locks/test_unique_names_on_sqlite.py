@@ -136,6 +136,25 @@ async def test_a_busy_file_is_waited_for_no_longer_than_asked(
     other.close()
 
 
+async def test_those_in_the_process_wait_in_a_fair_queue(sqlite_database: TemporaryDatabase) -> None:
+    """Each would block a thread and ask the file again and again, and some would be overtaken for ever."""
+    await sqlite_database.create_tables(Base.metadata)
+    begun: list[str] = []
+    event.listen(
+        sqlite_database.engine.sync_engine, "before_cursor_execute", lambda _c, _cursor, text, *_: begun.append(text)
+    )
+    tasks: list[asyncio.Task[str]] = []
+    async with sqlite_database.session_factory() as session, lock_unique_names(session, NAMESPACE):
+        for waiting in range(1, 6):
+            tasks.append(asyncio.create_task(create(sqlite_database.session_factory)))
+            async with asyncio.timeout(WAIT_S):
+                while [queue.waiting for queue in get_locker("sqlite").statistics()] != [waiting]:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+        assert begun.count("BEGIN IMMEDIATE") == 1
+    assert await asyncio.gather(*tasks) == expected(5)
+    assert begun.count("BEGIN IMMEDIATE") == 6
+
+
 async def test_a_busy_file_is_waited_for_by_turns(sqlite_database: TemporaryDatabase) -> None:
     """A wait without a limit would end with the driver's own."""
     await sqlite_database.create_tables(Base.metadata)

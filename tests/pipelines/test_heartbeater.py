@@ -38,7 +38,7 @@ async def test_a_long_process_keeps_its_lease(virtual_database: TemporaryDatabas
     [row] = await add(virtual_database, Volume())
 
     async def answer(item: PipelineItem[Any]) -> Any:
-        await asyncio.sleep(400)
+        await asyncio.sleep(200)
         return pipeline.usual_answer(item)
 
     pipeline, other = VolumePipeline(answer=answer), VolumePipeline()
@@ -63,7 +63,7 @@ async def _first_applied(heard: Any) -> list[events.ItemApplied]:
 async def test_a_queued_item_keeps_its_lease(virtual_database: TemporaryDatabase) -> None:
     """Items behind a long one would be lost, fetched again, and lost again."""
     await add(virtual_database, Volume(), Volume())
-    pipeline = VolumePipeline(workers_num=1, answer=lambda item: asyncio.sleep(100))
+    pipeline = VolumePipeline(workers_num=1, answer=lambda item: asyncio.sleep(70))
     with heard_events() as heard:
         async with PipelineManager(virtual_database.session_factory, [pipeline]):
             await until(lambda: len(heard.of(events.ItemApplied)) == 2)

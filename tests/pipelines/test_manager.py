@@ -138,6 +138,7 @@ async def test_what_was_not_started_is_free_at_once(virtual_database: TemporaryD
     await until(lambda: manager.statistics()["VolumePipeline"].counters["released"] == queued)
     rows = await read_all(database, Volume)
     assert sum(not is_free(row) for row in rows) == 4
+    assert manager.statistics()["VolumePipeline"].tracked == 4, "a released row would be renewed, and reported lost"
     async with stepping(replica(database), VolumePipeline(workers_num=20)) as other:
         assert len(await other.fetch_once()) == 8
     gate.set()

@@ -167,7 +167,9 @@ async def test_a_hint_may_come_from_a_thread(virtual_database: TemporaryDatabase
     await asyncio.sleep(100)
     await add(virtual_database, Volume())
     began_at = now()
+    asyncio.get_running_loop().set_debug(True)  # then it refuses what would set it going from another thread
     assert await asyncio.to_thread(hint_and_wait)
+    asyncio.get_running_loop().set_debug(False)
     assert now() == began_at
     await pipeline.drain(timedelta(seconds=1))
     assert [row.status for row in await read_all(virtual_database, Volume)] == ["active"]

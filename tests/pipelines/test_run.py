@@ -44,7 +44,7 @@ async def test_told_to_end_at_any_moment_it_leaves_nothing_locked(virtual_databa
     """A shutdown in the middle of a claim, a read, a process or a write would leave a row to its lease."""
     await add(virtual_database)
     seen: set[str] = set()
-    for moment in range(0, 130, 2):
+    for moment in range(0, 130, 3):
         [row] = await add(virtual_database, Volume())
         pipeline = VolumePipeline(answer=_after_some_turns)
         run = started(virtual_database, pipeline)

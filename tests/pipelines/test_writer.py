@@ -307,3 +307,26 @@ async def test_what_cannot_be_known_is_not_cleaned_up(virtual_database: Temporar
     assert [event.reason for event in heard.of(events.ItemStale)] == ["unknown"]
     assert pipeline.stale == []
     assert [row.status for row in await read_all(database, Volume)] == ["active"]
+
+
+@virtual_time
+async def test_a_lost_answer_is_settled_even_after_the_lease(virtual_database: TemporaryDatabase) -> None:
+    """An outcome that was applied would be reported lost, because the database came back only after trust had ended."""
+    database = virtual_database
+    await add(database, Volume())
+    with faults_of(database.engine) as faults, heard_events() as heard:
+
+        def answer(item: Any) -> Apply:
+            so_far = len(faults.committed)
+            faults.lose_answers_of_commits()
+            away = OperationalError("", {}, Exception("the server is gone"))
+            faults.fail(away, when=lambda statement: len(faults.committed) > so_far)
+            asyncio.get_running_loop().call_later(28, faults.heal)
+            return Apply({"status": "active"})
+
+        pipeline = VolumePipeline(answer=answer)
+        async with stepping(database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+    assert [event.outcome for event in heard.of(events.ItemApplied)] == ["Apply"]
+    assert (heard.of(events.ItemStale), pipeline.stale) == ([], [])
