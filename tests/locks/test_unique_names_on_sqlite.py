@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event, make_url, select, text
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from rowlock.errors import ConfigurationError, LockWaitTimeout, UnsupportedDialectError
 from rowlock.locks.locker import get_locker
@@ -97,6 +97,17 @@ def another_process(database: TemporaryDatabase) -> sqlite3.Connection:
     return sqlite3.connect(str(database.url.database), timeout=0, isolation_level=None)
 
 
+def statements(engine: AsyncEngine) -> list[str]:
+    """Return a list in which every statement of the engine is noted from now on."""
+    sent: list[str] = []
+
+    @event.listens_for(engine.sync_engine, "before_cursor_execute")
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        sent.append(statement)
+
+    return sent
+
+
 async def test_nobody_else_writes_to_the_file_inside(sqlite_database: TemporaryDatabase) -> None:
     """Another process would take the name between the look and the commit."""
     await sqlite_database.create_tables(Base.metadata)
@@ -117,6 +128,7 @@ async def test_a_busy_file_is_waited_for_no_longer_than_asked(
     await sqlite_database.create_tables(Base.metadata)
     engine = sqlite_database.create_engine()
     sessions = async_sessionmaker(engine) if begin is None else begins_by_itself(engine, begin)
+    sent = statements(engine)
     other = another_process(sqlite_database)
     other.execute("BEGIN IMMEDIATE")
     async with sessions() as session:
@@ -124,6 +136,9 @@ async def test_a_busy_file_is_waited_for_no_longer_than_asked(
             async with lock_unique_names(session, NAMESPACE, timeout=timeout):
                 pass
         assert raised.value.timeout_s == timeout
+        waits_ms = [int(sent[n - 1].rpartition("=")[2]) for n, text in enumerate(sent) if text == "BEGIN IMMEDIATE"]
+        assert 0 <= sum(waits_ms) <= timeout * 1000 + 1
+        assert max(waits_ms) <= FILE_WAIT_S_MAX * 1000
         assert get_locker("sqlite").statistics() == ()
         busy_timeout = await session.connection()
         assert (await busy_timeout.exec_driver_sql("PRAGMA busy_timeout")).scalar_one() == 5000
@@ -139,10 +154,7 @@ async def test_a_busy_file_is_waited_for_no_longer_than_asked(
 async def test_those_in_the_process_wait_in_a_fair_queue(sqlite_database: TemporaryDatabase) -> None:
     """Each would block a thread and ask the file again and again, and some would be overtaken for ever."""
     await sqlite_database.create_tables(Base.metadata)
-    begun: list[str] = []
-    event.listen(
-        sqlite_database.engine.sync_engine, "before_cursor_execute", lambda _c, _cursor, text, *_: begun.append(text)
-    )
+    sent = statements(sqlite_database.engine)
     tasks: list[asyncio.Task[str]] = []
     async with sqlite_database.session_factory() as session, lock_unique_names(session, NAMESPACE):
         for waiting in range(1, 6):
@@ -150,9 +162,9 @@ async def test_those_in_the_process_wait_in_a_fair_queue(sqlite_database: Tempor
             async with asyncio.timeout(WAIT_S):
                 while [queue.waiting for queue in get_locker("sqlite").statistics()] != [waiting]:  # noqa: ASYNC110
                     await asyncio.sleep(0)
-        assert begun.count("BEGIN IMMEDIATE") == 1
+        assert sent.count("BEGIN IMMEDIATE") == 1
     assert await asyncio.gather(*tasks) == expected(5)
-    assert begun.count("BEGIN IMMEDIATE") == 6
+    assert sent.count("BEGIN IMMEDIATE") == 6
 
 
 async def test_a_busy_file_is_waited_for_by_turns(sqlite_database: TemporaryDatabase) -> None:

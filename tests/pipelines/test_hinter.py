@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from sqlalchemy import event, select, text
@@ -99,6 +100,14 @@ def test_a_hint_for_nobody_warns_once(caplog: pytest.LogCaptureFixture) -> None:
             hinter.hint_fetch(Volume)
         hinter.hint_fetch("NoSuchModel")
     assert [record.__dict__["model"] for record in caplog.records] == ["Volume", "NoSuchModel"]
+
+
+@pytest.mark.parametrize("junk", [5, None, b"Volume", [Volume]])
+def test_a_hint_for_what_is_no_model_harms_nobody(junk: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A request that has been committed would fail in its last line."""
+    with caplog.at_level(logging.WARNING, logger="rowlock"):
+        PipelineHinter().hint_fetch(junk)
+    assert len(caplog.records) == 1
 
 
 def test_memory_of_warnings_is_bounded() -> None:

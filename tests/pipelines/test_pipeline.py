@@ -109,7 +109,7 @@ def test_process_must_be_written() -> None:
         process = Pipeline.process  # type: ignore[assignment]
 
     with pytest.raises(ConfigurationError, match=r"Idle must say what to do with a row: override process\(item\)"):
-        Idle()
+        Idle().check_parts()
 
 
 def test_settings_are_checked_at_construction() -> None:

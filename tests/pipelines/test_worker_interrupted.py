@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from rowlock import Apply, Outcome, PipelineItem, events
+from rowlock import Apply, Outcome, PipelineHinter, PipelineItem, events
 from rowlock.errors import LeaseLost
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
-from .scenes import TidyPipeline, add, counted, faults_of, hang, is_free, is_outcome, read, turns, until
+from .scenes import TidyPipeline, add, counted, faults_of, hang, is_free, is_outcome, now, read, turns, until
 
 
 class TidyRunPipeline(RunPipeline):
@@ -106,6 +107,76 @@ def test_a_cancelled_worker_gives_its_row_back(virtual_database: TemporaryDataba
             assert steps.run.statistics().tracked == 0
         assert pipeline.running == 0
         assert (await read(virtual_database, row)).last_processed_at is None
+
+    play()
+
+
+def test_a_row_is_not_given_back_under_the_hands_of_its_process(virtual_database: TemporaryDatabase) -> None:
+    """Another replica would begin with the row while the cancelled process still cleans up."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Volume())
+        ended: list[float] = []
+
+        async def answer(item: PipelineItem[Any]) -> None:
+            try:
+                await hang()
+            finally:
+                await asyncio.sleep(2)
+                ended.append(now())
+
+        pipeline = VolumePipeline(answer=answer)
+        with heard_events() as heard:
+            async with stepping(virtual_database.session_factory, pipeline) as steps:
+                await steps.fetch_once()
+                working = asyncio.create_task(steps.work_once())
+                await turns(200)
+                working.cancel()
+                await asyncio.wait({working})
+                await asyncio.sleep(1.9)
+                assert not is_free(await read(virtual_database, row))
+                await asyncio.sleep(0.2)
+                assert len(ended) == 1
+                assert is_free(await read(virtual_database, row))
+                assert counted(steps)["abandoned"] == 0
+        assert heard.of(events.ItemAbandoned) == []
+
+    play()
+
+
+@pytest.mark.parametrize("how", ["drained", "cancelled"])
+def test_a_row_whose_process_will_not_end_is_left_to_its_lease(virtual_database: TemporaryDatabase, how: str) -> None:
+    """Two would work on the row for as long as the stubborn one likes."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Volume())
+        let_go = asyncio.Event()
+
+        async def answer(item: PipelineItem[Any]) -> None:
+            while not let_go.is_set():
+                try:
+                    await let_go.wait()
+                except asyncio.CancelledError:
+                    continue
+
+        pipeline = TidyPipeline(answer=answer)
+        with heard_events() as heard:
+            pipeline.start(virtual_database.session_factory, PipelineHinter())
+            await until(lambda: pipeline.items)
+            if how == "cancelled":
+                for task in asyncio.all_tasks():
+                    if task.get_name().endswith("worker 1 loop"):
+                        task.cancel("meant for somebody else")
+                await asyncio.sleep(10)
+            await pipeline.drain(timedelta(0))
+            assert pipeline.running == 1
+            assert (await read(virtual_database, row)).lock_token == pipeline.items[0].lock_token
+            assert len(heard.of(events.ItemAbandoned)) == 1
+            assert heard.of(events.ItemReleased) == []
+            let_go.set()
+            await turns()
 
     play()
 

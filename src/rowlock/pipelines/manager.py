@@ -70,6 +70,7 @@ class PipelineManager:
         _need_new(pipeline)
         if len(self._pipelines) >= PIPELINES_MAX:
             raise ConfigurationError(f"a manager has at most {PIPELINES_MAX} pipelines")
+        pipeline.check_parts()
         check_session_factory(self._session_factory, pipeline.leased)
         self._pipelines[pipeline.name] = pipeline
         if self._started:

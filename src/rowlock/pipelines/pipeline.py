@@ -83,7 +83,6 @@ class Pipeline(Generic[ModelT]):
         self.leased: LeasedTable[ModelT] = LeasedTable.of(self.model)
         self.leased.check_owner(self.name)
         self._check_ready()
-        self._check_parts()
         self._run: PipelineRun[ModelT] | None = None
 
     def __init_subclass__(cls, **kw: Any) -> None:  # noqa: ANN401 - passed on
@@ -135,6 +134,7 @@ class Pipeline(Generic[ModelT]):
         """
         if self._run is not None:
             raise PipelineError(f"{self.name} was started before; build a new one")
+        self.check_parts()
         self._run = self.build_run(session_factory, hinter)
         self._run.start()
 
@@ -204,7 +204,12 @@ class Pipeline(Generic[ModelT]):
                 model=self.leased.name,
             ) from error
 
-    def _check_parts(self) -> None:
+    def check_parts(self) -> None:
+        """Check what is needed to run and not to be built: `process`, and the classes of the actors.
+
+        Raises:
+            ConfigurationError: says what to override.
+        """
         if type(self).process is Pipeline.process:
             raise ConfigurationError(f"{self.name} must say what to do with a row: override process(item)")
         for name, part in (("fetcher_class", Fetcher), ("worker_class", Worker), ("heartbeater_class", Heartbeater)):
