@@ -110,8 +110,9 @@ async def main(folder: Path) -> None:
         for volume in await wait_until_active(sessions, wanted):
             held = "still leased" if volume.lock_token else "unlocked"
             print(f"{volume.name:8} {volume.status}, {held}, {volume.disk_id}")
-        counters = manager.statistics()["VolumePipeline"].counters
-        print(f"claimed {counters['claimed']}, applied {counters['applied']}, stale {counters['stale']}")
+    # A row is seen as soon as it is committed; it is counted a moment later, at the latest when the manager has stopped.
+    counters = manager.statistics()["VolumePipeline"].counters
+    print(f"claimed {counters['claimed']}, applied {counters['applied']}, stale {counters['stale']}")
     await engine.dispose()
 
 
