@@ -12,6 +12,7 @@ from rowlock.errors import (
     HostCodeError,
     InternalError,
     LeaseLost,
+    LockCycleError,
     LockWaitTimeout,
     ModelError,
     OutcomeError,
@@ -26,14 +27,19 @@ from rowlock.errors import (
 )
 from rowlock.events import Event, subscribe
 from rowlock.leases.due import make_due, unpark
+from rowlock.leases.hold import HeldByService, hold_rows
 from rowlock.leases.item import PipelineItem
+from rowlock.locks.advisory import advisory_lock_ctx, string_to_lock_id, try_advisory_lock_ctx
 from rowlock.locks.locker import ResourceLocker, get_locker
+from rowlock.locks.unique_names import lock_unique_names
 from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.hinter import PipelineHinter, hint_after_commit, pipeline_hinter
+from rowlock.pipelines.lock_graph import Related
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry
 from rowlock.pipelines.pipeline import Pipeline
+from rowlock.pipelines.requests import request_update
 from rowlock.pipelines.settings import PipelineSettings, SettingsKeywords
 from rowlock.pipelines.statistics import ManagerHealth, PipelineHealth, PipelineStatistics
 from rowlock.pipelines.worker import Worker
@@ -48,10 +54,12 @@ __all__ = [
     "Event",
     "Fetcher",
     "Heartbeater",
+    "HeldByService",
     "HostCodeError",
     "InternalError",
     "LeaseLost",
     "LockColumns",
+    "LockCycleError",
     "LockWaitTimeout",
     "ManagerHealth",
     "ModelError",
@@ -68,6 +76,7 @@ __all__ = [
     "PipelineStatistics",
     "ProcessCancelledError",
     "Refusal",
+    "Related",
     "RelatedLockUnavailable",
     "Reset",
     "ResourceLocker",
@@ -80,13 +89,19 @@ __all__ = [
     "UnsupportedDialectError",
     "UtcDateTime",
     "Worker",
+    "advisory_lock_ctx",
     "database_now",
     "events",
     "get_locker",
     "hint_after_commit",
+    "hold_rows",
+    "lock_unique_names",
     "make_due",
     "pipeline_hinter",
+    "request_update",
     "resolve_now_placeholders",
+    "string_to_lock_id",
     "subscribe",
+    "try_advisory_lock_ctx",
     "unpark",
 ]

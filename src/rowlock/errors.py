@@ -62,6 +62,20 @@ class SettingsError(ConfigurationError):
         self.settings = settings
 
 
+class LockCycleError(ConfigurationError):
+    """Pipelines lock each other's rows in a circle, so that each may wait for the next for ever.
+
+    Attributes:
+        cycle: the names of the pipelines, in order; the last one locks rows of the first.
+    """
+
+    slug = "lock-cycle-error"
+
+    def __init__(self, message: str, *, cycle: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.cycle = cycle
+
+
 class UnsupportedDialectError(ConfigurationError):
     """The database is neither PostgreSQL nor SQLite, or its engine is set up in a way that no lease can survive."""
 
@@ -134,15 +148,28 @@ class LockWaitTimeout(Refusal):
 
     Attributes:
         timeout_s: how long was waited, in seconds.
+        holder: who holds it, where that is known: the owner of a lease.
+        seconds_left: when to come back: the time left of that lease, unless it is renewed; None if that is unknown.
     """
 
     slug = "lock-wait-timeout"
 
-    def __init__(self, *, namespace: str, keys: tuple[object, ...], timeout_s: float) -> None:
-        super().__init__(f"{len(keys)} key(s) of {namespace!r} were not free within {timeout_s:g} s")
+    def __init__(
+        self,
+        *,
+        namespace: str,
+        keys: tuple[object, ...],
+        timeout_s: float,
+        holder: str | None = None,
+        seconds_left: float | None = None,
+    ) -> None:
+        held = "" if holder is None else f"; held by {holder}"
+        super().__init__(f"{len(keys)} key(s) of {namespace!r} were not free within {timeout_s:g} s{held}")
         self.namespace = namespace
         self.keys = keys
         self.timeout_s = timeout_s
+        self.holder = holder
+        self.seconds_left = seconds_left
 
 
 class TransactionTimeout(Refusal):

@@ -231,7 +231,7 @@ async def test_held_keys_are_not_claimed(database: TemporaryDatabase) -> None:
         assert held == frozenset()
         rows = await transact(database, leased, lambda c: dialect.claim(c, order_for(leased), held))
     assert len(rows) == 5
-    assert [row.prev_lock_expired for row in rows] == [False] * 5
+    assert [row.dead_token for row in rows] == [None] * 5
     assert [row.attempts for row in rows] == [None] * 5
 
 

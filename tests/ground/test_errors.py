@@ -13,6 +13,7 @@ from rowlock.errors import (
     HostCodeError,
     InternalError,
     LeaseLost,
+    LockCycleError,
     LockWaitTimeout,
     ModelError,
     OutcomeError,
@@ -34,6 +35,7 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
     "model-error": (ModelError("text", model="Volume", column="due_at"), {"model": "Volume", "column": "due_at"}),
     "settings-error": (SettingsError("text", pipeline="P", settings=("a",)), {"pipeline": "P", "settings": ("a",)}),
     "unsupported-dialect-error": (UnsupportedDialectError("text", dialect_name="mysql"), {"dialect_name": "mysql"}),
+    "lock-cycle-error": (LockCycleError("text", cycle=("A", "B")), {"cycle": ("A", "B")}),
     "pipeline-error": (PipelineError("text"), {}),
     "outcome-error": (OutcomeError("text", column="status"), {"column": "status"}),
     "host-code-error": (HostCodeError("text"), {}),
@@ -45,8 +47,8 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
         {"model": "Volume", "wanted": 3, "available": 1},
     ),
     "lock-wait-timeout": (
-        LockWaitTimeout(namespace="volumes", keys=(1, 2), timeout_s=1.5),
-        {"namespace": "volumes", "keys": (1, 2), "timeout_s": 1.5},
+        LockWaitTimeout(namespace="volumes", keys=(1, 2), timeout_s=1.5, holder="P", seconds_left=2.5),
+        {"namespace": "volumes", "keys": (1, 2), "timeout_s": 1.5, "holder": "P", "seconds_left": 2.5},
     ),
     "transaction-timeout": (
         TransactionTimeout(purpose="claim rows", timeout_s=10.0),

@@ -127,7 +127,7 @@ def is_renewal(statement: str) -> bool:
 
 def is_claim(statement: str) -> bool:
     """Whether a statement looks for rows to claim, on either database."""
-    return "token_before" in statement or " AS died" in statement
+    return " AS dead_token" in statement
 
 
 def is_sweep(statement: str) -> bool:

@@ -87,12 +87,6 @@ def test_a_time_in_the_past_is_refused(outcome: Any) -> None:
         check_outcome(LeasedTable.of(Run), outcome)
 
 
-def test_related_rows_that_nobody_has_locked_are_refused() -> None:
-    """Rows would be promised to be written that are not."""
-    with pytest.raises(OutcomeError, match="related"):
-        check_outcome(LeasedTable.of(Volume), Apply(related={"an attachment": {"name": "x"}}))
-
-
 @pytest.mark.parametrize(
     "outcome",
     [

@@ -26,19 +26,30 @@ from rowlock.rows.leased_table import LeasedTable
 class Written(Enum):
     """What became of a write.
 
-    Parked is applied, too. Unknown is it if the answer to its COMMIT was lost and the database did not come back to be asked.
+    Parked is applied, too. Robbed: a related row was no longer held, so nothing was written and the row comes back for it.
+    Unknown: the answer to its COMMIT was lost and the database did not come back to be asked.
     """
 
     APPLIED = "applied"
     PARKED = "parked"
     STALE = "stale"
     CHANGED = "changed"
+    ROBBED = "related row lost"
     UNKNOWN = "unknown"
 
     @property
     def is_made(self) -> bool:
         """Whether the outcome is in the row."""
         return self in {Written.APPLIED, Written.PARKED}
+
+
+@dataclass(frozen=True, slots=True)
+class RelatedWrite:
+    """What to write to one related row: columns and their values, lock columns included."""
+
+    leased: LeasedTable[Any]
+    key: Any
+    values: ColumnValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +61,14 @@ class RowWrite:
         parks: whether they set the row aside.
         unless_changed: columns that must still have these values.
         when_changed: what is written instead if they have not.
+        related: what is written to related rows with it.
     """
 
     values: ColumnValues
     parks: bool = False
     unless_changed: dict[Column[Any], Any] = field(default_factory=dict)
     when_changed: ColumnValues = field(default_factory=dict)
+    related: Sequence[RelatedWrite] = ()
 
     @property
     def once_written(self) -> Written:

@@ -10,16 +10,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
+from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock.clock import monotonic
 from rowlock.errors import LeaseLost, PipelineError
+from rowlock.leases.held_rows import HeldRows
 from rowlock.rows.leased_table import ModelT
 
 _LOST = float("-inf")
+RelatedT = TypeVar("RelatedT")
+
+
+class LocksRelated(Protocol):
+    """Who locks related rows for an item: ``leases/related.py``, seen from the ticket."""
+
+    async def lock(
+        self, item: PipelineItem[Any], model: type[RelatedT], where: ColumnElement[bool], *, shared: bool
+    ) -> list[RelatedT]:
+        """Lock all rows of `model` where `where` holds."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +48,8 @@ class PipelineItem(Generic[ModelT]):
         attempt: which attempt this is, 1-based; always 1 for a model without `ScheduleColumns`.
         place: its place in line: when it was due, in seconds since the epoch; minus infinity if it was never processed.
         trusted_until: end of trust on the monotonic clock, in seconds. Written by the heartbeater, read by everybody.
+        held: related rows that were locked for this item; None as long as there were none.
+        is_settled: its outcome is on its way; nothing more is locked for it.
     """
 
     id: Any
@@ -46,6 +61,9 @@ class PipelineItem(Generic[ModelT]):
     place: float
     trusted_until: float
     session_factory: async_sessionmaker[AsyncSession] = field(repr=False)
+    locker: LocksRelated | None = field(default=None, repr=False)
+    held: HeldRows | None = None
+    is_settled: bool = False
     _row: ModelT | None = field(default=None, repr=False)
 
     @property
@@ -99,3 +117,49 @@ class PipelineItem(Generic[ModelT]):
         if not self.is_trusted():
             raise LeaseLost(pipeline=self.lock_owner, row_id=self.id)
         return self.session_factory()
+
+    async def lock_related(
+        self, model: type[RelatedT], where: ColumnElement[bool], *, shared: bool = False
+    ) -> list[RelatedT]:
+        """Lock every row of `model` where `where` holds, all or none, and return them as they are now, in the order of their keys.
+
+        In one short transaction of its own, which waits for no related row. The rows are detached; write them by
+        ``Apply(related={row: values})``. They belong to this item: their lease is renewed with its own, and whatever becomes of
+        it, they are freed in the same transaction. May be called again; what the item holds already is counted as free.
+
+        Declare the model in the pipeline's `locks`.
+
+        Args:
+            model: a mapped class with the lock columns, in the same database.
+            where: one SQL expression, such as ``Instance.fleet_id == item.id``. Rows that are not there do not count: none
+                at all is no failure.
+            shared: many items of this pipeline want the same rows, one at a time: the owner names this item as well.
+
+        Raises:
+            RelatedLockUnavailable: somebody holds one of them, so none was locked. Let it out of `process`: the row is
+                `Reset` and comes back for them, and pipelines that respect `locks` leave them alone until then.
+            LeaseLost: the item's own lease has ended.
+            ModelError: `model` cannot be leased.
+            PipelineError: `where` is not an SQL expression, or names more rows than may be locked.
+        """
+        if self.locker is None:
+            raise PipelineError("this item was not claimed by a pipeline; only such an item locks related rows")
+        condition = getattr(where, "expression", where)
+        if not isinstance(condition, ColumnElement):
+            raise PipelineError(
+                f"lock_related takes one SQL expression, such as {model.__name__}.parent_id == item.id, not {where!r:.100}"
+            )
+        return await self.locker.lock(self, model, condition, shared=shared)
+
+    def held_rows(self) -> HeldRows:
+        """Return where related rows are noted, made at the first call."""
+        if self.held is None:
+            self.held = HeldRows()
+        return self.held
+
+    async def settle(self) -> None:
+        """Lock nothing more for this item; returns when what is being locked is locked or not."""
+        self.is_settled = True
+        if self.held is not None:
+            async with self.held.turn:
+                pass

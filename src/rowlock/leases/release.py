@@ -30,6 +30,20 @@ async def release(connection: AsyncConnection, leased: LeasedTable[Any], items: 
     return result.rowcount
 
 
+async def free_dead(connection: AsyncConnection, leased: LeasedTable[Any], dead_tokens: Sequence[Any]) -> int:
+    """Free related rows that dead holders left under their tokens; joins the transaction that claims their main rows.
+
+    A row that somebody has locked for the moment is left to its expiry.
+
+    Returns:
+        How many rows were freed.
+    """
+    tokens = [leased.as_token(token) for token in dead_tokens]
+    left = dialect_of(connection).without_waiting(leased, leased.column("lock_token").in_(tokens))
+    result = await connection.execute(update(leased.table).where(left).values(pinned(leased, unlocked_values(leased))))
+    return result.rowcount
+
+
 async def sweep(connection: AsyncConnection, leased: LeasedTable[Any], *, older_than: timedelta) -> int:
     """Clear the lock columns of rows that were left behind longer than `older_than` ago; joins the caller's transaction.
 

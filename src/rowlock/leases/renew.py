@@ -36,9 +36,20 @@ async def renew(
     Returns:
         The new expiry by token, for those that were confirmed. The others were lost, or locked by somebody for the moment.
     """
+    return await extend(connection, leased, [(item.id, item.lock_token) for item in items], lock_timeout=lock_timeout)
+
+
+async def extend(
+    connection: AsyncConnection,
+    leased: LeasedTable[Any],
+    leases: Sequence[tuple[Any, Any]],
+    *,
+    lock_timeout: timedelta,
+) -> dict[Any, datetime]:
+    """As `renew`, for leases that are pairs of key and token: those of related rows, under their main rows' tokens."""
     token, expires_at = leased.column("lock_token"), leased.column("lock_expires_at")
     dialect = dialect_of(connection)
-    mine = dialect.under_tokens(leased, [(item.id, item.lock_token) for item in items])
+    mine = dialect.under_tokens(leased, leases)
     statement = (
         update(leased.table)
         .where(dialect.without_waiting(leased, and_(mine, expires_at > database_instant())))

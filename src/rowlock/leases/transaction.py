@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.errors import PipelineError, TransactionTimeout
-from rowlock.leases.dialects import bind_of, dialect_of
+from rowlock.leases.dialects import bind_of, dialect_named, dialect_of
 from rowlock.rows.leased_table import LeasedTable
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,23 @@ async def in_transaction(
             return await work(session, connection)
 
     return await finish(whole(), purpose=purpose, timeout=timeout)
+
+
+@asynccontextmanager
+async def excluding_takers(
+    session_factory: SessionFactory, leased: LeasedTable[Any], *, timeout: timedelta
+) -> AsyncIterator[frozenset[Any]]:
+    """Hold off those of this process who take rows by a lockset, around a transaction that leases rows; gives their keys.
+
+    Raises:
+        TimeoutError: somebody kept the lockset for so long.
+    """
+    dialect = dialect_named(bind_of(session_factory(), leased).dialect.name)
+    async with AsyncExitStack() as stack:
+        # Bounded by itself: once leases are sent for, they must not be dropped by anybody's timeout.
+        async with asyncio.timeout(timeout.total_seconds()):
+            held = await stack.enter_async_context(dialect.excluding(leased))
+        yield held
 
 
 async def finish(work: Coroutine[Any, Any, T], *, purpose: str, timeout: timedelta | None = None) -> T:

@@ -6,19 +6,22 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import Column, ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.leases.item import PipelineItem
+from rowlock.leases.related import RelatedLocker
 from rowlock.leases.transaction import in_transaction
 from rowlock.pipelines.attempt import Attempt
 from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.statistics import Counters
+from rowlock.rows.eligibility import Taker
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 T = TypeVar("T")
@@ -51,6 +54,10 @@ class PipelineContext(Generic[ModelT]):
     Attributes:
         name: the pipeline's class name, which is also the owner in its leases.
         hinter: wakes pipelines of this process, for ``Apply(hint=...)``.
+        locker: locks related rows.
+        takers: asks who locks rows of this model as related rows.
+        intent: columns that services own.
+        look_again_in: has the fetcher look after a delay; set by the run.
         errors: the last failure of each loop, by the loop's name; an entry goes when the loop succeeds again.
         failures: how often each loop failed in a row.
         running: attempts by lock token.
@@ -68,6 +75,10 @@ class PipelineContext(Generic[ModelT]):
     session_factory: async_sessionmaker[AsyncSession]
     hinter: PipelineHinter
     queue: ItemQueue[ModelT]
+    locker: RelatedLocker
+    takers: Callable[[], Sequence[Taker]] = tuple
+    intent: Sequence[Column[Any]] = ()
+    look_again_in: Callable[[timedelta], None] = field(default=lambda _delay: None)
     counters: Counters = field(default_factory=Counters)
     errors: dict[str, str] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Generic
 
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import events
-from rowlock.backoff import fetch_delay, jittered
+from rowlock.backoff import JITTER, fetch_delay, jittered
 from rowlock.clock import monotonic
 from rowlock.errors import HostCodeError, ModelError, describe
 from rowlock.leases.claim import claim
@@ -27,7 +29,7 @@ from rowlock.leases.transaction import finish
 from rowlock.pipelines.context import Hooks, PipelineContext
 from rowlock.pipelines.give_back import give_back
 from rowlock.pipelines.heartbeater import Heartbeater
-from rowlock.rows.eligibility import eligible, oldest_first
+from rowlock.rows.eligibility import Taker, eligible, oldest_first
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 logger = logging.getLogger(__name__)
@@ -75,6 +77,8 @@ class Fetcher(Generic[ModelT]):
         self._woken = asyncio.Event()
         self._hinted = False
         self._stopped = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._looks_again_at = 0.0
         self._fetches_in_vain = 0
         self._rests_until = monotonic()
         self._sweeps_at = monotonic() + self._sweep_period_s()
@@ -84,6 +88,22 @@ class Fetcher(Generic[ModelT]):
         self._hinted = True
         self._woken.set()
 
+    def look_again_in(self, delay: timedelta) -> None:
+        """Fetch, as if hinted, once rows that were reset now have come back from their rest of `delay`."""
+        self._looks_again_at = monotonic() + delay.total_seconds() * (1 + JITTER)
+        if self._alarm is None and not self._stopped:
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        delay_s = max(0.0, self._looks_again_at - monotonic())
+        self._alarm = asyncio.get_running_loop().call_later(delay_s, self._alarmed)
+
+    def _alarmed(self) -> None:
+        self._alarm = None
+        self.hint()
+        if self._looks_again_at > monotonic():
+            self._set_alarm()
+
     def wake_for_room(self) -> None:
         """Look again: a place in the queue was freed."""
         if self._hinted or self.context.queue.is_low:
@@ -92,6 +112,8 @@ class Fetcher(Generic[ModelT]):
     def stop(self) -> None:
         """Fetch no more. A claim that is under way is finished, and what it got is released."""
         self._stopped = True
+        if self._alarm is not None:
+            self._alarm.cancel()
         self._woken.set()
 
     async def run(self) -> None:
@@ -117,7 +139,8 @@ class Fetcher(Generic[ModelT]):
         """
         # Host code stays out of the task: a SystemExit that leaves a task ends the whole event loop.
         ready = ready_condition(self.context.name, self.context.leased, self.context.hooks)
-        return await finish(self._claim_and_queue(ready, limit), purpose="fetch")
+        takers = self.context.takers()
+        return await finish(self._claim_and_queue(ready, takers, limit), purpose="fetch")
 
     async def _rest(self, seconds: float | None) -> None:
         # Nothing can have been missed: the plan was made in this very step of the loop.
@@ -145,7 +168,7 @@ class Fetcher(Generic[ModelT]):
     def _delay_s(self) -> float:
         return fetch_delay(self.context.settings.fetch_delays_s, self._fetches_in_vain)
 
-    async def _claim_and_queue(self, ready: ColumnElement[bool], limit: int) -> int:
+    async def _claim_and_queue(self, ready: ColumnElement[bool], takers: Sequence[Taker], limit: int) -> int:
         context, settings = self.context, self.context.settings
         began_at = monotonic()
         order = ClaimOrder(
@@ -155,15 +178,22 @@ class Fetcher(Generic[ModelT]):
                 ready=ready,
                 owner=context.name,
                 min_processing_interval=settings.min_processing_interval,
+                reset_interval=settings.retry_delay,
+                takers=takers,
             ),
             oldest_first=oldest_first(context.leased),
             owner=context.name,
             lock_timeout=settings.lock_timeout,
             limit=limit,
+            related=context.locker.tables,
         )
         context.counters.fetches += 1
         items = await claim(
-            context.session_factory, order, lease_margin=settings.margin, timeout=settings.database_timeout
+            context.session_factory,
+            order,
+            lease_margin=settings.margin,
+            timeout=settings.database_timeout,
+            locker=context.locker,
         )
         context.counters.claimed += len(items)
         context.counters.fetches_empty += not items
@@ -186,7 +216,9 @@ class Fetcher(Generic[ModelT]):
         """Clear lock columns that were left behind long ago, and return of how many rows."""
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> int:
-            return await sweep(connection, self.context.leased, older_than=self.context.settings.sweep_after)
+            tables = {leased.table: leased for leased in (self.context.leased, *self.context.locker.tables)}
+            age = self.context.settings.sweep_after
+            return sum([await sweep(connection, leased, older_than=age) for leased in tables.values()])
 
         swept = await self.context.transact(work, purpose="clear abandoned locks")
         self.context.counters.swept += swept

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import events
 from rowlock.leases.item import PipelineItem
+from rowlock.leases.related import free_related
 from rowlock.leases.release import release
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
 from rowlock.pipelines.context import PipelineContext
@@ -25,6 +26,8 @@ async def give_back(context: PipelineContext[Any], items: Sequence[PipelineItem[
         async def work(
             session: AsyncSession, connection: AsyncConnection, chunk: Sequence[PipelineItem[Any]] = chunk
         ) -> int:
+            for item in chunk:
+                await free_related(connection, item)
             return await release(connection, context.leased, chunk)
 
         try:
@@ -42,3 +45,23 @@ async def give_back(context: PipelineContext[Any], items: Sequence[PipelineItem[
         for item in chunk:
             item.lose()
             events.emit(events.ItemReleased(context.name, item.id, item.lock_token))
+
+
+async def free_held(context: PipelineContext[Any], item: PipelineItem[Any]) -> None:
+    """Free the related rows of an item whose own row is no longer its own. If the database does not take it, they expire."""
+    if not item.held:
+        return
+
+    async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+        await free_related(connection, item)
+
+    try:
+        await context.transact(work, purpose="free related rows")
+    except Exception as error:
+        logger.warning(
+            "%s: related rows of row %s were not freed and stay leased until they expire",
+            context.name,
+            item.id,
+            extra={"pipeline": context.name, "row_id": item.id, "rows": len(item.held)},
+            exc_info=error,
+        )

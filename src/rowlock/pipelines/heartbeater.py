@@ -1,5 +1,7 @@
 """Keeps the leases of all items of a pipeline alive, in bulk, and ends the work of those that were lost.
 
+The leases of related rows are renewed with those of their main rows, in one transaction.
+
 Two loops, since one must not wait for the other. `beat` renews what is near its end. `watch` never touches the
 database: it looks at the monotonic clock and, the moment a holder's trust is over, cancels its work: before anybody
 else can take the row, also while the database is unreachable.
@@ -20,6 +22,7 @@ from rowlock.backoff import jittered
 from rowlock.clock import monotonic, sleep
 from rowlock.errors import describe
 from rowlock.leases.item import PipelineItem
+from rowlock.leases.related import renew_related
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew, tokens_still_held
 from rowlock.leases.transaction import in_transaction
 from rowlock.pipelines.context import PipelineContext
@@ -110,7 +113,11 @@ class Heartbeater(Generic[ModelT]):
         sent_at = monotonic()
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> dict[Any, datetime]:
-            return await renew(connection, self.context.leased, items, lock_timeout=self._settings.lock_timeout)
+            timeout = self._settings.lock_timeout
+            confirmed = await renew(connection, self.context.leased, items, lock_timeout=timeout)
+            holders = [item for item in items if item.held and item.lock_token in confirmed]
+            await renew_related(connection, holders, lock_timeout=timeout)
+            return confirmed
 
         confirmed = await self._transact(work, purpose="renew leases")
         self.context.counters.renewals += len(confirmed)

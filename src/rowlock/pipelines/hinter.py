@@ -45,6 +45,10 @@ class PipelineHinter:
         if not wakes:
             self._wakes.pop(model_name, None)
 
+    def reaches(self, model: str | type) -> bool:
+        """Whether anybody listens for hints of `model`."""
+        return _name_of(model) in self._wakes
+
     def hint_fetch(self, model: str | type) -> None:
         """Wake every pipeline of `model` (the class or its name), from any thread.
 

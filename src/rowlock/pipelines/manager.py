@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.leases.dialects import check_session_factory
 from rowlock.pipelines.hinter import PipelineHinter, pipeline_hinter
+from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.statistics import ManagerHealth, PipelineStatistics
 
@@ -42,6 +43,7 @@ class PipelineManager:
         self.hinter = PipelineHinter()
         self._session_factory = session_factory
         self._pipelines: dict[str, Pipeline[Any]] = {}
+        self._graph = LockGraph()
         self._started = False
         self._shut_down = False
         if not isinstance(pipelines, Iterable):
@@ -56,7 +58,8 @@ class PipelineManager:
         """Add `pipeline`; if the manager runs, it is started at once.
 
         Raises:
-            ConfigurationError: the name is taken, there are too many, or the session factory cannot serve it.
+            ConfigurationError: the name is taken, there are too many, the session factory cannot serve it, or, in a manager that
+                runs, the pipelines would lock each other's rows in a circle.
             PipelineError: the manager was shut down, or the pipeline was started before.
         """
         if not isinstance(pipeline, Pipeline):
@@ -72,7 +75,10 @@ class PipelineManager:
             raise ConfigurationError(f"a manager has at most {PIPELINES_MAX} pipelines")
         pipeline.check_parts()
         check_session_factory(self._session_factory, pipeline.leased)
+        if self._started:
+            LockGraph([*self._pipelines.values(), pipeline]).check()
         self._pipelines[pipeline.name] = pipeline
+        self._graph.add(pipeline)
         if self._started:
             self._start(pipeline)
 
@@ -81,12 +87,14 @@ class PipelineManager:
 
         Raises:
             PipelineError: the manager was shut down, or no event loop runs.
+            LockCycleError: the pipelines lock each other's rows in a circle; none was started.
         """
         if self._shut_down:
             raise PipelineError("the manager was shut down and cannot be started again; build a new one")
         if self._started:
             return
         _need_running_loop()
+        self._graph.check()
         for pipeline in self._pipelines.values():
             _need_new(pipeline)
         self._started = True
@@ -132,7 +140,7 @@ class PipelineManager:
         return ManagerHealth(tuple(pipeline.health() for pipeline in self._pipelines.values()))
 
     def _start(self, pipeline: Pipeline[Any]) -> None:
-        pipeline.start(self._session_factory, self.hinter)
+        pipeline.start(self._session_factory, self.hinter, self._graph)
         for hinter in (self.hinter, pipeline_hinter):
             hinter.attach(pipeline.leased.name, pipeline.hint)
 

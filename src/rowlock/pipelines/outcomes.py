@@ -30,7 +30,8 @@ class Apply:
 
     Attributes:
         values: update map of the row; `NOW_PLACEHOLDER` stands for the transaction's time.
-        related: update maps of related rows that this item has locked.
+        related: update maps of related rows that this item has locked (`PipelineItem.lock_related`): ``{row: values}``, or
+            ``{(Model, key): values}`` where rows are not hashable.
         also: runs in the same transaction after the guard matched, as ``await also(session, now)``; it must not commit.
         after: when the row is due again, from now; default `min_processing_interval`. Needs `ScheduleColumns`.
         unless_changed: columns that must still be as they were in ``item.row``, or nothing is written.
@@ -107,8 +108,6 @@ def check_outcome(leased: LeasedTable[Any], outcome: Outcome) -> None:
             hint_targets(outcome.hint)
             if outcome.also is not None and not callable(outcome.also):
                 raise OutcomeError("also must be a function: async def also(session, now)")
-            if outcome.related:
-                raise OutcomeError("Apply(related=...): this item has locked no related rows")
         case Retry():
             _check_values(leased, outcome.values)
             _check_after(leased, "Retry", outcome.after)

@@ -8,22 +8,26 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar, Generic, Unpack
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import Column, ColumnElement
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.errors import ConfigurationError, ModelError, PipelineError
 from rowlock.leases.dialects import check_session_factory
 from rowlock.leases.item import PipelineItem
+from rowlock.leases.related import RelatedLocker
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.fetcher import Fetcher, ready_condition
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.item_queue import ItemQueue
+from rowlock.pipelines.lock_graph import DeclaredLock, LockGraph, Related, declared_locks
 from rowlock.pipelines.outcomes import Outcome
 from rowlock.pipelines.run import PipelineRun
+from rowlock.pipelines.service_columns import intent_columns
 from rowlock.pipelines.settings import SETTING_NAMES, PipelineSettings, SettingsKeywords, build_settings
 from rowlock.pipelines.statistics import Counters, PipelineHealth, PipelineStatistics
 from rowlock.pipelines.worker import Worker
@@ -41,6 +45,10 @@ class Pipeline(Generic[ModelT]):
 
     Attributes:
         model: the host's mapped class.
+        locks: models of which `process` locks rows with `PipelineItem.lock_related`. Their own pipelines leave rows alone that a
+            row of this pipeline waits for.
+        intent: columns that services write while a row is worked on, such as ``[Volume.to_be_deleted]``. An outcome that was
+            computed from older values is not written; the row is due again at once (`Apply.unless_changed`).
         settings: the validated settings of this instance.
         leased: what was found on the model.
 
@@ -69,6 +77,9 @@ class Pipeline(Generic[ModelT]):
     max_attempts: int = 20
     abandoned_after: Duration | None = None
 
+    locks: Sequence[type | Related] = ()
+    intent: Sequence[Any] = ()
+
     fetcher_class: ClassVar[type[Fetcher[Any]]] = Fetcher
     worker_class: ClassVar[type[Worker[Any]]] = Worker
     heartbeater_class: ClassVar[type[Heartbeater[Any]]] = Heartbeater
@@ -82,6 +93,8 @@ class Pipeline(Generic[ModelT]):
             raise ModelError(f"{self.name} has no model; set `model = YourModel` on the class", model=self.name)
         self.leased: LeasedTable[ModelT] = LeasedTable.of(self.model)
         self.leased.check_owner(self.name)
+        self.declared_locks: tuple[DeclaredLock, ...] = declared_locks(self.name, self.leased, self.locks)
+        self.intent_columns: tuple[Column[Any], ...] = intent_columns(self.name, self.leased, self.intent)
         self._check_ready()
         self._run: PipelineRun[ModelT] | None = None
 
@@ -125,7 +138,12 @@ class Pipeline(Generic[ModelT]):
         """Clean up the side effects of `outcome`, which could not be applied. A plain function runs in a worker thread."""
         return None
 
-    def start(self, session_factory: async_sessionmaker[AsyncSession], hinter: PipelineHinter) -> None:
+    def start(
+        self,
+        session_factory: async_sessionmaker[AsyncSession],
+        hinter: PipelineHinter,
+        graph: LockGraph | None = None,
+    ) -> None:
         """Start fetching and working; called by the manager, in the running event loop.
 
         Raises:
@@ -135,20 +153,47 @@ class Pipeline(Generic[ModelT]):
         if self._run is not None:
             raise PipelineError(f"{self.name} was started before; build a new one")
         self.check_parts()
-        self._run = self.build_run(session_factory, hinter)
+        self._run = self.build_run(session_factory, hinter, graph)
         self._run.start()
 
     def build_run(
-        self, session_factory: async_sessionmaker[AsyncSession], hinter: PipelineHinter
+        self,
+        session_factory: async_sessionmaker[AsyncSession],
+        hinter: PipelineHinter,
+        graph: LockGraph | None = None,
     ) -> PipelineRun[ModelT]:
         """Return the actors of this pipeline, not started: for `start`, and for tests that take one step at a time.
+
+        Args:
+            session_factory: the host's.
+            hinter: reaches the pipelines of the manager.
+            graph: the pipelines beside it; this one alone if there is none.
 
         Raises:
             ConfigurationError: the session factory cannot serve it.
         """
         check_session_factory(session_factory, self.leased)
         queue: ItemQueue[ModelT] = ItemQueue(self.settings.queue_capacity, self.settings.queue_low_watermark)
-        context = PipelineContext(self.name, self.leased, self.settings, self, session_factory, hinter, queue)
+        beside = LockGraph([self]) if graph is None else graph
+        locker = RelatedLocker(
+            session_factory,
+            self.leased,
+            owner=self.name,
+            declared=[lock.leased for lock in self.declared_locks],
+            timeout=self.settings.database_timeout,
+        )
+        context = PipelineContext(
+            self.name,
+            self.leased,
+            self.settings,
+            self,
+            session_factory,
+            hinter,
+            queue,
+            locker,
+            takers=partial(beside.takers_of, self.leased, but=self.name),
+            intent=self.intent_columns,
+        )
         return PipelineRun(
             context,
             fetcher_class=self.fetcher_class,
@@ -221,9 +266,11 @@ class Pipeline(Generic[ModelT]):
 _RESERVED = frozenset(
     {
         "build_run",
+        "declared_locks",
         "drain",
         "health",
         "hint",
+        "intent_columns",
         "leased",
         "name",
         "run",

@@ -6,6 +6,7 @@ It turns a decision into column values and knows nothing of sessions; the writer
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,14 +15,15 @@ from sqlalchemy import Column
 
 from rowlock.backoff import Randomness, exponential, jittered
 from rowlock.errors import ERROR_TEXT_CHARS_MAX, shorten
-from rowlock.leases.apply import RowWrite
+from rowlock.leases.apply import RelatedWrite, RowWrite
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry, delay_of, error_text
+from rowlock.pipelines.related_values import related_items
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.lease_values import due_values, pinned, processed_values, reset_values, unlocked_values
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.updates import column_of, column_values, resolve_now_placeholders
+from rowlock.rows.updates import Values, column_of, column_values, resolve_now_placeholders
 
 
 def plan_write(
@@ -31,10 +33,11 @@ def plan_write(
     *,
     leased: LeasedTable[Any],
     settings: PipelineSettings,
+    intent: Sequence[Column[Any]] = (),
     rng: Randomness = random,
 ) -> RowWrite:
-    """Return what `outcome` writes to the row of `item` at the database's time `now`."""
-    plan = _Plan(item, now, leased, settings, rng)
+    """Return what `outcome` writes to the row of `item` at the database's time `now`; `intent`: columns that services own."""
+    plan = _Plan(item, now, leased, settings, tuple(intent), rng)
     match outcome:
         case Apply():
             return plan.apply(outcome)
@@ -52,6 +55,7 @@ class _Plan:
     now: datetime
     leased: LeasedTable[Any]
     settings: PipelineSettings
+    intent: tuple[Column[Any], ...]
     rng: Randomness
 
     def apply(self, outcome: Apply) -> RowWrite:
@@ -60,11 +64,12 @@ class _Plan:
         if self.leased.has_schedule:
             after = self.settings.min_processing_interval if outcome.after is None else delay_of(outcome.after)
             values |= {self.leased.column("attempts"): 0} | self.due(after)
-        columns = [column_of(self.leased, key) for key in outcome.unless_changed]
+        guarded = [*self.intent, *(column_of(self.leased, key) for key in outcome.unless_changed)]
         return RowWrite(
-            self.loudly_if(written, values),
-            unless_changed={column: self.as_read(column) for column in columns},
-            when_changed=pinned(self.leased, self.given_back()) if columns else {},
+            loudly_if(self.leased, written, values),
+            unless_changed=self.all_as_read(guarded),
+            when_changed=pinned(self.leased, self.given_back()) if guarded else {},
+            related=tuple(self.related(key, written) for key, written in related_items(outcome.related)),
         )
 
     def retry(self, outcome: Retry) -> RowWrite:
@@ -78,7 +83,13 @@ class _Plan:
                 values |= self.parked(f"{reason}: {error}" if error else reason)
             else:
                 values |= self.due(self.retry_delay(outcome))
-        return RowWrite(self.loudly_if(written, values), parks=reason is not None)
+        guarded = [column for column in self.intent if column in written]
+        return RowWrite(
+            loudly_if(self.leased, written, values),
+            parks=reason is not None,
+            unless_changed=self.all_as_read(guarded),
+            when_changed=pinned(self.leased, self.given_back()) if guarded else {},
+        )
 
     def reset(self) -> RowWrite:
         values = reset_values(self.leased) | processed_values(self.leased, self.now)
@@ -121,15 +132,24 @@ class _Plan:
         # An attempt that failed before the row could be read knows of no request that came since.
         return due_values(self.leased, due_at, as_read=self.as_read(column)) if self.item.has_row else {column: due_at}
 
+    def related(self, named: object, values: Values) -> RelatedWrite:
+        leased, key = self.item.held_rows().find(named)
+        written = column_values(leased, resolve_now_placeholders(values, self.now))
+        return RelatedWrite(leased, key, loudly_if(leased, written, unlocked_values(leased)))
+
+    def all_as_read(self, columns: Sequence[Column[Any]]) -> dict[Column[Any], Any]:
+        return {column: self.as_read(column) for column in columns}
+
     def as_read(self, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
         return self.leased.value_as_read(self.item.row, column)
 
     def quietly(self, values: ColumnValues, *, parks: bool = False) -> RowWrite:
         return RowWrite(pinned(self.leased, values), parks=parks)
 
-    def loudly_if(self, written: ColumnValues, values: ColumnValues) -> ColumnValues:
-        """Let the host's ``onupdate`` and version columns move only where the host's own columns do."""
-        if not written:
-            return pinned(self.leased, values)
-        version = self.leased.version_column
-        return values | ({} if version is None else {version: version + 1}) | written
+
+def loudly_if(leased: LeasedTable[Any], written: ColumnValues, values: ColumnValues) -> ColumnValues:
+    """Let the host's ``onupdate`` and version columns move only where the host's own columns do."""
+    if not written:
+        return pinned(leased, values)
+    version = leased.version_column
+    return values | ({} if version is None else {version: version + 1}) | written

@@ -49,6 +49,7 @@ class PipelineRun(Generic[ModelT]):
         self.heartbeater = heartbeater_class(context)
         self.fetcher = fetcher_class(context, self.heartbeater)
         context.queue.on_room = self.fetcher.wake_for_room
+        context.look_again_in = self.fetcher.look_again_in
         self._writer = Writer(context)
         loader = Loader(context)
         self.workers = [

@@ -17,10 +17,11 @@ from rowlock.leases.apply import Written
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result, Returned, host_call
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.give_back import give_back
+from rowlock.pipelines.give_back import free_held, give_back
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.loader import Loader
 from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry, as_outcome, check_outcome, hint_targets
+from rowlock.pipelines.related_values import check_related
 from rowlock.pipelines.writer import Writer
 from rowlock.rows.leased_table import ModelT
 
@@ -89,6 +90,7 @@ class Worker(Generic[ModelT]):
 
     async def _give_back_once_ended(self, item: PipelineItem[ModelT]) -> None:
         attempt = self.context.running.pop(item.lock_token, None)
+        await item.settle()
         # Never under the hands of an attempt that still runs: then the lease ends by itself.
         if attempt is None or await attempt.wait_for_end():
             await give_back(self.context, [item])
@@ -99,7 +101,7 @@ class Worker(Generic[ModelT]):
         match result:
             case Returned(value):
                 try:
-                    return self._checked(value)
+                    return self._checked(item, value)
                 except Exception as error:  # noqa: BLE001 - keys and values are the host's objects and may raise anything
                     return self._failed(item, error)
             case Raised(RelatedLockUnavailable()):
@@ -111,9 +113,11 @@ class Worker(Generic[ModelT]):
             case Ended():
                 return result
 
-    def _checked(self, value: object) -> Outcome:
+    def _checked(self, item: PipelineItem[ModelT], value: object) -> Outcome:
         outcome = as_outcome(value)
         check_outcome(self.context.leased, outcome)
+        if isinstance(outcome, Apply):
+            check_related(item, outcome.related)
         return outcome
 
     def _failed(self, item: PipelineItem[ModelT], error: BaseException) -> Retry:
@@ -128,6 +132,7 @@ class Worker(Generic[ModelT]):
         return Retry(error=error)
 
     async def _settle(self, item: PipelineItem[ModelT], decision: Decision) -> None:
+        await item.settle()
         match decision:
             case Ended.ABANDONED:
                 # It may still be at work, so nobody else may have the row yet: the lease is left to end by itself.
@@ -136,8 +141,10 @@ class Worker(Generic[ModelT]):
                 await give_back(self.context, [item])
             case Ended():
                 self._note_stale(item, "lost")
+                await free_held(self.context, item)
             case Apply() | Retry() | Reset() | Park():
                 await self._write(item, decision)
+                self._hint_related(item)
 
     async def _write(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         try:
@@ -150,12 +157,14 @@ class Worker(Generic[ModelT]):
                 self._note_applied(item, outcome)
             case Written.PARKED:
                 self._note_applied(item, Park(""))
-            case Written.STALE | Written.CHANGED:
+            case Written.STALE | Written.CHANGED | Written.ROBBED:
                 self._note_stale(item, written.value)
+                await free_held(self.context, item)
                 await self._clean_up(item, outcome)
             case Written.UNKNOWN:
                 # It may have been applied: cleaning up would take away what the row now points to.
                 self._note_stale(item, written.value)
+                await free_held(self.context, item)
 
     async def _write_failure(self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception) -> None:
         failure = self._failed(item, error)
@@ -218,6 +227,12 @@ class Worker(Generic[ModelT]):
             case _:
                 pass
 
+    def _hint_related(self, item: PipelineItem[ModelT]) -> None:
+        # Whoever works on these rows passed them over as long as they were held.
+        for leased, _ in item.held.known() if item.held is not None else ():
+            if self.context.hinter.reaches(leased.model):
+                self.context.hinter.hint_fetch(leased.model)
+
     def _note_applied(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         counters = self.context.counters
         match outcome:
@@ -229,6 +244,7 @@ class Worker(Generic[ModelT]):
                 counters.retried += 1
             case Reset():
                 counters.reset += 1
+                self.context.look_again_in(self.context.settings.retry_delay)
             case Park():
                 counters.parked += 1
         events.emit(events.ItemApplied(self.context.name, item.id, item.lock_token, type(outcome).__name__))

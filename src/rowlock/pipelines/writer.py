@@ -1,7 +1,7 @@
 """Writes outcomes: many workers' in one transaction, under each row's own guard.
 
 Outcomes gather while a transaction is under way (``pipelines/batcher.py``). A row that somebody else has locked, and
-an outcome that brings its own statements, get a transaction of their own, so that they hold up nobody.
+an outcome that brings its own statements or has related rows to free, get a transaction of their own, so that they hold up nobody.
 
 An error that passes is waited out. If it hit the COMMIT, what became of it is unknown: the guarded write is tried
 again, and if the guard no longer matches, the row is asked whether it carries the stamp of an earlier try.
@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.backoff import exponential
 from rowlock.clock import monotonic, sleep
-from rowlock.errors import OutcomeError
+from rowlock.errors import LeaseLost, OutcomeError
 from rowlock.leases.apply import (
     RowWrite,
     Written,
@@ -31,10 +31,11 @@ from rowlock.leases.apply import (
 )
 from rowlock.leases.faults import is_transient
 from rowlock.leases.item import PipelineItem
+from rowlock.leases.related import free_related, write_related
 from rowlock.pipelines.attempt import contained
 from rowlock.pipelines.batcher import Batcher
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.outcomes import Also, Apply, Outcome
+from rowlock.pipelines.outcomes import Also, Apply, Outcome, Reset
 from rowlock.pipelines.plan import plan_write
 from rowlock.rows.leased_table import ModelT
 
@@ -55,6 +56,10 @@ class _Submission(Generic[ModelT]):
     @property
     def also(self) -> Also | None:
         return self.outcome.also if isinstance(self.outcome, Apply) else None
+
+    @property
+    def goes_alone(self) -> bool:
+        return self.also is not None or bool(self.item.held)
 
 
 class Writer(Generic[ModelT]):
@@ -106,7 +111,7 @@ class Writer(Generic[ModelT]):
         await self._batcher.wait_until_idle()
 
     async def _try(self, submission: _Submission[ModelT]) -> Written:
-        if submission.also is None and (written := await self._batcher.submit(submission)) is not None:
+        if not submission.goes_alone and (written := await self._batcher.submit(submission)) is not None:
             return written
         return await self._write_alone(submission)
 
@@ -132,17 +137,38 @@ class Writer(Generic[ModelT]):
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
             leased, item = self.context.leased, submission.item
             now = await database_time(connection)
-            written = Written.STALE
+            written, write = Written.STALE, self._plan(submission, now)
             if item.is_trusted():
-                written = await apply(connection, leased, item, write=self._plan(submission, now))
+                written = await apply(connection, leased, item, write=write)
             if written is Written.STALE:
-                return await self._settle(connection, submission)
-            if written.is_made and submission.also is not None:
-                await _within(session, submission.also, now)
-            _stamp(submission, written, now)
+                written = await self._settle(connection, submission)
+            elif written.is_made:
+                await self._write_with_it(session, connection, submission, write=write, now=now)
+            await free_related(connection, item)
             return written
 
-        return await self.context.transact(work, purpose="write an outcome")
+        try:
+            return await self.context.transact(work, purpose="write an outcome")
+        except LeaseLost:
+            # Of a related row: what was computed while it was held may no longer be true.
+            submission.stamps.clear()
+            written = await self._write_alone(_Submission(submission.item, Reset()))
+            return Written.ROBBED if written.is_made else written
+
+    async def _write_with_it(
+        self,
+        session: AsyncSession,
+        connection: AsyncConnection,
+        submission: _Submission[ModelT],
+        *,
+        write: RowWrite,
+        now: datetime,
+    ) -> None:
+        if isinstance(submission.outcome, Apply) and submission.item.held:
+            await write_related(connection, submission.item, write.related)
+        if submission.also is not None:
+            await _within(session, submission.also, now)
+        _stamp(submission, Written.APPLIED, now)
 
     async def _settle(self, connection: AsyncConnection, submission: _Submission[ModelT]) -> Written:
         """Say whether an earlier try, whose end is unknown, was committed after all: then its stamp is in the row."""
@@ -153,7 +179,14 @@ class Writer(Generic[ModelT]):
 
     def _plan(self, submission: _Submission[ModelT], now: datetime) -> RowWrite:
         context = self.context
-        return plan_write(submission.item, submission.outcome, now, leased=context.leased, settings=context.settings)
+        return plan_write(
+            submission.item,
+            submission.outcome,
+            now,
+            leased=context.leased,
+            settings=context.settings,
+            intent=context.intent,
+        )
 
 
 async def _within(session: AsyncSession, also: Also, now: datetime) -> None:

@@ -1,20 +1,46 @@
 """Which rows may be claimed, and in which order: the one place that says it.
 
-A row is eligible when it is ready ∧ free or expired ∧ owned by nobody or by this pipeline ∧ its time has come. Pure expressions
-for SELECTs of the model; locked rows are skipped by whoever runs them.
+A row is eligible when it is ready ∧ free or expired ∧ owned by nobody or by this pipeline ∧ its time has come ∧ no other pipeline
+awaits it as a related row. Pure expressions for SELECTs of the model; locked rows are skipped by whoever runs them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, or_
+from sqlalchemy import ColumnElement, and_, exists, false, not_, or_, true
 from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql.elements import UnaryExpression
 
 from rowlock.rows.database_time import database_now, database_time_after
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.return_tokens import is_return_token
+
+OWNER_SEPARATOR = ":"
+"""Between a pipeline's name, or ``service``, and whom exactly it holds a related row for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taker:
+    """A pipeline that locks rows of this model as related rows.
+
+    Attributes:
+        leased: the table of its own, main rows.
+        owner: its name.
+        ready: which of its rows want work.
+        on: which main row a related row belongs to; None if nobody knows: then each main row may want each related row.
+        patience: how long it is respected: related rows that have waited longer, and main rows that came back longer ago, are
+            let go on.
+    """
+
+    leased: LeasedTable[Any]
+    owner: str
+    ready: ColumnElement[bool]
+    on: ColumnElement[bool] | None
+    patience: timedelta
 
 
 def is_free(leased: LeasedTable[Any]) -> ColumnElement[bool]:
@@ -23,25 +49,85 @@ def is_free(leased: LeasedTable[Any]) -> ColumnElement[bool]:
     return or_(expires_at.is_(None), expires_at <= database_now())
 
 
-def is_mine_to_take(leased: LeasedTable[Any], owner: str) -> ColumnElement[bool]:
-    """No other pipeline holds the row or asked to be the next to hold it."""
-    lock_owner = leased.attribute("lock_owner")
-    return or_(lock_owner.is_(None), lock_owner == owner)
+def is_mine_to_take(leased: LeasedTable[Any], owner: str, takers: Sequence[str] = ()) -> ColumnElement[bool]:
+    """No other pipeline of the model holds the row or asked to be the next to hold it.
+
+    An expired lease of a pipeline of this model is that pipeline's to recover. One of a pipeline of another model, or of a
+    service, is nobody's: who held the row as a related one starts over with the main row.
+    """
+    lock_owner, token = leased.attribute("lock_owner"), leased.attribute("lock_token")
+    was_related = or_(lock_owner.contains(OWNER_SEPARATOR), lock_owner.in_(takers) if takers else false())
+    return or_(lock_owner.is_(None), lock_owner == owner, and_(token.is_not(None), was_related))
 
 
-def is_due(leased: LeasedTable[Any], min_processing_interval: timedelta) -> ColumnElement[bool]:
-    """The row's time has come."""
+def is_returning(leased: LeasedTable[Any], owner: str) -> ColumnElement[bool]:
+    """The row was reset by `owner`, which comes back for it."""
+    return and_(leased.attribute("lock_token").is_(None), leased.attribute("lock_owner") == owner)
+
+
+def is_due(
+    leased: LeasedTable[Any],
+    min_processing_interval: timedelta,
+    *,
+    owner: str | None = None,
+    reset_interval: timedelta | None = None,
+) -> ColumnElement[bool]:
+    """The row's time has come; for a row that `owner` has reset, after `reset_interval`."""
     if leased.has_schedule:
         return and_(leased.attribute("parked_at").is_(None), leased.attribute("due_at") <= database_now())
     last = leased.attribute("last_processed_at")
-    return or_(last.is_(None), last <= database_time_after(-min_processing_interval))
+    due = or_(last.is_(None), last <= database_time_after(-min_processing_interval))
+    if owner is None or reset_interval is None:
+        return due
+    return or_(due, and_(is_returning(leased, owner), last <= database_time_after(-reset_interval)))
+
+
+def is_awaited(leased: LeasedTable[Any], taker: Taker, min_processing_interval: timedelta) -> ColumnElement[bool]:
+    """A main row of `taker` came back for locks that it could not get, and this row may be one of those.
+
+    The intent is written in the main row alone, so it ends with it: whatever becomes of that row, no related row is left behind
+    with a mark that nobody clears.
+    """
+    main = taker.leased
+    awaits = and_(
+        main.attribute("lock_owner") == taker.owner,
+        or_(main.attribute("lock_token").is_(None), is_return_token(main.attribute("lock_token"))),
+        main.attribute("last_processed_at") > database_time_after(-taker.patience),
+        main.attribute("parked_at").is_(None) if main.has_schedule else true(),
+        taker.ready,
+        true() if taker.on is None else taker.on,
+    )
+    place = place_in_line(leased)
+    waits_at_most = taker.patience if leased.has_schedule else taker.patience + min_processing_interval
+    has_waited_long = and_(place.is_not(None), place < database_time_after(-waits_at_most))
+    return and_(exists().select_from(main.model).where(awaits), not_(has_waited_long))
 
 
 def eligible(
-    leased: LeasedTable[Any], *, ready: ColumnElement[bool], owner: str, min_processing_interval: timedelta
+    leased: LeasedTable[Any],
+    *,
+    ready: ColumnElement[bool],
+    owner: str,
+    min_processing_interval: timedelta,
+    reset_interval: timedelta | None = None,
+    takers: Sequence[Taker] = (),
 ) -> ColumnElement[bool]:
     """Return the whole condition under which `owner` may claim a row."""
-    return and_(ready, is_free(leased), is_mine_to_take(leased, owner), is_due(leased, min_processing_interval))
+    return and_(
+        ready,
+        is_free(leased),
+        is_mine_to_take(leased, owner, [taker.owner for taker in takers]),
+        is_due(leased, min_processing_interval, owner=owner, reset_interval=reset_interval),
+        *(not_(is_awaited(leased, taker, min_processing_interval)) for taker in takers),
+    )
+
+
+def is_available(leased: LeasedTable[Any], token: object) -> ColumnElement[bool]:
+    """The row may be locked as a related one: nobody's live lease is on it, or `token`'s own.
+
+    Whoever owned it before does not matter. A reset row in particular never blocks who needs it for a row above.
+    """
+    return or_(is_free(leased), leased.attribute("lock_token") == token)
 
 
 def place_in_line(leased: LeasedTable[Any]) -> InstrumentedAttribute[Any]:

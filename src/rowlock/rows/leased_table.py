@@ -19,6 +19,7 @@ from sqlalchemy.orm import InstrumentedAttribute, LoaderCallableStatus, Mapper
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from rowlock.errors import ModelError, OutcomeError
+from rowlock.rows.return_tokens import return_token
 
 ModelT = TypeVar("ModelT")
 
@@ -116,10 +117,14 @@ class LeasedTable(Generic[ModelT]):
         """The attribute name of the primary key."""
         return self.mapper.get_property_by_column(self.key).key
 
-    def new_token(self) -> Any:  # noqa: ANN401 - a UUID, or its text where the column is declared so
-        """Return a fresh lock token in the shape in which the column is read."""
+    def new_token(self, *, returns: bool = False) -> Any:  # noqa: ANN401 - a UUID, or its text where the column is so
+        """Return a fresh lock token in the shape in which the column is read; `returns`: of a holder that comes back."""
+        return self.as_token(return_token() if returns else uuid.uuid4())
+
+    def as_token(self, token: Any) -> Any:  # noqa: ANN401 - as `new_token`
+        """Return a token of another table in the shape of this one's column."""
         as_uuid = getattr(_innermost(self.column("lock_token").type), "as_uuid", True)
-        return uuid.uuid4() if as_uuid else str(uuid.uuid4())
+        return uuid.UUID(str(token)) if as_uuid else str(token)
 
     def check_owner(self, owner: str) -> None:
         """Refuse an owner that the column cannot hold.

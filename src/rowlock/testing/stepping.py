@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock.errors import PipelineError
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.hinter import PipelineHinter
+from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.run import PipelineRun
 from rowlock.rows.leased_table import ModelT
@@ -83,14 +84,24 @@ class Steps(Generic[ModelT]):
 
 @asynccontextmanager
 async def stepping(
-    session_factory: async_sessionmaker[AsyncSession], pipeline: Pipeline[ModelT]
+    session_factory: async_sessionmaker[AsyncSession],
+    pipeline: Pipeline[ModelT],
+    *,
+    beside: Sequence[Pipeline[Any]] = (),
 ) -> AsyncIterator[Steps[ModelT]]:
     """Give the steps of `pipeline`; at the end, what is still queued is released.
 
+    Args:
+        session_factory: the host's.
+        pipeline: the one to step.
+        beside: pipelines that would run in the same manager: rows that one of them waits for are left alone (`Pipeline.locks`).
+
     Raises:
-        ConfigurationError: the session factory cannot serve the pipeline.
+        ConfigurationError: the session factory cannot serve the pipeline, or the pipelines lock each other's rows in a circle.
     """
-    steps = Steps(pipeline.build_run(session_factory, PipelineHinter()))
+    graph = LockGraph([pipeline, *beside])
+    graph.check()
+    steps = Steps(pipeline.build_run(session_factory, PipelineHinter(), graph))
     try:
         yield steps
     finally:
@@ -111,7 +122,8 @@ async def run_until_settled(
     for _ in range(ROUNDS_MAX):
         in_this_round = 0
         for pipeline in pipelines:
-            async with stepping(session_factory, pipeline) as steps:
+            beside = [other for other in pipelines if other is not pipeline]
+            async with stepping(session_factory, pipeline, beside=beside) as steps:
                 await steps.fetch_once()
                 in_this_round += await steps.work_all()
         if in_this_round == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,7 +15,11 @@ from rowlock.rows.leased_table import LeasedTable
 
 @dataclass(frozen=True, slots=True)
 class ClaimOrder:
-    """Lease at most `limit` rows that are `eligible`, oldest first, for `owner`, until `lock_timeout` from now."""
+    """Lease at most `limit` rows that are `eligible`, oldest first, for `owner`, until `lock_timeout` from now.
+
+    Attributes:
+        related: tables of which dead holders may have left rows locked under their tokens.
+    """
 
     leased: LeasedTable[Any]
     eligible: ColumnElement[bool]
@@ -22,6 +27,7 @@ class ClaimOrder:
     owner: str
     lock_timeout: timedelta
     limit: int
+    related: Sequence[LeasedTable[Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,7 @@ class ClaimedRow:
     """A row as the claim left it.
 
     Attributes:
-        prev_lock_expired: it still carried a token.
+        dead_token: the token of a holder of the same owner that let its lease expire; None if there was none.
         attempts: failed attempts so far; None without a schedule.
         place: the time by which rows are ordered.
     """
@@ -37,6 +43,6 @@ class ClaimedRow:
     id: Any
     lock_token: Any
     lock_expires_at: datetime
-    prev_lock_expired: bool
+    dead_token: Any
     attempts: int | None
     place: datetime | None

@@ -12,12 +12,15 @@ from typing import Any
 
 from sqlalchemy import (
     ARRAY,
+    CTE,
     JSON,
     Column,
     ColumnElement,
     Integer,
     Text,
+    Uuid,
     bindparam,
+    case,
     cast,
     column,
     func,
@@ -34,9 +37,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import UtcDateTime, database_time_after
-from rowlock.rows.eligibility import place_in_line
+from rowlock.rows.eligibility import is_returning, place_in_line
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.return_tokens import VERSION_DIGIT_AT
 
 
 async def begin_writing(connection: AsyncConnection) -> None:
@@ -60,7 +64,8 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
     due = (
         select(
             leased.key.label("id"),
-            token.label("token_before"),
+            case((leased.column("lock_owner") == order.owner, token), else_=None).label("dead_token"),
+            is_returning(leased, order.owner).label("returns"),
             type_coerce(place_in_line(leased), UtcDateTime).label("place"),
         )
         .where(order.eligible)
@@ -69,16 +74,15 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
         .with_for_update(key_share=True, skip_locked=True, of=leased.model)
         .cte("due")
     )
-    died = due.c.token_before.is_not(None)
     statement = (
         update(leased.table)
         .where(leased.key == due.c.id)
-        .values(_values(order, died))
+        .values(_values(order, due))
         .returning(
             leased.key.label("id"),
             token.label("token"),
             type_coerce(leased.column("lock_expires_at"), UtcDateTime).label("expires_at"),
-            died.label("died"),
+            due.c.dead_token.label("dead_token"),
             attempts.cast(Integer).label("attempts"),
             due.c.place.label("place"),
         )
@@ -86,28 +90,29 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
     rows = (await connection.execute(statement)).all()
     # RETURNING keeps no order.
     in_order = sorted(rows, key=lambda row: (row.place is not None, row.place))
-    return [ClaimedRow(row.id, row.token, row.expires_at, row.died, row.attempts, row.place) for row in in_order]
+    return [ClaimedRow(row.id, row.token, row.expires_at, row.dead_token, row.attempts, row.place) for row in in_order]
 
 
-def _values(order: ClaimOrder, died: ColumnElement[bool]) -> ColumnValues:
+def _values(order: ClaimOrder, due: CTE) -> ColumnValues:
     leased = order.leased
     values = leased_values(
         leased,
-        token=_new_token(leased.column("lock_token")),
+        token=_new_token(leased.column("lock_token"), returns=due.c.returns),
         owner=order.owner,
         expires_at=database_time_after(order.lock_timeout),
     )
     if leased.has_schedule:
         attempts = leased.column("attempts")
-        values[attempts] = attempts + died.cast(Integer)
+        values[attempts] = attempts + due.c.dead_token.is_not(None).cast(Integer)
     return values
 
 
-def _new_token(column: Column[Any]) -> ColumnElement[Any]:
-    token: ColumnElement[Any] = func.gen_random_uuid()
+def _new_token(column: Column[Any], *, returns: ColumnElement[bool]) -> ColumnElement[Any]:
+    digits = func.replace(cast(func.gen_random_uuid(), Text), "-", "")
+    returning = func.overlay(digits, "8", VERSION_DIGIT_AT)
+    text = case((returns, returning), else_=digits)
     # A Uuid that is declared not to be native is kept as its 32 digits.
-    is_native = getattr(column.type, "native_uuid", True)
-    return token if is_native else func.replace(cast(token, Text), "-", "")
+    return cast(text, Uuid) if getattr(column.type, "native_uuid", True) else text
 
 
 def under_tokens(leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]]) -> ColumnElement[bool]:

@@ -22,6 +22,7 @@ from sqlalchemy import (
     Update,
     and_,
     bindparam,
+    case,
     null,
     or_,
     select,
@@ -36,7 +37,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder
 from rowlock.locks.locker import get_locker
 from rowlock.rows.database_time import UtcDateTime, database_now
-from rowlock.rows.eligibility import place_in_line
+from rowlock.rows.eligibility import is_returning, place_in_line
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
 
@@ -73,7 +74,8 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
     due = (
         select(
             leased.key.label("id"),
-            token.is_not(None).label("died"),
+            case((leased.column("lock_owner") == order.owner, token), else_=None).label("dead_token"),
+            is_returning(leased, order.owner).label("returns"),
             attempts.label("attempts"),
             type_coerce(place_in_line(leased), UtcDateTime).label("place"),
             database_now().label("now"),
@@ -85,10 +87,10 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
     claimed = [
         ClaimedRow(
             id=row.id,
-            lock_token=leased.new_token(),
+            lock_token=leased.new_token(returns=row.returns),
             lock_expires_at=row.now + order.lock_timeout,
-            prev_lock_expired=bool(row.died),
-            attempts=None if row.attempts is None else row.attempts + bool(row.died),
+            dead_token=row.dead_token,
+            attempts=None if row.attempts is None else row.attempts + (row.dead_token is not None),
             place=row.place,
         )
         for row in (await connection.execute(due)).all()

@@ -1,0 +1,77 @@
+"""What one item holds of other tables: the related rows that were locked under its token.
+
+Two sets, since a COMMIT may be lost: what is known to be held, on which a result may rest, and what may be held, which is freed
+whatever became of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import inspect
+from sqlalchemy.orm import InstanceState
+
+from rowlock.errors import OutcomeError
+from rowlock.rows.leased_table import LeasedTable
+
+
+@dataclass(slots=True, eq=False)
+class HeldRows:
+    """Related rows of one item, by table.
+
+    Attributes:
+        turn: held while rows are being locked: one call at a time, and none while the item is settled.
+    """
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _tables: dict[type, LeasedTable[Any]] = field(default_factory=dict)
+    _known: dict[type, dict[Any, None]] = field(default_factory=dict)
+    _perhaps: dict[type, dict[Any, None]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._perhaps.values()))
+
+    def __repr__(self) -> str:
+        held = ", ".join(f"{len(keys)} of {model.__name__}" for model, keys in self._known.items())
+        return f"<HeldRows {held or 'none'}>"
+
+    def may_hold(self, leased: LeasedTable[Any], keys: Iterable[Any]) -> None:
+        """Note rows before the transaction that locks them is committed."""
+        self._tables[leased.model] = leased
+        self._perhaps.setdefault(leased.model, {}).update(dict.fromkeys(keys))
+
+    def holds(self, leased: LeasedTable[Any], keys: Iterable[Any]) -> None:
+        """Note rows once they are locked for certain."""
+        self._known.setdefault(leased.model, {}).update(dict.fromkeys(keys))
+
+    def find(self, named: object) -> tuple[LeasedTable[Any], Any]:
+        """Return table and key of a row that is held, named by itself or by a pair of its model and key.
+
+        Raises:
+            OutcomeError: it is no row, or not held.
+        """
+        match named:
+            case (type() as model, key):
+                pass
+            case _:
+                state = inspect(named, raiseerr=False)
+                if not isinstance(state, InstanceState) or state.identity is None:
+                    raise OutcomeError(
+                        f"related names rows as lock_related() returned them, or pairs (Model, key), not {named!r:.100}"
+                    )
+                model, key = type(named), state.identity[0]
+        for held_model, leased in self._tables.items():
+            if issubclass(model, held_model) and key in self._known.get(held_model, ()):
+                return leased, key
+        raise OutcomeError(f"{model.__name__} {key} is not locked by this item; lock it with item.lock_related() first")
+
+    def known(self) -> Iterator[tuple[LeasedTable[Any], tuple[Any, ...]]]:
+        """Give each table with the keys that are held."""
+        return ((self._tables[model], tuple(keys)) for model, keys in self._known.items() if keys)
+
+    def perhaps(self) -> Iterator[tuple[LeasedTable[Any], tuple[Any, ...]]]:
+        """Give each table with the keys that may be held."""
+        return ((self._tables[model], tuple(keys)) for model, keys in self._perhaps.items() if keys)

@@ -1,0 +1,265 @@
+"""Hold rows as a service: the lease of a pipeline, taken by an API handler that must change what pipelines work on.
+
+The one idea: nobody waits with a connection in hand. To take the rows is one short transaction, tried again until they are free or
+time is up; to hold them is a lease in the rows, renewed meanwhile by a task; the service's own transactions are its own business.
+
+Not here: changes that need not be made at once. `request_update` asks the pipeline to make them, and waits for nobody.
+
+Source: dstack, "all write APIs must respect DB-level locks".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import not_, select, type_coerce
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+
+from rowlock.backoff import exponential
+from rowlock.clock import monotonic, sleep
+from rowlock.errors import LeaseLost, LockWaitTimeout, RelatedLockUnavailable
+from rowlock.leases.dialects import check_session_factory
+from rowlock.leases.take import TAKEN_ROWS_MAX, TakeOrder, held_under, prolong, read_taken, take, unlock
+from rowlock.leases.transaction import excluding_takers, finish, in_transaction
+from rowlock.locks.advisory import WAIT_S_MAX, wait_limit_s
+from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after
+from rowlock.rows.eligibility import OWNER_SEPARATOR, is_free
+from rowlock.rows.leased_table import LeasedTable, ModelT
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+HOLD_LOCK_TIMEOUT = timedelta(seconds=30)
+"""How long the lease of a service lasts that died with it."""
+HOLD_TIMEOUT = timedelta(seconds=10)
+"""How long `hold_rows` waits for rows unless told otherwise."""
+DATABASE_TIMEOUT = timedelta(seconds=10)
+"""Longest time for one of its transactions."""
+LEASE_S_MIN = 0.1
+RENEWALS_PER_LEASE = 3
+MARGIN = 0.1
+"""By which part of the lease the holder's trust ends before it."""
+LOOK_AGAIN_S = 0.02
+LOOK_AGAIN_S_MAX = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class HeldByService(Generic[ModelT]):
+    """Rows that a service holds, for the time of the block.
+
+    Attributes:
+        rows: as they were once they were held, in the order of their keys, detached. Rows that do not exist are not among them.
+        lock_token: fences this hold.
+        lock_owner: what pipelines and other services see as the holder.
+    """
+
+    rows: list[ModelT]
+    lock_token: Any
+    lock_owner: str
+    leased: LeasedTable[ModelT] = field(repr=False)
+    keys: tuple[Any, ...] = field(repr=False)
+    trusted_until: float = field(repr=False)
+
+    @property
+    def remaining(self) -> timedelta:
+        """Time left in which the rows are surely held, unless that is renewed; never negative."""
+        return timedelta(seconds=max(0.0, self.trusted_until - monotonic()))
+
+    async def guard(self, session: AsyncSession) -> None:
+        """Make sure that the rows are held until the session's transaction ends; joins it.
+
+        Call it first in a transaction that writes them: what is committed then was written under the lease, whatever delayed it.
+
+        Raises:
+            LeaseLost: they are held no longer.
+        """
+        statement = select(self.leased.key).where(held_under(self.leased, self.keys, self.lock_token))
+        mapper = {"mapper": self.leased.mapper}
+        locked = await session.execute(statement.with_for_update(key_share=True), bind_arguments=mapper)
+        if len(locked.all()) < len(self.keys) or monotonic() >= self.trusted_until:
+            raise LeaseLost(pipeline=self.lock_owner, row_id=", ".join(map(str, self.keys)))
+
+
+@asynccontextmanager
+async def hold_rows(
+    session_factory: async_sessionmaker[AsyncSession],
+    model: type[ModelT],
+    ids: Iterable[Any],
+    *,
+    timeout: timedelta | float = HOLD_TIMEOUT,
+    lock_timeout: timedelta | float = HOLD_LOCK_TIMEOUT,
+    owner: str = "service",
+) -> AsyncIterator[HeldByService[ModelT]]:
+    """Hold rows for the time of the block, all or none: no pipeline and no other holder works on them meanwhile.
+
+        async with hold_rows(session_factory, Volume, [volume_id], timeout=5) as held:
+            async with session_factory.begin() as session:
+                await held.guard(session)
+                ...
+
+    Opens short transactions of its own; between them no connection is held, neither while it waits nor inside the block. After the
+    block the rows are free; hint their pipeline if there is something to do.
+
+    Args:
+        session_factory: the host's.
+        model: a mapped class with the lock columns.
+        ids: keys of the rows, at most `TAKEN_ROWS_MAX`; ids of rows that do not exist are passed over.
+        timeout: how long to wait for them, a number being seconds; 0 asks once.
+        lock_timeout: after what time the rows are free if this process dies; renewed until the block ends.
+        owner: who holds them, for `LockWaitTimeout.holder` and for those who look at the table.
+
+    Raises:
+        LockWaitTimeout: somebody held one of them for so long; says who, and how long their lease still lasts.
+        LeaseLost: at the end of the block: the lease was lost before (a blocked event loop, a database that was away).
+        ModelError: `model` cannot be leased.
+    """
+    leased = LeasedTable.of(model)
+    check_session_factory(session_factory, leased)
+    keys, lease_s, timeout_s = _checked_keys(ids), _checked_lease_s(lock_timeout), wait_limit_s(timeout)
+    token = leased.new_token()
+    name = f"{owner}{OWNER_SEPARATOR}{str(token)[:8]}"
+    leased.check_owner(name)
+    holder = _Holder(session_factory, leased, keys, token=token, owner=name, lease_s=lease_s)
+    try:
+        held = await holder.take(timeout_s or 0.0)
+        renewing = asyncio.create_task(holder.renew(held), name=f"rowlock: hold rows of {leased.name}")
+        try:
+            yield held
+        finally:
+            renewing.cancel()
+            await asyncio.wait({renewing})
+        if held.keys and monotonic() >= held.trusted_until:
+            raise LeaseLost(pipeline=name, row_id=", ".join(map(str, held.keys)))
+    finally:
+        await finish(holder.let_go(), purpose="let go of held rows")
+
+
+@dataclass(slots=True, eq=False)
+class _Holder(Generic[ModelT]):
+    """Takes, renews and lets go.
+
+    Attributes:
+        may_hold: whether there may be something to let go of, which a lost COMMIT leaves open.
+    """
+
+    session_factory: async_sessionmaker[AsyncSession]
+    leased: LeasedTable[ModelT]
+    keys: tuple[Any, ...]
+    token: Any
+    owner: str
+    lease_s: float
+    may_hold: bool = False
+
+    async def take(self, timeout_s: float) -> HeldByService[ModelT]:
+        ends_at, tries = monotonic() + timeout_s, 0
+        while True:
+            tries += 1
+            try:
+                return await self._take_once()
+            except RelatedLockUnavailable:
+                left_s = ends_at - monotonic()
+                if left_s <= 0:
+                    raise await self._timed_out(timeout_s) from None
+            await sleep(min(left_s, exponential(tries, first_s=LOOK_AGAIN_S, most_s=LOOK_AGAIN_S_MAX)))
+
+    async def _take_once(self) -> HeldByService[ModelT]:
+        leased, lock_timeout = self.leased, timedelta(seconds=self.lease_s)
+        named = leased.attribute(leased.key_name).in_(self.keys)
+        order = TakeOrder(leased, named, self.token, self.owner, database_time_after(lock_timeout))
+        async with excluding_takers(self.session_factory, leased, timeout=DATABASE_TIMEOUT) as in_lockset:
+            sent_at = monotonic()
+
+            async def work(session: AsyncSession, connection: AsyncConnection) -> tuple[tuple[Any, ...], list[ModelT]]:
+                keys = await take(connection, order, in_lockset)
+                self.may_hold = True
+                return keys, await read_taken(session, leased, keys)
+
+            keys, rows = await self._transact(work, purpose="hold rows")
+        return HeldByService(rows, self.token, self.owner, leased, keys, self._trusted_from(sent_at))
+
+    async def renew(self, held: HeldByService[ModelT]) -> None:
+        """Prolong the lease three times in its length; a failure is tried again while it lasts."""
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> int:
+            until = database_time_after(timedelta(seconds=self.lease_s))
+            return await prolong(connection, self.leased, held.keys, token=self.token, expires_at=until)
+
+        while held.keys and monotonic() < held.trusted_until:
+            await sleep(self.lease_s / RENEWALS_PER_LEASE)
+            sent_at = monotonic()
+            try:
+                prolonged = await self._transact(work, purpose="renew held rows")
+            except Exception as error:
+                logger.warning("Renewing held rows failed: %s", self.leased.name, exc_info=error)
+                continue
+            if prolonged < len(held.keys):
+                held.trusted_until = monotonic()
+            elif monotonic() < held.trusted_until:
+                held.trusted_until = self._trusted_from(sent_at)
+
+    async def let_go(self) -> None:
+        """Free the rows. If the database does not take it, they expire."""
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+            await unlock(connection, self.leased, self.keys, token=self.token)
+
+        if self.may_hold:
+            try:
+                await self._transact(work, purpose="let go of held rows")
+            except Exception as error:
+                logger.warning(
+                    "Held rows were not freed and stay leased until they expire: %s", self.leased.name, exc_info=error
+                )
+
+    async def _timed_out(self, timeout_s: float) -> LockWaitTimeout:
+        expires_at, owner = self.leased.attribute("lock_expires_at"), self.leased.attribute("lock_owner")
+        key = self.leased.attribute(self.leased.key_name)
+        statement = (
+            select(owner, type_coerce(expires_at, UtcDateTime), database_now())
+            .where(key.in_(self.keys), not_(is_free(self.leased)))
+            .order_by(expires_at.desc())
+            .limit(1)
+        )
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> tuple[str | None, float | None]:
+            row = (await connection.execute(statement)).one_or_none()
+            return (None, None) if row is None else (row[0], (row[1] - row[2]).total_seconds())
+
+        # Without an answer it is a row lock or a lockset, of which nobody knows who holds it.
+        holder, seconds_left = await self._transact(work, purpose="see who holds rows", writes=False)
+        return LockWaitTimeout(
+            namespace=self.leased.name, keys=self.keys, timeout_s=timeout_s, holder=holder, seconds_left=seconds_left
+        )
+
+    async def _transact(
+        self, work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]], *, purpose: str, writes: bool = True
+    ) -> T:
+        return await in_transaction(
+            self.session_factory, self.leased, work, purpose=purpose, timeout=DATABASE_TIMEOUT, writes=writes
+        )
+
+    def _trusted_from(self, sent_at: float) -> float:
+        return sent_at + self.lease_s * (1 - MARGIN)
+
+
+def _checked_keys(ids: Iterable[Any]) -> tuple[Any, ...]:
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise TypeError(f"ids is a collection of keys, not {ids!r:.100}; pass a list")
+    keys = tuple(dict.fromkeys(ids))
+    if len(keys) > TAKEN_ROWS_MAX:
+        raise ValueError(f"at most {TAKEN_ROWS_MAX} rows can be held at once, not {len(keys)}")
+    return keys
+
+
+def _checked_lease_s(lock_timeout: timedelta | float) -> float:
+    seconds = lock_timeout.total_seconds() if isinstance(lock_timeout, timedelta) else lock_timeout
+    if not LEASE_S_MIN <= seconds <= WAIT_S_MAX:
+        raise ValueError(f"lock_timeout must be {LEASE_S_MIN:g} to {WAIT_S_MAX:g} seconds, not {lock_timeout!r}")
+    return seconds

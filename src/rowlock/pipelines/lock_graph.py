@@ -1,0 +1,143 @@
+"""Which pipeline locks whose rows: declared by `locks` on the class, checked for circles before anything starts.
+
+Two uses. A row is not claimed by its own pipeline while a row of a pipeline that locks it waits for it, so that busy children do
+not starve their parent. And pipelines that lock each other's rows in a circle are refused, since each may wait for the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sqlalchemy import ColumnElement
+
+from rowlock.errors import LockCycleError, ModelError
+from rowlock.pipelines.context import Hooks
+from rowlock.pipelines.fetcher import ready_condition
+from rowlock.pipelines.settings import PipelineSettings
+from rowlock.rows.eligibility import Taker
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.relation import relation_between
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Related:
+    """A model of which a pipeline locks rows, and how they belong to its own.
+
+    Attributes:
+        model: the related model.
+        on: which related rows belong to a main row, such as ``Instance.fleet_id == Fleet.id``. Needed where there is not
+            exactly one foreign key that says so.
+    """
+
+    model: type
+    on: ColumnElement[bool] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeclaredLock:
+    """One entry of `locks`, checked."""
+
+    leased: LeasedTable[Any]
+    on: ColumnElement[bool] | None
+
+
+class Locking(Hooks[Any], Protocol):
+    """A pipeline, seen from the graph."""
+
+    leased: LeasedTable[Any]
+    settings: PipelineSettings
+    declared_locks: tuple[DeclaredLock, ...]
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+
+def declared_locks(name: str, leased: LeasedTable[Any], locks: Sequence[type | Related]) -> tuple[DeclaredLock, ...]:
+    """Check what a pipeline declares in `locks`.
+
+    Raises:
+        ModelError: an entry is no model that can be leased, or nothing says how its rows belong to the pipeline's.
+    """
+    declared = []
+    for entry in locks:
+        related = entry if isinstance(entry, Related) else Related(entry)
+        table: LeasedTable[Any] = LeasedTable.of(related.model)
+        table.check_owner(name)
+        on = related.on
+        if on is None:
+            on = relation_between(leased, table)
+        elif not isinstance(on, ColumnElement):
+            raise ModelError(
+                f"{name}.locks: `on` is one SQL expression over {table.name} and {leased.name}, not {on!r:.100}",
+                model=table.name,
+            )
+        declared.append(DeclaredLock(table, on))
+    return tuple(declared)
+
+
+class LockGraph:
+    """The pipelines that run beside each other, and whose rows each of them locks."""
+
+    def __init__(self, pipelines: Iterable[Locking] = ()) -> None:
+        self._pipelines: list[Locking] = list(pipelines)
+
+    def add(self, pipeline: Locking) -> None:
+        """Note one more pipeline."""
+        self._pipelines.append(pipeline)
+
+    def takers_of(self, leased: LeasedTable[Any], *, but: str) -> tuple[Taker, ...]:
+        """Return who locks rows of this table, except the pipeline named `but`. Asks the `ready` of each."""
+        return tuple(
+            Taker(
+                pipeline.leased,
+                owner=pipeline.name,
+                ready=ready_condition(pipeline.name, pipeline.leased, pipeline),
+                on=lock.on,
+                patience=pipeline.settings.sweep_after,
+            )
+            for pipeline in self._pipelines
+            for lock in pipeline.declared_locks
+            if pipeline.name != but and lock.leased.table is leased.table
+        )
+
+    def check(self) -> None:
+        """Refuse a circle.
+
+        Raises:
+            LockCycleError: draws it.
+        """
+        edges = {pipeline.name: self._locked_by(pipeline) for pipeline in self._pipelines}
+        cycle = find_cycle(edges)
+        if cycle:
+            drawn = " → ".join((*cycle, cycle[0]))
+            raise LockCycleError(
+                f"pipelines lock each other's rows in a circle: {drawn}; each may wait for the next for ever. Let one of them do "
+                "without the lock, for example by a request (request_update) to the other",
+                cycle=cycle,
+            )
+
+    def _locked_by(self, pipeline: Locking) -> list[str]:
+        tables = {lock.leased.table for lock in pipeline.declared_locks}
+        return [other.name for other in self._pipelines if other.leased.table in tables]
+
+
+def find_cycle(edges: dict[str, list[str]]) -> tuple[str, ...]:
+    """Return a circle of the directed graph, in order, or nothing if there is none."""
+    finished: set[str] = set()
+
+    def visit(node: str, path: tuple[str, ...]) -> tuple[str, ...]:
+        if node in path:
+            return path[path.index(node) :]
+        if node in finished:
+            return ()
+        for successor in edges.get(node, ()):
+            if found := visit(successor, (*path, node)):
+                return found
+        finished.add(node)
+        return ()
+
+    return next((found for node in edges if (found := visit(node, ()))), ())

@@ -1,0 +1,43 @@
+"""What an outcome says of related rows: which ones, and what to write to them.
+
+A row is named by itself, as `lock_related` returned it, or by a pair of its model and key where instances cannot be keys of a dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rowlock.errors import OutcomeError
+from rowlock.leases.item import PipelineItem
+from rowlock.rows.updates import Values, column_values
+
+
+def related_items(related: object) -> Iterable[tuple[Any, Values]]:
+    """Return pairs of a row and its update map.
+
+    Raises:
+        OutcomeError: `related` is something else than a dict.
+    """
+    if not isinstance(related, Mapping):
+        raise OutcomeError(f"related must be a dict of locked rows and values, not {type(related).__name__}")
+    return related.items()
+
+
+def check_related(item: PipelineItem[Any], related: object) -> None:
+    """Refuse what cannot be written to the related rows of `item`, before any transaction is opened.
+
+    Raises:
+        OutcomeError: says which row or value, and what to change.
+    """
+    seen: set[tuple[type, Any]] = set()
+    for named, values in related_items(related):
+        leased, key = item.held_rows().find(named)
+        if not isinstance(values, Mapping):
+            raise OutcomeError(
+                f"values of a related row must be a dict of columns and values, not {type(values).__name__}"
+            )
+        column_values(leased, values)
+        if (leased.model, key) in seen:
+            raise OutcomeError(f"{leased.name} {key} is in related twice")
+        seen.add((leased.model, key))
