@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import inspect, update
+from sqlalchemy import inspect
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm.attributes import set_committed_value
 
 from rowlock.errors import ModelError, PipelineError
+from rowlock.leases.request import write_past_lease
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import database_now
 from rowlock.rows.lease_values import pinned
@@ -66,10 +66,5 @@ async def _write(session: AsyncSession, leased: LeasedTable[Any], row: Any, *, v
     if identity is None:
         raise PipelineError(f"this {leased.name} is not in the database; add it to the session first")
     key = identity[0]
-    statement = update(leased.table).where(leased.key == key).values(pinned(leased, values)).returning(*values)
-    written = (await session.execute(statement, bind_arguments={"mapper": leased.mapper})).one_or_none()
-    if written is None:
+    if not await write_past_lease(session, leased, key, values=pinned(leased, values)):
         raise PipelineError(f"{leased.name} {key} is no longer there; it was deleted by another transaction")
-    # What the statement returned, and not a refresh: a session that sends reads to a replica would read what was before.
-    for column, value in zip(values, written, strict=True):
-        set_committed_value(row, leased.mapper.get_property_by_column(column).key, value)

@@ -25,7 +25,7 @@ from rowlock.backoff import exponential
 from rowlock.clock import monotonic, sleep
 from rowlock.errors import LeaseLost, LockWaitTimeout, RelatedLockUnavailable
 from rowlock.leases.dialects import check_session_factory
-from rowlock.leases.take import TAKEN_ROWS_MAX, TakeOrder, held_under, prolong, read_taken, take, unlock
+from rowlock.leases.take import TAKEN_ROWS_MAX, TakeOrder, lock_held, prolong, read_taken, take, unlock
 from rowlock.leases.transaction import excluding_takers, finish, in_transaction
 from rowlock.locks.advisory import WAIT_S_MAX, wait_limit_s
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after
@@ -80,10 +80,8 @@ class HeldByService(Generic[ModelT]):
         Raises:
             LeaseLost: they are held no longer.
         """
-        statement = select(self.leased.key).where(held_under(self.leased, self.keys, self.lock_token))
-        mapper = {"mapper": self.leased.mapper}
-        locked = await session.execute(statement.with_for_update(key_share=True), bind_arguments=mapper)
-        if len(locked.all()) < len(self.keys) or monotonic() >= self.trusted_until:
+        locked = await lock_held(session, self.leased, self.keys, token=self.lock_token)
+        if locked < len(self.keys) or monotonic() >= self.trusted_until:
             raise LeaseLost(pipeline=self.lock_owner, row_id=", ".join(map(str, self.keys)))
 
 

@@ -6,8 +6,9 @@ Many items are read by one SELECT. A row whose token has changed meanwhile is no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Column, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import undefer
 from sqlalchemy.orm.interfaces import LoaderOption
@@ -23,13 +24,22 @@ async def load_rows(
     items: Sequence[PipelineItem[ModelT]],
     *,
     options: Sequence[LoaderOption] = (),
+    compared: Sequence[Column[Any]] = (),
 ) -> list[ModelT | None]:
     """Return, in the order of `items`, each row as a detached instance, or None where the lease is no longer theirs.
 
     Joins the caller's transaction.
+
+    Args:
+        session: the caller's.
+        leased: their table.
+        items: whose rows.
+        options: the host's.
+        compared: columns that the outcome will compare with what was read.
     """
+    names = [*leased.lease_columns, *(leased.mapper.get_property_by_column(column).key for column in compared)]
     # Last, so that a host's load_only cannot leave out what the outcome is planned from.
-    needed = [undefer(leased.attribute(name)) for name in leased.lease_columns]
+    needed = [undefer(leased.attribute(name)) for name in names]
     keys = [item.id for item in items]
     statement = select(leased.model).where(leased.attribute(leased.key_name).in_(keys)).options(*options, *needed)
     rows = (await session.scalars(statement, bind_arguments={"bind": bind_of(session, leased)})).unique().all()

@@ -15,12 +15,14 @@ import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import ColumnElement, bindparam, select, type_coerce, update
+from sqlalchemy import ColumnElement, Engine, bindparam, select, type_coerce, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.errors import LeaseLost
+from rowlock.errors import LeaseLost, PipelineError
 from rowlock.leases.apply import RelatedWrite
+from rowlock.leases.dialects import bind_of
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, extend
 from rowlock.leases.take import TakeOrder, held_under, read_taken, take, unlock
@@ -50,11 +52,12 @@ class RelatedLocker:
         self._owner = owner
         self._timeout = timeout
         self._declared = tuple(declared)
-        self._learned = _learned_by.setdefault(owner, {})
+        engine = bind_of(session_factory(), leased).engine
+        self._learned = _learned_in.setdefault(engine, {}).setdefault(owner, {})
 
     @property
     def tables(self) -> tuple[LeasedTable[Any], ...]:
-        """The related tables that are known: declared, or learned when such rows were first locked."""
+        """The related tables that are known: declared, or learned when such rows were locked."""
         return (*self._declared, *self._learned.values())
 
     async def lock(
@@ -87,6 +90,7 @@ class RelatedLocker:
                     self._session_factory, leased, work, purpose="lock related rows", timeout=self._timeout
                 )
             held.holds(leased, keys)
+            self._learn(leased)
         return rows
 
     async def _need_main(self, connection: AsyncConnection, item: PipelineItem[Any]) -> datetime:
@@ -103,22 +107,32 @@ class RelatedLocker:
         assert isinstance(until, datetime)
         return until
 
-    def _table_of(self, model: type[ModelT]) -> LeasedTable[ModelT]:
-        for leased in self.tables:
-            if leased.model is model:
-                return leased
-        leased = self._learned[model] = LeasedTable.of(model)
+    def _learn(self, leased: LeasedTable[Any]) -> None:
+        if leased in self.tables:
+            return
+        self._learned[leased.model] = leased
         logger.warning(
             "%s locks rows of a model that it did not declare; add it to `locks`: %s",
             self._owner,
             leased.name,
             extra={"pipeline": self._owner, "model": leased.name},
         )
+
+    def _table_of(self, model: type[ModelT]) -> LeasedTable[ModelT]:
+        for leased in self.tables:
+            if leased.model is model:
+                return leased
+        leased = LeasedTable.of(model)
+        session = self._session_factory()
+        if bind_of(session, leased) is not bind_of(session, self._leased):
+            raise PipelineError(
+                f"{leased.name} lives in another database than {self._leased.name}; no transaction could free the rows of both"
+            )
         return leased
 
 
-_learned_by: dict[str, dict[type, LeasedTable[Any]]] = {}
-"""Related tables by pipeline name, for as long as the process lives: a pipeline that is built anew still knows them."""
+_learned_in: WeakKeyDictionary[Engine, dict[str, dict[type, LeasedTable[Any]]]] = WeakKeyDictionary()
+"""Related tables by pipeline name, for as long as the engine lives: a pipeline that is built anew still knows them."""
 
 
 async def write_related(connection: AsyncConnection, item: PipelineItem[Any], writes: Sequence[RelatedWrite]) -> None:

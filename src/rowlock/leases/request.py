@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import literal, select, update
+from sqlalchemy import Column, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm.attributes import set_committed_value
 
+from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import Values, column_values, resolve_now_placeholders
@@ -27,21 +28,41 @@ async def write_request(session: AsyncSession, leased: LeasedTable[Any], key: ob
     """
     column_values(leased, values)
     await session.flush()
-    bind = {"mapper": leased.mapper}
-    now = (await session.execute(select(database_now()), bind_arguments=bind)).scalar_one()
+    now = (await session.execute(select(database_now()), bind_arguments={"mapper": leased.mapper})).scalar_one()
     written = column_values(leased, resolve_now_placeholders(values, now))
     version = leased.version_column
-    changed = written | ({} if version is None else {version: version + 1})
+    if version is not None and written:
+        written[version] = version + 1
     if leased.has_schedule:
-        # First in the map: a service that asks for a later time has the last word.
-        changed = {leased.column("due_at"): database_now()} | changed
-    columns = tuple(changed)
-    statement = (
-        update(leased.table).where(leased.key == key).values(changed).returning(literal(True).label("found"), *columns)
-    )
-    row = (await session.execute(statement, bind_arguments=bind)).one_or_none()
+        # Second, so that a service that asks for a later time has the last word.
+        written = {leased.column("due_at"): now} | written
+    return await write_past_lease(session, leased, key, values=written)
+
+
+async def write_past_lease(
+    session: AsyncSession, leased: LeasedTable[Any], key: object, *, values: ColumnValues
+) -> bool:
+    """Write to a row whoever holds its lease, in the caller's transaction; False if there is no such row.
+
+    An instance that the session has shows what was written, and no longer does if that is rolled back.
+    """
+    is_it = leased.attribute(leased.key_name) == key
+    if not values:
+        found = select(leased.key).where(leased.key == key)
+        return (await session.execute(found, bind_arguments={"mapper": leased.mapper})).first() is not None
+    names = {_name_of(leased, column): value for column, value in values.items()}
+    touched = list(dict.fromkeys([*names, *(_name_of(leased, column) for column in leased.columns_with_onupdate)]))
+    # By way of the ORM, which notes the instance as changed in this transaction or savepoint.
+    statement = update(leased.model).where(is_it).values(names).returning(*map(leased.attribute, touched))
+    result = await session.execute(statement, execution_options={"synchronize_session": "fetch"})
+    row = result.one_or_none()
     instance = session.sync_session.identity_map.get(leased.mapper.identity_key_from_primary_key((key,)))
     if row is not None and instance is not None:
-        for column, value in zip(columns, row[1:], strict=True):
-            set_committed_value(instance, leased.mapper.get_property_by_column(column).key, value)
+        # What the statement returned, and not a refresh: a session that sends reads to a replica would read what was before.
+        for name, value in zip(touched, row, strict=True):
+            set_committed_value(instance, name, value)
     return row is not None
+
+
+def _name_of(leased: LeasedTable[Any], column: Column[Any]) -> str:
+    return leased.mapper.get_property_by_column(column).key

@@ -91,6 +91,16 @@ def held_under(leased: LeasedTable[Any], keys: Sequence[Any], token: object) -> 
     return leased.key.in_(keys) & (leased.column("lock_token") == token)
 
 
+async def lock_held(session: AsyncSession, leased: LeasedTable[Any], keys: Sequence[Any], *, token: object) -> int:
+    """Keep rows that carry `token` as they are until the caller's transaction ends, and return how many there are; joins it."""
+    if not keys:
+        return 0
+    # An UPDATE, since on SQLite a SELECT locks nothing and does not even begin a transaction.
+    values = pinned(leased, {leased.column("lock_token"): leased.column("lock_token")})
+    statement = update(leased.table).where(held_under(leased, keys, token)).values(values).returning(leased.key)
+    return len((await session.execute(statement, bind_arguments={"mapper": leased.mapper})).all())
+
+
 async def prolong(
     connection: AsyncConnection, leased: LeasedTable[Any], keys: Sequence[Any], *, token: object, expires_at: object
 ) -> int:

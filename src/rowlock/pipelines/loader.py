@@ -72,7 +72,8 @@ class Loader(Generic[ModelT]):
         options = await contained(self._options)
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT | None]:
-            return await load_rows(session, self.context.leased, items, options=options)
+            context = self.context
+            return await load_rows(session, context.leased, items, options=options, compared=context.intent)
 
         return await self.context.transact(work, purpose="read rows", writes=False)
 

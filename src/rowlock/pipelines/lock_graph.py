@@ -62,6 +62,8 @@ def declared_locks(name: str, leased: LeasedTable[Any], locks: Sequence[type | R
     Raises:
         ModelError: an entry is no model that can be leased, or nothing says how its rows belong to the pipeline's.
     """
+    if not isinstance(locks, list | tuple):
+        raise ModelError(f"{name}.locks is a list of models, not {locks!r:.100}; put it in brackets", model=leased.name)
     declared = []
     for entry in locks:
         related = entry if isinstance(entry, Related) else Related(entry)

@@ -1,0 +1,148 @@
+"""What pipelines declare in `locks`: checked when they are built, and for circles before anything starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rowlock import ConfigurationError, LockCycleError, ModelError, PipelineManager, Related
+from rowlock.pipelines.lock_graph import find_cycle
+from rowlock.testing import TemporaryDatabase, stepping
+
+from ..host import Attachment, AttachmentPipeline, Base, Run, RunPipeline, Volume, VolumePipeline
+from .scenes import add
+
+
+class Up(AttachmentPipeline):
+    """Locks what is above it."""
+
+    locks = (Volume,)
+
+
+class Down(VolumePipeline):
+    """Locks what is below it."""
+
+    locks = (Attachment,)
+
+
+class Around(RunPipeline):
+    """Locks volumes and is locked by attachments' pipeline below."""
+
+    locks = (Volume,)
+
+
+class Across(AttachmentPipeline):
+    """Locks runs."""
+
+    locks = (Run,)
+
+
+# ---------------------------------------------------------------- circles
+
+
+async def test_a_circle_refuses_to_start_and_is_drawn(database: TemporaryDatabase) -> None:
+    """Each pipeline would be waited for by the next, and nobody would know why nothing moves."""
+    manager = PipelineManager(database.session_factory, [Up(), RunPipeline(), Down()])
+    with pytest.raises(LockCycleError, match="Up → Down → Up") as told:
+        manager.start()
+    assert told.value.cycle == ("Up", "Down")
+    assert isinstance(told.value, ConfigurationError)
+    assert [health.state for health in manager.health().pipelines] == ["new"] * 3
+
+
+async def test_a_circle_of_three_is_found(database: TemporaryDatabase) -> None:
+    """Only pairs would be found."""
+    manager = PipelineManager(database.session_factory, [Around(), Across(), Down()])
+    with pytest.raises(LockCycleError, match="Around → Down → Across → Around"):
+        manager.start()
+
+
+async def test_a_pipeline_in_a_circle_with_itself_is_refused(database: TemporaryDatabase) -> None:
+    """Two rows of one table could each wait for the other."""
+
+    class Selfish(VolumePipeline):
+        locks = (Volume,)
+
+    with pytest.raises(LockCycleError, match="Selfish → Selfish"):
+        PipelineManager(database.session_factory, [Selfish()]).start()
+
+
+async def test_a_running_manager_takes_no_circle(database: TemporaryDatabase) -> None:
+    """The check at the start would be got round by registering later."""
+    await add(database, Volume(status="idle"))
+    async with PipelineManager(database.session_factory, [Down()]) as manager:
+        with pytest.raises(LockCycleError):
+            manager.register(Up())
+        assert len(manager.health().pipelines) == 1
+        manager.register(RunPipeline())
+
+
+async def test_pipelines_that_are_stepped_are_checked_too(database: TemporaryDatabase) -> None:
+    """A test would pass with pipelines that cannot run."""
+    with pytest.raises(LockCycleError):
+        async with stepping(database.session_factory, Up(), beside=[Down()]):
+            pass
+
+
+async def test_levels_are_no_circle(database: TemporaryDatabase) -> None:
+    """A parent of parents could not be had."""
+    await database.create_tables(Base.metadata)
+    async with PipelineManager(database.session_factory, [Around(), Down(), AttachmentPipeline()]):
+        pass
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=14))
+def test_a_circle_is_found_if_there_is_one(pairs: list[tuple[int, int]]) -> None:
+    """A circle would be missed, or one drawn that is not there."""
+    edges: dict[str, list[str]] = {str(node): [] for node in range(7)}
+    for one, other in pairs:
+        edges[str(one)].append(str(other))
+    cycle = find_cycle(edges)
+    for one, other in zip(cycle, cycle[1:] + cycle[:1], strict=True):
+        assert other in edges[one]
+    # Whoever can be taken away again and again, since it leads nowhere, is in no circle.
+    left = {node: set(successors) for node, successors in edges.items()}
+    while ends := [node for node in left if not left[node] & set(left)]:
+        for node in ends:
+            del left[node]
+    assert bool(cycle) == bool(left)
+
+
+# ---------------------------------------------------------------- declarations
+
+
+@pytest.mark.parametrize("entry", [Related(Attachment, on=True), Related(Attachment, on="volume_id")])  # type: ignore[arg-type]
+def test_on_is_an_expression(entry: Any) -> None:
+    """A comparison that Python made would hold up every child, or none."""
+
+    class Wrong(VolumePipeline):
+        locks = (entry,)
+
+    with pytest.raises(ModelError, match="one SQL expression over Attachment and Volume"):
+        Wrong()
+
+
+@pytest.mark.parametrize("entry", ["Attachment", int, None])
+def test_an_entry_is_a_model(entry: Any) -> None:
+    """What cannot be locked would be found out in the middle of the night."""
+
+    class Wrong(VolumePipeline):
+        locks = (entry,)
+
+    with pytest.raises(ModelError):
+        Wrong()
+
+
+@pytest.mark.parametrize("locks", [Attachment, "Attachment"])
+def test_locks_is_a_list(locks: Any) -> None:
+    """A model without its brackets would be an error that says nothing."""
+
+    class Wrong(VolumePipeline):
+        pass
+
+    Wrong.locks = locks
+    with pytest.raises(ModelError, match=r"Wrong\.locks is a list of models"):
+        Wrong()

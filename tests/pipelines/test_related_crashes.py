@@ -1,0 +1,369 @@
+"""Related rows when the attempt does not end as planned: freed by somebody on every path, and held as long as it lasts."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, update
+
+from rowlock import Apply, LeaseLost, PipelineManager, Retry
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
+
+from ..host import Attachment, AttachmentPipeline, Volume
+from .related_scenes import (
+    ATTACHMENTS,
+    GatheringPipeline,
+    SharingPipeline,
+    add_volume,
+    at_work,
+    attachments_of,
+    locks_of,
+    write_all,
+)
+from .scenes import add, change, counted, faults_of, hang, is_free, read, replica, turns, until
+
+
+async def crashed_with_related_rows(database: TemporaryDatabase, pipeline: GatheringPipeline) -> Volume:
+    """Leave a volume and its attachments leased by a replica that died, and let the leases expire."""
+    volume = await add_volume(database)
+    run = pipeline.build_run(replica(database), None)  # type: ignore[arg-type]
+    assert await run.fetcher.fetch_once(1) == 1
+    [item] = run.context.queue
+    await item.lock_related(Attachment, Attachment.volume_id == item.id, shared=pipeline.shared)
+    assert len(await locks_of(database)) == ATTACHMENTS + 1
+    assert database.clock is not None
+    database.clock.advance(30)
+    return volume
+
+
+# ---------------------------------------------------------------- crashes
+
+
+@pytest.mark.parametrize("outcome", [Apply({"status": "active"}), Retry(error="no"), ValueError("no")], ids=repr)
+async def test_whoever_claims_the_main_row_next_frees_them(
+    database_with_clock: TemporaryDatabase, outcome: Any
+) -> None:
+    """The next attempt may take another path and never ask for the rows: they would stay locked."""
+    database = database_with_clock
+    await crashed_with_related_rows(database, GatheringPipeline())
+
+    class TakesAnotherPath(GatheringPipeline):
+        async def process(self, item: Any) -> Any:
+            assert item.prev_lock_expired
+            assert {row.lock_token for row in await attachments_of(database)} == {None}
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
+
+    TakesAnotherPath.__name__ = "GatheringPipeline"
+    async with stepping(database.session_factory, TakesAnotherPath()) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+    assert await locks_of(database) == {}
+
+
+async def test_the_next_attempt_takes_them_again(database_with_clock: TemporaryDatabase) -> None:
+    """After a crash the parent would wait for locks that it has itself."""
+    database = database_with_clock
+    await crashed_with_related_rows(database, GatheringPipeline())
+    async with stepping(database.session_factory, GatheringPipeline(then=write_all)) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+        assert counted(steps)["applied"] == 1
+    assert await locks_of(database) == {}
+
+
+async def test_a_claim_frees_only_what_its_own_dead_holder_had(database_with_clock: TemporaryDatabase) -> None:
+    """The related rows of a living parent would be taken from it."""
+    database = database_with_clock
+    await crashed_with_related_rows(database, GatheringPipeline())
+    async with stepping(database.session_factory, GatheringPipeline()) as alive:
+        other = await add_volume(database, attachments=1)
+        await change(database, await read(database, other), last_processed_at=None)
+        items = await alive.fetch_once()
+        living = next(item for item in items if item.id == other.id)
+        await living.lock_related(Attachment, Attachment.volume_id == living.id)
+        held = [row for row in await attachments_of(database) if not is_free(row)]
+        assert [row.lock_token for row in held] == [living.lock_token]
+
+
+@pytest.mark.parametrize("pipeline_class", [GatheringPipeline, SharingPipeline])
+async def test_they_are_free_by_expiry_if_the_main_row_is_gone(
+    database_with_clock: TemporaryDatabase, pipeline_class: type[GatheringPipeline]
+) -> None:
+    """Children of a deleted parent would never be worked on again."""
+    database = database_with_clock
+    volume = await crashed_with_related_rows(database, pipeline_class())
+    async with database.session_factory.begin() as session:
+        await session.execute(update(Attachment).values(volume_id=(await add_volume(database, attachments=0)).id))
+        await session.execute(delete(Volume).where(Volume.id == volume.id))
+    async with stepping(database.session_factory, AttachmentPipeline(), beside=[pipeline_class()]) as steps:
+        assert len(await steps.fetch_once()) == ATTACHMENTS
+        assert {item.prev_lock_expired for item in steps.queued} == {False}
+        await steps.work_all()
+    assert await locks_of(database) == {}
+
+
+async def test_another_item_takes_them_once_they_have_expired(database_with_clock: TemporaryDatabase) -> None:
+    """A shared row would be kept for a main row that is gone."""
+    database = database_with_clock
+    volume = await crashed_with_related_rows(database, SharingPipeline())
+    await change(database, volume, status="gone")
+    await add(database, Volume())
+    pipeline = SharingPipeline()
+    pipeline.answer = lambda item: item.lock_related(Attachment, Attachment.volume_id == volume.id, shared=True)
+    async with stepping(database.session_factory, pipeline) as steps:
+        [item] = await steps.fetch_once()
+        assert len(await item.lock_related(Attachment, Attachment.volume_id == volume.id, shared=True)) == ATTACHMENTS
+
+
+async def test_an_owner_that_nobody_declared_is_swept(database_with_clock: TemporaryDatabase) -> None:
+    """A row locked by a pipeline of another model, which was taken out of the code, would be lost to its own."""
+    database = database_with_clock
+    await crashed_with_related_rows(database, GatheringPipeline())
+    async with stepping(database.session_factory, AttachmentPipeline()) as steps:
+        assert await steps.fetch_once() == []
+        assert database.clock is not None
+        database.clock.advance(301)
+        assert await steps.sweep_once() == ATTACHMENTS
+        assert len(await steps.fetch_once()) == ATTACHMENTS
+
+
+async def test_a_pipeline_sweeps_the_tables_whose_rows_it_locks(database_with_clock: TemporaryDatabase) -> None:
+    """Rows of a model that has no pipeline of its own would keep their lock columns for ever."""
+    database = database_with_clock
+    volume = await crashed_with_related_rows(database, GatheringPipeline())
+    await change(database, volume, status="gone")
+    async with stepping(database.session_factory, GatheringPipeline()) as steps:
+        assert database.clock is not None
+        database.clock.advance(301)
+        assert await steps.sweep_once() == ATTACHMENTS + 1
+    assert await locks_of(database) == {}
+
+
+# ---------------------------------------------------------------- as long as the attempt lasts
+
+
+async def test_they_are_renewed_with_the_main_row(database_with_clock: TemporaryDatabase) -> None:
+    """A child would be taken from a parent that is still at work."""
+    database = database_with_clock
+    async with at_work(database, GatheringPipeline()) as (steps, _):
+        [item] = steps.queued
+        await item.lock_related(Attachment, Attachment.volume_id == item.id)
+        assert database.clock is not None
+        database.clock.advance(20)
+        item.trusted_until -= 20
+        assert await steps.beat_once() == 1
+        main = (await read(database, item.row if item.has_row else Volume(id=item.id))).lock_expires_at
+        assert main == database.clock.now + timedelta(seconds=30)
+        assert {row.lock_expires_at for row in await attachments_of(database)} == {main}
+        database.clock.advance(29)
+        async with stepping(database.session_factory, AttachmentPipeline(), beside=[GatheringPipeline()]) as busy:
+            assert await busy.fetch_once() == []
+
+
+async def test_they_end_no_later_than_the_main_row(database_with_clock: TemporaryDatabase) -> None:
+    """Whoever claims the main row of a dead holder would find its children still locked."""
+    database = database_with_clock
+    async with at_work(database, GatheringPipeline()) as (steps, volume):
+        assert database.clock is not None
+        database.clock.advance(25)
+        [item] = steps.queued
+        await item.lock_related(Attachment, Attachment.volume_id == item.id)
+        expiries = {row.lock_expires_at for row in await attachments_of(database)}
+        assert expiries == {(await read(database, volume)).lock_expires_at}
+
+
+def test_interrupted_work_gives_them_back(virtual_database: TemporaryDatabase) -> None:
+    """After a clean shutdown the children would wait for their leases to expire."""
+
+    @virtual_time
+    async def play() -> None:
+        await add_volume(virtual_database)
+        pipeline = GatheringPipeline(then=lambda *_: hang())
+        manager = PipelineManager(virtual_database.session_factory, [pipeline])
+        manager.start()
+        await until(lambda: pipeline.locked)
+        await manager.drain(timeout=1)
+        assert await locks_of(virtual_database) == {}
+
+    play()
+
+
+def test_a_cancelled_worker_gives_them_back(virtual_database: TemporaryDatabase) -> None:
+    """A worker that somebody else cancelled would leave the children locked."""
+
+    @virtual_time
+    async def play() -> None:
+        pipeline = GatheringPipeline(then=lambda *_: hang())
+        async with at_work(virtual_database, pipeline) as (steps, _):
+            working = asyncio.create_task(steps.work_once())
+            await until(lambda: pipeline.locked)
+            working.cancel()
+            await asyncio.wait({working})
+            await turns(200)
+        assert await locks_of(virtual_database) == {}
+
+    play()
+
+
+def test_a_lost_lease_frees_what_is_left(virtual_database: TemporaryDatabase) -> None:
+    """The children of an attempt that lost its row would be locked until they expire, while the next attempt wants them."""
+
+    @virtual_time
+    async def play() -> None:
+        pipeline = GatheringPipeline(then=lambda *_: hang())
+        async with at_work(virtual_database, pipeline) as (steps, volume):
+            working = asyncio.create_task(steps.work_once())
+            await until(lambda: pipeline.locked)
+            await change(virtual_database, volume, lock_token=None, lock_owner=None, lock_expires_at=None)
+            await asyncio.sleep(16)
+            await steps.beat_once()
+            await working
+            assert counted(steps)["leases_lost"] == 1
+        assert await locks_of(virtual_database) == {}
+
+    play()
+
+
+def test_an_attempt_that_is_left_behind_keeps_them_until_they_expire(virtual_database: TemporaryDatabase) -> None:
+    """Somebody else would work on a child while the parent's code still does."""
+
+    @virtual_time
+    async def play() -> None:
+        over = asyncio.Event()
+
+        async def ignore(item: Any, rows: Any) -> None:
+            while not over.is_set():
+                try:
+                    await over.wait()
+                except asyncio.CancelledError:
+                    continue
+
+        pipeline = GatheringPipeline(then=ignore, process_timeout=5)
+        async with at_work(virtual_database, pipeline) as (steps, _):
+            await steps.work_once()
+            assert counted(steps)["abandoned"] == 1
+            assert len(await locks_of(virtual_database)) == ATTACHMENTS + 1
+            [item] = pipeline.items
+            with pytest.raises(LeaseLost):
+                await item.lock_related(Attachment, Attachment.volume_id == item.id)
+            over.set()
+            await turns(100)
+
+    play()
+
+
+# ---------------------------------------------------------------- while rows are being locked
+
+
+async def test_once_the_outcome_is_on_its_way_nothing_more_is_locked(database: TemporaryDatabase) -> None:
+    """Rows that a forgotten task locks after the outcome was written belong to nobody and are freed by nobody."""
+    pipeline = GatheringPipeline(then=Apply({"status": "active"}))
+    async with at_work(database, pipeline) as (steps, _):
+        item = await steps.work_once()
+        with pytest.raises(LeaseLost):
+            await item.lock_related(Attachment, Attachment.volume_id == item.id)
+    assert await locks_of(database) == {}
+
+
+async def test_without_the_main_row_nothing_is_locked(database: TemporaryDatabase) -> None:
+    """A holder that was robbed of its row without knowing it would lock rows under a dead token."""
+    async with at_work(database, GatheringPipeline()) as (steps, volume):
+        [item] = steps.queued
+        await change(database, volume, lock_token=None)
+        with pytest.raises(LeaseLost):
+            await item.lock_related(Attachment, Attachment.volume_id == item.id)
+    assert set(await locks_of(database)) == {"Volume "}
+
+
+async def test_under_an_expired_lease_nothing_is_locked(database_with_clock: TemporaryDatabase) -> None:
+    """Rows would be locked that end at once, or under a token that a claim just found dead."""
+    database = database_with_clock
+    async with at_work(database, GatheringPipeline()) as (steps, _):
+        [item] = steps.queued
+        assert database.clock is not None
+        database.clock.advance(30)
+        with pytest.raises(LeaseLost):
+            await item.lock_related(Attachment, Attachment.volume_id == item.id)
+        assert len(await locks_of(database)) == 1
+
+
+@pytest.mark.parametrize("when", ["SELECT attachments.id", "UPDATE attachments SET", "SELECT volumes.lock_expires_at"])
+def test_the_outcome_waits_for_what_is_being_locked(virtual_database: TemporaryDatabase, when: str) -> None:
+    """Rows whose locking is under way when `process` returns would be missed when the others are freed."""
+
+    @virtual_time
+    async def play() -> None:
+        strays: list[asyncio.Task[Any]] = []
+
+        async def leave_one(item: Any) -> Apply:
+            strays.append(asyncio.create_task(item.lock_related(Attachment, Attachment.volume_id == item.id)))
+            await asyncio.sleep(1)
+            return Apply({"status": "active"})
+
+        pipeline = GatheringPipeline()
+        pipeline.answer = leave_one
+        async with at_work(virtual_database, pipeline) as (steps, volume):
+            with faults_of(virtual_database.engine) as faults:
+                faults.hang(when=lambda statement: statement.startswith(when))
+                working = asyncio.create_task(steps.work_once())
+                await asyncio.sleep(2)
+                assert not working.done()
+                faults.heal()
+                await working
+            await asyncio.wait(strays)
+        assert await locks_of(virtual_database) == {}
+        assert (await read(virtual_database, volume)).status == "active"
+
+    play()
+
+
+def test_cancelled_at_any_await_nothing_stays_locked(virtual_database: TemporaryDatabase) -> None:
+    """A cancellation between the commit and its answer would leave rows locked of which nobody knows."""
+
+    @virtual_time
+    async def play() -> None:
+        await virtual_database.create_tables(Volume.metadata)
+        finished = False
+        for suspensions in range(1, 400):
+            pipeline = GatheringPipeline()
+            volume = await add_volume(virtual_database)
+            async with stepping(virtual_database.session_factory, pipeline) as steps:
+                [item] = await steps.fetch_once()
+                locking = asyncio.create_task(item.lock_related(Attachment, Attachment.volume_id == item.id))
+                await turns(suspensions)
+                finished = locking.done()
+                locking.cancel()
+                await asyncio.wait({locking})
+                await steps.run.context.transact(_nothing, purpose="show that the pool is usable")
+                pipeline.answer = Apply({"status": "active"})
+                await steps.work_once()
+            assert await locks_of(virtual_database) == {}, f"cancelled after {suspensions} turns"
+            assert (await read(virtual_database, volume)).status == "active"
+            if finished:
+                break
+        assert finished
+        assert suspensions > 10
+
+    async def _nothing(*_: Any) -> None: ...
+
+    play()
+
+
+def test_a_commit_whose_answer_was_lost_leaves_nothing_locked(virtual_database: TemporaryDatabase) -> None:
+    """Rows that were locked by a transaction of unknown end would not be freed with the others."""
+
+    @virtual_time
+    async def play() -> None:
+        async with at_work(virtual_database, GatheringPipeline()) as (steps, _):
+            with faults_of(virtual_database.engine) as faults:
+                faults.lose_answers_of_commits(when=lambda statement: statement.startswith("UPDATE attachments"))
+                await steps.work_once()
+            assert counted(steps)["retried"] == 1
+        assert await locks_of(virtual_database) == {}
+
+    play()

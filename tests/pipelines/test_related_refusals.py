@@ -1,0 +1,230 @@
+"""What cannot be locked or written as a related row is refused early, with what to change; and who else's locks count as held."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import String, select
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from rowlock import (
+    Apply,
+    LockColumns,
+    ModelError,
+    OutcomeError,
+    Pipeline,
+    PipelineError,
+    RelatedLockUnavailable,
+    get_locker,
+)
+from rowlock.leases import take as take_module
+from rowlock.testing import TemporaryDatabase, databases, stepping
+
+from ..host import Attachment, Base, Run, Volume, VolumePipeline
+from .related_scenes import ATTACHMENTS, GatheringPipeline, add_volume, at_work, attachments_of, locks_of
+from .scenes import add, counted, faults_of, read, ticket
+
+
+async def test_only_a_claimed_item_locks(database: TemporaryDatabase) -> None:
+    """An item that no pipeline gave out would lock under a token that no row has."""
+    with pytest.raises(PipelineError, match="not claimed by a pipeline"):
+        await ticket().lock_related(Attachment, Attachment.name == "0")
+
+
+@pytest.mark.parametrize("where", [True, "name = '0'", None, [1]])
+async def test_where_is_an_expression(database: TemporaryDatabase, where: Any) -> None:
+    """A comparison that Python made would lock every row, or none."""
+    async with at_work(database, GatheringPipeline()) as (steps, _):
+        [item] = steps.queued
+        with pytest.raises(PipelineError, match="one SQL expression, such as Attachment"):
+            await item.lock_related(Attachment, where)
+
+
+async def test_a_model_without_lock_columns_is_refused(database: TemporaryDatabase) -> None:
+    """A row without a place for the token cannot be locked."""
+
+    class Plain(Base):
+        __tablename__ = "plain"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    try:
+        async with at_work(database, GatheringPipeline()) as (steps, _):
+            [item] = steps.queued
+            with pytest.raises(ModelError, match="lock_token"):
+                await item.lock_related(Plain, Plain.id == 1)
+    finally:
+        Base.metadata.remove(Plain.__table__)  # type: ignore[arg-type]
+
+
+async def test_an_owner_that_does_not_fit_is_refused(database: TemporaryDatabase) -> None:
+    """A shared lock would be cut off, and two items would have one owner."""
+
+    class Narrow(DeclarativeBase):
+        pass
+
+    class Slot(LockColumns, Narrow):
+        __tablename__ = "slots"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        lock_owner: Mapped[str | None] = mapped_column(String(20))
+
+    await database.create_tables(Narrow.metadata)
+    async with at_work(database, GatheringPipeline()) as (steps, _):
+        [item] = steps.queued
+        with pytest.raises(ModelError, match=r"does not fit into Slot\.lock_owner"):
+            await item.lock_related(Slot, Slot.id == 1, shared=True)
+
+
+async def test_too_many_rows_are_refused(database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A condition that was forgotten would lock a whole table."""
+    monkeypatch.setattr(take_module, "TAKEN_ROWS_MAX", ATTACHMENTS - 1)
+    async with at_work(database, GatheringPipeline()) as (steps, _):
+        await steps.work_once()
+        assert counted(steps)["retried"] == 1
+    assert await locks_of(database) == {}
+
+
+async def test_rows_of_another_database_are_refused(database: TemporaryDatabase, tmp_path: Path) -> None:
+    """Two databases have no transaction in common in which both rows could be freed."""
+    async with databases.sqlite_database(tmp_path / "other.db") as other:
+        await other.create_tables(Base.metadata)
+        await add_volume(database)
+
+        class Routed(AsyncSession):
+            def __init__(self, **options: Any) -> None:
+                super().__init__(**options | {"binds": {Volume: database.engine, Attachment: other.engine}})
+
+        class Split(GatheringPipeline):
+            locks = ()
+
+        sessions = async_sessionmaker(class_=Routed)
+        async with stepping(sessions, Split()) as steps:
+            [item] = await steps.fetch_once()
+            with pytest.raises(PipelineError, match="another database"):
+                await item.lock_related(Attachment, Attachment.name == "0")
+
+
+# ---------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize(
+    ("related", "says"),
+    [
+        (lambda rows: {rows[0]: {"no such": 1}}, "no column 'no such'"),
+        (lambda rows: {rows[0]: {"lock_owner": None}}, "written by rowlock"),
+        (lambda rows: {rows[0]: {"id": 1}}, "primary key"),
+        (lambda rows: {rows[0]: ["status"]}, "must be a dict"),
+        (lambda rows: {rows[0]: {}, (Attachment, rows[0].id): {}}, "twice"),
+        (lambda rows: {(Attachment, "of somebody else"): {}}, "is not locked by this item"),
+        (lambda rows: {(Run, 1): {}}, "is not locked by this item"),
+        (lambda rows: {Attachment(): {}}, "as lock_related"),
+        (lambda rows: {"an attachment": {}}, "as lock_related"),
+        (list, "related must be a dict"),
+    ],
+)
+async def test_what_cannot_be_written_is_refused(database: TemporaryDatabase, related: Any, says: str) -> None:
+    """Half of an outcome would be written, or none without a word."""
+    pipeline = GatheringPipeline(then=lambda _item, rows: Apply({"status": "active"}, related=related(rows)))
+    errors: list[BaseException] = []
+    async with at_work(database, pipeline) as (steps, volume):
+        worker: Any = steps.run.workers[0]
+        failed = worker._failed
+        worker._failed = lambda item, error: errors.append(error) or failed(item, error)
+        await steps.work_once()
+    [error] = errors
+    assert isinstance(error, OutcomeError)
+    assert says in str(error)
+    assert (await read(database, volume)).status == "submitted"
+    assert await locks_of(database) == {}
+
+
+async def test_a_row_that_was_not_locked_is_not_written(database: TemporaryDatabase) -> None:
+    """An item without related rows would write to those of others."""
+    [volume] = await add(database, Volume())
+    await add(database, Attachment(volume_id=volume.id))
+    [row] = await attachments_of(database)
+    async with stepping(
+        database.session_factory, VolumePipeline(answer=Apply(related={row: {"status": "x"}}))
+    ) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+        assert counted(steps)["retried"] == 1
+    assert (await attachments_of(database))[0].status == "submitted"
+
+
+# ---------------------------------------------------------------- others' locks
+
+
+async def test_a_row_in_the_lockset_is_held(sqlite_database: TemporaryDatabase) -> None:
+    """A service that works under the lockset would be run over."""
+    async with at_work(sqlite_database, GatheringPipeline()) as (steps, _):
+        [item] = steps.queued
+        [row, *_] = await attachments_of(sqlite_database)
+        async with get_locker("sqlite").lock_ctx("attachments", [row.id]):
+            with pytest.raises(RelatedLockUnavailable):
+                await item.lock_related(Attachment, Attachment.volume_id == item.id)
+        assert len(await item.lock_related(Attachment, Attachment.volume_id == item.id)) == ATTACHMENTS
+
+
+async def test_a_row_that_a_transaction_has_locked_is_held(postgresql_database: TemporaryDatabase) -> None:
+    """The parent would wait for somebody's long transaction with its own row locked."""
+    database = postgresql_database
+    async with at_work(database, GatheringPipeline()) as (steps, _):
+        [item] = steps.queued
+        async with database.session_factory() as session:
+            one = select(Attachment).where(Attachment.name == "0").with_for_update(key_share=True)
+            await session.execute(one)
+            with pytest.raises(RelatedLockUnavailable):
+                await item.lock_related(Attachment, Attachment.volume_id == item.id)
+        assert len(await item.lock_related(Attachment, Attachment.volume_id == item.id)) == ATTACHMENTS
+
+
+async def test_rows_that_refer_to_a_locked_one_can_be_inserted(postgresql_database: TemporaryDatabase) -> None:
+    """Locking a parent as a related row would hold up every insert of a child, and deadlock with some."""
+    database = postgresql_database
+    volume = await add_volume(database)
+
+    class Upwards(Pipeline[Attachment]):
+        model = Attachment
+
+        def ready(self) -> Any:
+            return Attachment.name == "0"
+
+        async def process(self, item: Any) -> Apply:
+            await item.lock_related(Volume, Volume.id == item.row.volume_id)
+            return Apply()
+
+    async with stepping(database.session_factory, Upwards()) as steps:
+        with faults_of(database.engine) as faults:
+            await steps.fetch_once()
+            await steps.work_once()
+        seen = [statement for _, statement in faults.sent if "FOR " in statement and statement.startswith("SELECT")]
+        await add(database, Attachment(volume_id=volume.id))
+    assert seen
+    assert all("FOR NO KEY UPDATE" in statement for statement in seen)
+
+
+# ---------------------------------------------------------------- undeclared
+
+
+async def test_an_undeclared_model_is_locked_and_warned_about(
+    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What happens after a crash depends on the declaration, and nobody would know that it is missing."""
+
+    class Undeclared(GatheringPipeline):
+        locks = ()
+
+    async with at_work(database, Undeclared()) as (steps, _):
+        with caplog.at_level(logging.WARNING):
+            [item] = steps.queued
+            await item.lock_related(Attachment, Attachment.name == "0")
+            await item.lock_related(Attachment, Attachment.name == "1")
+        assert [record.message for record in caplog.records if "did not declare" in record.message] == [
+            "Undeclared locks rows of a model that it did not declare; add it to `locks`: Attachment"
+        ]
+        await steps.work_once()
+    assert await locks_of(database) == {}
