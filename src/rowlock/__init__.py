@@ -31,6 +31,7 @@ from rowlock.leases.hold import HeldByService, hold_rows
 from rowlock.leases.item import PipelineItem
 from rowlock.locks.advisory import advisory_lock_ctx, string_to_lock_id, try_advisory_lock_ctx
 from rowlock.locks.locker import ResourceLocker, get_locker
+from rowlock.locks.rows_until_commit import lock_rows
 from rowlock.locks.unique_names import lock_unique_names
 from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.heartbeater import Heartbeater
@@ -95,6 +96,7 @@ __all__ = [
     "get_locker",
     "hint_after_commit",
     "hold_rows",
+    "lock_rows",
     "lock_unique_names",
     "make_due",
     "pipeline_hinter",

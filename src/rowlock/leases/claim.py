@@ -37,7 +37,7 @@ async def claim(
         locker: locks related rows for the items.
 
     Raises:
-        TimeoutError: somebody in this process kept the table's lockset for so long.
+        LockWaitTimeout: somebody in this process kept the table's lockset still for so long.
         TransactionTimeout: the database did not answer in time; rows it leased all the same become free by expiry.
     """
     async with excluding_takers(session_factory, order.leased, timeout=timeout) as in_lockset:

@@ -80,6 +80,8 @@ class HeldByService(Generic[ModelT]):
         Raises:
             LeaseLost: they are held no longer.
         """
+        if not self.keys:
+            return
         locked = await lock_held(session, self.leased, self.keys, token=self.lock_token)
         if locked < len(self.keys) or monotonic() >= self.trusted_until:
             raise LeaseLost(pipeline=self.lock_owner, row_id=", ".join(map(str, self.keys)))
@@ -109,7 +111,7 @@ async def hold_rows(
         session_factory: the host's.
         model: a mapped class with the lock columns.
         ids: keys of the rows, at most `TAKEN_ROWS_MAX`; ids of rows that do not exist are passed over.
-        timeout: how long to wait for them, a number being seconds; 0 asks once.
+        timeout: how long to wait for them, a number being seconds, up to `WAIT_S_MAX`; 0 asks once.
         lock_timeout: after what time the rows are free if this process dies; renewed until the block ends.
         owner: who holds them, for `LockWaitTimeout.holder` and for those who look at the table.
 
@@ -121,18 +123,16 @@ async def hold_rows(
     leased = LeasedTable.of(model)
     check_session_factory(session_factory, leased)
     keys, lease_s, timeout_s = _checked_keys(ids), _checked_lease_s(lock_timeout), wait_limit_s(timeout)
+    if timeout_s is None:
+        raise ValueError("hold_rows waits for a limited time; pass a number of seconds")
     token = leased.new_token()
     name = f"{owner}{OWNER_SEPARATOR}{str(token)[:8]}"
     leased.check_owner(name)
     holder = _Holder(session_factory, leased, keys, token=token, owner=name, lease_s=lease_s)
     try:
-        held = await holder.take(timeout_s or 0.0)
-        renewing = asyncio.create_task(holder.renew(held), name=f"rowlock: hold rows of {leased.name}")
-        try:
-            yield held
-        finally:
-            renewing.cancel()
-            await asyncio.wait({renewing})
+        held = await holder.take(timeout_s)
+        holder.renewing = asyncio.create_task(holder.renew(held), name=f"rowlock: hold rows of {leased.name}")
+        yield held
         if held.keys and monotonic() >= held.trusted_until:
             raise LeaseLost(pipeline=name, row_id=", ".join(map(str, held.keys)))
     finally:
@@ -145,6 +145,7 @@ class _Holder(Generic[ModelT]):
 
     Attributes:
         may_hold: whether there may be something to let go of, which a lost COMMIT leaves open.
+        renewing: prolongs the lease until it is let go of.
     """
 
     session_factory: async_sessionmaker[AsyncSession]
@@ -154,24 +155,26 @@ class _Holder(Generic[ModelT]):
     owner: str
     lease_s: float
     may_hold: bool = False
+    renewing: asyncio.Task[None] | None = None
 
     async def take(self, timeout_s: float) -> HeldByService[ModelT]:
         ends_at, tries = monotonic() + timeout_s, 0
         while True:
             tries += 1
+            lockset_wait_s = min(DATABASE_TIMEOUT.total_seconds(), max(LOOK_AGAIN_S, ends_at - monotonic()))
             try:
-                return await self._take_once()
-            except RelatedLockUnavailable:
+                return await self._take_once(lockset_wait=timedelta(seconds=lockset_wait_s))
+            except (RelatedLockUnavailable, LockWaitTimeout):
                 left_s = ends_at - monotonic()
                 if left_s <= 0:
                     raise await self._timed_out(timeout_s) from None
             await sleep(min(left_s, exponential(tries, first_s=LOOK_AGAIN_S, most_s=LOOK_AGAIN_S_MAX)))
 
-    async def _take_once(self) -> HeldByService[ModelT]:
+    async def _take_once(self, lockset_wait: timedelta) -> HeldByService[ModelT]:
         leased, lock_timeout = self.leased, timedelta(seconds=self.lease_s)
         named = leased.attribute(leased.key_name).in_(self.keys)
         order = TakeOrder(leased, named, self.token, self.owner, database_time_after(lock_timeout))
-        async with excluding_takers(self.session_factory, leased, timeout=DATABASE_TIMEOUT) as in_lockset:
+        async with excluding_takers(self.session_factory, leased, timeout=lockset_wait) as in_lockset:
             sent_at = monotonic()
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> tuple[tuple[Any, ...], list[ModelT]]:
@@ -185,7 +188,7 @@ class _Holder(Generic[ModelT]):
     async def renew(self, held: HeldByService[ModelT]) -> None:
         """Prolong the lease three times in its length; a failure is tried again while it lasts."""
 
-        async def work(session: AsyncSession, connection: AsyncConnection) -> int:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> tuple[frozenset[Any], frozenset[Any]]:
             until = database_time_after(timedelta(seconds=self.lease_s))
             return await prolong(connection, self.leased, held.keys, token=self.token, expires_at=until)
 
@@ -193,17 +196,22 @@ class _Holder(Generic[ModelT]):
             await sleep(self.lease_s / RENEWALS_PER_LEASE)
             sent_at = monotonic()
             try:
-                prolonged = await self._transact(work, purpose="renew held rows")
+                prolonged, lost = await self._transact(work, purpose="renew held rows")
             except Exception as error:
                 logger.warning("Renewing held rows failed: %s", self.leased.name, exc_info=error)
                 continue
-            if prolonged < len(held.keys):
+            if lost:
                 held.trusted_until = monotonic()
             elif monotonic() < held.trusted_until:
+                # What the service has deleted meanwhile is not lost.
+                held.keys = tuple(key for key in held.keys if key in prolonged)
                 held.trusted_until = self._trusted_from(sent_at)
 
     async def let_go(self) -> None:
-        """Free the rows. If the database does not take it, they expire."""
+        """End the renewals and free the rows. If the database does not take it, they expire."""
+        if self.renewing is not None:
+            self.renewing.cancel()
+            await asyncio.wait({self.renewing})
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
             await unlock(connection, self.leased, self.keys, token=self.token)

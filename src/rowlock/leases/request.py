@@ -12,6 +12,7 @@ from sqlalchemy import Column, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm.attributes import set_committed_value
 
+from rowlock.leases.dialects import bind_of
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
@@ -28,7 +29,9 @@ async def write_request(session: AsyncSession, leased: LeasedTable[Any], key: ob
     """
     column_values(leased, values)
     await session.flush()
-    now = (await session.execute(select(database_now()), bind_arguments={"mapper": leased.mapper})).scalar_one()
+    # Where the row is written, also in a session that sends reads to a replica.
+    bind = {"bind": bind_of(session, leased)}
+    now = (await session.execute(select(database_now()), bind_arguments=bind)).scalar_one()
     written = column_values(leased, resolve_now_placeholders(values, now))
     version = leased.version_column
     if version is not None and written:
@@ -49,7 +52,7 @@ async def write_past_lease(
     is_it = leased.attribute(leased.key_name) == key
     if not values:
         found = select(leased.key).where(leased.key == key)
-        return (await session.execute(found, bind_arguments={"mapper": leased.mapper})).first() is not None
+        return (await session.execute(found, bind_arguments={"bind": bind_of(session, leased)})).first() is not None
     names = {_name_of(leased, column): value for column, value in values.items()}
     touched = list(dict.fromkeys([*names, *(_name_of(leased, column) for column in leased.columns_with_onupdate)]))
     # By way of the ORM, which notes the instance as changed in this transaction or savepoint.

@@ -103,16 +103,20 @@ async def lock_held(session: AsyncSession, leased: LeasedTable[Any], keys: Seque
 
 async def prolong(
     connection: AsyncConnection, leased: LeasedTable[Any], keys: Sequence[Any], *, token: object, expires_at: object
-) -> int:
+) -> tuple[frozenset[Any], frozenset[Any]]:
     """Let the leases under `token` that have not ended last until `expires_at`; joins the caller's transaction.
 
     Returns:
-        How many there were.
+        The keys of those; and the keys of rows that are there but no longer held.
     """
     lasts = leased.column("lock_expires_at") > database_instant()
-    statement = update(leased.table).where(held_under(leased, keys, token), lasts)
-    result = await connection.execute(statement.values(renewed_values(leased, expires_at=expires_at)))
-    return result.rowcount
+    statement = update(leased.table).where(held_under(leased, keys, token), lasts).returning(leased.key)
+    values = renewed_values(leased, expires_at=expires_at)
+    prolonged = frozenset((await connection.scalars(statement.values(values))).all())
+    there = prolonged
+    if len(prolonged) < len(keys):
+        there = frozenset((await connection.scalars(select(leased.key).where(leased.key.in_(keys)))).all())
+    return prolonged, there - prolonged
 
 
 async def unlock(connection: AsyncConnection, leased: LeasedTable[Any], keys: Sequence[Any], *, token: object) -> int:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.errors import PipelineError, TransactionTimeout
+from rowlock.errors import LockWaitTimeout, PipelineError, TransactionTimeout
 from rowlock.leases.dialects import bind_of, dialect_named, dialect_of
 from rowlock.rows.leased_table import LeasedTable
 
@@ -74,13 +74,17 @@ async def excluding_takers(
     """Hold off those of this process who take rows by a lockset, around a transaction that leases rows; gives their keys.
 
     Raises:
-        TimeoutError: somebody kept the lockset for so long.
+        LockWaitTimeout: somebody kept the lockset still for so long.
     """
     dialect = dialect_named(bind_of(session_factory(), leased).dialect.name)
     async with AsyncExitStack() as stack:
-        # Bounded by itself: once leases are sent for, they must not be dropped by anybody's timeout.
-        async with asyncio.timeout(timeout.total_seconds()):
-            held = await stack.enter_async_context(dialect.excluding(leased))
+        wait_s = timeout.total_seconds()
+        try:
+            # Bounded by itself: once leases are sent for, they must not be dropped by anybody's timeout.
+            async with asyncio.timeout(wait_s):
+                held = await stack.enter_async_context(dialect.excluding(leased))
+        except TimeoutError:
+            raise LockWaitTimeout(namespace=leased.table.name, keys=(), timeout_s=wait_s) from None
         yield held
 
 

@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Executable, func, literal, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
@@ -173,13 +173,24 @@ async def _granted(
 
 
 async def _granted_in_time(connection: AsyncConnection, wait: ColumnElement[Any], timeout_s: float) -> bool:
+    return await within_lock_timeout(connection, select(wait), timeout_s)
+
+
+async def within_lock_timeout(connection: AsyncConnection, statement: Executable, timeout_s: float | None) -> bool:
+    """Execute `statement`, which waits for locks, and return whether it had them in time; joins the transaction.
+
+    If not, the transaction can go on.
+    """
+    if timeout_s is None:
+        await connection.execute(statement)
+        return True
     timeout_ms = max(1, round(timeout_s * 1000))  # 0 would mean no limit
     try:
         # Without the savepoint the timeout would abort the caller's transaction.
         async with connection.begin_nested():
             before = await connection.scalar(select(func.current_setting("lock_timeout")))
             await connection.execute(select(func.set_config("lock_timeout", f"{timeout_ms}ms", True)))
-            await connection.execute(select(wait))
+            await connection.execute(statement)
             await connection.execute(select(func.set_config("lock_timeout", before, True)))
     except DBAPIError as error:
         if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:

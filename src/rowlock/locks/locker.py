@@ -88,7 +88,7 @@ class InMemoryLocker(ResourceLocker):
         timeout: timedelta | float | None = None,
     ) -> AsyncIterator[None]:
         """Hold all of `keys` inside the block, waiting for them first come, first served."""
-        ordered, timeout_s = _in_order(keys), _seconds(timeout)
+        ordered, timeout_s = in_order(keys), _seconds(timeout)
         lockset = self._lockset(namespace)
         request = lockset.request(ordered)
         try:
@@ -146,7 +146,7 @@ class InDatabaseLocker(ResourceLocker):
         self, namespace: str, keys: Iterable[Hashable], *, timeout: timedelta | float | None = None
     ) -> nullcontext[None]:
         """Hold nothing, at once; bad keys and timeouts are refused as on SQLite."""
-        _in_order(keys)
+        in_order(keys)
         _seconds(timeout)
         return nullcontext()
 
@@ -172,7 +172,12 @@ def get_locker(dialect_name: str) -> ResourceLocker:
     return _LOCKERS[dialect_name]
 
 
-def _in_order(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
+def in_order(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
+    """Return `keys`, each once, in the order in which everybody takes them.
+
+    Raises:
+        TypeError: it is a single key.
+    """
     if isinstance(keys, str | bytes):
         raise TypeError(f"keys must be a collection of keys, not the single key {keys!r}; pass [{keys!r}]")
     return tuple(sorted(dict.fromkeys(keys), key=_place))

@@ -96,6 +96,42 @@ async def hold_in_process(session: AsyncSession, resource: str, timeout_s: float
     return granted
 
 
+async def hold_keys_in_process(
+    session: AsyncSession, namespace: str, keys: tuple[Hashable, ...], *, timeout_s: float | None
+) -> bool:
+    """Lock `keys` of a lockset until the session's transaction ends, all or none; return whether that was granted in time.
+
+    Keys that the transaction holds already are its own.
+    """
+    held = _held_by(session.sync_session)
+    wanted = tuple(key for key in keys if (namespace, "key", key) not in held)
+    _, lockset = get_locker("sqlite").get_lockset(namespace)
+    request = lockset.request(wanted)
+    granted = False
+    try:
+        granted = await request.wait_for_grant(timeout_s)
+    finally:
+        if granted:
+            # One request for all of them: it is left once, by whichever key comes first.
+            leave_once = _once(partial(lockset.leave, request))
+            held.update({(namespace, "key", key): leave_once for key in wanted})
+        else:
+            lockset.leave(request)
+    return granted
+
+
+def _once(act: Callable[[], None]) -> Callable[[], None]:
+    done = False
+
+    def act_once() -> None:
+        nonlocal done
+        if not done:
+            done = True
+            act()
+
+    return act_once
+
+
 def give_back_in_process(session: AsyncSession, resource: str) -> None:
     """Unlock before the transaction has ended; only for a lock under which nothing was done."""
     _held_by(session.sync_session).pop(process_key(session.get_bind().engine, resource))()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -46,7 +46,7 @@ def plan_write(
         case Reset():
             return plan.reset()
         case Park():
-            return plan.quietly(plan.done() | plan.parked(outcome.reason), parks=True)
+            return plan.park(outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,8 @@ class _Plan:
             after = self.settings.min_processing_interval if outcome.after is None else delay_of(outcome.after)
             values |= {self.leased.column("attempts"): 0} | self.due(after)
         guarded = [*self.intent, *(column_of(self.leased, key) for key in outcome.unless_changed)]
-        return RowWrite(
-            loudly_if(self.leased, written, values),
-            unless_changed=self.all_as_read(guarded),
-            when_changed=pinned(self.leased, self.given_back()) if guarded else {},
-            related=tuple(self.related(key, written) for key, written in related_items(outcome.related)),
-        )
+        related = tuple(self.related(key, values) for key, values in related_items(outcome.related))
+        return replace(self.unless_changed(guarded, loudly_if(self.leased, written, values)), related=related)
 
     def retry(self, outcome: Retry) -> RowWrite:
         written = column_values(self.leased, resolve_now_placeholders(outcome.values, self.now))
@@ -83,20 +79,20 @@ class _Plan:
                 values |= self.parked(f"{reason}: {error}" if error else reason)
             else:
                 values |= self.due(self.retry_delay(outcome))
-        guarded = [column for column in self.intent if column in written]
-        return RowWrite(
-            loudly_if(self.leased, written, values),
-            parks=reason is not None,
-            unless_changed=self.all_as_read(guarded),
-            when_changed=pinned(self.leased, self.given_back()) if guarded else {},
-        )
+        # A failure rests on nothing that was read; but it must not overwrite a request, nor set the row aside with it.
+        guarded = self.intent if reason else [column for column in self.intent if column in written]
+        return replace(self.unless_changed(guarded, loudly_if(self.leased, written, values)), parks=reason is not None)
+
+    def park(self, outcome: Park) -> RowWrite:
+        values = pinned(self.leased, self.done() | self.parked(outcome.reason))
+        return replace(self.unless_changed(self.intent, values), parks=True)
 
     def reset(self) -> RowWrite:
         values = reset_values(self.leased) | processed_values(self.leased, self.now)
         if self.leased.has_schedule:
             # It lets others go first, but comes back long before a minimum interval is over.
             values |= self.due(timedelta(seconds=jittered(self.settings.retry_delay.total_seconds(), rng=self.rng)))
-        return self.quietly(values)
+        return RowWrite(pinned(self.leased, values))
 
     def reason_to_park(self) -> str | None:
         deadline = self.as_read(self.leased.column("deadline_at")) if self.item.has_row else None
@@ -137,14 +133,14 @@ class _Plan:
         written = column_values(leased, resolve_now_placeholders(values, self.now))
         return RelatedWrite(leased, key, loudly_if(leased, written, unlocked_values(leased)))
 
-    def all_as_read(self, columns: Sequence[Column[Any]]) -> dict[Column[Any], Any]:
-        return {column: self.as_read(column) for column in columns}
+    def unless_changed(self, columns: Sequence[Column[Any]], values: ColumnValues) -> RowWrite:
+        if not columns or not self.item.has_row:
+            return RowWrite(values)
+        as_read = {column: self.as_read(column) for column in columns}
+        return RowWrite(values, unless_changed=as_read, when_changed=pinned(self.leased, self.given_back()))
 
     def as_read(self, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
         return self.leased.value_as_read(self.item.row, column)
-
-    def quietly(self, values: ColumnValues, *, parks: bool = False) -> RowWrite:
-        return RowWrite(pinned(self.leased, values), parks=parks)
 
 
 def loudly_if(leased: LeasedTable[Any], written: ColumnValues, values: ColumnValues) -> ColumnValues:

@@ -27,21 +27,20 @@ LOCK_COLUMNS = ("lock_token", "lock_owner", "lock_expires_at", "last_processed_a
 SCHEDULE_COLUMNS = ("due_at", "attempts", "last_error", "parked_at", "deadline_at")
 
 
-def is_time(type_: TypeEngine[Any]) -> bool:
-    """Whether a column of this type keeps moments, with their zone."""
+def _is_time(type_: TypeEngine[Any]) -> bool:
     return isinstance(type_, DateTime) and type_.timezone
 
 
 _EXPECTED: dict[str, tuple[Callable[[TypeEngine[Any]], bool], str]] = {
     "lock_token": (lambda type_: isinstance(type_, Uuid), "Uuid"),
     "lock_owner": (lambda type_: isinstance(type_, String), "String"),
-    "lock_expires_at": (is_time, "UtcDateTime or DateTime(timezone=True)"),
-    "last_processed_at": (is_time, "UtcDateTime or DateTime(timezone=True)"),
-    "due_at": (is_time, "UtcDateTime or DateTime(timezone=True)"),
+    "lock_expires_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
+    "last_processed_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
+    "due_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
     "attempts": (lambda type_: isinstance(type_, Integer), "Integer"),
     "last_error": (lambda type_: isinstance(type_, String), "Text"),
-    "parked_at": (is_time, "UtcDateTime or DateTime(timezone=True)"),
-    "deadline_at": (is_time, "UtcDateTime or DateTime(timezone=True)"),
+    "parked_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
+    "deadline_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
 }
 _NEVER_NULL = ("due_at", "attempts")
 
@@ -110,7 +109,7 @@ class LeasedTable(Generic[ModelT]):
             cure = "undefer it in options(), and change nothing in item.row in place"
             raise OutcomeError(f"{self.name}.{name} was not loaded; {cure}", column=name)
         # SQLite keeps no zone: a plain DateTime(timezone=True) is read naive there, and it was written in UTC.
-        is_naive = isinstance(value, datetime) and value.tzinfo is None and is_time(column.type)
+        is_naive = isinstance(value, datetime) and value.tzinfo is None and _is_time(column.type)
         return value.replace(tzinfo=UTC) if is_naive else value
 
     @cached_property
@@ -248,6 +247,11 @@ def _check_column(mapper: Mapper[Any], name: str) -> None:
         )
     if not column.nullable and name not in _NEVER_NULL:
         raise ModelError(f"{model}.{name} must be nullable: null means that it is free", model=model, column=name)
+
+
+def keeps_time(type_: TypeEngine[Any]) -> bool:
+    """Whether a column of this type keeps dates with times, with a zone or without."""
+    return isinstance(_innermost(type_), DateTime)
 
 
 def _innermost(type_: TypeEngine[Any]) -> TypeEngine[Any]:

@@ -41,7 +41,7 @@ from rowlock.locks.locker import get_locker
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_returning, place_in_line
 from rowlock.rows.lease_values import leased_values
-from rowlock.rows.leased_table import LeasedTable, is_time
+from rowlock.rows.leased_table import LeasedTable, keeps_time
 
 
 async def begin_writing(connection: AsyncConnection) -> None:
@@ -134,11 +134,11 @@ def without_waiting(
 
 
 def is_still(column: Column[Any], value: object) -> ColumnElement[bool]:
-    """Compare; times and JSON are text here, of which others may write another shape, and JSON's null is read as None like SQL's."""
+    """Compare; times and JSON are text here, which others may write in another shape. JSON's null is read as None like SQL's."""
     if isinstance(column.type, JSON):
         if value is None:
             return or_(column.is_(null()), type_coerce(column, Text) == "null")
         return func.json(column) == func.json(literal(value, column.type))
-    if is_time(column.type):
+    if keeps_time(column.type):
         return same_time(column, literal(value, column.type))
     return column.is_not_distinct_from(value)
