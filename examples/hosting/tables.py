@@ -1,11 +1,11 @@
-"""The tables of a small hosting service, which two pipelines work on; ``alembic/`` is how they came to be."""
+"""The tables of a small hosting service, all of them worked on by pipelines; ``alembic/`` is how they came to be."""
 
 from __future__ import annotations
 
 import uuid
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, MetaData, String
+from sqlalchemy import ForeignKey, MetaData, String, false
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import LockColumns, ScheduleColumns, UtcDateTime
@@ -50,3 +50,44 @@ class Document(LockColumns, ScheduleColumns, Base):
     path: Mapped[str] = mapped_column(String(1000), unique=True)
     status: Mapped[str] = mapped_column(String(20), default="listed", server_default="listed")
     sha256: Mapped[str | None] = mapped_column(String(64))
+
+
+class Fleet(LockColumns, Base):
+    """Instances that are looked after together."""
+
+    __tablename__ = "fleets"
+    __table_args__ = (due_index("fleets", ready="status = 'scattered'"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(100), unique=True)
+    status: Mapped[str] = mapped_column(String(20), default="scattered", server_default="scattered")
+
+
+class Instance(LockColumns, Base):
+    """A machine of a fleet. Jobs are placed on it, and it is probed all the time."""
+
+    __tablename__ = "instances"
+    __table_args__ = (due_index("instances", ready="status = 'up'"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    # Indexed: a fleet that wants its instances asks by it.
+    fleet_id: Mapped[int] = mapped_column(ForeignKey("fleets.id", ondelete="CASCADE"), index=True)
+    name: Mapped[str] = mapped_column(String(100))
+    status: Mapped[str] = mapped_column(String(20), default="up", server_default="up")
+    cpus: Mapped[int] = mapped_column(default=8)
+    cpus_used: Mapped[int] = mapped_column(default=0, server_default="0")
+    probes: Mapped[int] = mapped_column(default=0, server_default="0")
+
+
+class Job(LockColumns, ScheduleColumns, Base):
+    """A program of a customer's, to be run on some instance; `to_be_stopped` is the customer's column and no pipeline's."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (due_index("jobs", ready="status IN ('submitted', 'running')", column="due_at"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    instance_id: Mapped[int | None] = mapped_column(ForeignKey("instances.id", ondelete="SET NULL"), index=True)
+    name: Mapped[str] = mapped_column(String(100), unique=True)
+    status: Mapped[str] = mapped_column(String(20), default="submitted", server_default="submitted")
+    cpus: Mapped[int] = mapped_column(default=1, server_default="1")
+    to_be_stopped: Mapped[bool] = mapped_column(default=False, server_default=false())

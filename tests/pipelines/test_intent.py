@@ -91,10 +91,12 @@ async def test_the_intent_lasts_until_the_locks_are_had(database_with_clock: Tem
         assert len(rows) == 1
 
 
-async def test_a_parent_at_work_that_never_waited_holds_up_nobody(database: TemporaryDatabase) -> None:
+async def test_a_parent_at_work_that_did_not_wait_holds_up_nobody(database_with_clock: TemporaryDatabase) -> None:
     """Parents that lock only now and then would stop their children all the time."""
+    database = database_with_clock
     parent = WaitingPipeline()
-    [volume] = await add(database, Volume())
+    assert database.clock is not None
+    [volume] = await add(database, Volume(last_processed_at=database.clock.now - timedelta(seconds=20)))
     await add(database, Attachment(volume_id=volume.id))
     async with stepping(database.session_factory, parent) as steps:
         [item] = await steps.fetch_once()

@@ -23,7 +23,7 @@ from .related_scenes import (
     locks_of,
     write_all,
 )
-from .scenes import add, change, counted, faults_of, hang, is_free, read, replica, turns, until
+from .scenes import add, change, counted, faults_of, hang, is_free, is_outcome, read, replica, turns, until
 
 
 async def crashed_with_related_rows(database: TemporaryDatabase, pipeline: GatheringPipeline) -> Volume:
@@ -268,6 +268,26 @@ async def test_once_the_outcome_is_on_its_way_nothing_more_is_locked(database: T
         with pytest.raises(LeaseLost):
             await item.lock_related(Attachment, Attachment.volume_id == item.id)
     assert await locks_of(database) == {}
+
+
+def test_while_the_outcome_is_written_nothing_more_is_locked(virtual_database: TemporaryDatabase) -> None:
+    """Rows would be locked that the transaction under way does not free."""
+
+    @virtual_time
+    async def play() -> None:
+        pipeline = GatheringPipeline(then=Apply({"status": "active"}))
+        async with at_work(virtual_database, pipeline) as (steps, _):
+            with faults_of(virtual_database.engine) as faults:
+                faults.hang(when=is_outcome)
+                working = asyncio.create_task(steps.work_once())
+                await until(lambda: faults.count(is_outcome))
+                with pytest.raises(LeaseLost):
+                    await pipeline.items[0].lock_related(Attachment, Attachment.name == "0")
+                faults.heal()
+                await working
+        assert await locks_of(virtual_database) == {}
+
+    play()
 
 
 async def test_without_the_main_row_nothing_is_locked(database: TemporaryDatabase) -> None:

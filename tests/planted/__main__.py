@@ -1,7 +1,7 @@
 """Plants one bug at a time and shows which test finds it: ``python tests/planted [NAME ...]``.
 
-Each bug of ``bugs.py`` takes one guard out of a copy of the library; the tests named with it must then fail. A bug that
-survives is a promise that nobody keeps watch over, and the exit code says so. The tree itself is never touched.
+Each bug of ``bugs.py`` and ``lock_bugs.py`` takes one guard out of a copy of the library; the tests named with it must then fail.
+A bug that survives is a promise that nobody keeps watch over, and the exit code says so. The tree itself is never touched.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from bugs import BUGS, Bug
+from bug import Bug
+from bugs import BUGS
+from lock_bugs import LOCK_BUGS
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 300
@@ -51,7 +53,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="the bugs to plant; all if none is named")
     names = parser.parse_args().names
     survivors = []
-    for bug in BUGS:
+    for bug in (*BUGS, *LOCK_BUGS):
         if names and bug.name not in names:
             continue
         with tempfile.TemporaryDirectory(prefix="rowlock-planted-") as name:

@@ -2,27 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Bug:
-    """One guard.
-
-    Attributes:
-        name: what is wrong without it.
-        file: below ``src/rowlock``.
-        guard: stands in the file exactly once.
-        without: what stands there instead.
-        tests: pytest's names of the tests that find it.
-    """
-
-    name: str
-    file: str
-    guard: str
-    without: str
-    tests: tuple[str, ...]
-
+from bug import Bug
 
 APPLY = "tests/leases/test_apply.py"
 CLAIM = "tests/leases/test_claim.py"

@@ -44,6 +44,31 @@ EXPECTED = {
         "the row: cancelled, disks 1",
     ],
     "05_test_your_pipeline.py": ["... 8 passed in ..."],
+    "06_fleet_locks_its_instances.py": [
+        "instances: a 4/8, b 4/8, c 4/8, d 4/8",
+        "fleet: ... of 4 instances are free, so it takes none",
+        "the fleet's row: scattered, owner FleetPipeline, not leased",
+        "fleet: has all 4 instances, after ... refusals",
+        "the fleet's row: packed, owner None, not leased",
+        "every instance is free and is probed again",
+        "instances: a 8/8, b 8/8, c 0/8, d 0/8",
+    ],
+    "07_jobs_share_an_instance.py": [
+        "job ...: placed, the instance's owner is JobPipeline:...",
+        "5 jobs placed, 3 have no room",
+        "instance a: 10 of 10 cpus used, owner None",
+        "placed at once: 1 at most; refused and come back: ... times",
+    ],
+    "08_services_respect_leases.py": [
+        "POST /jobs, twice at once: job-0, job-1",
+        "DELETE /jobs/job-0: 202",
+        "job-0: was started, but is not wanted any more: not recorded, and taken back",
+        "GET /jobs/job-0: stopped",
+        "GET /jobs/job-1: running",
+        "PATCH /instances/1: 423, {'detail': 'held by InstancePipeline'}, Retry-After ...",
+        "PATCH /instances/1: 200, {'cpus': 16}",
+        "PATCH /instances/1: 409, {'detail': '4 are used'}",
+    ],
 }
 
 

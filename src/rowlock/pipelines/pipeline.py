@@ -5,6 +5,7 @@ Construction checks everything that can be checked without a database. Starting 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
@@ -94,7 +95,10 @@ class Pipeline(Generic[ModelT]):
         self.leased: LeasedTable[ModelT] = LeasedTable.of(self.model)
         self.leased.check_owner(self.name)
         self.declared_locks: tuple[DeclaredLock, ...] = declared_locks(self.name, self.leased, self.locks)
-        self.intent_columns: tuple[Column[Any], ...] = intent_columns(self.name, self.leased, self.intent)
+        # Read as it stands there: a column without its brackets would be asked for its value in a pipeline.
+        self.intent_columns: tuple[Column[Any], ...] = intent_columns(
+            self.name, self.leased, inspect.getattr_static(self, "intent")
+        )
         self._check_ready()
         self._run: PipelineRun[ModelT] | None = None
 

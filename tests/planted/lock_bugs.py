@@ -1,0 +1,223 @@
+"""The guards of related rows, of intents, and of the locks of services."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+RELATED = "tests/pipelines/test_related_locks.py"
+CRASHES = "tests/pipelines/test_related_crashes.py"
+INTENT = "tests/pipelines/test_intent.py"
+ROWS = "tests/locks/test_rows_until_commit.py"
+
+LOCK_BUGS = (
+    Bug(
+        "some of the related rows are enough",
+        "leases/take.py",
+        "    if missing:\n",
+        "    if False:\n",
+        (f"{RELATED}::test_all_or_none",),
+    ),
+    Bug(
+        "a live lease on a related row is run over",
+        "leases/take.py",
+        ".where(order.where, is_available(leased, order.token), ",
+        ".where(order.where, ",
+        (f"{RELATED}::test_all_or_none",),
+    ),
+    Bug(
+        "the item's own lock on a related row counts as another's",
+        "rows/eligibility.py",
+        '    return or_(is_free(leased), leased.attribute("lock_token") == token)\n',
+        "    return is_free(leased)\n",
+        (f"{RELATED}::test_what_the_item_holds_already_counts_as_free",),
+    ),
+    Bug(
+        "keys of the lockset are not left out",
+        "leases/take.py",
+        "key.not_in(in_lockset) if in_lockset else true()",
+        "true()",
+        ("tests/pipelines/test_related_refusals.py::test_a_row_in_the_lockset_is_held",),
+    ),
+    Bug(
+        "a related lock waits for somebody's row lock",
+        "leases/take.py",
+        ".with_for_update(key_share=True, skip_locked=True, of=leased.model)",
+        ".with_for_update(key_share=True, of=leased.model)",
+        ("tests/pipelines/test_related_refusals.py::test_a_row_that_a_transaction_has_locked_is_held",),
+    ),
+    Bug(
+        "rows are locked for a main row that is lost",
+        "leases/related.py",
+        "        if until is None:\n",
+        "        if until is None and False:\n",
+        (f"{CRASHES}::test_without_the_main_row_nothing_is_locked",),
+    ),
+    Bug(
+        "an expired main row still locks",
+        "leases/related.py",
+        ", expires_at > database_instant())",
+        ")",
+        (f"{CRASHES}::test_under_an_expired_lease_nothing_is_locked",),
+    ),
+    Bug(
+        "an item whose outcome is on its way still locks",
+        "leases/related.py",
+        "if item.is_settled or not item.is_trusted():",
+        "if not item.is_trusted():",
+        (f"{CRASHES}::test_while_the_outcome_is_written_nothing_more_is_locked",),
+    ),
+    Bug(
+        "the outcome does not wait for what is being locked",
+        "leases/item.py",
+        "            async with self.held.turn:\n                pass\n",
+        "            pass\n",
+        (f"{CRASHES}::test_the_outcome_waits_for_what_is_being_locked",),
+    ),
+    Bug(
+        "rows are noted only once the commit was answered",
+        "leases/related.py",
+        "                    held.may_hold(leased, keys)\n",
+        "",
+        (f"{CRASHES}::test_cancelled_at_any_await_nothing_stays_locked", CRASHES),
+    ),
+    Bug(
+        "outcomes do not free related rows",
+        "pipelines/writer.py",
+        "            await free_related(connection, item)\n",
+        "",
+        (f"{RELATED}::test_every_outcome_frees_them",),
+    ),
+    Bug(
+        "what is given back keeps its related rows",
+        "pipelines/give_back.py",
+        "            for item in chunk:\n                await free_related(connection, item)\n",
+        "",
+        (f"{CRASHES}::test_interrupted_work_gives_them_back",),
+    ),
+    Bug(
+        "a lost item keeps its related rows",
+        "pipelines/worker.py",
+        '                self._note_stale(item, "lost")\n                await free_held(self.context, item)\n',
+        '                self._note_stale(item, "lost")\n',
+        (f"{CRASHES}::test_a_lost_lease_frees_what_is_left",),
+    ),
+    Bug(
+        "a claim does not free what the dead holder had",
+        "leases/claim.py",
+        "for related in order.related if dead else ():",
+        "for related in ():",
+        (f"{CRASHES}::test_whoever_claims_the_main_row_next_frees_them",),
+    ),
+    Bug(
+        "related rows are not renewed",
+        "pipelines/heartbeater.py",
+        "            await renew_related(connection, holders, lock_timeout=timeout)\n",
+        "",
+        (f"{CRASHES}::test_they_are_renewed_with_the_main_row",),
+    ),
+    Bug(
+        "a lost related row does not spoil the result",
+        "leases/related.py",
+        "        if len((await connection.scalars(ours)).all()) != len(keys):\n",
+        "        if False:\n",
+        (f"{RELATED}::test_a_related_row_that_was_lost_spoils_the_result",),
+    ),
+    Bug(
+        "a related row that another pipeline let expire is never its own pipeline's again",
+        "rows/eligibility.py",
+        "lock_owner.in_(takers) if takers else false()",
+        "false()",
+        (f"{CRASHES}::test_they_are_free_by_expiry_if_the_main_row_is_gone",),
+    ),
+    Bug(
+        "a shared row that was let expire is never its own pipeline's again",
+        "rows/eligibility.py",
+        "or_(lock_owner.contains(OWNER_SEPARATOR), ",
+        "or_(",
+        (f"{CRASHES}::test_they_are_free_by_expiry_if_the_main_row_is_gone",),
+    ),
+    Bug(
+        "a crash of the parent counts as an attempt of the child",
+        "leases/dialects/sqlite.py",
+        'case((leased.column("lock_owner") == order.owner, token), else_=None)',
+        "token",
+        (f"{CRASHES}::test_they_are_free_by_expiry_if_the_main_row_is_gone",),
+    ),
+    Bug(
+        "nobody respects a parent that waits",
+        "rows/eligibility.py",
+        "        *(not_(is_awaited(leased, taker, min_processing_interval)) for taker in takers),\n",
+        "",
+        (f"{INTENT}::test_children_of_a_parent_that_waits_are_left_alone",),
+    ),
+    Bug(
+        "the intent ends with the next claim",
+        "rows/eligibility.py",
+        'or_(main.attribute("lock_token").is_(None), is_return_token(main.attribute("lock_token")))',
+        'main.attribute("lock_token").is_(None)',
+        (f"{INTENT}::test_the_intent_lasts_until_the_locks_are_had",),
+    ),
+    Bug(
+        "a parent at work holds up its children",
+        "rows/eligibility.py",
+        'or_(main.attribute("lock_token").is_(None), is_return_token(main.attribute("lock_token")))',
+        "true()",
+        (f"{INTENT}::test_a_parent_at_work_that_did_not_wait_holds_up_nobody",),
+    ),
+    Bug(
+        "a parent that never comes back holds up its children for ever",
+        "rows/eligibility.py",
+        '        main.attribute("last_processed_at") > database_time_after(-taker.patience),\n',
+        "",
+        (f"{INTENT}::test_a_parent_that_does_not_come_back_is_respected_for_a_time",),
+    ),
+    Bug(
+        "a parked parent holds up its children",
+        "rows/eligibility.py",
+        'main.attribute("parked_at").is_(None) if main.has_schedule else true()',
+        "true()",
+        (f"{INTENT}::test_a_parked_parent_holds_up_nobody",),
+    ),
+    Bug(
+        "a parent that is not ready holds up its children",
+        "rows/eligibility.py",
+        "        taker.ready,\n",
+        "",
+        (f"{INTENT}::test_a_parent_that_is_no_longer_ready_holds_up_nobody",),
+    ),
+    Bug(
+        "a parent holds up the children of others",
+        "rows/eligibility.py",
+        "true() if taker.on is None else taker.on",
+        "true()",
+        (f"{INTENT}::test_children_of_a_parent_that_waits_are_left_alone",),
+    ),
+    Bug(
+        "a child never goes on, however long it has waited",
+        "rows/eligibility.py",
+        "exists().select_from(main.model).where(awaits), not_(has_waited_long))",
+        "exists().select_from(main.model).where(awaits))",
+        (f"{INTENT}::test_a_child_that_has_waited_long_itself_goes_on",),
+    ),
+    Bug(
+        "a circle of locks starts",
+        "pipelines/manager.py",
+        "        self._graph.check()\n",
+        "",
+        ("tests/pipelines/test_lock_graph.py::test_a_circle_refuses_to_start_and_is_drawn",),
+    ),
+    Bug(
+        "rows locked until the commit are not read anew",
+        "locks/rows_until_commit.py",
+        ".execution_options(populate_existing=True)",
+        "",
+        (f"{ROWS}::test_a_session_shows_what_is_there_and_not_what_it_read_before",),
+    ),
+    Bug(
+        "rows locked until the commit lock out inserts of children",
+        "locks/rows_until_commit.py",
+        ".with_for_update(key_share=True, of=mapper.class_)",
+        ".with_for_update(of=mapper.class_)",
+        (f"{ROWS}::test_children_can_be_inserted_meanwhile",),
+    ),
+)
