@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from hosting.tables import Base, Fleet, Instance, Job
-from sqlalchemy import ColumnElement, func, select, true
+from sqlalchemy import ColumnElement, false, func, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from rowlock import Apply, Outcome, Pipeline, PipelineItem, PipelineManager, Related, RelatedLockUnavailable, Reset
@@ -31,8 +31,8 @@ class JobPipeline(Pipeline[Job]):
     """Places each submitted job on an instance with room for it."""
 
     model = Job
-    # A job that is not placed yet names no instance: any of them may become its own.
-    locks = (Related(Instance, on=true()),)
+    # No instance is a job's own, so none is kept idle for a job that steps back.
+    locks = (Related(Instance, on=false()),)
     workers_num = JOBS
     fetch_delays = (0.05,)
     retry_delay = 0.05  # short, so that this example is; the default is a second

@@ -27,7 +27,7 @@ from rowlock.errors import (
 )
 from rowlock.events import Event, subscribe
 from rowlock.leases.due import make_due, unpark
-from rowlock.leases.hold import HeldByService, hold_rows
+from rowlock.leases.hold import HeldByService
 from rowlock.leases.item import PipelineItem
 from rowlock.locks.advisory import advisory_lock_ctx, string_to_lock_id, try_advisory_lock_ctx
 from rowlock.locks.locker import ResourceLocker, get_locker
@@ -40,7 +40,7 @@ from rowlock.pipelines.lock_graph import Related
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry
 from rowlock.pipelines.pipeline import Pipeline
-from rowlock.pipelines.requests import request_update
+from rowlock.pipelines.services import hold_rows, request_update
 from rowlock.pipelines.settings import PipelineSettings, SettingsKeywords
 from rowlock.pipelines.statistics import ManagerHealth, PipelineHealth, PipelineStatistics
 from rowlock.pipelines.worker import Worker

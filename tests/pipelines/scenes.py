@@ -122,7 +122,7 @@ class TidyPipeline(VolumePipeline):
 
 def is_renewal(statement: str) -> bool:
     """Whether a statement extends leases."""
-    return statement.startswith("UPDATE") and " SET lock_expires_at=" in statement
+    return statement.startswith(("UPDATE", "WITH free")) and " SET lock_expires_at=" in statement
 
 
 def is_claim(statement: str) -> bool:

@@ -20,6 +20,7 @@ class WaitingPipeline(RecordingPipeline):
 
     model = Volume
     locks = (Attachment,)
+    abandoned_after = timedelta(days=30)
 
     def ready(self) -> ColumnElement[bool]:
         """Submitted volumes want work."""
@@ -34,6 +35,7 @@ class CoarsePipeline(RunPipeline):
     """A parent of attachments of which no foreign key says whose they are."""
 
     locks = (Attachment,)
+    abandoned_after = timedelta(days=30)
 
     def usual_answer(self, item: Any) -> Any:
         """Wait for related rows."""
@@ -168,6 +170,59 @@ async def test_a_child_that_has_waited_long_itself_goes_on(database_with_clock: 
         database.clock.advance(started_at + timedelta(seconds=waited_s) - database.clock.now)
         await change(database, volume, last_processed_at=database.clock.now)
         assert await claimable(database, parent) == expected
+
+
+async def test_a_child_that_was_never_processed_has_its_turn(database_with_clock: TemporaryDatabase) -> None:
+    """Nobody knows how long a new row has waited; a parent that waits for long would keep it waiting for ever."""
+    database = database_with_clock
+    parent = WaitingPipeline(abandoned_after=100)
+    volume = await waiting_parent(database, parent)
+    assert database.clock is not None
+    database.clock.advance(timedelta(seconds=400 - database.clock.now.timestamp() % 400))
+    for at_s, expected in ((393, 0), (394, 1), (399, 1), (400, 0)):
+        database.clock.advance(timedelta(seconds=at_s - (database.clock.now.timestamp() % 400 or 0)))
+        await change(database, volume, last_processed_at=database.clock.now)
+        assert await claimable(database, parent) == expected, at_s
+
+
+async def test_a_parent_at_work_again_is_respected_for_a_shorter_time(database_with_clock: TemporaryDatabase) -> None:
+    """A parent that no longer needs its locks and works for long would stop its children for as long."""
+    database = database_with_clock
+    parent = WaitingPipeline()
+    await waiting_parent(database, parent)
+    assert database.clock is not None
+    async with stepping(database.session_factory, parent) as steps:
+        database.clock.advance(15)
+        assert len(await steps.fetch_once()) == 1
+        assert await claimable(database, parent) == 0
+        database.clock.advance(15.9)
+        assert await claimable(database, parent) == 0
+        database.clock.advance(0.2)
+        assert await claimable(database, parent) == 1
+
+
+async def test_a_reset_row_is_kept_only_for_a_pipeline_that_wants_it(database_with_clock: TemporaryDatabase) -> None:
+    """A fleet that waits for its instances and is to be deleted would wait minutes for the pipeline that deletes it."""
+    database = database_with_clock
+
+    class DeletingPipeline(RecordingPipeline):
+        model = Volume
+
+        def ready(self) -> ColumnElement[bool]:
+            return Volume.status.in_(["to be deleted", "submitted"])
+
+    parent = WaitingPipeline()
+    volume = await waiting_parent(database, parent)
+    assert database.clock is not None
+    database.clock.advance(20)
+
+    async def to_be_deleted() -> int:
+        async with stepping(database.session_factory, DeletingPipeline(), beside=[parent]) as steps:
+            return len(await steps.fetch_once())
+
+    assert await to_be_deleted() == 0
+    await change(database, volume, status="to be deleted")
+    assert await to_be_deleted() == 1
 
 
 async def test_a_readiness_that_looks_at_the_children_is_asked_rightly(database: TemporaryDatabase) -> None:

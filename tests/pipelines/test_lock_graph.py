@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import ForeignKey, true
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import ConfigurationError, LockCycleError, ModelError, PipelineManager, Related
+from rowlock import Apply, ConfigurationError, LockColumns, LockCycleError, ModelError, PipelineManager, Related
 from rowlock.pipelines.lock_graph import find_cycle
 from rowlock.testing import TemporaryDatabase, stepping
 
-from ..host import Attachment, AttachmentPipeline, Base, Run, RunPipeline, Volume, VolumePipeline
-from .scenes import add
+from ..host import Attachment, AttachmentPipeline, Base, RecordingPipeline, Run, RunPipeline, Volume, VolumePipeline
+from .scenes import add, counted
 
 
 class Up(AttachmentPipeline):
@@ -68,6 +70,86 @@ async def test_a_pipeline_in_a_circle_with_itself_is_refused(database: Temporary
 
     with pytest.raises(LockCycleError, match="Selfish → Selfish"):
         PipelineManager(database.session_factory, [Selfish()]).start()
+
+
+class Kinds(DeclarativeBase):
+    """A host that keeps two kinds of rows in one table."""
+
+
+class Node(LockColumns, Kinds):
+    """A row of either kind."""
+
+    __tablename__ = "nodes"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    above_id: Mapped[int | None] = mapped_column(ForeignKey("nodes.id"))
+    __mapper_args__ = {"polymorphic_on": "kind"}  # noqa: RUF012
+
+
+class Group(Node):
+    """One kind."""
+
+    __mapper_args__ = {"polymorphic_identity": "group"}  # noqa: RUF012
+
+
+class Leaf(Node):
+    """The other."""
+
+    __mapper_args__ = {"polymorphic_identity": "leaf"}  # noqa: RUF012
+
+
+class GroupPipeline(RecordingPipeline):
+    """Locks the leaves of a group."""
+
+    model = Group
+    locks = (Related(Leaf, on=true()),)
+
+    def ready(self) -> Any:
+        """Groups want work."""
+        return Node.kind == "group"
+
+    async def _all(self, item: Any) -> Any:
+        leaves = await item.lock_related(Leaf, Leaf.above_id == item.id)
+        assert {type(leaf) for leaf in leaves} == {Leaf}
+        return Apply(related={leaf: {"above_id": None} for leaf in leaves})
+
+
+class LeafPipeline(RecordingPipeline):
+    """Works on leaves."""
+
+    model = Leaf
+
+    def ready(self) -> Any:
+        """Leaves want work."""
+        return Node.kind == "leaf"
+
+
+class NodePipeline(RecordingPipeline):
+    """Works on both kinds."""
+
+    model = Node
+    locks = (Leaf,)
+
+    def ready(self) -> Any:
+        """All want work."""
+        return true()
+
+
+async def test_kinds_of_one_table_are_told_apart(database: TemporaryDatabase) -> None:
+    """A hierarchy that is kept in one table could not declare its locks, or not use them."""
+    await database.create_tables(Kinds.metadata)
+    async with database.session_factory.begin() as session:
+        session.add(Group(id=1))
+        await session.flush()
+        session.add_all([Leaf(id=2, above_id=1), Leaf(id=3, above_id=1)])
+    pipeline = GroupPipeline()
+    pipeline.answer = pipeline._all
+    async with stepping(database.session_factory, pipeline, beside=[LeafPipeline()]) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+        assert counted(steps)["applied"] == 1
+    with pytest.raises(LockCycleError, match="NodePipeline → NodePipeline"):
+        PipelineManager(database.session_factory, [NodePipeline()]).start()
 
 
 async def test_a_running_manager_takes_no_circle(database: TemporaryDatabase) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import delete, update
 
-from rowlock import Apply, LeaseLost, PipelineManager, Retry
+from rowlock import Apply, LeaseLost, Retry
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, AttachmentPipeline, Volume
@@ -23,7 +22,7 @@ from .related_scenes import (
     locks_of,
     write_all,
 )
-from .scenes import add, change, counted, faults_of, hang, is_free, is_outcome, read, replica, turns, until
+from .scenes import add, change, counted, faults_of, is_free, is_outcome, read, replica, turns, until
 
 
 async def crashed_with_related_rows(database: TemporaryDatabase, pipeline: GatheringPipeline) -> Volume:
@@ -142,119 +141,6 @@ async def test_a_pipeline_sweeps_the_tables_whose_rows_it_locks(database_with_cl
         database.clock.advance(301)
         assert await steps.sweep_once() == ATTACHMENTS + 1
     assert await locks_of(database) == {}
-
-
-# ---------------------------------------------------------------- as long as the attempt lasts
-
-
-async def test_they_are_renewed_with_the_main_row(database_with_clock: TemporaryDatabase) -> None:
-    """A child would be taken from a parent that is still at work."""
-    database = database_with_clock
-    async with at_work(database, GatheringPipeline()) as (steps, _):
-        [item] = steps.queued
-        await item.lock_related(Attachment, Attachment.volume_id == item.id)
-        assert database.clock is not None
-        database.clock.advance(20)
-        item.trusted_until -= 20
-        assert await steps.beat_once() == 1
-        main = (await read(database, item.row if item.has_row else Volume(id=item.id))).lock_expires_at
-        assert main == database.clock.now + timedelta(seconds=30)
-        assert {row.lock_expires_at for row in await attachments_of(database)} == {main}
-        database.clock.advance(29)
-        async with stepping(database.session_factory, AttachmentPipeline(), beside=[GatheringPipeline()]) as busy:
-            assert await busy.fetch_once() == []
-
-
-async def test_they_end_no_later_than_the_main_row(database_with_clock: TemporaryDatabase) -> None:
-    """Whoever claims the main row of a dead holder would find its children still locked."""
-    database = database_with_clock
-    async with at_work(database, GatheringPipeline()) as (steps, volume):
-        assert database.clock is not None
-        database.clock.advance(25)
-        [item] = steps.queued
-        await item.lock_related(Attachment, Attachment.volume_id == item.id)
-        expiries = {row.lock_expires_at for row in await attachments_of(database)}
-        assert expiries == {(await read(database, volume)).lock_expires_at}
-
-
-def test_interrupted_work_gives_them_back(virtual_database: TemporaryDatabase) -> None:
-    """After a clean shutdown the children would wait for their leases to expire."""
-
-    @virtual_time
-    async def play() -> None:
-        await add_volume(virtual_database)
-        pipeline = GatheringPipeline(then=lambda *_: hang())
-        manager = PipelineManager(virtual_database.session_factory, [pipeline])
-        manager.start()
-        await until(lambda: pipeline.locked)
-        await manager.drain(timeout=1)
-        assert await locks_of(virtual_database) == {}
-
-    play()
-
-
-def test_a_cancelled_worker_gives_them_back(virtual_database: TemporaryDatabase) -> None:
-    """A worker that somebody else cancelled would leave the children locked."""
-
-    @virtual_time
-    async def play() -> None:
-        pipeline = GatheringPipeline(then=lambda *_: hang())
-        async with at_work(virtual_database, pipeline) as (steps, _):
-            working = asyncio.create_task(steps.work_once())
-            await until(lambda: pipeline.locked)
-            working.cancel()
-            await asyncio.wait({working})
-            await turns(200)
-        assert await locks_of(virtual_database) == {}
-
-    play()
-
-
-def test_a_lost_lease_frees_what_is_left(virtual_database: TemporaryDatabase) -> None:
-    """The children of an attempt that lost its row would be locked until they expire, while the next attempt wants them."""
-
-    @virtual_time
-    async def play() -> None:
-        pipeline = GatheringPipeline(then=lambda *_: hang())
-        async with at_work(virtual_database, pipeline) as (steps, volume):
-            working = asyncio.create_task(steps.work_once())
-            await until(lambda: pipeline.locked)
-            await change(virtual_database, volume, lock_token=None, lock_owner=None, lock_expires_at=None)
-            await asyncio.sleep(16)
-            await steps.beat_once()
-            await working
-            assert counted(steps)["leases_lost"] == 1
-        assert await locks_of(virtual_database) == {}
-
-    play()
-
-
-def test_an_attempt_that_is_left_behind_keeps_them_until_they_expire(virtual_database: TemporaryDatabase) -> None:
-    """Somebody else would work on a child while the parent's code still does."""
-
-    @virtual_time
-    async def play() -> None:
-        over = asyncio.Event()
-
-        async def ignore(item: Any, rows: Any) -> None:
-            while not over.is_set():
-                try:
-                    await over.wait()
-                except asyncio.CancelledError:
-                    continue
-
-        pipeline = GatheringPipeline(then=ignore, process_timeout=5)
-        async with at_work(virtual_database, pipeline) as (steps, _):
-            await steps.work_once()
-            assert counted(steps)["abandoned"] == 1
-            assert len(await locks_of(virtual_database)) == ATTACHMENTS + 1
-            [item] = pipeline.items
-            with pytest.raises(LeaseLost):
-                await item.lock_related(Attachment, Attachment.volume_id == item.id)
-            over.set()
-            await turns(100)
-
-    play()
 
 
 # ---------------------------------------------------------------- while rows are being locked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from rowlock import (
     RelatedLockUnavailable,
     get_locker,
 )
+from rowlock.leases import related as related_module
 from rowlock.leases import take as take_module
 from rowlock.testing import TemporaryDatabase, databases, stepping
 
@@ -84,6 +86,19 @@ async def test_too_many_rows_are_refused(database: TemporaryDatabase, monkeypatc
     async with at_work(database, GatheringPipeline()) as (steps, _):
         await steps.work_once()
         assert counted(steps)["retried"] == 1
+    assert await locks_of(database) == {}
+
+
+async def test_many_calls_do_not_lock_too_many_rows(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outcome would have to free more rows than a statement can name, and never be written."""
+    monkeypatch.setattr(related_module, "TAKEN_ROWS_MAX", ATTACHMENTS - 1)
+    async with at_work(database, GatheringPipeline()) as (steps, _):
+        [item] = steps.queued
+        await item.lock_related(Attachment, Attachment.name != "0")
+        with pytest.raises(PipelineError, match="at most 2 related rows"):
+            await item.lock_related(Attachment, Attachment.name == "0")
     assert await locks_of(database) == {}
 
 
@@ -195,6 +210,8 @@ async def test_rows_that_refer_to_a_locked_one_can_be_inserted(postgresql_databa
 
         async def process(self, item: Any) -> Apply:
             await item.lock_related(Volume, Volume.id == item.row.volume_id)
+            async with asyncio.timeout(10):
+                await add(database, Attachment(volume_id=volume.id))
             return Apply()
 
     async with stepping(database.session_factory, Upwards()) as steps:
@@ -202,7 +219,7 @@ async def test_rows_that_refer_to_a_locked_one_can_be_inserted(postgresql_databa
             await steps.fetch_once()
             await steps.work_once()
         seen = [statement for _, statement in faults.sent if "FOR " in statement and statement.startswith("SELECT")]
-        await add(database, Attachment(volume_id=volume.id))
+        assert counted(steps)["applied"] == 1
     assert seen
     assert all("FOR NO KEY UPDATE" in statement for statement in seen)
 

@@ -1,6 +1,6 @@
 """Plants one bug at a time and shows which test finds it: ``python tests/planted [NAME ...]``.
 
-Each bug of ``bugs.py`` and ``lock_bugs.py`` takes one guard out of a copy of the library; the tests named with it must then fail.
+Each bug of the lists beside this file takes one guard out of a copy of the library; the tests named with it must then fail.
 A bug that survives is a promise that nobody keeps watch over, and the exit code says so. The tree itself is never touched.
 """
 
@@ -18,6 +18,8 @@ from pathlib import Path
 from bug import Bug
 from bugs import BUGS
 from lock_bugs import LOCK_BUGS
+from service_bugs import SERVICE_BUGS
+from simulation_bugs import SIMULATION_BUGS
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 300
@@ -53,7 +55,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="the bugs to plant; all if none is named")
     names = parser.parse_args().names
     survivors = []
-    for bug in (*BUGS, *LOCK_BUGS):
+    for bug in (*BUGS, *LOCK_BUGS, *SERVICE_BUGS, *SIMULATION_BUGS):
         if names and bug.name not in names:
             continue
         with tempfile.TemporaryDirectory(prefix="rowlock-planted-") as name:

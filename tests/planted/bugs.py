@@ -64,8 +64,8 @@ BUGS = (
     Bug(
         "the owner is not respected",
         "rows/eligibility.py",
-        "return or_(lock_owner.is_(None), lock_owner == owner)",
-        "return or_(lock_owner.is_(None), lock_owner.is_not(None))",
+        "        lock_owner.is_(None),\n        lock_owner == owner,\n",
+        "        lock_owner.is_(None),\n        lock_owner.is_not(None),\n",
         (f"{CLAIM}::test_the_owner_is_respected_after_the_lease_has_ended",),
     ),
     Bug(
@@ -99,7 +99,7 @@ BUGS = (
     Bug(
         "a dead holder costs no attempt on PostgreSQL",
         "leases/dialects/postgresql.py",
-        "values[attempts] = attempts + died.cast(Integer)",
+        "values[attempts] = attempts + due.c.dead_token.is_not(None).cast(Integer)",
         "values[attempts] = attempts",
         (f"{CLAIM}::test_a_dead_holder_has_cost_an_attempt",),
     ),
@@ -120,8 +120,8 @@ BUGS = (
     Bug(
         "an expired lease is revived",
         "leases/renew.py",
-        "and_(mine, expires_at > database_instant())",
-        "and_(mine)",
+        'leased.column("lock_expires_at") > database_instant())',
+        'leased.column("lock_token").is_not(None))',
         (f"{RENEW}::test_an_expired_lease_is_not_revived",),
     ),
     Bug(
@@ -169,8 +169,8 @@ BUGS = (
     Bug(
         "also runs without a matching guard",
         "pipelines/writer.py",
-        "if written.is_made and submission.also is not None:",
-        "if submission.also is not None:",
+        "            elif written.is_made:\n",
+        "            else:\n",
         (WRITER,),
     ),
     Bug(

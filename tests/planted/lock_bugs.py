@@ -6,6 +6,7 @@ from bug import Bug
 
 RELATED = "tests/pipelines/test_related_locks.py"
 CRASHES = "tests/pipelines/test_related_crashes.py"
+DURING = "tests/pipelines/test_related_during.py"
 INTENT = "tests/pipelines/test_intent.py"
 ROWS = "tests/locks/test_rows_until_commit.py"
 
@@ -92,14 +93,14 @@ LOCK_BUGS = (
         "pipelines/give_back.py",
         "            for item in chunk:\n                await free_related(connection, item)\n",
         "",
-        (f"{CRASHES}::test_interrupted_work_gives_them_back",),
+        (f"{DURING}::test_interrupted_work_gives_them_back",),
     ),
     Bug(
         "a lost item keeps its related rows",
         "pipelines/worker.py",
         '                self._note_stale(item, "lost")\n                await free_held(self.context, item)\n',
         '                self._note_stale(item, "lost")\n',
-        (f"{CRASHES}::test_a_lost_lease_frees_what_is_left",),
+        (f"{DURING}::test_a_lost_lease_frees_what_is_left",),
     ),
     Bug(
         "a claim does not free what the dead holder had",
@@ -111,9 +112,16 @@ LOCK_BUGS = (
     Bug(
         "related rows are not renewed",
         "pipelines/heartbeater.py",
-        "            await renew_related(connection, holders, lock_timeout=timeout)\n",
-        "",
-        (f"{CRASHES}::test_they_are_renewed_with_the_main_row",),
+        "            return confirmed, await renew_related(connection, holders, lock_timeout=timeout)\n",
+        "            return confirmed, frozenset()\n",
+        (f"{DURING}::test_they_are_renewed_with_the_main_row",),
+    ),
+    Bug(
+        "an item is trusted though a related row was not renewed",
+        "pipelines/heartbeater.py",
+        " and item.lock_token not in lagging:",
+        ":",
+        (f"{DURING}::test_a_related_row_that_was_not_renewed_is_tried_again",),
     ),
     Bug(
         "a lost related row does not spoil the result",

@@ -10,7 +10,7 @@ import sqlite3
 
 from sqlalchemy import exc
 
-from rowlock.errors import TransactionTimeout
+from rowlock.errors import LockWaitTimeout, TransactionTimeout
 
 _TRANSIENT_SQLSTATES = frozenset(
     {
@@ -40,7 +40,7 @@ _TRANSIENT_SQLITE_CODES = frozenset(
     }
 )
 _DRIVERS = frozenset({"aiosqlite", "asyncpg", "psycopg", "sqlite3"})
-_TRANSIENT_TYPES = (TransactionTimeout, TimeoutError, OSError, exc.TimeoutError)
+_TRANSIENT_TYPES = (TransactionTimeout, LockWaitTimeout, TimeoutError, OSError, exc.TimeoutError)
 
 
 def is_transient(error: BaseException) -> bool:

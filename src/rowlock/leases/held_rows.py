@@ -7,14 +7,15 @@ whatever became of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import inspect
+from sqlalchemy import Column, inspect
 from sqlalchemy.orm import InstanceState
 
 from rowlock.errors import OutcomeError
+from rowlock.leases.take import Taken
 from rowlock.rows.leased_table import LeasedTable
 
 
@@ -30,6 +31,8 @@ class HeldRows:
     _tables: dict[type, LeasedTable[Any]] = field(default_factory=dict)
     _known: dict[type, dict[Any, None]] = field(default_factory=dict)
     _perhaps: dict[type, dict[Any, None]] = field(default_factory=dict)
+    _reset_by: dict[type, dict[Any, str]] = field(default_factory=dict)
+    _as_read: dict[type, dict[Any, dict[Column[Any], Any]]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return sum(map(len, self._perhaps.values()))
@@ -38,14 +41,20 @@ class HeldRows:
         held = ", ".join(f"{len(keys)} of {model.__name__}" for model, keys in self._known.items())
         return f"<HeldRows {held or 'none'}>"
 
-    def may_hold(self, leased: LeasedTable[Any], keys: Iterable[Any]) -> None:
+    def may_hold(self, leased: LeasedTable[Any], taken: Taken) -> None:
         """Note rows before the transaction that locks them is committed."""
         self._tables[leased.model] = leased
-        self._perhaps.setdefault(leased.model, {}).update(dict.fromkeys(keys))
+        self._perhaps.setdefault(leased.model, {}).update(dict.fromkeys(taken.keys))
+        self._reset_by.setdefault(leased.model, {}).update(taken.reset_by)
 
-    def holds(self, leased: LeasedTable[Any], keys: Iterable[Any]) -> None:
-        """Note rows once they are locked for certain."""
-        self._known.setdefault(leased.model, {}).update(dict.fromkeys(keys))
+    def holds(self, leased: LeasedTable[Any], as_read: dict[Any, dict[Column[Any], Any]]) -> None:
+        """Note rows once they are locked for certain, with those values that must still be there when they are written."""
+        self._known.setdefault(leased.model, {}).update(dict.fromkeys(as_read))
+        self._as_read.setdefault(leased.model, {}).update(as_read)
+
+    def as_read(self, leased: LeasedTable[Any], key: object) -> dict[Column[Any], Any]:
+        """Return what a service must not have changed since the row was locked."""
+        return self._as_read[leased.model][key]
 
     def find(self, named: object) -> tuple[LeasedTable[Any], Any]:
         """Return table and key of a row that is held, named by itself or by a pair of its model and key.
@@ -68,10 +77,18 @@ class HeldRows:
                 return leased, key
         raise OutcomeError(f"{model.__name__} {key} is not locked by this item; lock it with item.lock_related() first")
 
+    def is_known(self, leased: LeasedTable[Any], key: object) -> bool:
+        """Whether a row is known to be held."""
+        return key in self._known.get(leased.model, ())
+
     def known(self) -> Iterator[tuple[LeasedTable[Any], tuple[Any, ...]]]:
         """Give each table with the keys that are held."""
         return ((self._tables[model], tuple(keys)) for model, keys in self._known.items() if keys)
 
-    def perhaps(self) -> Iterator[tuple[LeasedTable[Any], tuple[Any, ...]]]:
-        """Give each table with the keys that may be held."""
-        return ((self._tables[model], tuple(keys)) for model, keys in self._perhaps.items() if keys)
+    def perhaps(self) -> Iterator[tuple[LeasedTable[Any], Taken]]:
+        """Give each table with the rows that may be held."""
+        return (
+            (self._tables[model], Taken(tuple(keys), self._reset_by.get(model, {})))
+            for model, keys in self._perhaps.items()
+            if keys
+        )

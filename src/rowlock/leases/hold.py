@@ -20,12 +20,24 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy import not_, select, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, SessionTransaction
 
 from rowlock.backoff import exponential
 from rowlock.clock import monotonic, sleep
-from rowlock.errors import LeaseLost, LockWaitTimeout, RelatedLockUnavailable
+from rowlock.errors import LeaseLost, LockWaitTimeout, PipelineError, RelatedLockUnavailable
 from rowlock.leases.dialects import check_session_factory
-from rowlock.leases.take import TAKEN_ROWS_MAX, TakeOrder, lock_held, prolong, read_taken, take, unlock
+from rowlock.leases.take import (
+    TAKEN_ROWS_MAX,
+    Prolonged,
+    Taken,
+    TakeOrder,
+    lock_held,
+    prolong,
+    read_fresh,
+    read_taken,
+    take,
+    unlock,
+)
 from rowlock.leases.transaction import excluding_takers, finish, in_transaction
 from rowlock.locks.advisory import WAIT_S_MAX, wait_limit_s
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after
@@ -66,61 +78,48 @@ class HeldByService(Generic[ModelT]):
     leased: LeasedTable[ModelT] = field(repr=False)
     keys: tuple[Any, ...] = field(repr=False)
     trusted_until: float = field(repr=False)
+    guarded: list[tuple[Session, SessionTransaction | None]] = field(default_factory=list, repr=False)
 
     @property
     def remaining(self) -> timedelta:
         """Time left in which the rows are surely held, unless that is renewed; never negative."""
         return timedelta(seconds=max(0.0, self.trusted_until - monotonic()))
 
-    async def guard(self, session: AsyncSession) -> None:
-        """Make sure that the rows are held until the session's transaction ends; joins it.
+    async def guard(self, session: AsyncSession) -> list[ModelT]:
+        """Make sure that the rows are held until the session's transaction ends, and return them as they are now; joins it.
 
         Call it first in a transaction that writes them: what is committed then was written under the lease, whatever delayed it.
+        Commit before the block of `hold_rows` ends. Instances that the session has already are refreshed.
 
         Raises:
             LeaseLost: they are held no longer.
         """
         if not self.keys:
-            return
-        locked = await lock_held(session, self.leased, self.keys, token=self.lock_token)
-        if locked < len(self.keys) or monotonic() >= self.trusted_until:
+            return []
+        _, lost = await lock_held(session, self.leased, self.keys, token=self.lock_token)
+        if lost or monotonic() >= self.trusted_until:
             raise LeaseLost(pipeline=self.lock_owner, row_id=", ".join(map(str, self.keys)))
+        self.guarded.append((session.sync_session, session.sync_session.get_transaction()))
+        return await read_fresh(session, self.leased, self.keys)
+
+    def is_committed(self) -> bool:
+        """Whether every transaction that `guard` has joined has ended."""
+        return all(
+            transaction is None or session.get_transaction() is not transaction for session, transaction in self.guarded
+        )
 
 
 @asynccontextmanager
-async def hold_rows(
+async def hold(
     session_factory: async_sessionmaker[AsyncSession],
-    model: type[ModelT],
+    leased: LeasedTable[ModelT],
     ids: Iterable[Any],
     *,
-    timeout: timedelta | float = HOLD_TIMEOUT,
-    lock_timeout: timedelta | float = HOLD_LOCK_TIMEOUT,
-    owner: str = "service",
+    timeout: timedelta | float,
+    lock_timeout: timedelta | float,
+    owner: str,
 ) -> AsyncIterator[HeldByService[ModelT]]:
-    """Hold rows for the time of the block, all or none: no pipeline and no other holder works on them meanwhile.
-
-        async with hold_rows(session_factory, Volume, [volume_id], timeout=5) as held:
-            async with session_factory.begin() as session:
-                await held.guard(session)
-                ...
-
-    Opens short transactions of its own; between them no connection is held, neither while it waits nor inside the block. After the
-    block the rows are free; hint their pipeline if there is something to do.
-
-    Args:
-        session_factory: the host's.
-        model: a mapped class with the lock columns.
-        ids: keys of the rows, at most `TAKEN_ROWS_MAX`; ids of rows that do not exist are passed over.
-        timeout: how long to wait for them, a number being seconds, up to `WAIT_S_MAX`; 0 asks once.
-        lock_timeout: after what time the rows are free if this process dies; renewed until the block ends.
-        owner: who holds them, for `LockWaitTimeout.holder` and for those who look at the table.
-
-    Raises:
-        LockWaitTimeout: somebody held one of them for so long; says who, and how long their lease still lasts.
-        LeaseLost: at the end of the block: the lease was lost before (a blocked event loop, a database that was away).
-        ModelError: `model` cannot be leased.
-    """
-    leased = LeasedTable.of(model)
+    """Hold rows for the time of the block: `hold_rows` of ``pipelines/services.py``, without its hint."""
     check_session_factory(session_factory, leased)
     keys, lease_s, timeout_s = _checked_keys(ids), _checked_lease_s(lock_timeout), wait_limit_s(timeout)
     if timeout_s is None:
@@ -133,6 +132,13 @@ async def hold_rows(
         held = await holder.take(timeout_s)
         holder.renewing = asyncio.create_task(holder.renew(held), name=f"rowlock: hold rows of {leased.name}")
         yield held
+        # Letting go would wait for that very transaction.
+        if not held.is_committed():
+            holder.taken = None
+            raise PipelineError(
+                "a guarded transaction is still open at the end of hold_rows, and would be committed without the lease; commit "
+                "inside the block. The rows stay leased until that expires"
+            )
         if held.keys and monotonic() >= held.trusted_until:
             raise LeaseLost(pipeline=name, row_id=", ".join(map(str, held.keys)))
     finally:
@@ -144,7 +150,7 @@ class _Holder(Generic[ModelT]):
     """Takes, renews and lets go.
 
     Attributes:
-        may_hold: whether there may be something to let go of, which a lost COMMIT leaves open.
+        taken: what there may be to let go of; a lost COMMIT leaves open whether there is.
         renewing: prolongs the lease until it is let go of.
     """
 
@@ -154,7 +160,7 @@ class _Holder(Generic[ModelT]):
     token: Any
     owner: str
     lease_s: float
-    may_hold: bool = False
+    taken: Taken | None = None
     renewing: asyncio.Task[None] | None = None
 
     async def take(self, timeout_s: float) -> HeldByService[ModelT]:
@@ -177,18 +183,18 @@ class _Holder(Generic[ModelT]):
         async with excluding_takers(self.session_factory, leased, timeout=lockset_wait) as in_lockset:
             sent_at = monotonic()
 
-            async def work(session: AsyncSession, connection: AsyncConnection) -> tuple[tuple[Any, ...], list[ModelT]]:
-                keys = await take(connection, order, in_lockset)
-                self.may_hold = True
-                return keys, await read_taken(session, leased, keys)
+            async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT]:
+                self.taken = await take(connection, order, in_lockset)
+                return await read_taken(session, leased, self.taken.keys)
 
-            keys, rows = await self._transact(work, purpose="hold rows")
-        return HeldByService(rows, self.token, self.owner, leased, keys, self._trusted_from(sent_at))
+            rows = await self._transact(work, purpose="hold rows")
+            assert self.taken is not None
+        return HeldByService(rows, self.token, self.owner, leased, self.taken.keys, self._trusted_from(sent_at))
 
     async def renew(self, held: HeldByService[ModelT]) -> None:
         """Prolong the lease three times in its length; a failure is tried again while it lasts."""
 
-        async def work(session: AsyncSession, connection: AsyncConnection) -> tuple[frozenset[Any], frozenset[Any]]:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> Prolonged:
             until = database_time_after(timedelta(seconds=self.lease_s))
             return await prolong(connection, self.leased, held.keys, token=self.token, expires_at=until)
 
@@ -196,15 +202,14 @@ class _Holder(Generic[ModelT]):
             await sleep(self.lease_s / RENEWALS_PER_LEASE)
             sent_at = monotonic()
             try:
-                prolonged, lost = await self._transact(work, purpose="renew held rows")
+                prolonged = await self._transact(work, purpose="renew held rows")
             except Exception as error:
                 logger.warning("Renewing held rows failed: %s", self.leased.name, exc_info=error)
                 continue
-            if lost:
+            if prolonged.lost:
                 held.trusted_until = monotonic()
-            elif monotonic() < held.trusted_until:
-                # What the service has deleted meanwhile is not lost.
-                held.keys = tuple(key for key in held.keys if key in prolonged)
+            elif not prolonged.lagging and monotonic() < held.trusted_until:
+                held.keys = tuple(key for key in held.keys if key in prolonged.done)
                 held.trusted_until = self._trusted_from(sent_at)
 
     async def let_go(self) -> None:
@@ -214,9 +219,10 @@ class _Holder(Generic[ModelT]):
             await asyncio.wait({self.renewing})
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-            await unlock(connection, self.leased, self.keys, token=self.token)
+            if self.taken is not None:
+                await unlock(connection, self.leased, self.taken, token=self.token)
 
-        if self.may_hold:
+        if self.taken is not None:
             try:
                 await self._transact(work, purpose="let go of held rows")
             except Exception as error:

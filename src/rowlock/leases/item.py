@@ -140,7 +140,8 @@ class PipelineItem(Generic[ModelT]):
                 `Reset` and comes back for them, and pipelines that respect `locks` leave them alone until then.
             LeaseLost: the item's own lease has ended.
             ModelError: `model` cannot be leased.
-            PipelineError: `where` is not an SQL expression, or names more rows than may be locked.
+            PipelineError: `where` is not an SQL expression, or names more rows than an item may hold (10,000).
+            LockWaitTimeout: somebody in this process kept the lockset of the table still for too long (SQLite).
         """
         if self.locker is None:
             raise PipelineError("this item was not claimed by a pipeline; only such an item locks related rows")

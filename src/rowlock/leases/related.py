@@ -6,28 +6,27 @@ row is claimed again, and is free for everybody once it has expired.
 
 All or nothing, in one short transaction that waits for no related row: so two items never wait for each other.
 
+Not here: what becomes of rows that are held (``leases/related_rows.py``).
+
 Source: dstack's pipelines, "Locking many related resources" and "Locking a shared related resource".
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import ColumnElement, Engine, bindparam, select, type_coerce, update
+from sqlalchemy import Column, ColumnElement, Engine, select, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.errors import LeaseLost, PipelineError
-from rowlock.leases.apply import RelatedWrite
 from rowlock.leases.dialects import bind_of
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, extend
-from rowlock.leases.take import TakeOrder, held_under, read_taken, take, unlock
+from rowlock.leases.take import TAKEN_ROWS_MAX, TakeOrder, read_taken, take
 from rowlock.leases.transaction import excluding_takers, in_transaction
-from rowlock.rows.assignments import parameters_of, set_clause, shape_of
 from rowlock.rows.database_time import UtcDateTime, database_instant
 from rowlock.rows.eligibility import OWNER_SEPARATOR
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -45,11 +44,13 @@ class RelatedLocker:
         *,
         owner: str,
         declared: Iterable[LeasedTable[Any]],
+        intent_of: Callable[[LeasedTable[Any]], Sequence[Column[Any]]],
         timeout: timedelta,
     ) -> None:
         self._session_factory = session_factory
         self._leased = leased
         self._owner = owner
+        self._intent_of = intent_of
         self._timeout = timeout
         self._declared = tuple(declared)
         engine = bind_of(session_factory(), leased).engine
@@ -70,26 +71,27 @@ class RelatedLocker:
         if leased.table is self._leased.table:
             # Its own row is the item's anyway.
             where = where & (leased.attribute(leased.key_name) != item.id)
-        held = item.held_rows()
+        held, intent = item.held_rows(), self._intent_of(leased)
         async with held.turn:
             if item.is_settled or not item.is_trusted():
                 raise LeaseLost(pipeline=self._owner, row_id=item.id)
             async with excluding_takers(self._session_factory, leased, timeout=self._timeout) as in_lockset:
 
-                async def work(
-                    session: AsyncSession, connection: AsyncConnection
-                ) -> tuple[tuple[Any, ...], list[ModelT]]:
+                async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT]:
                     expires_at = await self._need_main(connection, item)
-                    token = leased.as_token(item.lock_token)
-                    order = TakeOrder(leased, where, token, owner, expires_at)
-                    keys = await take(connection, order, in_lockset)
-                    held.may_hold(leased, keys)
-                    return keys, await read_taken(session, leased, keys)
+                    order = TakeOrder(leased, where, leased.as_token(item.lock_token), owner, expires_at)
+                    taken = await take(connection, order, in_lockset)
+                    if len(held) + len(taken.keys) > TAKEN_ROWS_MAX:
+                        raise PipelineError(
+                            f"an item holds at most {TAKEN_ROWS_MAX} related rows; lock fewer at a time"
+                        )
+                    held.may_hold(leased, taken)
+                    return await read_taken(session, leased, taken.keys, compared=intent)
 
-                keys, rows = await in_transaction(
+                rows = await in_transaction(
                     self._session_factory, leased, work, purpose="lock related rows", timeout=self._timeout
                 )
-            held.holds(leased, keys)
+            held.holds(leased, {_key_of(leased, row): _as_read(leased, row, intent) for row in rows})
             self._learn(leased)
         return rows
 
@@ -111,6 +113,9 @@ class RelatedLocker:
         if leased in self.tables:
             return
         self._learned[leased.model] = leased
+        if leased.table is self._leased.table:
+            # Rows of the pipeline's own table cannot be declared: they would be a circle.
+            return
         logger.warning(
             "%s locks rows of a model that it did not declare; add it to `locks`: %s",
             self._owner,
@@ -135,44 +140,9 @@ _learned_in: WeakKeyDictionary[Engine, dict[str, dict[type, LeasedTable[Any]]]] 
 """Related tables by pipeline name, for as long as the engine lives: a pipeline that is built anew still knows them."""
 
 
-async def write_related(connection: AsyncConnection, item: PipelineItem[Any], writes: Sequence[RelatedWrite]) -> None:
-    """Write to the related rows of `item` and free them, if all that it holds are still its own; joins the caller's transaction.
-
-    Raises:
-        LeaseLost: one of them is not; nothing may be committed of this transaction.
-    """
-    assert item.held is not None
-    for leased, keys in item.held.known():
-        token = leased.as_token(item.lock_token)
-        ours = select(leased.key).where(held_under(leased, keys, token)).with_for_update(key_share=True)
-        if len((await connection.scalars(ours)).all()) != len(keys):
-            raise LeaseLost(pipeline=item.lock_owner, row_id=f"{item.id} for its rows of {leased.name}")
-    groups: dict[object, list[RelatedWrite]] = {}
-    for write in writes:
-        groups.setdefault((write.leased.model, shape_of(write.values)), []).append(write)
-    for group in groups.values():
-        leased, values = group[0].leased, group[0].values
-        statement = update(leased.table).where(leased.key == bindparam("rowlock_key", type_=leased.key.type))
-        parameters = [{"rowlock_key": write.key, **parameters_of(write.values)} for write in group]
-        await connection.execute(statement.values(set_clause(values)), parameters)
+def _key_of(leased: LeasedTable[Any], row: object) -> Any:  # noqa: ANN401 - whatever the key is
+    return leased.value_as_read(row, leased.key)
 
 
-async def free_related(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
-    """Free every related row that still carries the item's token; joins the caller's transaction."""
-    for leased, keys in item.held.perhaps() if item.held is not None else ():
-        await unlock(connection, leased, keys, token=leased.as_token(item.lock_token))
-
-
-async def renew_related(
-    connection: AsyncConnection, items: Iterable[PipelineItem[Any]], *, lock_timeout: timedelta
-) -> None:
-    """Let the related rows of `items` be held as long as their main rows; joins the transaction that renewed those."""
-    leases: dict[LeasedTable[Any], list[tuple[Any, Any]]] = {}
-    for item in items:
-        for leased, keys in item.held.known() if item.held is not None else ():
-            token = leased.as_token(item.lock_token)
-            leases.setdefault(leased, []).extend((key, token) for key in keys)
-    for leased, pairs in leases.items():
-        for start in range(0, len(pairs), LEASES_PER_STATEMENT_MAX):
-            chunk = pairs[start : start + LEASES_PER_STATEMENT_MAX]
-            await extend(connection, leased, chunk, lock_timeout=lock_timeout)
+def _as_read(leased: LeasedTable[Any], row: object, columns: Sequence[Column[Any]]) -> dict[Column[Any], Any]:
+    return {column: leased.value_as_read(row, column) for column in columns}

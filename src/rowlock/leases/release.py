@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.leases.dialects import dialect_of
 from rowlock.leases.item import PipelineItem
 from rowlock.rows.database_time import database_time_after
+from rowlock.rows.eligibility import is_owned_by
 from rowlock.rows.lease_values import pinned, unlocked_values
 from rowlock.rows.leased_table import LeasedTable
 
@@ -44,20 +45,29 @@ async def free_dead(connection: AsyncConnection, leased: LeasedTable[Any], dead_
     return result.rowcount
 
 
-async def sweep(connection: AsyncConnection, leased: LeasedTable[Any], *, older_than: timedelta) -> int:
+async def sweep(
+    connection: AsyncConnection, leased: LeasedTable[Any], *, older_than: timedelta, owner: str | None = None
+) -> int:
     """Clear the lock columns of rows that were left behind longer than `older_than` ago; joins the caller's transaction.
 
     A crashed holder's lease is normally taken over within one `lock_timeout`. But its row may no longer be ready, or its pipeline
     may be gone from the code: then nobody claims it, and its owner's name would keep other pipelines away for ever. The same
     goes for a row that was reset and whose owner never came back.
 
+    Args:
+        connection: of a transaction that may write.
+        leased: the table.
+        older_than: how long ago their leases ended, or they were reset.
+        owner: only rows that it left, for itself or for one of its items; everybody's if None.
+
     Returns:
         How many rows were cleared, at most `SWEPT_ROWS_MAX`.
     """
-    owner, expires_at = leased.column("lock_owner"), leased.column("lock_expires_at")
+    lock_owner, expires_at = leased.column("lock_owner"), leased.column("lock_expires_at")
     limit = database_time_after(-older_than)
     never_returned = and_(leased.column("lock_token").is_(None), leased.column("last_processed_at") < limit)
-    abandoned = and_(owner.is_not(None), or_(expires_at < limit, never_returned))
+    left_by = lock_owner.is_not(None) if owner is None else is_owned_by(leased, owner)
+    abandoned = and_(left_by, or_(expires_at < limit, never_returned))
     narrowed = dialect_of(connection).without_waiting(leased, abandoned, limit=SWEPT_ROWS_MAX)
     result = await connection.execute(
         update(leased.table).where(narrowed).values(pinned(leased, unlocked_values(leased)))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import and_, select, type_coerce, update
+from sqlalchemy import Update, and_, select, type_coerce, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects import dialect_of
@@ -36,27 +36,41 @@ async def renew(
     Returns:
         The new expiry by token, for those that were confirmed. The others were lost, or locked by somebody for the moment.
     """
-    return await extend(connection, leased, [(item.id, item.lock_token) for item in items], lock_timeout=lock_timeout)
+    token, expires_at = leased.column("lock_token"), leased.column("lock_expires_at")
+    leases = [(item.id, item.lock_token) for item in items]
+    statement = _extending(connection, leased, leases, lock_timeout=lock_timeout).returning(
+        token.label("token"), type_coerce(expires_at, UtcDateTime).label("expires_at")
+    )
+    return {row.token: row.expires_at for row in (await connection.execute(statement)).all()}
 
 
-async def extend(
+async def extend_each(
     connection: AsyncConnection,
     leased: LeasedTable[Any],
     leases: Sequence[tuple[Any, Any]],
     *,
     lock_timeout: timedelta,
-) -> dict[Any, datetime]:
-    """As `renew`, for leases that are pairs of key and token: those of related rows, under their main rows' tokens."""
-    token, expires_at = leased.column("lock_token"), leased.column("lock_expires_at")
+) -> frozenset[Any]:
+    """As `renew`, for pairs of key and token: leases of related rows, under their main rows' tokens.
+
+    Returns:
+        The keys whose leases were extended.
+    """
+    statement = _extending(connection, leased, leases, lock_timeout=lock_timeout).returning(leased.key)
+    return frozenset((await connection.scalars(statement)).all())
+
+
+def _extending(
+    connection: AsyncConnection,
+    leased: LeasedTable[Any],
+    leases: Sequence[tuple[Any, Any]],
+    *,
+    lock_timeout: timedelta,
+) -> Update:
     dialect = dialect_of(connection)
-    mine = dialect.under_tokens(leased, leases)
-    statement = (
-        update(leased.table)
-        .where(dialect.without_waiting(leased, and_(mine, expires_at > database_instant())))
-        .values(renewed_values(leased, expires_at=database_time_after(lock_timeout)))
-        .returning(token.label("token"), type_coerce(expires_at, UtcDateTime).label("expires_at"))
-    )
-    return {row.token: row.expires_at for row in (await connection.execute(statement)).all()}
+    valid = and_(dialect.under_tokens(leased, leases), leased.column("lock_expires_at") > database_instant())
+    values = renewed_values(leased, expires_at=database_time_after(lock_timeout))
+    return update(leased.table).where(dialect.without_waiting(leased, valid)).values(values)
 
 
 async def tokens_still_held(

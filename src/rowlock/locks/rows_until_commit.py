@@ -1,11 +1,11 @@
 """Lock rows until the session's transaction ends: the same call on both databases, and nothing to give back.
 
 The one idea: the transaction itself is the block. On PostgreSQL the rows are locked ``FOR NO KEY UPDATE``; on SQLite their keys are
-taken in the lockset of the table, and the session gives them back after its commit. So the lock cannot end before the commit, and
-what is returned was read after the lock: neither can be done in the wrong order.
+taken in the lockset of the table, which the session gives back after its commit, and the transaction is begun as the one that
+writes. So the lock cannot end before the commit, and what is returned was read after the lock: nothing can be in wrong order.
 
-Pipelines leave such rows alone; the transaction should be short. Not here: leases, which last longer than a transaction
-(``leases/hold.py``); other processes on an SQLite file.
+Claims leave such rows alone and outcomes wait for the commit, so the transaction should be short; on SQLite all other writers wait.
+Not here: leases, which last longer than a transaction (``leases/hold.py``).
 
 Source: dstack, "Release in-memory locks only after committing changes" and "Start new transaction after acquiring a lock".
 """
@@ -20,10 +20,17 @@ from sqlalchemy import ColumnElement, Select, inspect, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapper
 
+from rowlock.clock import monotonic
 from rowlock.errors import ConfigurationError, LockWaitTimeout, ModelError
 from rowlock.locks.advisory import dialect_name_of, wait_limit_s, within_lock_timeout
 from rowlock.locks.locker import in_order
-from rowlock.locks.until_commit import hold_keys_in_process, session_on_sqlite, untouched_connection
+from rowlock.locks.unique_names import is_writing_alone, outside_of_transaction, write_alone
+from rowlock.locks.until_commit import (
+    give_back_keys_in_process,
+    hold_keys_in_process,
+    session_on_sqlite,
+    untouched_connection,
+)
 
 ModelT = TypeVar("ModelT")
 
@@ -68,8 +75,22 @@ async def _lock_on_sqlite(
     session: AsyncSession, mapper: Mapper[Any], keys: tuple[Hashable, ...], *, timeout_s: float | None
 ) -> bool:
     session_on_sqlite(session)
-    await untouched_connection(session)
-    return await hold_keys_in_process(session, _table_of(mapper), keys, timeout_s=timeout_s)
+    if is_writing_alone(session):
+        # Whoever holds a key could not write meanwhile, so to wait for it would be to wait for oneself.
+        return await hold_keys_in_process(session, _table_of(mapper), keys, timeout_s=0.0)
+    connection = await untouched_connection(session)
+    started = monotonic()
+    async with outside_of_transaction(connection):
+        if not await hold_keys_in_process(session, _table_of(mapper), keys, timeout_s=timeout_s):
+            return False
+        left_s = None if timeout_s is None else max(0.0, timeout_s - (monotonic() - started))
+        writing = False
+        try:
+            writing = await write_alone(session, connection, left_s)
+        finally:
+            if not writing:
+                give_back_keys_in_process(session, _table_of(mapper), keys)
+    return writing
 
 
 async def _lock_on_postgresql(

@@ -108,45 +108,54 @@ async def _take_on_postgresql(session: AsyncSession, namespace: str, timeout_s: 
 
 async def _take_on_sqlite(session: AsyncSession, namespace: str, timeout_s: float | None) -> bool:
     session_on_sqlite(session)
-    if _is_writing_alone(session):
+    if is_writing_alone(session):
         return True
     connection = await untouched_connection(session)
+    held_before = is_held_in_process(session, namespace)
+    started = monotonic()
+    async with outside_of_transaction(connection):
+        if not await hold_in_process(session, namespace, timeout_s):
+            return False
+        left_s = None if timeout_s is None else max(0.0, timeout_s - (monotonic() - started))
+        writing = False
+        try:
+            writing = await write_alone(session, connection, left_s)
+        finally:
+            if not writing and not held_before:
+                give_back_in_process(session, namespace)
+    return writing
+
+
+def is_writing_alone(session: AsyncSession) -> bool:
+    """Whether SQLite's write lock is the session's since before the first statement of its transaction."""
+    transaction = session.sync_session.get_transaction()
+    return transaction is not None and session.info.get(_WRITING_IN) is transaction
+
+
+async def write_alone(session: AsyncSession, connection: AsyncConnection, timeout_s: float | None) -> bool:
+    """Begin the session's transaction as the one that writes, and return whether that was granted in time.
+
+    Then nobody else writes to the file until it ends, in this process or another.
+    """
+    writing = await _begin_writing(connection, timeout_s)
+    if writing:
+        session.info[_WRITING_IN] = session.sync_session.get_transaction()
+    return writing
+
+
+@asynccontextmanager
+async def outside_of_transaction(connection: AsyncConnection) -> AsyncIterator[None]:
+    """Leave a transaction that the host's engine has begun and that did nothing so far; in the block, another may be begun."""
     begun_by_host = await is_in_transaction(connection)
     if begun_by_host:
         # It may have begun as a writing one: then whom we wait for could not commit.
         await connection.exec_driver_sql("ROLLBACK")
     try:
-        taken = await _lock_and_begin_writing(session, connection, namespace, timeout_s=timeout_s)
+        yield
     finally:
         if begun_by_host and not await is_in_transaction(connection):
             # Such a host may have switched the driver's own transactions off: each statement would commit by itself.
             await connection.exec_driver_sql("BEGIN")
-    if taken:
-        session.info[_WRITING_IN] = session.sync_session.get_transaction()
-    return taken
-
-
-def _is_writing_alone(session: AsyncSession) -> bool:
-    # Then the file's write lock is ours since before the first statement: nobody else takes a name of any namespace.
-    transaction = session.sync_session.get_transaction()
-    return transaction is not None and session.info.get(_WRITING_IN) is transaction
-
-
-async def _lock_and_begin_writing(
-    session: AsyncSession, connection: AsyncConnection, namespace: str, *, timeout_s: float | None
-) -> bool:
-    held_before = is_held_in_process(session, namespace)
-    started = monotonic()
-    if not await hold_in_process(session, namespace, timeout_s):
-        return False
-    writing = False
-    try:
-        left_s = None if timeout_s is None else max(0.0, timeout_s - (monotonic() - started))
-        writing = await _begin_writing(connection, left_s)
-    finally:
-        if not writing and not held_before:
-            give_back_in_process(session, namespace)
-    return writing
 
 
 async def _begin_writing(connection: AsyncConnection, timeout_s: float | None) -> bool:

@@ -120,6 +120,17 @@ async def hold_keys_in_process(
     return granted
 
 
+def give_back_keys_in_process(session: AsyncSession, namespace: str, keys: tuple[Hashable, ...]) -> None:
+    """Unlock keys before the transaction has ended; only for a lock under which nothing was done."""
+    held = _held_by(session.sync_session)
+    for key in keys:
+        held.pop((namespace, "key", key), _nothing)()
+
+
+def _nothing() -> None:
+    pass
+
+
 def _once(act: Callable[[], None]) -> Callable[[], None]:
     done = False
 

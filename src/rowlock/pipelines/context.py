@@ -21,7 +21,7 @@ from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.statistics import Counters
-from rowlock.rows.eligibility import Taker
+from rowlock.rows.eligibility import Sibling, Taker
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 T = TypeVar("T")
@@ -56,6 +56,7 @@ class PipelineContext(Generic[ModelT]):
         hinter: wakes pipelines of this process, for ``Apply(hint=...)``.
         locker: locks related rows.
         takers: asks who locks rows of this model as related rows.
+        siblings: asks who else works on rows of this model.
         intent: columns that services own.
         look_again_in: has the fetcher look after a delay; set by the run.
         errors: the last failure of each loop, by the loop's name; an entry goes when the loop succeeds again.
@@ -77,6 +78,7 @@ class PipelineContext(Generic[ModelT]):
     queue: ItemQueue[ModelT]
     locker: RelatedLocker
     takers: Callable[[], Sequence[Taker]] = tuple
+    siblings: Callable[[], Sequence[Sibling]] = tuple
     intent: Sequence[Column[Any]] = ()
     look_again_in: Callable[[timedelta], None] = field(default=lambda _delay: None)
     counters: Counters = field(default_factory=Counters)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,7 +28,7 @@ from rowlock.leases.transaction import finish
 from rowlock.pipelines.context import Hooks, PipelineContext
 from rowlock.pipelines.give_back import give_back
 from rowlock.pipelines.heartbeater import Heartbeater
-from rowlock.rows.eligibility import Taker, eligible, oldest_first
+from rowlock.rows.eligibility import eligible, oldest_first
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 logger = logging.getLogger(__name__)
@@ -139,8 +138,17 @@ class Fetcher(Generic[ModelT]):
         """
         # Host code stays out of the task: a SystemExit that leaves a task ends the whole event loop.
         ready = ready_condition(self.context.name, self.context.leased, self.context.hooks)
-        takers = self.context.takers()
-        return await finish(self._claim_and_queue(ready, takers, limit), purpose="fetch")
+        context, settings = self.context, self.context.settings
+        condition = eligible(
+            context.leased,
+            ready=ready,
+            owner=context.name,
+            min_processing_interval=settings.min_processing_interval,
+            reset_interval=settings.retry_delay,
+            takers=context.takers(),
+            siblings=context.siblings(),
+        )
+        return await finish(self._claim_and_queue(condition, limit), purpose="fetch")
 
     async def _rest(self, seconds: float | None) -> None:
         # Nothing can have been missed: the plan was made in this very step of the loop.
@@ -168,19 +176,12 @@ class Fetcher(Generic[ModelT]):
     def _delay_s(self) -> float:
         return fetch_delay(self.context.settings.fetch_delays_s, self._fetches_in_vain)
 
-    async def _claim_and_queue(self, ready: ColumnElement[bool], takers: Sequence[Taker], limit: int) -> int:
+    async def _claim_and_queue(self, condition: ColumnElement[bool], limit: int) -> int:
         context, settings = self.context, self.context.settings
         began_at = monotonic()
         order = ClaimOrder(
             context.leased,
-            eligible=eligible(
-                context.leased,
-                ready=ready,
-                owner=context.name,
-                min_processing_interval=settings.min_processing_interval,
-                reset_interval=settings.retry_delay,
-                takers=takers,
-            ),
+            eligible=condition,
             oldest_first=oldest_first(context.leased),
             owner=context.name,
             lock_timeout=settings.lock_timeout,
@@ -216,9 +217,12 @@ class Fetcher(Generic[ModelT]):
         """Clear lock columns that were left behind long ago, and return of how many rows."""
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> int:
-            tables = {leased.table: leased for leased in (self.context.leased, *self.context.locker.tables)}
-            age = self.context.settings.sweep_after
-            return sum([await sweep(connection, leased, older_than=age) for leased in tables.values()])
+            context, age = self.context, self.context.settings.sweep_after
+            swept = await sweep(connection, context.leased, older_than=age)
+            for related in context.locker.tables:
+                # Others' rows of these tables are others' to sweep, when their own time is over.
+                swept += await sweep(connection, related, older_than=age, owner=context.name)
+            return swept
 
         swept = await self.context.transact(work, purpose="clear abandoned locks")
         self.context.counters.swept += swept

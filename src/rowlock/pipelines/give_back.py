@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import events
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.related import free_related
+from rowlock.leases.related_rows import free_what_can_be
 from rowlock.leases.release import release
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
 from rowlock.pipelines.context import PipelineContext
@@ -26,9 +26,10 @@ async def give_back(context: PipelineContext[Any], items: Sequence[PipelineItem[
         async def work(
             session: AsyncSession, connection: AsyncConnection, chunk: Sequence[PipelineItem[Any]] = chunk
         ) -> int:
+            released = await release(connection, context.leased, chunk)
             for item in chunk:
-                await free_related(connection, item)
-            return await release(connection, context.leased, chunk)
+                await free_what_can_be(connection, item)
+            return released
 
         try:
             released = await context.transact(work, purpose="release rows")
@@ -53,7 +54,7 @@ async def free_held(context: PipelineContext[Any], item: PipelineItem[Any]) -> N
         return
 
     async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-        await free_related(connection, item)
+        await free_what_can_be(connection, item)
 
     try:
         await context.transact(work, purpose="free related rows")

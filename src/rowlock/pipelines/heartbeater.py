@@ -22,7 +22,7 @@ from rowlock.backoff import jittered
 from rowlock.clock import monotonic, sleep
 from rowlock.errors import describe
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.related import renew_related
+from rowlock.leases.related_rows import renew_related
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew, tokens_still_held
 from rowlock.leases.transaction import in_transaction
 from rowlock.pipelines.context import PipelineContext
@@ -112,20 +112,22 @@ class Heartbeater(Generic[ModelT]):
     async def _renew(self, items: Sequence[PipelineItem[ModelT]]) -> int:
         sent_at = monotonic()
 
-        async def work(session: AsyncSession, connection: AsyncConnection) -> dict[Any, datetime]:
+        async def work(
+            session: AsyncSession, connection: AsyncConnection
+        ) -> tuple[dict[Any, datetime], frozenset[Any]]:
             timeout = self._settings.lock_timeout
             confirmed = await renew(connection, self.context.leased, items, lock_timeout=timeout)
             holders = [item for item in items if item.held and item.lock_token in confirmed]
-            await renew_related(connection, holders, lock_timeout=timeout)
-            return confirmed
+            return confirmed, await renew_related(connection, holders, lock_timeout=timeout)
 
-        confirmed = await self._transact(work, purpose="renew leases")
+        confirmed, lagging = await self._transact(work, purpose="renew leases")
         self.context.counters.renewals += len(confirmed)
         trusted_until = sent_at + (self._settings.lock_timeout - self._settings.margin).total_seconds()
         for item in items:
             expires_at = confirmed.get(item.lock_token)
-            # An item that was lost meanwhile stays lost: its work has been cancelled.
-            if expires_at is not None and item.lock_token in self._tracked:
+            # One of which a related row lags behind is tried again at the next beat, while the trust lasts that it has; and an
+            # item that was lost meanwhile stays lost: its work has been cancelled.
+            if expires_at is not None and item.lock_token in self._tracked and item.lock_token not in lagging:
                 item.trusted_until, item.lock_expires_at = trusted_until, expires_at
         if missing := [item for item in items if item.lock_token not in confirmed and item.lock_token in self._tracked]:
             await self._lose_unless_held(missing)

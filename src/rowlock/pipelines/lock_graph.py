@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import Column, ColumnElement
 
 from rowlock.errors import LockCycleError, ModelError
 from rowlock.pipelines.context import Hooks
 from rowlock.pipelines.fetcher import ready_condition
 from rowlock.pipelines.settings import PipelineSettings
-from rowlock.rows.eligibility import Taker
+from rowlock.rows.eligibility import Sibling, Taker
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.relation import relation_between
 
@@ -49,6 +49,7 @@ class Locking(Hooks[Any], Protocol):
     leased: LeasedTable[Any]
     settings: PipelineSettings
     declared_locks: tuple[DeclaredLock, ...]
+    intent_columns: tuple[Column[Any], ...]
 
     @property
     def name(self) -> str:
@@ -91,8 +92,23 @@ class LockGraph:
         """Note one more pipeline."""
         self._pipelines.append(pipeline)
 
+    def siblings_of(self, leased: LeasedTable[Any], *, but: str) -> tuple[Sibling, ...]:
+        """Return the other pipelines of this very model, except the one named `but`. Asks the `ready` of each."""
+        return tuple(
+            Sibling(
+                pipeline.name,
+                ready=ready_condition(pipeline.name, pipeline.leased, pipeline),
+                patience=pipeline.settings.sweep_after,
+            )
+            for pipeline in self._pipelines
+            if pipeline.name != but and pipeline.leased.model is leased.model
+        )
+
     def takers_of(self, leased: LeasedTable[Any], *, but: str) -> tuple[Taker, ...]:
-        """Return who locks rows of this table, except the pipeline named `but`. Asks the `ready` of each."""
+        """Return who locks rows of this model as related ones, except the pipeline named `but`. Asks the `ready` of each.
+
+        One whose own rows are in the same table is not among them: its intent could not be told from the row's own state.
+        """
         return tuple(
             Taker(
                 pipeline.leased,
@@ -100,11 +116,17 @@ class LockGraph:
                 ready=ready_condition(pipeline.name, pipeline.leased, pipeline),
                 on=lock.on,
                 patience=pipeline.settings.sweep_after,
+                patience_at_work=pipeline.settings.retry_delay + pipeline.settings.lock_timeout,
             )
             for pipeline in self._pipelines
             for lock in pipeline.declared_locks
-            if pipeline.name != but and lock.leased.table is leased.table
+            if pipeline.name != but and _overlap(lock.leased, leased) and pipeline.leased.table is not leased.table
         )
+
+    def intent_of(self, leased: LeasedTable[Any]) -> tuple[Column[Any], ...]:
+        """Return which columns of this model services own, as its pipelines say."""
+        columns = (column for p in self._pipelines if _overlap(p.leased, leased) for column in p.intent_columns)
+        return tuple(dict.fromkeys(columns))
 
     def check(self) -> None:
         """Refuse a circle.
@@ -123,8 +145,13 @@ class LockGraph:
             )
 
     def _locked_by(self, pipeline: Locking) -> list[str]:
-        tables = {lock.leased.table for lock in pipeline.declared_locks}
-        return [other.name for other in self._pipelines if other.leased.table in tables]
+        locks = pipeline.declared_locks
+        return [other.name for other in self._pipelines if any(_overlap(lock.leased, other.leased) for lock in locks)]
+
+
+def _overlap(one: LeasedTable[Any], other: LeasedTable[Any]) -> bool:
+    """Whether a row can be of both models; models of one table need not overlap."""
+    return issubclass(one.model, other.model) or issubclass(other.model, one.model)
 
 
 def find_cycle(edges: dict[str, list[str]]) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ def check_outcome(leased: LeasedTable[Any], outcome: Outcome) -> None:
     """
     match outcome:
         case Apply():
-            _check_values(leased, outcome.values)
+            column_values(leased, outcome.values)
             _check_after(leased, "Apply", outcome.after)
             for key in _sequence(outcome.unless_changed, "unless_changed"):
                 column_of(leased, key)
@@ -109,7 +109,7 @@ def check_outcome(leased: LeasedTable[Any], outcome: Outcome) -> None:
             if outcome.also is not None and not callable(outcome.also):
                 raise OutcomeError("also must be a function: async def also(session, now)")
         case Retry():
-            _check_values(leased, outcome.values)
+            column_values(leased, outcome.values)
             _check_after(leased, "Retry", outcome.after)
         case Park():
             _need_schedule(leased, "Park")
@@ -151,12 +151,6 @@ def error_text(error: BaseException | str | None) -> str | None:
     if error is None:
         return None
     return shorten(error) if isinstance(error, str) else describe(error)
-
-
-def _check_values(leased: LeasedTable[Any], values: object) -> None:
-    if not isinstance(values, Mapping):
-        raise OutcomeError(f"values must be a dict of columns and values, not {type(values).__name__}")
-    column_values(leased, values)
 
 
 def _check_after(leased: LeasedTable[Any], outcome: str, after: timedelta | float | None) -> None:

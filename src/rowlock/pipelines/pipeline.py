@@ -184,6 +184,7 @@ class Pipeline(Generic[ModelT]):
             self.leased,
             owner=self.name,
             declared=[lock.leased for lock in self.declared_locks],
+            intent_of=beside.intent_of,
             timeout=self.settings.database_timeout,
         )
         context = PipelineContext(
@@ -196,6 +197,7 @@ class Pipeline(Generic[ModelT]):
             queue,
             locker,
             takers=partial(beside.takers_of, self.leased, but=self.name),
+            siblings=partial(beside.siblings_of, self.leased, but=self.name),
             intent=self.intent_columns,
         )
         return PipelineRun(

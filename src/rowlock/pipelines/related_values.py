@@ -33,10 +33,6 @@ def check_related(item: PipelineItem[Any], related: object) -> None:
     seen: set[tuple[type, Any]] = set()
     for named, values in related_items(related):
         leased, key = item.held_rows().find(named)
-        if not isinstance(values, Mapping):
-            raise OutcomeError(
-                f"values of a related row must be a dict of columns and values, not {type(values).__name__}"
-            )
         column_values(leased, values)
         if (leased.model, key) in seen:
             raise OutcomeError(f"{leased.name} {key} is in related twice")

@@ -104,7 +104,7 @@ class Worker(Generic[ModelT]):
                     return self._checked(item, value)
                 except Exception as error:  # noqa: BLE001 - keys and values are the host's objects and may raise anything
                     return self._failed(item, error)
-            case Raised(RelatedLockUnavailable()):
+            case Raised(error) if _is_unavailable(error):
                 return Reset()
             case Raised(error):
                 return self._failed(item, error)
@@ -159,6 +159,8 @@ class Worker(Generic[ModelT]):
                 self._note_applied(item, Park(""))
             case Written.STALE | Written.CHANGED | Written.ROBBED:
                 self._note_stale(item, written.value)
+                if written is Written.ROBBED:
+                    self.context.look_again_in(self.context.settings.retry_delay)
                 await free_held(self.context, item)
                 await self._clean_up(item, outcome)
             case Written.UNKNOWN:
@@ -181,6 +183,7 @@ class Worker(Generic[ModelT]):
         else:
             if written.is_made:
                 self._note_applied(item, Park("") if written is Written.PARKED else failure)
+        await free_held(self.context, item)
         await self._clean_up(item, outcome)
 
     async def _clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
@@ -255,3 +258,10 @@ class Worker(Generic[ModelT]):
         else:
             self.context.counters.stale += 1
         events.emit(events.ItemStale(self.context.name, item.id, item.lock_token, reason))
+
+
+def _is_unavailable(error: BaseException) -> bool:
+    """Whether nothing but related locks were not to be had, also where a task group wrapped what its tasks raised."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(RelatedLockUnavailable)[1] is None
+    return isinstance(error, RelatedLockUnavailable)

@@ -31,7 +31,7 @@ from rowlock.leases.apply import (
 )
 from rowlock.leases.faults import is_transient
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.related import free_related, write_related
+from rowlock.leases.related_rows import free_related, write_related
 from rowlock.pipelines.attempt import contained
 from rowlock.pipelines.batcher import Batcher
 from rowlock.pipelines.context import PipelineContext

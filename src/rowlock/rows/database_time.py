@@ -13,7 +13,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Boolean, DateTime, Dialect, Float, bindparam
+from sqlalchemy import BigInteger, Boolean, ColumnElement, DateTime, Dialect, Float, bindparam, literal
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -93,12 +93,25 @@ def database_time_after(delay: timedelta) -> FunctionElement[datetime]:
     return _DatabaseTimeAfter(bindparam(None, delay.total_seconds(), type_=Float, unique=True))
 
 
+class _DatabaseSeconds(FunctionElement[int]):
+    name = "database_seconds"
+    type = BigInteger()
+    inherit_cache = True
+
+
+def is_turn(period: timedelta, turn: timedelta) -> ColumnElement[bool]:
+    """Return whether the database's time is within the last `turn` of a `period`, counted from the epoch in whole seconds."""
+    period_s, turn_s = (max(1, round(delay.total_seconds())) for delay in (period, turn))
+    return _DatabaseSeconds() % literal(period_s, BigInteger) >= literal(max(0, period_s - turn_s), BigInteger)
+
+
 _SQLITE_FORMAT = "'%Y-%m-%d %H:%M:%f000'"
 
 
 @compiles(database_now)
 @compiles(database_instant)
 @compiles(_DatabaseTimeAfter)
+@compiles(_DatabaseSeconds)
 def _refuse_other_dialects(element: object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401 - the compiler's own
     name = compiler.dialect.name
     raise UnsupportedDialectError(
@@ -134,6 +147,17 @@ def _after_on_sqlite(element: _DatabaseTimeAfter, compiler: SQLCompiler, **kw: A
     if compiler.preparer._double_percents:
         plus = plus.replace("%", "%%")
     return f"strftime({_literal_format(compiler)}, 'now', printf({plus}, {seconds}))"
+
+
+@compiles(_DatabaseSeconds, "postgresql")
+def _seconds_on_postgresql(element: _DatabaseSeconds, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    return "CAST(floor(extract(epoch FROM now())) AS bigint)"
+
+
+@compiles(_DatabaseSeconds, "sqlite")
+def _seconds_on_sqlite(element: _DatabaseSeconds, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    shape = "'%%s'" if compiler.preparer._double_percents else "'%s'"
+    return f"CAST(strftime({shape}, 'now') AS INTEGER)"
 
 
 @compiles(same_time)

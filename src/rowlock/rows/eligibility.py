@@ -11,16 +11,20 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, exists, false, not_, or_, true
+from sqlalchemy import ColumnElement, and_, case, exists, false, func, not_, or_, true
 from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql.elements import UnaryExpression
 
-from rowlock.rows.database_time import database_now, database_time_after
+from rowlock.rows.database_time import database_now, database_time_after, is_turn
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.return_tokens import is_return_token
 
 OWNER_SEPARATOR = ":"
-"""Between a pipeline's name, or ``service``, and whom exactly it holds a related row for."""
+"""Between the name of an owner and whom exactly it holds a row for: a main row, or one hold of a service."""
+TURN_MAX = timedelta(seconds=6)
+"""Longest turn of related rows of which nobody knows how long they have waited: the longest rest between two fetches."""
+PATIENCES_PER_TURN = 4
+"""How rarely that turn comes: once in so many times the patience."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,14 +36,25 @@ class Taker:
         owner: its name.
         ready: which of its rows want work.
         on: which main row a related row belongs to; None if nobody knows: then each main row may want each related row.
-        patience: how long it is respected: related rows that have waited longer, and main rows that came back longer ago, are
-            let go on.
+        patience: how long it is respected: related rows that have waited longer, and main rows that stepped back longer ago,
+            are let go on.
+        patience_at_work: the same for a main row that is at work again and may still lock.
     """
 
     leased: LeasedTable[Any]
     owner: str
     ready: ColumnElement[bool]
     on: ColumnElement[bool] | None
+    patience: timedelta
+    patience_at_work: timedelta
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sibling:
+    """Another pipeline of the same model: its name, which rows it wants, and how long a row that it has reset is kept for it."""
+
+    owner: str
+    ready: ColumnElement[bool]
     patience: timedelta
 
 
@@ -49,15 +64,34 @@ def is_free(leased: LeasedTable[Any]) -> ColumnElement[bool]:
     return or_(expires_at.is_(None), expires_at <= database_now())
 
 
-def is_mine_to_take(leased: LeasedTable[Any], owner: str, takers: Sequence[str] = ()) -> ColumnElement[bool]:
+def is_mine_to_take(
+    leased: LeasedTable[Any], owner: str, takers: Sequence[str] = (), *, siblings: Sequence[Sibling] = ()
+) -> ColumnElement[bool]:
     """No other pipeline of the model holds the row or asked to be the next to hold it.
 
     An expired lease of a pipeline of this model is that pipeline's to recover. One of a pipeline of another model, or of a
-    service, is nobody's: who held the row as a related one starts over with the main row.
+    service, is nobody's: who held the row as a related one starts over with the main row. And a row that a sibling has reset is
+    kept for it only while it wants the row.
     """
     lock_owner, token = leased.attribute("lock_owner"), leased.attribute("lock_token")
     was_related = or_(lock_owner.contains(OWNER_SEPARATOR), lock_owner.in_(takers) if takers else false())
-    return or_(lock_owner.is_(None), lock_owner == owner, and_(token.is_not(None), was_related))
+    return or_(
+        lock_owner.is_(None),
+        lock_owner == owner,
+        and_(token.is_not(None), was_related),
+        *(and_(is_returning(leased, sibling.owner), not_(_is_kept_for(leased, sibling))) for sibling in siblings),
+    )
+
+
+def _is_kept_for(leased: LeasedTable[Any], sibling: Sibling) -> ColumnElement[bool]:
+    recent = leased.attribute("last_processed_at") > database_time_after(-sibling.patience)
+    return func.coalesce(and_(sibling.ready, recent), false())
+
+
+def is_owned_by(leased: LeasedTable[Any], owner: str) -> ColumnElement[bool]:
+    """The row carries the name of `owner`, alone or with whom it holds the row for."""
+    lock_owner = leased.attribute("lock_owner")
+    return or_(lock_owner == owner, lock_owner.startswith(owner + OWNER_SEPARATOR, autoescape=True))
 
 
 def is_returning(leased: LeasedTable[Any], owner: str) -> ColumnElement[bool]:
@@ -89,17 +123,27 @@ def is_awaited(leased: LeasedTable[Any], taker: Taker, min_processing_interval: 
     with a mark that nobody clears.
     """
     main = taker.leased
+    token, stepped_back_at = main.attribute("lock_token"), main.attribute("last_processed_at")
     awaits = and_(
         main.attribute("lock_owner") == taker.owner,
-        or_(main.attribute("lock_token").is_(None), is_return_token(main.attribute("lock_token"))),
-        main.attribute("last_processed_at") > database_time_after(-taker.patience),
+        or_(
+            and_(token.is_(None), stepped_back_at > database_time_after(-taker.patience)),
+            and_(is_return_token(token), stepped_back_at > database_time_after(-taker.patience_at_work)),
+        ),
         main.attribute("parked_at").is_(None) if main.has_schedule else true(),
+        # Follows from the above, and is what the index that serves the main rows' own claims knows.
+        place_in_line(main) > database_time_after(-taker.patience),
         taker.ready,
         true() if taker.on is None else taker.on,
     )
     place = place_in_line(leased)
     waits_at_most = taker.patience if leased.has_schedule else taker.patience + min_processing_interval
-    has_waited_long = and_(place.is_not(None), place < database_time_after(-waits_at_most))
+    # Nobody knows how long a row has waited that was never processed: such rows have their turn now and then.
+    turn = is_turn(PATIENCES_PER_TURN * taker.patience, min(TURN_MAX, taker.patience / 10))
+    has_waited_long = case(
+        (place.is_(None), turn),
+        else_=place < database_time_after(-waits_at_most),
+    )
     return and_(exists().select_from(main.model).where(awaits), not_(has_waited_long))
 
 
@@ -111,12 +155,13 @@ def eligible(
     min_processing_interval: timedelta,
     reset_interval: timedelta | None = None,
     takers: Sequence[Taker] = (),
+    siblings: Sequence[Sibling] = (),
 ) -> ColumnElement[bool]:
     """Return the whole condition under which `owner` may claim a row."""
     return and_(
         ready,
         is_free(leased),
-        is_mine_to_take(leased, owner, [taker.owner for taker in takers]),
+        is_mine_to_take(leased, owner, [taker.owner for taker in takers], siblings=siblings),
         is_due(leased, min_processing_interval, owner=owner, reset_interval=reset_interval),
         *(not_(is_awaited(leased, taker, min_processing_interval)) for taker in takers),
     )

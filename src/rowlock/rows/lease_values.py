@@ -33,9 +33,10 @@ def renewed_values(leased: LeasedTable[Any], *, expires_at: object) -> ColumnVal
     return pinned(leased, {leased.column("lock_expires_at"): expires_at})
 
 
-def unlocked_values(leased: LeasedTable[Any]) -> ColumnValues:
-    """The row is free for everybody."""
-    return dict.fromkeys(leased.column(name) for name in ("lock_token", "lock_owner", "lock_expires_at"))
+def unlocked_values(leased: LeasedTable[Any], *, owner: str | None = None) -> ColumnValues:
+    """The row is free for everybody; or for `owner`, which had reset it before it was locked."""
+    token, lock_owner, expires_at = (leased.column(name) for name in ("lock_token", "lock_owner", "lock_expires_at"))
+    return {token: None, lock_owner: owner, expires_at: None}
 
 
 def reset_values(leased: LeasedTable[Any]) -> ColumnValues:

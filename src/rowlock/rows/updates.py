@@ -88,8 +88,10 @@ def column_values(leased: LeasedTable[Any], values: Values) -> dict[Column[Any],
     """Return the host's update map keyed by the table's columns.
 
     Raises:
-        OutcomeError: a key is unknown, named twice, the primary key, or a column that rowlock itself keeps.
+        OutcomeError: it is no map, or a key is unknown, named twice, the primary key, or a column that rowlock itself keeps.
     """
+    if not isinstance(values, Mapping):
+        raise OutcomeError(f"values must be a dict of columns and values, not {type(values).__name__}")
     kept = {
         leased.column(name) for name in _KEPT_BY_ROWLOCK if name in leased.mapper.columns and _is_kept(leased, name)
     }

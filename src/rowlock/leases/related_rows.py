@@ -1,0 +1,131 @@
+"""What becomes of related rows that an item holds: renewed, written and freed together with the main row.
+
+Every function joins the transaction that does the same with the main row. That row is locked there already, so none waits for a
+related row: who holds one row and waits for another may close a circle with somebody who does the reverse.
+
+Not here: how they are locked (``leases/related.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Column, bindparam, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.errors import LeaseLost, LockWaitTimeout
+from rowlock.leases.apply import RelatedWrite
+from rowlock.leases.dialects import dialect_of
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, extend_each
+from rowlock.leases.take import existing, held_under, unlock
+from rowlock.rows.assignments import parameters_of, set_clause, shape_of
+from rowlock.rows.leased_table import LeasedTable
+
+
+async def lock_held_related(connection: AsyncConnection, item: PipelineItem[Any]) -> frozenset[tuple[type, Any]]:
+    """Lock the related rows that still carry the item's token, and return their models and keys; joins the caller's transaction.
+
+    Waits for none of them, since the main row is locked already: who holds a row and waits for another may close a circle.
+
+    Raises:
+        LockWaitTimeout: somebody has locked one of them for the moment; the whole transaction is to be tried again.
+    """
+    locked: set[tuple[type, Any]] = set()
+    for leased, taken in item.held.perhaps() if item.held is not None else ():
+        ours = select(leased.key).where(held_under(leased, taken.keys, leased.as_token(item.lock_token)))
+        mine = frozenset((await connection.scalars(ours.with_for_update(key_share=True, skip_locked=True))).all())
+        if len(mine) < len(taken.keys) and len((await connection.scalars(ours)).all()) > len(mine):
+            raise LockWaitTimeout(namespace=leased.name, keys=taken.keys, timeout_s=0.0)
+        locked |= {(leased.model, key) for key in mine}
+    return frozenset(locked)
+
+
+async def write_related(connection: AsyncConnection, item: PipelineItem[Any], writes: Sequence[RelatedWrite]) -> None:
+    """Write to the related rows of `item` and free them, if all that it holds are still its own; joins the caller's transaction.
+
+    Raises:
+        LeaseLost: one of them is not, or a service has changed what is written; nothing may be committed of this transaction.
+        LockWaitTimeout: as `lock_held_related`.
+    """
+    assert item.held is not None
+    locked = await lock_held_related(connection, item)
+    for leased, keys in item.held.known():
+        if any((leased.model, key) not in locked for key in keys):
+            raise _lost(item, leased)
+    for write in writes:
+        if not await _is_unchanged(connection, write, item.held.as_read(write.leased, write.key)):
+            raise _lost(item, write.leased)
+    groups: dict[object, list[RelatedWrite]] = {}
+    for write in writes:
+        groups.setdefault((write.leased.model, shape_of(write.values)), []).append(write)
+    for group in groups.values():
+        leased, values = group[0].leased, group[0].values
+        statement = update(leased.table).where(leased.key == bindparam("rowlock_key", type_=leased.key.type))
+        parameters = [{"rowlock_key": write.key, **parameters_of(write.values)} for write in group]
+        await connection.execute(statement.values(set_clause(values)), parameters)
+
+
+async def free_related(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
+    """Free every related row that still carries the item's token; joins the caller's transaction.
+
+    Raises:
+        LockWaitTimeout: as `lock_held_related`.
+    """
+    if not item.held:
+        return
+    await lock_held_related(connection, item)
+    for leased, taken in item.held.perhaps():
+        await unlock(connection, leased, taken, token=leased.as_token(item.lock_token))
+
+
+async def free_what_can_be(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
+    """As `free_related`, but rows that somebody has locked for the moment are left to their expiry."""
+    for leased, taken in item.held.perhaps() if item.held is not None else ():
+        await unlock(connection, leased, taken, token=leased.as_token(item.lock_token), waits=False)
+
+
+async def renew_related(
+    connection: AsyncConnection, items: Iterable[PipelineItem[Any]], *, lock_timeout: timedelta
+) -> frozenset[Any]:
+    """Let the related rows of `items` be held as long as their main rows; joins the transaction that renewed those.
+
+    Returns:
+        The tokens of items of which a related row was not renewed: it is locked by somebody for the moment, or lost. One that
+        was deleted needs no lease.
+    """
+    leases: dict[LeasedTable[Any], dict[tuple[Any, Any], Any]] = {}
+    missing: set[Any] = set()
+    for item in items:
+        for leased, taken in item.held.perhaps() if item.held is not None else ():
+            token = leased.as_token(item.lock_token)
+            leases.setdefault(leased, {}).update({(key, token): item for key in taken.keys})
+    for leased, holders in leases.items():
+        pairs = list(holders)
+        for start in range(0, len(pairs), LEASES_PER_STATEMENT_MAX):
+            chunk = pairs[start : start + LEASES_PER_STATEMENT_MAX]
+            renewed = await extend_each(connection, leased, chunk, lock_timeout=lock_timeout)
+            if len(renewed) == len(chunk):
+                continue
+            there = await existing(connection, leased, [key for key, _ in chunk if key not in renewed])
+            missing |= {
+                item.lock_token
+                for (key, token), item in holders.items()
+                if key in there and item.held is not None and item.held.is_known(leased, key)
+            }
+    return frozenset(missing)
+
+
+async def _is_unchanged(connection: AsyncConnection, write: RelatedWrite, as_read: dict[Column[Any], Any]) -> bool:
+    # The row is locked by now: what is so here is so when it is written.
+    if not as_read:
+        return True
+    leased, dialect = write.leased, dialect_of(connection)
+    still = [dialect.is_still(column, value) for column, value in as_read.items()]
+    return await connection.scalar(select(leased.key).where(leased.key == write.key, *still)) is not None
+
+
+def _lost(item: PipelineItem[Any], leased: LeasedTable[Any]) -> LeaseLost:
+    return LeaseLost(pipeline=item.lock_owner, row_id=f"{item.id} for its rows of {leased.name}")

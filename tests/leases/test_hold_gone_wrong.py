@@ -1,0 +1,319 @@
+"""Rows held by a service when something goes wrong: leases that end, outages, errors of the block."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import async_sessionmaker
+
+from rowlock import HeldByService, LeaseLost, LockWaitTimeout, hold_rows
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
+
+from ..host import Volume, VolumePipeline
+from ..pipelines.scenes import add, change, faults_of, is_free, is_renewal, read, read_all, replica
+from .holding import is_let_go, is_taking, may_be_claimed, passing
+from .transactions import checked_out
+
+AWAY = ConnectionRefusedError("the database is away")
+
+
+# ---------------------------------------------------------------- renewal
+
+
+@virtual_time
+async def test_the_lease_is_renewed_while_the_block_runs(virtual_database: TemporaryDatabase) -> None:
+    """A service that takes its time would lose its rows to a pipeline."""
+    [row] = await add(virtual_database, Volume())
+    async with hold_rows(virtual_database.session_factory, Volume, [row.id], lock_timeout=30) as held:
+        for _ in range(50):
+            await asyncio.sleep(7)
+            assert await may_be_claimed(virtual_database) == 0
+            assert timedelta(seconds=17) <= held.remaining <= timedelta(seconds=27)
+        async with virtual_database.session_factory.begin() as session:
+            await held.guard(session)
+    assert await may_be_claimed(virtual_database) == 1
+
+
+async def test_a_renewal_counts_from_the_database_time(database_with_clock: TemporaryDatabase) -> None:
+    """A renewal by a host's own clock would end the lease too early, or never."""
+    database = database_with_clock
+    assert database.clock is not None
+    [row] = await add(database, Volume())
+    with passing(database.engine, is_renewal) as renewals:
+        async with hold_rows(database.session_factory, Volume, [row.id], lock_timeout=1.5):
+            database.clock.advance(1)
+            await renewals.wait_for(2)  # the first was committed then
+            expires_at = (await read(database, row)).lock_expires_at
+            assert expires_at == database.clock.now + timedelta(seconds=1.5)
+
+
+@virtual_time
+async def test_nothing_renews_after_the_block(virtual_database: TemporaryDatabase) -> None:
+    """Tasks of services that are done would go on for ever."""
+    [row] = await add(virtual_database, Volume())
+    with passing(virtual_database.engine, is_renewal) as renewals:
+        async with hold_rows(virtual_database.session_factory, Volume, [row.id]):
+            await asyncio.sleep(25)
+        assert renewals.count == 2
+        await asyncio.sleep(100)
+        assert renewals.count == 2
+
+
+@virtual_time
+async def test_an_outage_that_passes_is_survived(virtual_database: TemporaryDatabase) -> None:
+    """One failed renewal would cost the lease, though there was time for another."""
+    [row] = await add(virtual_database, Volume())
+    with faults_of(virtual_database.engine) as faults:
+        async with hold_rows(virtual_database.session_factory, Volume, [row.id], lock_timeout=30) as held:
+            faults.fail(AWAY)
+            await asyncio.sleep(15)
+            assert faults.sent
+            faults.heal()
+            await asyncio.sleep(60)
+            async with virtual_database.session_factory.begin() as session:
+                await held.guard(session)
+            assert await may_be_claimed(virtual_database) == 0
+    assert is_free(await read(virtual_database, row))
+
+
+# ---------------------------------------------------------------- the lease is lost
+
+
+@asynccontextmanager
+async def held_to_the_end(database: TemporaryDatabase, *rows: Volume) -> AsyncIterator[HeldByService[Volume]]:
+    """Hold `rows` in a block that goes well, and at whose end the service must be told that the lease was lost."""
+    holding = hold_rows(database.session_factory, Volume, [row.id for row in rows], lock_timeout=30)
+    held = await holding.__aenter__()
+    try:
+        yield held
+    except BaseException as error:
+        await holding.__aexit__(type(error), error, error.__traceback__)
+        raise
+    with pytest.raises(LeaseLost):
+        await holding.__aexit__(None, None, None)
+
+
+@virtual_time
+async def test_trust_ends_before_the_lease_in_an_outage(virtual_database: TemporaryDatabase) -> None:
+    """A service would write to rows that another holds, since nobody could tell it that its lease is over."""
+    [row] = await add(virtual_database, Volume())
+    factory = virtual_database.session_factory
+
+    async def serve() -> None:
+        async with hold_rows(factory, Volume, [row.id], lock_timeout=30) as held:
+            faults.fail(AWAY, when=is_renewal)
+            await asyncio.sleep(26)
+            async with factory.begin() as session:
+                await held.guard(session)
+            assert held.remaining == timedelta(seconds=1)
+            await asyncio.sleep(2)
+            assert held.remaining == timedelta(0)
+            async with factory.begin() as session:
+                with pytest.raises(LeaseLost):
+                    await held.guard(session)
+
+    lost = pytest.raises(LeaseLost, match=r"service:\w+ no longer holds the lease of row")
+    with faults_of(virtual_database.engine) as faults, lost:
+        await serve()
+
+
+@virtual_time
+async def test_a_lease_that_another_has_is_lost(virtual_database: TemporaryDatabase) -> None:
+    """A service would end its work as if it had held the row, or free it for the other one."""
+    [row] = await add(virtual_database, Volume())
+    other: dict[str, Any] = {"lock_token": uuid.uuid4(), "lock_owner": "VolumePipeline"}
+    async with held_to_the_end(virtual_database, row) as held:
+        await change(virtual_database, row, **other)
+        async with virtual_database.session_factory.begin() as session:
+            with pytest.raises(LeaseLost) as caught:
+                await held.guard(session)
+        await asyncio.sleep(11)
+        assert held.remaining == timedelta(0)
+    assert (caught.value.pipeline, caught.value.row_id) == (held.lock_owner, str(row.id))
+    after = await read(virtual_database, row)
+    assert (after.lock_token, after.lock_owner) == (other["lock_token"], other["lock_owner"])
+    assert after.lock_expires_at is not None
+
+
+@virtual_time
+async def test_one_of_several_rows_is_lost(virtual_database: TemporaryDatabase) -> None:
+    """All or none would be true at the beginning only; and what is still held would not be freed."""
+    lost, kept = await add(virtual_database, Volume(), Volume())
+    async with held_to_the_end(virtual_database, lost, kept) as held:
+        await change(virtual_database, lost, lock_token=uuid.uuid4())
+        async with virtual_database.session_factory.begin() as session:
+            with pytest.raises(LeaseLost):
+                await held.guard(session)
+        await asyncio.sleep(11)
+    assert is_free(await read(virtual_database, kept))
+    assert not is_free(await read(virtual_database, lost))
+
+
+@virtual_time
+async def test_a_lease_that_ended_is_not_revived(virtual_database: TemporaryDatabase) -> None:
+    """After the database's clock has passed the lease, others may have worked on the row and left it again."""
+    [row] = await add(virtual_database, Volume())
+    assert virtual_database.clock is not None
+    async with held_to_the_end(virtual_database, row) as held:
+        virtual_database.clock.advance(31)
+        await asyncio.sleep(11)
+        assert held.remaining == timedelta(0)
+        assert (await read(virtual_database, row)).lock_expires_at <= virtual_database.clock.now
+
+
+async def test_a_guarded_transaction_keeps_the_rows(database_with_clock: TemporaryDatabase) -> None:
+    """Between the guard and the COMMIT a pipeline would take the row, and both would write it."""
+    database = database_with_clock
+    assert database.clock is not None
+    [row] = await add(database, Volume())
+    engine = database.create_engine()
+    if database.dialect_name == "sqlite":
+        event.listen(engine.sync_engine, "connect", lambda connection, _: connection.execute("PRAGMA busy_timeout = 1"))
+    factory = database.session_factory
+    async with hold_rows(factory, Volume, [row.id], lock_timeout=30) as held, factory.begin() as session:
+        await held.guard(session)
+        database.clock.advance(31)
+        async with stepping(async_sessionmaker(engine), VolumePipeline()) as steps:
+            try:
+                claimed = await steps.fetch_once()
+            except OperationalError as error:  # on SQLite the file is locked, which is as good
+                claimed = [] if "locked" in str(error) else [error]
+        assert claimed == []
+
+
+@virtual_time
+async def test_the_hold_of_no_row_is_never_lost(virtual_database: TemporaryDatabase) -> None:
+    """A service whose rows are all gone would fail after half a minute, and not before."""
+    await add(virtual_database, Volume())
+    async with hold_rows(virtual_database.session_factory, Volume, []) as held:
+        await asyncio.sleep(60)
+        async with virtual_database.session_factory.begin() as session:
+            await held.guard(session)
+
+
+@virtual_time
+async def test_a_service_may_delete_what_it_holds(virtual_database: TemporaryDatabase) -> None:
+    """A service that deletes its row, as it may, would be told that its work was in vain."""
+    [row] = await add(virtual_database, Volume())
+    async with hold_rows(virtual_database.session_factory, Volume, [row.id]) as held:
+        async with virtual_database.session_factory.begin() as session:
+            await held.guard(session)
+            await session.delete(held.rows[0])
+        await asyncio.sleep(15)
+
+
+# ---------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize("also", ["nothing", "the lease is lost", "the database is away"])
+@virtual_time
+async def test_an_error_of_the_block_comes_out(virtual_database: TemporaryDatabase, also: str) -> None:
+    """What went wrong in the service would be hidden behind what went wrong in letting go."""
+    [row] = await add(virtual_database, Volume())
+
+    async def serve() -> None:
+        async with hold_rows(virtual_database.session_factory, Volume, [row.id], lock_timeout=30):
+            if also == "the lease is lost":
+                await change(virtual_database, row, lock_token=uuid.uuid4())
+                await asyncio.sleep(11)
+            if also == "the database is away":
+                faults.fail(AWAY)
+            raise LookupError("the service")
+
+    with faults_of(virtual_database.engine) as faults, pytest.raises(LookupError, match="the service"):
+        await serve()
+    assert is_free(await read(virtual_database, row)) == (also == "nothing")
+
+
+async def test_rows_that_could_not_be_freed_expire(
+    database_with_clock: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A service that has done its work would be told that it failed, because the lease could not be given back."""
+    database = database_with_clock
+    assert database.clock is not None
+    [row] = await add(database, Volume())
+    with faults_of(database.engine) as faults:
+        async with hold_rows(database.session_factory, Volume, [row.id], lock_timeout=30):
+            faults.fail(AWAY, when=is_let_go)
+    assert "Held rows were not freed and stay leased until they expire: Volume" in caplog.messages
+    assert await may_be_claimed(database) == 0
+    database.clock.advance(30)
+    assert await may_be_claimed(database) == 1
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_an_error_while_taking_leaves_nothing(database: TemporaryDatabase, moment: str) -> None:
+    """After an answer that was lost, a service would keep rows that it does not know of."""
+    rows = await add(database, Volume(), Volume())
+    entered = False
+    with faults_of(database.engine) as faults:
+        if moment == "before":
+            faults.fail(ConnectionResetError("cut"), when=is_taking)
+        else:
+            faults.lose_answers_of_commits(when=is_taking)
+        with pytest.raises(ConnectionResetError):
+            async with hold_rows(database.session_factory, Volume, [row.id for row in rows]):
+                entered = True
+    assert not entered
+    assert all(is_free(row) for row in await read_all(database, Volume))
+    assert checked_out(database.engine) == 0
+
+
+# ---------------------------------------------------------------- many services
+
+
+@virtual_time
+async def test_many_services_and_a_pipeline_take_turns(virtual_database: TemporaryDatabase) -> None:
+    """Two would hold a row at once, or rows that several want at once would end in a deadlock."""
+    rows = await add(virtual_database, *(Volume() for _ in range(4)))
+    ids = [row.id for row in rows]
+    holders: dict[Any, int] = dict.fromkeys(ids, 0)
+    held_at_once: list[int] = []
+
+    async def serve(number: int) -> None:
+        mine = [ids[number % 4], ids[(number * 3 + 1) % 4]]
+        async with hold_rows(replica_factory, Volume, mine, timeout=3600, lock_timeout=5) as held:
+            for row in held.rows:
+                holders[row.id] += 1
+            held_at_once.append(max(holders.values()))
+            await asyncio.sleep(0.1 * (number % 7))
+            for row in held.rows:
+                holders[row.id] -= 1
+
+    async def work(item: Any) -> None:
+        holders[item.id] += 1
+        held_at_once.append(max(holders.values()))
+        await asyncio.sleep(1)
+        holders[item.id] -= 1
+
+    replica_factory = replica(virtual_database)
+    async with asyncio.TaskGroup() as group:
+        for number in range(40):
+            group.create_task(serve(number))
+        async with stepping(virtual_database.session_factory, VolumePipeline(answer=work)) as steps:
+            for _ in range(20):
+                await steps.fetch_once()
+                await steps.work_all()
+                await asyncio.sleep(0.3)
+    assert set(held_at_once) == {1}
+    assert len(held_at_once) > 40
+    assert all(is_free(row) for row in await read_all(virtual_database, Volume))
+
+
+async def test_a_refusal_leaves_the_pool_alone(database: TemporaryDatabase) -> None:
+    """Each refused request would cost a connection, until there are none."""
+    [row] = await add(database, Volume())
+    async with hold_rows(database.session_factory, Volume, [row.id]):
+        for _ in range(30):
+            with pytest.raises(LockWaitTimeout):
+                async with hold_rows(database.session_factory, Volume, [row.id], timeout=0):
+                    pytest.fail("it is held")
+        assert checked_out(database.engine) == 0

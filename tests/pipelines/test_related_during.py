@@ -1,0 +1,256 @@
+"""Related rows for as long as the attempt lasts: held with the main row, and given back with it however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, text, update
+
+from rowlock import Apply, LeaseLost, PipelineManager, Reset
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
+
+from ..host import Attachment, AttachmentPipeline, Volume
+from .related_scenes import (
+    ATTACHMENTS,
+    GatheringPipeline,
+    add_volume,
+    at_work,
+    attachments_of,
+    locks_of,
+    write_all,
+)
+from .scenes import change, counted, hang, read, turns, until
+
+
+async def test_they_are_renewed_with_the_main_row(database_with_clock: TemporaryDatabase) -> None:
+    """A child would be taken from a parent that is still at work."""
+    database = database_with_clock
+    async with at_work(database, GatheringPipeline()) as (steps, _):
+        [item] = steps.queued
+        await item.lock_related(Attachment, Attachment.volume_id == item.id)
+        assert database.clock is not None
+        database.clock.advance(20)
+        item.trusted_until -= 20
+        assert await steps.beat_once() == 1
+        main = (await read(database, item.row if item.has_row else Volume(id=item.id))).lock_expires_at
+        assert main == database.clock.now + timedelta(seconds=30)
+        assert {row.lock_expires_at for row in await attachments_of(database)} == {main}
+        database.clock.advance(29)
+        async with stepping(database.session_factory, AttachmentPipeline(), beside=[GatheringPipeline()]) as busy:
+            assert await busy.fetch_once() == []
+
+
+async def test_a_related_row_that_was_not_renewed_is_tried_again(postgresql_database: TemporaryDatabase) -> None:
+    """A service's transaction that met one beat would end the lock of a child while its parent works on."""
+    database = postgresql_database
+    async with at_work(database, GatheringPipeline()) as (steps, volume):
+        [item] = steps.queued
+        [row, *_] = await item.lock_related(Attachment, Attachment.volume_id == item.id)
+        before = {row.id: row.lock_expires_at for row in await attachments_of(database)}
+        item.trusted_until -= 20
+        until = item.trusted_until
+        async with database.session_factory() as session:
+            await session.execute(update(Attachment).where(Attachment.id == row.id).values(status="by a service"))
+            await steps.beat_once()
+            assert item.trusted_until == until
+        assert steps.run.heartbeater.due_for_renewal() == [item]
+        await steps.beat_once()
+        assert item.trusted_until > until
+        after = {row.id: row.lock_expires_at for row in await attachments_of(database)}
+        assert all(after[key] > expiry for key, expiry in before.items())
+        assert set(after.values()) == {(await read(database, volume)).lock_expires_at}
+
+
+async def test_they_end_no_later_than_the_main_row(database_with_clock: TemporaryDatabase) -> None:
+    """Whoever claims the main row of a dead holder would find its children still locked."""
+    database = database_with_clock
+    async with at_work(database, GatheringPipeline()) as (steps, volume):
+        assert database.clock is not None
+        database.clock.advance(25)
+        [item] = steps.queued
+        await item.lock_related(Attachment, Attachment.volume_id == item.id)
+        expiries = {row.lock_expires_at for row in await attachments_of(database)}
+        assert expiries == {(await read(database, volume)).lock_expires_at}
+
+
+def test_interrupted_work_gives_them_back(virtual_database: TemporaryDatabase) -> None:
+    """After a clean shutdown the children would wait for their leases to expire."""
+
+    @virtual_time
+    async def play() -> None:
+        await add_volume(virtual_database)
+        pipeline = GatheringPipeline(then=lambda *_: hang())
+        manager = PipelineManager(virtual_database.session_factory, [pipeline])
+        manager.start()
+        await until(lambda: pipeline.locked)
+        await manager.drain(timeout=1)
+        assert await locks_of(virtual_database) == {}
+
+    play()
+
+
+def test_a_cancelled_worker_gives_them_back(virtual_database: TemporaryDatabase) -> None:
+    """A worker that somebody else cancelled would leave the children locked."""
+
+    @virtual_time
+    async def play() -> None:
+        pipeline = GatheringPipeline(then=lambda *_: hang())
+        async with at_work(virtual_database, pipeline) as (steps, _):
+            working = asyncio.create_task(steps.work_once())
+            await until(lambda: pipeline.locked)
+            working.cancel()
+            await asyncio.wait({working})
+            await turns(200)
+        assert await locks_of(virtual_database) == {}
+
+    play()
+
+
+def test_a_lost_lease_frees_what_is_left(virtual_database: TemporaryDatabase) -> None:
+    """The children of an attempt that lost its row would be locked until they expire, while the next attempt wants them."""
+
+    @virtual_time
+    async def play() -> None:
+        pipeline = GatheringPipeline(then=lambda *_: hang())
+        async with at_work(virtual_database, pipeline) as (steps, volume):
+            working = asyncio.create_task(steps.work_once())
+            await until(lambda: pipeline.locked)
+            await change(virtual_database, volume, lock_token=None, lock_owner=None, lock_expires_at=None)
+            await asyncio.sleep(16)
+            await steps.beat_once()
+            await working
+            assert counted(steps)["leases_lost"] == 1
+        assert await locks_of(virtual_database) == {}
+
+    play()
+
+
+def test_an_attempt_that_is_left_behind_keeps_them_until_they_expire(virtual_database: TemporaryDatabase) -> None:
+    """Somebody else would work on a child while the parent's code still does."""
+
+    @virtual_time
+    async def play() -> None:
+        over = asyncio.Event()
+
+        async def ignore(item: Any, rows: Any) -> None:
+            while not over.is_set():
+                try:
+                    await over.wait()
+                except asyncio.CancelledError:
+                    continue
+
+        pipeline = GatheringPipeline(then=ignore, process_timeout=5)
+        async with at_work(virtual_database, pipeline) as (steps, _):
+            await steps.work_once()
+            assert counted(steps)["abandoned"] == 1
+            assert len(await locks_of(virtual_database)) == ATTACHMENTS + 1
+            [item] = pipeline.items
+            with pytest.raises(LeaseLost):
+                await item.lock_related(Attachment, Attachment.volume_id == item.id)
+            over.set()
+            await turns(100)
+
+    play()
+
+
+async def test_a_related_row_that_was_deleted_needs_no_lease(database_with_clock: TemporaryDatabase) -> None:
+    """A service that deletes a child would end its parent's work, as if the database were away."""
+    database = database_with_clock
+    async with at_work(database, GatheringPipeline()) as (steps, _):
+        [item] = steps.queued
+        await item.lock_related(Attachment, Attachment.volume_id == item.id)
+        async with database.session_factory.begin() as session:
+            await session.execute(delete(Attachment).where(Attachment.name == "0"))
+        item.trusted_until -= 20
+        until = item.trusted_until
+        await steps.beat_once()
+        assert item.trusted_until > until
+
+
+async def test_outcomes_wait_for_no_related_row(postgresql_database: TemporaryDatabase) -> None:
+    """An outcome that holds one row and waits for another would deadlock with a service that does the reverse."""
+    database = postgresql_database
+    let_go = asyncio.Event()
+
+    async def child_then_parent(item: Any, rows: list[Attachment]) -> Apply:
+        entered = asyncio.Event()
+
+        async def service() -> None:
+            async with database.session_factory.begin() as session:
+                await session.execute(update(Attachment).where(Attachment.id == rows[0].id).values(status="service"))
+                entered.set()
+                await let_go.wait()
+                await session.execute(update(Volume).where(Volume.id == item.id).values(size_gb=7))
+
+        services.append(asyncio.create_task(service()))
+        await entered.wait()
+        asyncio.get_running_loop().call_later(0.3, let_go.set)
+        return Apply({"status": "active"})
+
+    services: list[asyncio.Task[None]] = []
+    async with at_work(database, GatheringPipeline(then=child_then_parent)) as (steps, volume):
+        await steps.work_once()
+        await asyncio.gather(*services)
+        assert counted(steps)["applied"] == 1
+    after = await read(database, volume)
+    assert (after.status, after.size_gb) == ("active", 7)
+    assert await locks_of(database) == {}
+    async with database.session_factory() as session:
+        deadlocks = text("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+        assert await session.scalar(deadlocks) == 0
+
+
+async def test_two_refusals_in_a_task_group_are_one(database: TemporaryDatabase) -> None:
+    """A parent that locks in a task group would count an attempt as failed, and lose its intent."""
+
+    async def both(item: Any) -> None:
+        async with asyncio.TaskGroup() as group:
+            for name in ("0", "1"):
+                group.create_task(item.lock_related(Attachment, Attachment.name == name))
+
+    pipeline = GatheringPipeline()
+    pipeline.answer = both
+    async with (
+        at_work(database, pipeline) as (steps, volume),
+        stepping(database.session_factory, AttachmentPipeline()) as busy,
+    ):
+        await busy.fetch_once()
+        await steps.work_once()
+        assert counted(steps)["reset"] == 1
+        assert (await read(database, volume)).lock_owner == "GatheringPipeline"
+
+
+async def test_a_reset_child_is_given_back_to_whom_it_waits_for(database: TemporaryDatabase) -> None:
+    """A child that waits for locks of its own would start over whenever its parent has had it."""
+    async with at_work(database, GatheringPipeline()) as (steps, _):
+        async with stepping(database.session_factory, AttachmentPipeline(answer=Reset())) as busy:
+            await busy.fetch_once(limit=1)
+            await busy.work_all()
+        await steps.work_once()
+    owners = sorted(str(row.lock_owner) for row in await attachments_of(database))
+    assert owners == ["AttachmentPipeline", "None", "None"]
+    assert {row.lock_token for row in await attachments_of(database)} == {None}
+
+
+async def test_what_services_own_of_related_rows_is_not_overwritten(database: TemporaryDatabase) -> None:
+    """A stop that a service asked of a child would be lost when the parent writes what it had seen."""
+
+    class Owned(AttachmentPipeline):
+        intent = (Attachment.status,)
+
+    async def stopped_meanwhile(item: Any, rows: list[Attachment]) -> Apply:
+        await change(database, rows[0], status="to be stopped")
+        return write_all(item, rows)
+
+    volume = await add_volume(database)
+    pipeline = GatheringPipeline(then=stopped_meanwhile)
+    async with stepping(database.session_factory, pipeline, beside=[Owned()]) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+        assert (counted(steps)["stale"], counted(steps)["applied"]) == (1, 0)
+    assert (await read(database, volume)).status == "submitted"
+    assert sorted(row.status for row in await attachments_of(database)) == ["submitted", "submitted", "to be stopped"]
+    assert set(await locks_of(database)) == {"Volume "}

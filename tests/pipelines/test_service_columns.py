@@ -1,0 +1,369 @@
+"""`Pipeline.intent`: an outcome that was computed before a service changed such a column is not written."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import ColumnElement, func, text
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import load_only
+
+from rowlock import Apply, ModelError, Outcome, Park, Retry, request_update
+from rowlock.testing import Steps, TemporaryDatabase, stepping
+
+from ..host import Run, RunPipeline, Volume, VolumePipeline
+from .scenes import add, counted, is_free, read, read_all
+
+
+class StoppablePipeline(VolumePipeline):
+    """Volumes whose status services change, too."""
+
+    intent = (Volume.status,)
+
+    def ready(self) -> ColumnElement[bool]:
+        """Whatever is to be made active, or to be stopped."""
+        return Volume.status.in_(["submitted", "stopping"])
+
+
+class AnyRunPipeline(RunPipeline):
+    """Runs whatever their status, with a service's column."""
+
+    intent = ("result",)
+
+    def ready(self) -> ColumnElement[bool]:
+        """Whatever is due."""
+        return Run.id > 0
+
+
+def asked_meanwhile(
+    database: TemporaryDatabase, outcome: Outcome, **values: Any
+) -> Callable[[Any], Awaitable[Outcome]]:
+    """Return the answer of a `process` in whose middle a service asks for `values`, once."""
+    asked: set[Any] = set()
+
+    async def answer(item: Any) -> Outcome:
+        if item.id not in asked:
+            asked.add(item.id)
+            async with database.session_factory.begin() as session:
+                assert await request_update(session, type(item.row), item.id, values)
+        return outcome
+
+    return answer
+
+
+async def fetch_and_work(steps: Steps[Any]) -> None:
+    """Take one round."""
+    await steps.fetch_once()
+    await steps.work_all()
+
+
+# ---------------------------------------------------------------- what may be named
+
+
+@pytest.mark.parametrize(
+    "intent", [[Volume.status, Volume.size_gb], ["status", "size_gb"], (Volume.status, "size_gb", "status")]
+)
+def test_columns_are_named_by_attribute_or_name(intent: Any) -> None:
+    """A host would have to know which of the two it was."""
+
+    class Named(VolumePipeline):
+        pass
+
+    Named.intent = intent
+    assert [column.name for column in Named().intent_columns] == ["status", "size_gb"]
+
+
+@pytest.mark.parametrize(
+    ("intent", "text"),
+    [
+        ("status", "Named.intent is a list of columns, not 'status'"),
+        (None, "Named.intent is a list of columns, not None"),
+        ({Volume.status: True}, "is a list of columns"),
+        (Volume.status, "is a list of columns"),
+        (["stop"], "Named.intent: Volume has no column 'stop'"),
+        ([5], "has no column 5"),
+        ([Run.due_at], "has no column"),
+        ([Volume.attachments], "has no column"),
+        (["lock_token"], "names Volume.lock_token, which no service changes"),
+        ([Volume.last_processed_at], "names Volume.last_processed_at"),
+        ([Volume.id], "names Volume.id"),
+    ],
+    ids=["name", "none", "map", "column", "unknown", "number", "another model", "relation", "lock", "stamp", "key"],
+)
+def test_what_may_not_be_named(intent: Any, text: str) -> None:
+    """An intent that guards nothing, or against rowlock's own writes, would be found out when a stop was lost."""
+
+    class Named(VolumePipeline):
+        pass
+
+    Named.intent = intent
+    with pytest.raises(ModelError, match=text) as caught:
+        Named()
+    assert caught.value.model == "Volume"
+
+
+def test_the_schedule_is_not_to_be_named() -> None:
+    """Every attempt is a change of `attempts`: no outcome would ever be written."""
+
+    class Named(RunPipeline):
+        intent = ("due_at",)
+
+    with pytest.raises(ModelError, match=r"names Run\.due_at"):
+        Named()
+
+
+# ---------------------------------------------------------------- Apply
+
+
+@pytest.mark.parametrize("values", [{"status": "active"}, {"disk_id": "disk"}, {}], ids=["it", "another", "nothing"])
+async def test_an_outcome_of_older_values_is_not_written(database: TemporaryDatabase, values: dict[str, Any]) -> None:
+    """A stop would be overwritten, or passed over by an outcome that knows nothing of it."""
+    [row] = await add(database, Volume())
+    pipeline = StoppablePipeline(answer=asked_meanwhile(database, Apply(values), status="stopping"))
+    async with stepping(database.session_factory, pipeline) as steps:
+        await fetch_and_work(steps)
+        after = await read(database, row)
+        assert (after.status, after.disk_id, after.last_processed_at) == ("stopping", None, None)
+        assert is_free(after)
+        assert [(item.id, outcome) for item, outcome in pipeline.stale] == [(row.id, Apply(values))]
+        assert (counted(steps)["changed"], counted(steps)["applied"]) == (1, 0)
+        [item] = await steps.fetch_once()  # at once: not after the usual interval
+        assert (item.id, item.attempt) == (row.id, 1)
+        await steps.work_once()
+        assert pipeline.items[1].row.status == "stopping"
+    assert len(pipeline.stale) == 1
+
+
+async def test_with_a_schedule_it_is_due_at_once(database: TemporaryDatabase) -> None:
+    """What a service asked for would wait for the row's usual interval, and its attempt be counted as a failure."""
+    await add(database, Run(id=1, attempts=2))
+    answer = asked_meanwhile(database, Apply({"status": "done"}, after=3600), result="stop")
+    async with stepping(database.session_factory, AnyRunPipeline(answer=answer)) as steps:
+        await fetch_and_work(steps)
+        after = await read(database, Run(id=1))
+        assert (after.status, after.attempts, after.last_error, after.parked_at) == ("queued", 2, None, None)
+        assert len(await steps.fetch_once()) == 1
+
+
+async def test_without_intent_it_is_lost(database: TemporaryDatabase) -> None:
+    """Not a promise: the reason for `intent`. If this fails, the tests above have lost their teeth."""
+    [row] = await add(database, Volume())
+
+    class Unguarded(StoppablePipeline):
+        intent = ()
+
+    pipeline = Unguarded(answer=asked_meanwhile(database, Apply({"status": "active"}), status="stopping"))
+    async with stepping(database.session_factory, pipeline) as steps:
+        await fetch_and_work(steps)
+    assert (await read(database, row)).status == "active"
+    assert pipeline.stale == []
+
+
+async def test_also_is_not_run(database: TemporaryDatabase) -> None:
+    """The host's statements would be kept beside an outcome that was not."""
+    [row] = await add(database, Volume())
+    ran = []
+
+    async def also(session: AsyncSession, now: datetime) -> None:
+        ran.append(now)
+
+    answer = asked_meanwhile(database, Apply({"status": "active"}, also=also), status="stopping")
+    async with stepping(database.session_factory, StoppablePipeline(answer=answer)) as steps:
+        await fetch_and_work(steps)
+        assert (ran, counted(steps)["changed"]) == ([], 1)
+        await steps.fetch_once()
+        await steps.work_once()
+    assert len(ran) == 1
+    assert (await read(database, row)).status == "active"
+
+
+@pytest.mark.parametrize("values", [{"size_gb": 5}, {"status": "submitted"}], ids=["another", "the same"])
+async def test_what_is_not_a_change_of_it_does_no_harm(database: TemporaryDatabase, values: dict[str, Any]) -> None:
+    """A service that writes other columns, or the same value again, would throw away the work of a pipeline."""
+    [row] = await add(database, Volume())
+    pipeline = StoppablePipeline(answer=asked_meanwhile(database, Apply({"status": "active"}), **values))
+    async with stepping(database.session_factory, pipeline) as steps:
+        await fetch_and_work(steps)
+    after = await read(database, row)
+    assert (after.status, after.size_gb) == ("active", values.get("size_gb", 1))
+
+
+async def test_a_refused_outcome_spoils_no_other(database: TemporaryDatabase) -> None:
+    """Of outcomes that are written together, those of rows that nobody asked anything of would be refused, too."""
+    rows = await add(database, *(Volume() for _ in range(4)))
+
+    async def answer(item: Any) -> Outcome:
+        if item.id == rows[1].id:
+            await asked_meanwhile(database, Apply(), status="stopping")(item)
+        return Apply({"status": "active"})
+
+    pipeline = StoppablePipeline(answer=answer)
+    async with stepping(database.session_factory, pipeline) as steps:
+        await fetch_and_work(steps)
+    by_id = {row.id: row.status for row in await read_all(database, Volume)}
+    assert [by_id[row.id] for row in rows] == ["active", "stopping", "active", "active"]
+
+
+async def test_a_change_of_the_instance_is_no_change_of_the_row(database: TemporaryDatabase) -> None:
+    """A host that writes into `item.row` would be refused for its own change, or hide that of a service behind it."""
+    [row, other] = await add(database, Volume(), Volume())
+
+    async def answer(item: Any) -> Outcome:
+        if item.id == other.id:
+            await asked_meanwhile(database, Apply(), status="stopping")(item)
+        item.row.status = "stopping"
+        return Apply({"disk_id": "disk"})
+
+    async with stepping(database.session_factory, StoppablePipeline(answer=answer)) as steps:
+        await fetch_and_work(steps)
+    assert (await read(database, row)).disk_id == "disk"
+    assert (await read(database, other)).disk_id is None
+
+
+# ---------------------------------------------------------------- kinds of columns
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(None, "stop"), ("stop", None), ({"a": 1}, {"a": 2}), ([1], [1, 2]), (None, {}), (0, False)],
+    ids=str,
+)
+async def test_values_of_json_and_nulls(database: TemporaryDatabase, before: Any, after: Any) -> None:
+    """A null would equal nothing, so that such a change is never seen, or always."""
+    await add(database, Run(id=1, result=before), Run(id=2, result=before))
+
+    async def answer(item: Any) -> Outcome:
+        if item.id == 1:
+            await asked_meanwhile(database, Apply(), result=after)(item)
+        return Apply({"status": "done"})
+
+    async with stepping(database.session_factory, AnyRunPipeline(answer=answer)) as steps:
+        await fetch_and_work(steps)
+    assert [(await read(database, Run(id=key))).status for key in (1, 2)] == ["queued", "done"]
+
+
+async def test_a_time_that_the_database_wrote(database: TemporaryDatabase) -> None:
+    """A moment in another spelling would be a change for ever: the row would be worked on without end."""
+    [row] = await add(database, Volume())
+
+    class Timed(VolumePipeline):
+        intent = (Volume.active_at,)
+
+    async with database.session_factory.begin() as session:
+        await request_update(session, Volume, row.id, {"active_at": func.now()})
+    pipeline = Timed(answer=Apply({"status": "active"}))
+    async with stepping(database.session_factory, pipeline) as steps:
+        await fetch_and_work(steps)
+    assert pipeline.stale == []
+    assert (await read(database, row)).status == "active"
+
+
+async def test_json_that_others_wrote(database: TemporaryDatabase) -> None:
+    """The same value with other spaces would be a change for ever."""
+    await add(database, Run(id=1))
+    async with database.session_factory.begin() as session:
+        await session.execute(text("UPDATE runs SET result = :result"), {"result": '{"b":1,   "a" : [ ]}'})
+    async with stepping(database.session_factory, AnyRunPipeline(answer=Apply({"status": "done"}))) as steps:
+        await fetch_and_work(steps)
+    assert (await read(database, Run(id=1))).status == "done"
+
+
+async def test_a_column_that_the_host_does_not_load(database: TemporaryDatabase) -> None:
+    """Every outcome would fail for want of the value that it is compared with."""
+    [row] = await add(database, Volume())
+
+    class Sparing(VolumePipeline):
+        intent = (Volume.disk_id,)
+
+        def options(self) -> Any:
+            return [load_only(Volume.status)]
+
+    async with stepping(database.session_factory, Sparing(answer=Apply({"status": "active"}))) as steps:
+        await fetch_and_work(steps)
+    assert (await read(database, row)).status == "active"
+
+
+# ---------------------------------------------------------------- Retry
+
+
+async def test_a_retry_that_would_overwrite_it_is_not_written(database: TemporaryDatabase) -> None:
+    """A failed attempt would undo a stop as well as one that succeeded."""
+    await add(database, Run(id=1, result="asked"))
+    retry = Retry(error="no disk", values={"result": "trying"}, after=3600)
+    pipeline = AnyRunPipeline(answer=asked_meanwhile(database, retry, result="stop"))
+    async with stepping(database.session_factory, pipeline) as steps:
+        await fetch_and_work(steps)
+        after = await read(database, Run(id=1))
+        assert (after.result, after.attempts, after.last_error) == ("stop", 0, None)
+        assert is_free(after)
+        assert [outcome for _, outcome in pipeline.stale] == [retry]
+        assert counted(steps)["changed"] == 1
+        assert len(await steps.fetch_once()) == 1
+
+
+@pytest.mark.parametrize("values", [{}, {"status": "waiting"}], ids=["nothing", "another"])
+async def test_a_retry_that_leaves_it_alone_is_written(database: TemporaryDatabase, values: dict[str, Any]) -> None:
+    """A failure would cost no attempt whenever a service asks for something: a poison row would go on for ever."""
+    await add(database, Run(id=1))
+    retry = Retry(error="no disk", values=values, after=3600)
+    pipeline = AnyRunPipeline(answer=asked_meanwhile(database, retry, result="stop"))
+    async with stepping(database.session_factory, pipeline) as steps:
+        await fetch_and_work(steps)
+        after = await read(database, Run(id=1))
+        assert (after.result, after.attempts, after.last_error) == ("stop", 1, "no disk")
+        assert after.status == values.get("status", "queued")
+        assert pipeline.stale == []
+        assert len(await steps.fetch_once()) == 1, "the request is heard, whatever the delay of the retry"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "attempts"), [(Park("no disk"), 0), (Retry(error="no disk"), 24)], ids=["park", "last attempt"]
+)
+async def test_a_row_is_not_set_aside_with_a_request_in_it(
+    database: TemporaryDatabase, outcome: Outcome, attempts: int
+) -> None:
+    """A stop that came too late for the attempt that parks the row would stand in it, and nobody act on it."""
+    await add(database, Run(id=1, attempts=attempts), Run(id=2, attempts=attempts))
+
+    async def answer(item: Any) -> Outcome:
+        if item.id == 1:
+            await asked_meanwhile(database, Apply(), result="stop")(item)
+        return outcome
+
+    pipeline = AnyRunPipeline(answer=answer, max_attempts=25)
+    async with stepping(database.session_factory, pipeline) as steps:
+        await fetch_and_work(steps)
+        asked, other = await read(database, Run(id=1)), await read(database, Run(id=2))
+        assert (asked.parked_at, asked.attempts, asked.result) == (None, attempts, "stop")
+        assert is_free(asked)
+        assert other.parked_at is not None
+        assert [item.id for item in await steps.fetch_once()] == [1]
+
+
+async def test_a_row_that_cannot_be_read_is_set_aside_all_the_same(database: TemporaryDatabase) -> None:
+    """Where nothing was read, nothing can be compared: such a row would head the queue for ever."""
+    await add(database, Run(id=1, attempts=2))
+
+    class Unreadable(AnyRunPipeline):
+        def options(self) -> Any:
+            raise LookupError("the host's options")
+
+    async with stepping(database.session_factory, Unreadable(max_attempts=3)) as steps:
+        await fetch_and_work(steps)
+    after = await read(database, Run(id=1))
+    assert after.parked_at is not None
+    assert "the host's options" in after.last_error
+    assert is_free(after)
+
+
+async def test_a_retry_without_a_change_is_written(database: TemporaryDatabase) -> None:
+    """A retry that writes a service's column would never be written."""
+    await add(database, Run(id=1))
+    retry = Retry(error="no disk", values={"result": "trying"})
+    async with stepping(database.session_factory, AnyRunPipeline(answer=retry)) as steps:
+        await fetch_and_work(steps)
+    after = await read(database, Run(id=1))
+    assert (after.result, after.attempts) == ("trying", 1)

@@ -1,0 +1,123 @@
+"""Thousands of random schedules of parents, children and services; each must settle without a leak.
+
+``ROWLOCK_SIMULATION_SCHEDULES`` says how many (by default a few hundred); ``python tests/simulation`` runs any number of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .book import Book
+from .play import Played, ground, play, play_one
+from .schedule import Ground, Schedule
+from .services import Services
+from .tables import orphans
+from .verdict import judge, unsettled
+
+SCHEDULES = int(os.environ.get("ROWLOCK_SIMULATION_SCHEDULES", "240"))
+MANAGED = SCHEDULES // 10
+PER_TEST = 40
+A_MARK = re.compile(r"\([0-9a-f]{8}\)")
+
+
+def broken(played: Iterator[Played]) -> list[str]:
+    """Return what failed, readable, with the command that replays it."""
+    return [str(one) for one in played if one.wrongs]
+
+
+@pytest.mark.parametrize("first", range(1, SCHEDULES + 1, PER_TEST))
+def test_random_schedules(first: int, tmp_path: Path) -> None:
+    """Some order of events would leave a row locked, let two work on it, or write half a result."""
+    failures = broken(play(range(first, min(first + PER_TEST, SCHEDULES + 1)), tmp_path))
+    assert not failures, "\n\n".join(failures)
+
+
+@pytest.mark.parametrize("first", range(1, MANAGED + 1, PER_TEST))
+def test_random_schedules_of_whole_managers(first: int, tmp_path: Path) -> None:
+    """The loops of a manager would do in time what single steps do not."""
+    failures = broken(play(range(first, min(first + PER_TEST, MANAGED + 1)), tmp_path, managed=True))
+    assert not failures, "\n\n".join(failures)
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_a_number_replays_its_schedule(tmp_path: Path, managed: bool) -> None:
+    """A schedule that failed once could not be looked at again."""
+    (tmp_path / "alone").mkdir()
+    third = list(play((301, 302, 304), tmp_path, managed=managed))[-1]
+    alone = next(iter(play((304,), tmp_path / "alone", managed=managed)))
+    assert [A_MARK.sub("", step) for step in third.steps] == [A_MARK.sub("", step) for step in alone.steps]
+    assert len(alone.steps) > 5
+
+
+def test_a_failure_says_how_to_replay_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever meets a failure would not know where to begin."""
+
+    async def fail(self: Schedule) -> None:
+        self.book.note("a step")
+        raise RuntimeError("planned")
+
+    monkeypatch.setattr(Schedule, "play", fail)
+    with ground(tmp_path) as place:
+        told = str(play_one(7, place, managed=False))
+    assert "python tests/simulation --seed 7 --schedules 1 --steps" in told
+    assert "a step" in told
+    assert "planned" in told
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Ground]:
+    """A database whose rows a test spoils by hand."""
+    with ground(tmp_path) as ready:
+        ready.file.execute("INSERT INTO fleets (id, status, wanted, seen, touched, held, due_at, attempts) "
+                           "VALUES (1, 'done', 0, 0, 0, 0, '2031-01-01', 0)")  # fmt: skip
+        ready.file.execute("INSERT INTO instances (id, fleet_id, status, wanted, seen, touched, held) "
+                           "VALUES (1, 1, 'done', 0, 0, 0, 0)")  # fmt: skip
+        yield ready
+
+
+def verdict(file: sqlite3.Connection) -> list[str]:
+    """Return what the judge finds."""
+    book = Book()
+    book.note = lambda text: None  # type: ignore[method-assign]  # there is no loop whose time could be noted
+    judge(book, file, Services(book))
+    return book.wrongs
+
+
+@pytest.mark.parametrize(
+    "spoilt", ["lock_token = 'x'", "lock_owner = 'x'", "lock_expires_at = 'x'", "status = 'todo'", "seen = -1"]
+)
+def test_the_judge_sees_what_has_not_settled(place: Ground, spoilt: str) -> None:
+    """A schedule would pass with a lock column that is set."""
+    assert unsettled(place.file) == []
+    place.file.execute(f"UPDATE instances SET {spoilt}")
+    assert len(unsettled(place.file)) == 1
+
+
+@pytest.mark.parametrize("spoilt", ["touched_by = 'x'", "touched = 1", "held = 1", "wanted = 1"])
+def test_the_judge_sees_what_does_not_agree(place: Ground, spoilt: str) -> None:
+    """A schedule would pass with half a result, or without what a service wrote."""
+    assert verdict(place.file) == []
+    place.file.execute(f"UPDATE instances SET {spoilt}")
+    assert verdict(place.file) != []
+
+
+def test_the_judge_sees_orphans_and_thieves(place: Ground) -> None:
+    """A schedule would pass in which a live lease was stolen, or a related row outlived its main row."""
+    place.file.execute(
+        "UPDATE fleets SET lock_token = 'a', lock_owner = 'FleetPipeline', lock_expires_at = '2999-01-01'"
+    )
+    place.file.execute(
+        "UPDATE instances SET lock_token = 'a', lock_owner = 'FleetPipeline', lock_expires_at = '2999-01-01'"
+    )
+    assert (orphans(place.file), verdict(place.file)) == ([], [])
+    place.file.execute("UPDATE instances SET lock_token = 'b'")
+    assert orphans(place.file) == [("instances", 1, "FleetPipeline")]
+    wrongs = verdict(place.file)
+    assert any("stolen" in wrong for wrong in wrongs)
+    assert any("unfounded" in wrong for wrong in wrongs)

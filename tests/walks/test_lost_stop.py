@@ -1,0 +1,241 @@
+"""The lost stop: a service asks for a stop at some moment of an attempt, and the attempt must not make it unasked.
+
+The story of every job system that writes results under a valid lock: the service writes `stopping`, the worker, which has read
+the row before, writes `active`, and nobody ever stops the resource. Here the service strikes after any number of turns of the
+event loop, so between any two steps of the claim, the reading, the work and the outcome. The same walk without `intent` loses
+stops, so it could find one that is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, event, select, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.util import await_only
+
+from rowlock import Apply, Outcome, Retry, request_update
+from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
+
+from ..host import Base, Volume, VolumePipeline
+from ..pipelines.scenes import add, is_free, read_all, turns
+
+WALKS = 1000
+WALKS_WITHOUT_INTENT = 200
+MOMENTS = ("before the claim", "before it is read", "in process", "before it is written", "after it is written")
+BEFORE_CLAIM, BEFORE_READ, IN_PROCESS, BEFORE_WRITE, AFTER_WRITE = MOMENTS
+TURNS_MAX = 75
+"""A life from claim to outcome takes fewer turns of the loop."""
+
+
+class StoppingPipeline(VolumePipeline):
+    """Makes submitted volumes active, and stops those that a service wants stopped.
+
+    Attributes:
+        moment: how far the attempt is.
+        turns: how long `process` takes.
+        fails: whether the next attempt fails, having written how far it came.
+    """
+
+    intent = (Volume.status,)
+    moment = BEFORE_CLAIM
+    turns = 0
+    fails = False
+
+    def ready(self) -> ColumnElement[bool]:
+        """Whatever is to be made active or to be stopped."""
+        return Volume.status.in_(["submitted", "stopping"])
+
+    async def process(self, item: Any) -> Outcome:
+        """Do what the row said when it was read."""
+        self.moment = IN_PROCESS
+        await turns(self.turns)
+        self.moment = BEFORE_WRITE
+        if item.row.status == "stopping":
+            return Apply({"status": "stopped", "disk_id": None})
+        if self.fails:
+            self.fails = False
+            return Retry(error="no disk yet", values={"status": "submitted", "disk_id": "half made"})
+        return Apply({"status": "active", "disk_id": "made"})
+
+
+class CarelessPipeline(StoppingPipeline):
+    """The same without the guard."""
+
+    intent = ()
+
+
+@dataclass
+class Tally:
+    """What became of the walks. `struck`: at which moment the stop was committed."""
+
+    struck: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+    refused: int = 0
+
+
+async def walk(
+    database: TemporaryDatabase, steps: Steps[Any], pipeline: StoppingPipeline, *, rng: random.Random
+) -> str:
+    """Let one row be worked on and be stopped by a service in the middle of it; return at which moment that was."""
+    async with database.session_factory.begin() as session:
+        session.add(row := Volume(id=uuid.UUID(int=rng.getrandbits(128))))
+    service_waits, pipeline_waits = rng.randrange(TURNS_MAX), rng.randrange(TURNS_MAX // 3)
+    pipeline.moment, pipeline.turns, pipeline.fails = BEFORE_CLAIM, rng.randrange(20), rng.random() < 0.2
+    asked_at = ""
+
+    async def ask() -> None:
+        nonlocal asked_at
+        await turns(service_waits)
+        async with database.session_factory.begin() as session:
+            assert await request_update(session, Volume, row.id, {"status": "stopping"})
+        asked_at = pipeline.moment
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(ask())
+        await turns(pipeline_waits)
+        await _one_life(steps, pipeline)
+    return asked_at
+
+
+async def _one_life(steps: Steps[Any], pipeline: StoppingPipeline) -> None:
+    await steps.fetch_once()
+    pipeline.moment = BEFORE_READ
+    await steps.work_all()
+    pipeline.moment = AFTER_WRITE
+
+
+async def settled(database: TemporaryDatabase, steps: Steps[Any]) -> str:
+    """Let the pipeline go on until nothing is left to be done; return the status of the only row, and delete it."""
+    for _ in range(5):
+        async with database.session_factory.begin() as session:
+            await session.execute(update(Volume).values(last_processed_at=None))  # the minimum interval is over
+        await steps.fetch_once()
+        if not await steps.work_all():
+            [after] = await read_all(database, Volume)
+            assert is_free(after)
+            assert after.disk_id == (None if after.status == "stopped" else "made")
+            async with database.session_factory.begin() as session:
+                await session.execute(delete(Volume))
+            return after.status
+    raise AssertionError("it never settles")
+
+
+async def walk_often(database: TemporaryDatabase, pipeline: StoppingPipeline, count: int, *, seed: int) -> Tally:
+    """Take `count` walks, each with a row of its own; a seed is a history."""
+    tally, rng = Tally(), random.Random(seed)
+    await database.create_tables(Base.metadata)
+    async with stepping(database.session_factory, pipeline) as steps:
+        for _ in range(count):
+            moment = await walk(database, steps, pipeline, rng=rng)
+            tally.struck[moment] += 1
+            tally.lost[moment] += await settled(database, steps) != "stopped"
+        tally.refused = len(pipeline.stale)
+    return tally
+
+
+@virtual_time
+async def test_a_stop_survives_whenever_it_is_asked_for(virtual_database: TemporaryDatabase) -> None:
+    """A user's stop would be overwritten by a result that was computed before it, and the resource never be stopped."""
+    tally = await walk_often(virtual_database, StoppingPipeline(), WALKS, seed=2026)
+    assert tally.lost.total() == 0
+    assert tally.struck.total() == WALKS
+    assert set(tally.struck) == set(MOMENTS)
+    assert min(tally.struck.values()) >= WALKS // 50, f"some moment was hardly tried: {tally.struck}"
+    assert tally.refused >= WALKS // 20, "the guard was hardly needed"
+
+
+@virtual_time
+async def test_without_intent_it_is_lost(virtual_database: TemporaryDatabase) -> None:
+    """Not a promise: the walk above finds lost stops, if there are any."""
+    tally = await walk_often(virtual_database, CarelessPipeline(), WALKS_WITHOUT_INTENT, seed=2026)
+    assert tally.lost[IN_PROCESS] > 0
+    assert tally.lost[BEFORE_WRITE] > 0
+    assert tally.lost[BEFORE_CLAIM] == tally.lost[AFTER_WRITE] == 0
+
+
+# ---------------------------------------------------------------- PostgreSQL: each boundary between two statements
+
+
+class Stopper:
+    """A service that strikes when the pipeline's engine passes boundary number `at`.
+
+    The pipeline stands still until the stop is committed; where its transaction has locked the row, the service waits for it.
+    """
+
+    def __init__(self, database: TemporaryDatabase, row: Volume, pipeline: StoppingPipeline, *, at: int) -> None:
+        """Have struck not yet."""
+        self._database, self._row, self._pipeline, self._left = database, row, pipeline, at
+        self._waiting: asyncio.Task[None] | None = None
+        self.struck: str | None = None
+
+    def pass_boundary(self, *_: Any) -> None:
+        """Count one more boundary: the listener to the engine."""
+        self._left -= 1
+        if self._left == -1:
+            self.struck = self._pipeline.moment
+            await_only(self._strike())
+
+    async def wait_until_asked(self) -> None:
+        """Wait until the stop is committed, if there is one."""
+        if self._waiting is not None:
+            await self._waiting
+
+    async def _strike(self) -> None:
+        try:
+            await self._ask(nowait=True)
+        except DBAPIError:
+            self._waiting = asyncio.create_task(self._ask(nowait=False))
+
+    async def _ask(self, *, nowait: bool) -> None:
+        async with self._database.session_factory.begin() as session:
+            await session.execute(select(Volume.id).with_for_update(key_share=True, nowait=nowait))
+            assert await request_update(session, Volume, self._row.id, {"status": "stopping"})
+
+
+async def strike(database: TemporaryDatabase, pipeline: StoppingPipeline, *, at: int) -> tuple[str | None, str]:
+    """Strike at one boundary; return at which moment of the attempt that was, and where the row ended."""
+    [row] = await add(database, Volume())
+    engine = database.create_engine()
+    pipeline.moment, pipeline.turns = BEFORE_CLAIM, 3
+    stopper = Stopper(database, row, pipeline, at=at)
+    for name in ("begin", "before_cursor_execute", "after_cursor_execute", "commit"):
+        event.listen(engine.sync_engine, name, stopper.pass_boundary)
+    async with stepping(async_sessionmaker(engine, expire_on_commit=False), pipeline) as steps:
+        await _one_life(steps, pipeline)
+    await engine.dispose()
+    await stopper.wait_until_asked()
+    async with stepping(database.session_factory, pipeline) as steps:
+        return stopper.struck, await settled(database, steps)
+
+
+async def strike_everywhere(database: TemporaryDatabase, pipeline: StoppingPipeline) -> list[tuple[str, str]]:
+    """Strike at one boundary after the other, until a life has no more of them."""
+    seen: list[tuple[str, str]] = []
+    while True:
+        moment, status = await strike(database, pipeline, at=len(seen))
+        if moment is None:
+            assert status == "active"
+            return seen
+        seen.append((moment, status))
+
+
+async def test_a_stop_survives_between_any_two_statements(postgresql_database: TemporaryDatabase) -> None:
+    """Between two statements of one transaction another one commits there, too."""
+    seen = await strike_everywhere(postgresql_database, StoppingPipeline())
+    assert {status for _, status in seen} == {"stopped"}
+    assert len(seen) >= 12
+    assert {BEFORE_CLAIM, BEFORE_READ, BEFORE_WRITE} <= {moment for moment, _ in seen}
+
+
+async def test_without_intent_it_is_lost_between_two_statements(postgresql_database: TemporaryDatabase) -> None:
+    """Not a promise: the walk above finds lost stops, if there are any."""
+    seen = await strike_everywhere(postgresql_database, CarelessPipeline())
+    assert (BEFORE_WRITE, "active") in seen
+    assert (BEFORE_CLAIM, "stopped") in seen
