@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, update
 
-from rowlock import Apply, LeaseLost, Retry
+from rowlock import Apply, LeaseLost, Reset, Retry
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, AttachmentPipeline, Volume
@@ -141,6 +141,20 @@ async def test_a_pipeline_sweeps_the_tables_whose_rows_it_locks(database_with_cl
         database.clock.advance(301)
         assert await steps.sweep_once() == ATTACHMENTS + 1
     assert await locks_of(database) == {}
+
+
+async def test_a_pipeline_sweeps_only_what_it_left(database_with_clock: TemporaryDatabase) -> None:
+    """The intent of a child, or the trace of its crash, would be cleared by a parent that is in more of a hurry."""
+    database = database_with_clock
+    await add_volume(database)
+    async with stepping(database.session_factory, AttachmentPipeline(answer=Reset())) as busy:
+        await busy.fetch_once()
+        await busy.work_all()
+    async with stepping(database.session_factory, GatheringPipeline(abandoned_after=40)) as steps:
+        assert database.clock is not None
+        database.clock.advance(60)
+        assert await steps.sweep_once() == 0
+    assert {row.lock_owner for row in await attachments_of(database)} == {"AttachmentPipeline"}
 
 
 # ---------------------------------------------------------------- while rows are being locked

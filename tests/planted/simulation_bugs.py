@@ -74,7 +74,7 @@ SIMULATION_BUGS = (
     ),
     Bug(
         "a result is written although a related row was lost",
-        "leases/related.py",
+        "leases/related_rows.py",
         "        if any((leased.model, key) not in locked for key in keys):\n",
         "        if False:\n",
         ("tests/pipelines/test_related_locks.py::test_a_related_row_that_was_lost_spoils_the_result",),
@@ -82,7 +82,7 @@ SIMULATION_BUGS = (
     Bug(
         "related rows are not noted before the COMMIT",
         "leases/related.py",
-        "                    held.may_hold(leased, keys)\n",
+        "                    held.may_hold(leased, taken)\n",
         "",
         (f"{SCHEDULES}[1]",),
     ),
