@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, ColumnExpressionArgument
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock.clock import monotonic
@@ -119,7 +119,7 @@ class PipelineItem(Generic[ModelT]):
         return self.session_factory()
 
     async def lock_related(
-        self, model: type[RelatedT], where: ColumnElement[bool], *, shared: bool = False
+        self, model: type[RelatedT], where: ColumnExpressionArgument[bool], *, shared: bool = False
     ) -> list[RelatedT]:
         """Lock every row of `model` where `where` holds, all or none, and return them as they are now, in the order of their keys.
 

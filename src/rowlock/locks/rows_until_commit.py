@@ -16,9 +16,9 @@ from collections.abc import Hashable, Iterable
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Select, inspect, select
+from sqlalchemy import Select, inspect, select
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Mapper
+from sqlalchemy.orm import Mapper, QueryableAttribute
 
 from rowlock.clock import monotonic
 from rowlock.errors import ConfigurationError, LockWaitTimeout, ModelError
@@ -117,8 +117,8 @@ def _mapper_of(model: type[ModelT]) -> Mapper[ModelT]:
     return mapper
 
 
-def _key_of(mapper: Mapper[Any]) -> ColumnElement[Any]:
-    attribute: ColumnElement[Any] = mapper.get_property_by_column(mapper.primary_key[0]).class_attribute
+def _key_of(mapper: Mapper[Any]) -> QueryableAttribute[Any]:
+    attribute: QueryableAttribute[Any] = mapper.get_property_by_column(mapper.primary_key[0]).class_attribute
     return attribute
 
 

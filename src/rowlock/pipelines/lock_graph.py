@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sqlalchemy import Column, ColumnElement
+from sqlalchemy import Column, ColumnElement, ColumnExpressionArgument
 
 from rowlock.errors import LockCycleError, ModelError
 from rowlock.pipelines.context import Hooks
@@ -32,7 +32,7 @@ class Related:
     """
 
     model: type
-    on: ColumnElement[bool] | None = None
+    on: ColumnExpressionArgument[bool] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +70,8 @@ def declared_locks(name: str, leased: LeasedTable[Any], locks: Sequence[type | R
         related = entry if isinstance(entry, Related) else Related(entry)
         table: LeasedTable[Any] = LeasedTable.of(related.model)
         table.check_owner(name)
-        on = related.on
+        # A mapped attribute, such as a boolean column, stands for its column.
+        on = getattr(related.on, "expression", related.on)
         if on is None:
             on = relation_between(leased, table)
         elif not isinstance(on, ColumnElement):
