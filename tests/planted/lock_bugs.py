@@ -173,13 +173,6 @@ LOCK_BUGS = (
         (f"{INTENT}::test_a_parent_at_work_that_did_not_wait_holds_up_nobody",),
     ),
     Bug(
-        "a parent that never comes back holds up its children for ever",
-        "rows/eligibility.py",
-        "and_(token.is_(None), stepped_back_at > database_time_after(-taker.patience)),",
-        "token.is_(None),",
-        (f"{INTENT}::test_a_parent_that_does_not_come_back_is_respected_for_a_time",),
-    ),
-    Bug(
         "a parked parent holds up its children",
         "rows/eligibility.py",
         'main.attribute("parked_at").is_(None) if main.has_schedule else true()',

@@ -131,7 +131,7 @@ def is_awaited(leased: LeasedTable[Any], taker: Taker, min_processing_interval: 
             and_(is_return_token(token), stepped_back_at > database_time_after(-taker.patience_at_work)),
         ),
         main.attribute("parked_at").is_(None) if main.has_schedule else true(),
-        # Follows from the above, and is what the index that serves the main rows' own claims knows.
+        # Nearly the same, and what the index that serves the main rows' own claims knows.
         place_in_line(main) > database_time_after(-taker.patience),
         taker.ready,
         true() if taker.on is None else taker.on,
