@@ -94,7 +94,9 @@ async def parent_then_child(database: TemporaryDatabase, *, key_share: bool) -> 
 
 async def until_it_waits_or_is_done(database: TemporaryDatabase, task: asyncio.Task[None]) -> None:
     """Return once the task's transaction waits for a lock, or is over."""
-    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    # Of this database alone: other tests use the same server.
+    here = "datname = current_database() AND wait_event_type = 'Lock'"
+    waiting = text(f"SELECT count(*) FROM pg_stat_activity WHERE {here}")
     async with asyncio.timeout(60), database.engine.connect() as connection:
         while not task.done() and not await connection.scalar(waiting):  # noqa: ASYNC110 - the server does not tell
             await asyncio.sleep(0)
