@@ -212,12 +212,18 @@ async def wait_until_waiting(database: TemporaryDatabase, count: int) -> None:
             await asyncio.sleep(0)
 
 
+ADVISORY_HERE = (
+    "locktype = 'advisory' AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+"""Other tests use the same server."""
+
+
 async def waiting(database: TemporaryDatabase) -> int:
     """Return how many wait for an advisory lock."""
     if database.dialect_name == "sqlite":
         return sum(namespace.waiting for namespace in get_locker("sqlite").statistics())
     async with database.engine.connect() as connection:
-        asked = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        asked = text(f"SELECT count(*) FROM pg_locks WHERE {ADVISORY_HERE} AND NOT granted")
         return int((await connection.execute(asked)).scalar_one())
 
 
@@ -330,7 +336,7 @@ async def test_a_long_lock_is_in_no_transaction(postgresql_database: TemporaryDa
     """Vacuum would clean nothing that died since the lock was taken."""
     engine = postgresql_database.engine
     async with session_level_advisory_lock_ctx(engine, NAME, timeout=1), engine.connect() as connection:
-        asked = text("SELECT state FROM pg_stat_activity JOIN pg_locks USING (pid) WHERE locktype = 'advisory'")
+        asked = text(f"SELECT state FROM pg_stat_activity JOIN pg_locks USING (pid) WHERE {ADVISORY_HERE}")
         assert (await connection.scalars(asked)).all() == ["idle"]
 
 

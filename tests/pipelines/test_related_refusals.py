@@ -16,17 +16,17 @@ from rowlock import (
     Apply,
     LockColumns,
     ModelError,
-    OutcomeError,
     Pipeline,
     PipelineError,
     RelatedLockUnavailable,
+    events,
     get_locker,
 )
 from rowlock.leases import related as related_module
 from rowlock.leases import take as take_module
 from rowlock.testing import TemporaryDatabase, databases, stepping
 
-from ..host import Attachment, Base, Run, Volume, VolumePipeline
+from ..host import Attachment, Base, Run, Volume, VolumePipeline, heard_events
 from .related_scenes import ATTACHMENTS, GatheringPipeline, add_volume, at_work, attachments_of, locks_of
 from .scenes import add, counted, faults_of, read, ticket
 
@@ -143,15 +143,12 @@ async def test_rows_of_another_database_are_refused(database: TemporaryDatabase,
 async def test_what_cannot_be_written_is_refused(database: TemporaryDatabase, related: Any, says: str) -> None:
     """Half of an outcome would be written, or none without a word."""
     pipeline = GatheringPipeline(then=lambda _item, rows: Apply({"status": "active"}, related=related(rows)))
-    errors: list[BaseException] = []
-    async with at_work(database, pipeline) as (steps, volume):
-        worker: Any = steps.run.workers[0]
-        failed = worker._failed
-        worker._failed = lambda item, error: errors.append(error) or failed(item, error)
-        await steps.work_once()
-    [error] = errors
-    assert isinstance(error, OutcomeError)
-    assert says in str(error)
+    with heard_events() as heard:
+        async with at_work(database, pipeline) as (steps, volume):
+            await steps.work_once()
+    [failure] = heard.of(events.ItemFailed)
+    assert failure.error.startswith("OutcomeError: ")
+    assert says in failure.error
     assert (await read(database, volume)).status == "submitted"
     assert await locks_of(database) == {}
 

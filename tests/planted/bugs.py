@@ -94,7 +94,11 @@ BUGS = (
         "leases/dialects/sqlite.py",
         'await connection.exec_driver_sql("BEGIN IMMEDIATE")',
         'await connection.exec_driver_sql("BEGIN DEFERRED")',
-        ("tests/leases/test_transaction.py", "tests/leases/test_transaction_engines.py", "tests/leases/test_sqlite_start.py"),
+        (
+            "tests/leases/test_transaction.py",
+            "tests/leases/test_transaction_engines.py",
+            "tests/leases/test_sqlite_start.py",
+        ),
     ),
     Bug(
         "a dead holder costs no attempt on PostgreSQL",
