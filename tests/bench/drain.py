@@ -1,32 +1,54 @@
-"""How fast a backlog is worked off."""
+"""How fast a backlog is worked off, beside the drivers alone on the same table."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 
-from host import Host, Job, NoOp, Watch
+from host import Host, Job, NoOp, ScheduledJob, ScheduledNoOp, Watch
+from limits import raw_pairs
+from measure import Figures, Place, Scale, beside
+from meter import Meter
 
 from rowlock import PipelineManager, subscribe
 
 
-async def drain(host: Host, *, rows: int, workers: int) -> dict[str, float]:
-    """Return rows per second from the start of the manager until the last outcome is committed."""
-    await host.add([Job() for _ in range(rows)])
-    watch = Watch(time.perf_counter)
-    done = asyncio.Event()
+async def drain(place: Place, scale: Scale, *, workers: int, scheduled: bool = False) -> Figures:
+    """Return rows per second from the start of the manager until the last outcome is committed, and what a row costs."""
 
-    def note(event: object) -> None:
-        watch(event)
-        if watch.applied == rows:
-            done.set()
+    async def own() -> Figures:
+        return await drain_once(place, rows=scale.rows, workers=workers, scheduled=scheduled)
 
-    unsubscribe = subscribe(note)
-    began = time.perf_counter()
-    try:
-        async with PipelineManager(host.session_factory, [NoOp(workers_num=workers)]):
-            await done.wait()
-            seconds = time.perf_counter() - began
-    finally:
-        unsubscribe()
-    return {"rows/s": rows / seconds}
+    async def limit() -> Figures:
+        async with Host.opened(place.url) as host:
+            await host.add(scale.rows)
+            return await raw_pairs(host, total=scale.rows)
+
+    raw, figures = await beside(limit, own, limit_first=scale.limit_first)
+    return figures | {
+        "limit rows/s": raw["rows/s"],
+        "of the limit": figures["rows/s"] / raw["rows/s"],
+        "limit client µs/row": raw["client µs/row"],
+    }
+
+
+async def drain_once(place: Place, *, rows: int, workers: int, scheduled: bool = False) -> Figures:
+    """Drain a table made anew."""
+    async with Host.opened(place.url) as host:
+        await host.add(rows, ScheduledJob if scheduled else Job)
+        pipeline = (ScheduledNoOp if scheduled else NoOp)(workers_num=workers)
+        meter = await Meter.on(host.engine)
+        watch = Watch(time.perf_counter, until=rows)
+        unsubscribe = subscribe(watch)
+        try:
+            meter.start()
+            async with PipelineManager(host.session_factory, [pipeline]):
+                await watch.done.wait()
+                meter.stop()
+        finally:
+            unsubscribe()
+    return {
+        "rows/s": rows / meter.seconds,
+        **meter.cpu_per(rows),
+        "statements/row": meter.statements / rows,
+        "transactions/row": meter.transactions / rows,
+    }
