@@ -148,6 +148,11 @@ def subscribe(listener: Listener) -> Callable[[], None]:
     return unsubscribe
 
 
+def is_heard() -> bool:
+    """Whether anybody listens: where an event is told for each row, it need not be made for nobody."""
+    return bool(_listeners)
+
+
 def emit(event: Event) -> None:
     """Tell every listener of `event`; one that raises is logged."""
     for listener in tuple(_listeners):

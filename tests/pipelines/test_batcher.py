@@ -113,18 +113,3 @@ async def test_who_waits_hears_of_a_round_that_was_cancelled() -> None:
         await waiting
     backend.gate.set()
     assert await batcher.submit(2) == 4
-
-
-async def test_idle_means_everything_is_carried_out() -> None:
-    """A shutdown would go on while outcomes are still on their way."""
-    backend = Backend()
-    backend.gate.clear()
-    batcher = Batcher(backend.run, name="test")
-    submitted = asyncio.create_task(batcher.submit(1))
-    await turns(2)
-    idle = asyncio.create_task(batcher.wait_until_idle())
-    await turns(5)
-    assert not idle.done()
-    backend.gate.set()
-    await idle
-    await submitted

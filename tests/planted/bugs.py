@@ -9,6 +9,7 @@ CLAIM = "tests/leases/test_claim.py"
 RENEW = "tests/leases/test_renew.py"
 PLAN = "tests/pipelines/test_plan.py"
 WRITER = "tests/pipelines/test_writer.py"
+SETTLER = "tests/pipelines/test_settler.py"
 MANAGER = "tests/pipelines/test_manager.py"
 
 BUGS = (
@@ -239,5 +240,40 @@ BUGS = (
         "    if savepoint is not None:\n",
         "    if False:\n",
         ("tests/pipelines/test_hinter.py",),
+    ),
+    Bug(
+        "what waits to be settled is not bounded",
+        "pipelines/settler.py",
+        "        while self._pending >= PENDING_MAX:\n",
+        "        while False:\n",
+        (f"{SETTLER}::test_what_waits_to_be_settled_is_bounded",),
+    ),
+    Bug(
+        "an item is let go before its outcome is settled",
+        "pipelines/settler.py",
+        "        self._pending += 1\n",
+        "        self._pending += 1\n        self._heartbeater.untrack(item)\n",
+        (f"{SETTLER}::test_an_item_is_tracked_until_its_outcome_is_settled",),
+    ),
+    Bug(
+        "a drain does not wait for outcomes",
+        "pipelines/run.py",
+        "                await self.settler.wait_until_idle()\n        return len(self.settler) == 0\n",
+        "                pass\n        return True\n",
+        (SETTLER, "tests/pipelines/test_run.py"),
+    ),
+    Bug(
+        "a changed row is written again",
+        "pipelines/settler.py",
+        "            self._in_a_task(submission.item, self._see_to(submission, written))\n",
+        "            self._in_a_task(submission.item, self._write(submission))\n",
+        (f"{SETTLER}::test_a_changed_row_is_cleaned_up_and_not_written_again",),
+    ),
+    Bug(
+        "an outcome without trust is tried with others",
+        "pipelines/settler.py",
+        " and submission.item.is_trusted()\n",
+        "\n",
+        ("tests/pipelines/test_worker_interrupted.py::test_an_outcome_after_the_end_of_trust_is_not_written",),
     ),
 )

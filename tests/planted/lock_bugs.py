@@ -97,7 +97,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "a lost item keeps its related rows",
-        "pipelines/worker.py",
+        "pipelines/settler.py",
         '                self._note_stale(item, "lost")\n                await free_held(self.context, item)\n',
         '                self._note_stale(item, "lost")\n',
         (f"{DURING}::test_a_lost_lease_frees_what_is_left",),

@@ -165,14 +165,14 @@ SIMULATION_BUGS = (
     ),
     Bug(
         "freed related rows wait for the next poll",
-        "pipelines/worker.py",
+        "pipelines/settler.py",
         "                self._hint_related(item)\n",
         "",
         (f"{STARVATION}::test_released_children_and_a_refused_parent_are_looked_at_at_once",),
     ),
     Bug(
         "a refused row waits for the next poll",
-        "pipelines/worker.py",
+        "pipelines/settler.py",
         "                counters.reset += 1\n                self.context.look_again_in(self.context.settings.retry_delay)\n",
         "                counters.reset += 1\n",
         (f"{STARVATION}::test_released_children_and_a_refused_parent_are_looked_at_at_once",),

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects import dialect_of
 from rowlock.leases.item import PipelineItem
-from rowlock.rows.assignments import ColumnValues, parameters_of, set_clause, shape_of
+from rowlock.rows.assignments import ColumnValues, all_alike, parameters_of, set_clause, shape_of
 from rowlock.rows.database_time import UtcDateTime, database_now
 from rowlock.rows.leased_table import LeasedTable
 
@@ -129,11 +129,21 @@ async def apply_locked(
         else:
             groups.setdefault(shape_of(write.values), []).append(index)
     for indexes in groups.values():
-        statement = _statement(leased, writes[indexes[0]][1].values)
-        await connection.execute(
-            statement, [_parameters(item, write.values) for item, write in map(writes.__getitem__, indexes)]
-        )
+        group = [writes[index] for index in indexes]
+        if all_alike([write.values for _, write in group]):
+            await _update_alike(connection, leased, group)
+        else:
+            statement = _statement(leased, group[0][1].values)
+            await connection.execute(statement, [_parameters(item, write.values) for item, write in group])
     return results
+
+
+async def _update_alike(
+    connection: AsyncConnection, leased: LeasedTable[Any], group: Sequence[tuple[PipelineItem[Any], RowWrite]]
+) -> None:
+    values = group[0][1].values
+    mine = dialect_of(connection).under_tokens(leased, [(item.id, item.lock_token) for item, _ in group])
+    await connection.execute(update(leased.table).where(mine).values(set_clause(values)), parameters_of(values))
 
 
 async def was_processed_at(

@@ -50,7 +50,9 @@ async def claim(
                 await free_dead(connection, related, dead)
             return rows
 
-        rows = await in_transaction(session_factory, order.leased, lease, purpose="claim rows", timeout=timeout)
+        rows = await in_transaction(
+            session_factory, order.leased, lease, purpose="claim rows", timeout=timeout, alone=not order.related
+        )
     trusted_until = sent_at + (order.lock_timeout - lease_margin).total_seconds()
     items = [_ticket(row, order, session_factory=session_factory, trusted_until=trusted_until) for row in rows]
     for item in items:

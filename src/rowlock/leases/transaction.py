@@ -41,6 +41,7 @@ async def in_transaction(
     purpose: str,
     timeout: timedelta,
     writes: bool = True,
+    alone: bool = False,
 ) -> T:
     """Open a session, run `work` in one transaction, commit, and return what it returned.
 
@@ -51,6 +52,7 @@ async def in_transaction(
         purpose: a verb phrase for errors and logs, such as ``"claim rows"``.
         timeout: longest time for the whole, connecting and committing included.
         writes: whether SQLite takes its write lock at the start (``BEGIN IMMEDIATE``).
+        alone: whether `work` is one statement that is a transaction by itself: PostgreSQL is then spared two round trips.
 
     Raises:
         TransactionTimeout: it did not end in time. Whether it was committed is unknown.
@@ -59,7 +61,8 @@ async def in_transaction(
     async def whole() -> T:
         async with session_factory() as session, session.begin():
             bind = bind_of(session, leased)
-            connection = await session.connection(bind_arguments={"bind": bind})
+            options = {"isolation_level": "AUTOCOMMIT"} if alone and bind.dialect.name == "postgresql" else {}
+            connection = await session.connection(bind_arguments={"bind": bind}, execution_options=options)
             if writes:
                 await dialect_of(connection).begin_writing(connection)
             return await work(session, connection)

@@ -16,7 +16,7 @@ from sqlalchemy.orm.interfaces import LoaderOption
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import RelatedLocker
 from rowlock.leases.transaction import in_transaction
-from rowlock.pipelines.attempt import Attempt
+from rowlock.pipelines.attempt import Attempt, host_call
 from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.settings import PipelineSettings
@@ -101,6 +101,7 @@ class PipelineContext(Generic[ModelT]):
         *,
         purpose: str,
         writes: bool = True,
+        alone: bool = False,
     ) -> T:
         """Run `work` in one transaction of its own, bounded by `database_timeout` and shielded from cancellation."""
         return await in_transaction(
@@ -110,6 +111,7 @@ class PipelineContext(Generic[ModelT]):
             purpose=purpose,
             timeout=self.settings.database_timeout,
             writes=writes,
+            alone=alone,
         )
 
     def failed(self, loop: str, error: str) -> None:
@@ -128,6 +130,14 @@ class PipelineContext(Generic[ModelT]):
         task = asyncio.create_task(work, name=f"rowlock: {purpose}")
         self.background.add(task)
         task.add_done_callback(self.background.discard)
+
+    def new_attempt(self, function: Callable[..., Any], *args: object) -> Attempt:
+        """Return an attempt at a call of the host's code, not begun."""
+        return Attempt(
+            host_call(function, *args, threads=self.threads),
+            timeout_s=self.settings.process_timeout.total_seconds(),
+            grace_s=self.settings.cancel_grace.total_seconds(),
+        )
 
     def abandon(self, attempt: Attempt) -> None:
         """Remember an attempt that would not end, and forget those that have ended meanwhile."""

@@ -75,7 +75,7 @@ class Loader(Generic[ModelT]):
             context = self.context
             return await load_rows(session, context.leased, items, options=options, compared=context.intent)
 
-        return await self.context.transact(work, purpose="read rows", writes=False)
+        return await self.context.transact(work, purpose="read rows", writes=False, alone=True)
 
     async def _options(self) -> Sequence[LoaderOption]:
         return self.context.hooks.options()

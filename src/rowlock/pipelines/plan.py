@@ -65,8 +65,10 @@ class _Plan:
             after = self.settings.min_processing_interval if outcome.after is None else delay_of(outcome.after)
             values |= {self.leased.column("attempts"): 0} | self.due(after)
         guarded = [*self.intent, *(column_of(self.leased, key) for key in outcome.unless_changed)]
-        related = tuple(self.related(key, values) for key, values in related_items(outcome.related))
-        return replace(self.unless_changed(guarded, loudly_if(self.leased, written, values)), related=related)
+        write = self.unless_changed(guarded, loudly_if(self.leased, written, values))
+        if not outcome.related:
+            return write
+        return replace(write, related=tuple(self.related(*each) for each in related_items(outcome.related)))
 
     def retry(self, outcome: Retry) -> RowWrite:
         written = column_values(self.leased, resolve_now_placeholders(outcome.values, self.now))

@@ -18,10 +18,10 @@ from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.give_back import give_back
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.loader import Loader
+from rowlock.pipelines.settler import Settler
 from rowlock.pipelines.statistics import PipelineHealth, PipelineStatistics
 from rowlock.pipelines.supervisor import Supervisor
 from rowlock.pipelines.worker import Worker
-from rowlock.pipelines.writer import Writer
 from rowlock.rows.leased_table import ModelT
 
 FETCHER, BEAT, WATCH = "fetcher", "heartbeater", "lease watch"
@@ -35,6 +35,7 @@ class PipelineRun(Generic[ModelT]):
         heartbeater: keeps the leases.
         fetcher: claims rows.
         workers: process them.
+        settler: sees to what comes of it.
     """
 
     def __init__(
@@ -50,10 +51,10 @@ class PipelineRun(Generic[ModelT]):
         self.fetcher = fetcher_class(context, self.heartbeater)
         context.queue.on_room = self.fetcher.wake_for_room
         context.look_again_in = self.fetcher.look_again_in
-        self._writer = Writer(context)
+        self.settler = Settler(context, self.heartbeater)
         loader = Loader(context)
         self.workers = [
-            worker_class(context, self.heartbeater, loader=loader, writer=self._writer)
+            worker_class(context, self.heartbeater, loader=loader, settler=self.settler)
             for _ in range(context.settings.workers_num)
         ]
         self._supervisor = Supervisor(context.name)
@@ -112,12 +113,12 @@ class PipelineRun(Generic[ModelT]):
         self.shutdown()
         ends_at = monotonic() + grace_s
         workers = {f"worker {number}" for number in range(1, len(self.workers) + 1)}
-        if not await self._supervisor.wait(workers, timeout_s=max(0.0, ends_at - monotonic())):
+        if not await self._work_ends(workers, ends_at):
             self.context.hurried = True
             for attempt in (*self.context.running.values(), *self.context.cleaning):
                 attempt.end(Ended.INTERRUPTED)
             # Each wait behind this is bounded: by the cancel grace, then by the writes' own limits.
-            await self._supervisor.wait(workers, timeout_s=self._last_wait_s())
+            await self._work_ends(workers, monotonic() + self._last_wait_s())
         await self._supervisor.wait({FETCHER}, timeout_s=self._last_wait_s())
         await self._supervisor.stop()
         if self.context.background:
@@ -126,6 +127,15 @@ class PipelineRun(Generic[ModelT]):
             # Otherwise a late result may still want a thread to be cleaned up in.
             self.context.threads.shutdown(wait=False)
         self._stopped = True
+
+    async def _work_ends(self, workers: set[str], ends_at: float) -> bool:
+        """Wait until `ends_at` at most for the workers to end and for their last outcomes to be settled."""
+        if not await self._supervisor.wait(workers, timeout_s=max(0.0, ends_at - monotonic())):
+            return False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, ends_at - monotonic())):
+                await self.settler.wait_until_idle()
+        return len(self.settler) == 0
 
     def statistics(self) -> PipelineStatistics:
         """Return a snapshot of what was done."""

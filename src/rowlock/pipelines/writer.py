@@ -10,7 +10,7 @@ again, and if the guard no longer matches, the row is asked whether it carries t
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic
@@ -46,7 +46,7 @@ RETRY_DELAY_S_MAX = 1.0
 
 
 @dataclass(eq=False, slots=True)
-class _Submission(Generic[ModelT]):
+class Submission(Generic[ModelT]):
     """One outcome on its way. `stamps`: times of transactions whose end is unknown."""
 
     item: PipelineItem[ModelT]
@@ -55,10 +55,12 @@ class _Submission(Generic[ModelT]):
 
     @property
     def also(self) -> Also | None:
+        """What runs in the same transaction."""
         return self.outcome.also if isinstance(self.outcome, Apply) else None
 
     @property
     def goes_alone(self) -> bool:
+        """Whether it needs a transaction of its own."""
         return self.also is not None or bool(self.item.held)
 
 
@@ -71,19 +73,28 @@ class Writer(Generic[ModelT]):
 
     def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
-        self._batcher: Batcher[_Submission[ModelT], Written | None] = Batcher(
+        self._batcher: Batcher[Submission[ModelT], Written | None] = Batcher(
             self._write_together, name=f"{context.name} writes outcomes"
         )
 
-    async def write(self, item: PipelineItem[ModelT], outcome: Outcome) -> Written:
-        """Write `outcome` under the guard and return what became of it, after the COMMIT was answered.
+    def hand_in(
+        self, submission: Submission[ModelT], done: Callable[[Submission[ModelT], Written | None], None]
+    ) -> None:
+        """Write an outcome together with others, and call `done` with what became of it, after the COMMIT was answered.
+
+        It is called with None if that could not be done, or not in this way: then `write` is to be tried.
+        """
+        self._batcher.hand_in(submission, lambda written, _error: done(submission, written))
+
+    async def write(self, submission: Submission[ModelT]) -> Written:
+        """Write an outcome under the guard and return what became of it, after the COMMIT was answered.
 
         A transient error is waited out for `lock_timeout` at most.
 
         Raises:
             Exception: the database refused the values, or did not come back in time.
         """
-        submission = _Submission(item, outcome)
+        item = submission.item
         gives_up_at = monotonic() + self.context.settings.lock_timeout.total_seconds()
         tries = 0
         while True:
@@ -106,16 +117,12 @@ class Writer(Generic[ModelT]):
                 )
             await sleep(exponential(tries, first_s=RETRY_DELAY_S, most_s=RETRY_DELAY_S_MAX))
 
-    async def wait_until_idle(self) -> None:
-        """Wait until everything submitted so far has been written."""
-        await self._batcher.wait_until_idle()
-
-    async def _try(self, submission: _Submission[ModelT]) -> Written:
+    async def _try(self, submission: Submission[ModelT]) -> Written:
         if not submission.goes_alone and (written := await self._batcher.submit(submission)) is not None:
             return written
         return await self._write_alone(submission)
 
-    async def _write_together(self, submissions: Sequence[_Submission[ModelT]]) -> list[Written | None]:
+    async def _write_together(self, submissions: Sequence[Submission[ModelT]]) -> list[Written | None]:
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[Written | None]:
             leased = self.context.leased
             items = [submission.item for submission in submissions]
@@ -133,7 +140,7 @@ class Writer(Generic[ModelT]):
 
         return await self.context.transact(work, purpose="write outcomes")
 
-    async def _write_alone(self, submission: _Submission[ModelT]) -> Written:
+    async def _write_alone(self, submission: Submission[ModelT]) -> Written:
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
             leased, item = self.context.leased, submission.item
             now = await database_time(connection)
@@ -152,14 +159,14 @@ class Writer(Generic[ModelT]):
         except LeaseLost:
             # Of a related row: what was computed while it was held may no longer be true.
             submission.stamps.clear()
-            written = await self._write_alone(_Submission(submission.item, Reset()))
+            written = await self._write_alone(Submission(submission.item, Reset()))
             return Written.ROBBED if written.is_made else written
 
     async def _write_with_it(
         self,
         session: AsyncSession,
         connection: AsyncConnection,
-        submission: _Submission[ModelT],
+        submission: Submission[ModelT],
         *,
         write: RowWrite,
         now: datetime,
@@ -170,14 +177,14 @@ class Writer(Generic[ModelT]):
             await _within(session, submission.also, now)
         _stamp(submission, Written.APPLIED, now)
 
-    async def _settle(self, connection: AsyncConnection, submission: _Submission[ModelT]) -> Written:
+    async def _settle(self, connection: AsyncConnection, submission: Submission[ModelT]) -> Written:
         """Say whether an earlier try, whose end is unknown, was committed after all: then its stamp is in the row."""
         stamps = frozenset(submission.stamps)
         if stamps and await was_processed_at(connection, self.context.leased, submission.item, times=stamps):
             return Written.APPLIED
         return Written.STALE
 
-    def _plan(self, submission: _Submission[ModelT], now: datetime) -> RowWrite:
+    def _plan(self, submission: Submission[ModelT], now: datetime) -> RowWrite:
         context = self.context
         return plan_write(
             submission.item,
@@ -196,7 +203,7 @@ async def _within(session: AsyncSession, also: Also, now: datetime) -> None:
         raise OutcomeError("also ended the transaction that it is part of; it must neither commit nor roll back")
 
 
-def _stamp(submission: _Submission[ModelT], written: Written, now: datetime) -> None:
+def _stamp(submission: Submission[ModelT], written: Written, now: datetime) -> None:
     # Until the COMMIT is answered, this may or may not have happened.
     if written.is_made:
         submission.stamps.add(now)

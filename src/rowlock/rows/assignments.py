@@ -6,7 +6,7 @@ executed with many parameter sets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -37,6 +37,18 @@ class UnlessChanged:
 def shape_of(values: Mapping[Column[Any], Any]) -> tuple[tuple[Column[Any], object], ...]:
     """Return what two maps have in common if one statement can write both."""
     return tuple((column, value if _is_sql(value) else _rule_of(value)) for column, value in values.items())
+
+
+def all_alike(maps: Sequence[Mapping[Column[Any], Any]]) -> bool:
+    """Whether maps of one shape write the very same values, so that one statement without rows of parameters does."""
+    first = tuple(maps[0].values())
+    return all(_same_values(first, values.values()) for values in maps[1:])
+
+
+def _same_values(one: Iterable[Any], other: Iterable[Any]) -> bool:
+    return all(
+        a is b or (type(a) is type(b) and not _is_sql(a) and bool(a == b)) for a, b in zip(one, other, strict=True)
+    )
 
 
 def set_clause(values: Mapping[Column[Any], Any]) -> dict[Column[Any], Any]:

@@ -24,6 +24,7 @@ from rowlock.rows.return_tokens import return_token
 ModelT = TypeVar("ModelT")
 
 LOCK_COLUMNS = ("lock_token", "lock_owner", "lock_expires_at", "last_processed_at")
+KEPT_SCHEDULE_COLUMNS = ("attempts", "last_error", "parked_at")
 SCHEDULE_COLUMNS = ("due_at", "attempts", "last_error", "parked_at", "deadline_at")
 
 
@@ -86,8 +87,11 @@ class LeasedTable(Generic[ModelT]):
 
     def column(self, name: str) -> Column[Any]:
         """Return the table's column behind the attribute `name`."""
-        column = self.mapper.columns[name]
-        assert isinstance(column, Column)
+        column = self._columns.get(name)
+        if column is None:
+            found = self.mapper.columns[name]
+            assert isinstance(found, Column)
+            column = self._columns[name] = found
         return column
 
     def attribute(self, name: str) -> InstrumentedAttribute[Any]:
@@ -111,6 +115,22 @@ class LeasedTable(Generic[ModelT]):
         # SQLite keeps no zone: a plain DateTime(timezone=True) is read naive there, and it was written in UTC.
         is_naive = isinstance(value, datetime) and value.tzinfo is None and _is_time(column.type)
         return value.replace(tzinfo=UTC) if is_naive else value
+
+    @cached_property
+    def kept_columns(self) -> frozenset[Column[Any]]:
+        """The columns that rowlock itself keeps, and no outcome writes."""
+        schedule = KEPT_SCHEDULE_COLUMNS if self.has_schedule else ()
+        return frozenset(self.column(name) for name in (*LOCK_COLUMNS, *schedule))
+
+    @cached_property
+    def _columns(self) -> dict[str, Column[Any]]:
+        # Asked several times for each outcome; SQLAlchemy's own collection is slower.
+        return {}
+
+    @cached_property
+    def resolved(self) -> dict[object, Column[Any]]:
+        """What keys of update maps were found to mean; written by ``rows/updates.py``, bounded by `RESOLVED_MAX`."""
+        return {}
 
     @cached_property
     def key_name(self) -> str:

@@ -6,7 +6,7 @@ Outcomes are written as update maps, never by mutating the detached row: only th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final, TypeAlias, overload
@@ -15,12 +15,12 @@ from sqlalchemy import Column
 from sqlalchemy.orm.attributes import QueryableAttribute
 
 from rowlock.errors import OutcomeError
-from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable
+from rowlock.rows.leased_table import LeasedTable
 
 NAMES_SHOWN_MAX = 30
 """Most column names that an error lists."""
-
-_KEPT_BY_ROWLOCK = (*LOCK_COLUMNS, "attempts", "last_error", "parked_at")
+RESOLVED_MAX = 1000
+"""Most keys of update maps that a table remembers; one that is made anew each time is resolved each time."""
 
 
 class _NowPlaceholder(Enum):
@@ -72,6 +72,15 @@ def column_of(leased: LeasedTable[Any], key: object) -> Column[Any]:
     Raises:
         OutcomeError: the model has no such column.
     """
+    if isinstance(key, Hashable) and (known := leased.resolved.get(key)) is not None:
+        return known
+    column = _resolve(leased, key)
+    if len(leased.resolved) < RESOLVED_MAX:
+        leased.resolved[key] = column
+    return column
+
+
+def _resolve(leased: LeasedTable[Any], key: object) -> Column[Any]:
     if isinstance(key, Column) and key.table is leased.table:
         return key
     name = key
@@ -92,9 +101,7 @@ def column_values(leased: LeasedTable[Any], values: Values) -> dict[Column[Any],
     """
     if not isinstance(values, Mapping):
         raise OutcomeError(f"values must be a dict of columns and values, not {type(values).__name__}")
-    kept = {
-        leased.column(name) for name in _KEPT_BY_ROWLOCK if name in leased.mapper.columns and _is_kept(leased, name)
-    }
+    kept = leased.kept_columns
     written: dict[Column[Any], Any] = {}
     for key, value in values.items():
         column = column_of(leased, key)
@@ -112,7 +119,3 @@ def column_values(leased: LeasedTable[Any], values: Values) -> dict[Column[Any],
             raise OutcomeError(f"{leased.name}.{column.name} is in the values twice", column=column.name)
         written[column] = value
     return written
-
-
-def _is_kept(leased: LeasedTable[Any], name: str) -> bool:
-    return name in LOCK_COLUMNS or leased.has_schedule

@@ -63,6 +63,7 @@ class Steps(Generic[ModelT]):
         item = await self.run.context.queue.take()
         assert item is not None
         await self.run.workers[0].work(item)
+        await self.run.settler.wait_until_idle()
         return item
 
     async def work_all(self) -> int:

@@ -1,0 +1,217 @@
+"""Sees to decisions after `process` has ended, so that a worker can go on with the next row while an outcome is being written.
+
+The one idea: nobody waits for a COMMIT that need not. A worker hands its item over and takes the next; the item stays tracked and
+its lease renewed until the outcome is settled, and what waits is bounded. The common case, an outcome that was written with others,
+takes no task of its own. `_settle` is the one switch over decisions.
+
+Not here: how outcomes become one transaction (``pipelines/writer.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Generic
+
+from rowlock import events
+from rowlock.leases.apply import Written
+from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.attempt import Ended, Raised, Returned
+from rowlock.pipelines.batcher import BATCH_MAX
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.failures import note_failure
+from rowlock.pipelines.give_back import free_held, give_back
+from rowlock.pipelines.heartbeater import Heartbeater
+from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry, hint_targets
+from rowlock.pipelines.writer import Submission, Writer
+from rowlock.rows.leased_table import ModelT
+
+logger = logging.getLogger(__name__)
+
+PENDING_MAX = 2 * BATCH_MAX
+"""Workers begin nothing new while this many decisions are being settled; each may add the one that it has in hand."""
+
+Decision = Outcome | Ended
+
+
+class Settler(Generic[ModelT]):
+    """Settles decisions of one pipeline.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
+        self.context = context
+        self._heartbeater = heartbeater
+        self._writer = Writer(context)
+        self._pending = 0
+        self._changed: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Settler of {self.context.name}, {self._pending} pending>"
+
+    def __len__(self) -> int:
+        return self._pending
+
+    async def wait_for_room(self) -> None:
+        """Wait until fewer than `PENDING_MAX` decisions are being settled."""
+        while self._pending >= PENDING_MAX:
+            await self._wait_for_change()
+
+    async def wait_until_idle(self) -> None:
+        """Wait until all that was handed over has been settled."""
+        while self._pending:
+            await self._wait_for_change()
+
+    def hand_over(self, item: PipelineItem[ModelT], decision: Decision) -> None:
+        """Settle `decision` from now on; the caller need not wait."""
+        self._pending += 1
+        if isinstance(decision, Ended) or not _goes_with_others(submission := Submission(item, decision)):
+            self._in_a_task(item, self._settle(item, decision))
+        else:
+            item.is_settled = True
+            self._writer.hand_in(submission, self._written)
+
+    def _written(self, submission: Submission[ModelT], written: Written | None) -> None:
+        # What a batch has written is settled here and now; everything else takes its time.
+        if written is None:
+            self._in_a_task(submission.item, self._write(submission))
+        elif written.is_made:
+            self._note_written(submission.item, submission.outcome, written)
+            self._finish(submission.item)
+        else:
+            self._in_a_task(submission.item, self._see_to(submission, written))
+
+    def _in_a_task(self, item: PipelineItem[ModelT], settling: Coroutine[Any, Any, None]) -> None:
+        async def work() -> None:
+            try:
+                await settling
+            finally:
+                self._finish(item)
+
+        self.context.in_background(work(), purpose="settle an outcome")
+
+    def _finish(self, item: PipelineItem[ModelT]) -> None:
+        self._heartbeater.untrack(item)
+        self._pending -= 1
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    async def _wait_for_change(self) -> None:
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)
+
+    async def _settle(self, item: PipelineItem[ModelT], decision: Decision) -> None:
+        await item.settle()
+        match decision:
+            case Ended.ABANDONED:
+                # It may still be at work, so nobody else may have the row yet: the lease is left to end by itself.
+                pass
+            case Ended.INTERRUPTED:
+                await give_back(self.context, [item])
+            case Ended():
+                self._note_stale(item, "lost")
+                await free_held(self.context, item)
+            case Apply() | Retry() | Reset() | Park():
+                await self._write(Submission(item, decision))
+                self._hint_related(item)
+
+    async def _write(self, submission: Submission[ModelT]) -> None:
+        try:
+            written = await self._writer.write(submission)
+        except Exception as error:  # noqa: BLE001 - the database refused what the host computed
+            await self._write_failure(submission.item, submission.outcome, error)
+        else:
+            await self._see_to(submission, written)
+
+    async def _see_to(self, submission: Submission[ModelT], written: Written) -> None:
+        item, outcome = submission.item, submission.outcome
+        match written:
+            case Written.APPLIED | Written.PARKED:
+                self._note_written(item, outcome, written)
+            case Written.STALE | Written.CHANGED | Written.ROBBED:
+                self._note_stale(item, written.value)
+                if written is Written.ROBBED:
+                    self.context.look_again_in(self.context.settings.retry_delay)
+                await free_held(self.context, item)
+                await self.clean_up(item, outcome)
+            case Written.UNKNOWN:
+                # It may have been applied: cleaning up would take away what the row now points to.
+                self._note_stale(item, written.value)
+                await free_held(self.context, item)
+
+    async def _write_failure(self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception) -> None:
+        failure = note_failure(self.context, item, error)
+        try:
+            written = await self._writer.write(Submission(item, failure))
+        except Exception as again:
+            logger.error(
+                "%s: the failure of row %s could not be written; it is free when its lease expires",
+                self.context.name,
+                item.id,
+                extra={"pipeline": self.context.name, "row_id": item.id},
+                exc_info=again,
+            )
+        else:
+            if written.is_made:
+                self._note_written(item, failure, written)
+        await free_held(self.context, item)
+        await self.clean_up(item, outcome)
+
+    async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
+        """Have the host clean up after a result that was not applied."""
+        attempt = self.context.new_attempt(self.context.hooks.on_stale, item, outcome)
+        self.context.cleaning.add(attempt)
+        try:
+            result = await attempt.run()
+        finally:
+            self.context.cleaning.discard(attempt)
+        if not isinstance(result, Returned):
+            error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
+            logger.error(
+                "%s: on_stale failed for row %s",
+                self.context.name,
+                item.id,
+                extra={"pipeline": self.context.name, "row_id": item.id},
+                exc_info=error,
+            )
+
+    def _hint_related(self, item: PipelineItem[ModelT]) -> None:
+        # Whoever works on these rows passed them over as long as they were held.
+        for leased, _ in item.held.known() if item.held is not None else ():
+            if self.context.hinter.reaches(leased.model):
+                self.context.hinter.hint_fetch(leased.model)
+
+    def _note_written(self, item: PipelineItem[ModelT], outcome: Outcome, written: Written) -> None:
+        counters, name = self.context.counters, type(outcome).__name__
+        match outcome:
+            case _ if written is Written.PARKED:
+                counters.parked += 1
+                name = Park.__name__
+            case Apply():
+                counters.applied += 1
+                for model in hint_targets(outcome.hint) if outcome.hint else ():
+                    self.context.hinter.hint_fetch(model)
+            case Retry():
+                counters.retried += 1
+            case Reset():
+                counters.reset += 1
+                self.context.look_again_in(self.context.settings.retry_delay)
+            case Park():
+                counters.parked += 1
+        if events.is_heard():
+            events.emit(events.ItemApplied(self.context.name, item.id, item.lock_token, name))
+
+    def _note_stale(self, item: PipelineItem[ModelT], reason: str) -> None:
+        if reason == Written.CHANGED.value:
+            self.context.counters.changed += 1
+        else:
+            self.context.counters.stale += 1
+        events.emit(events.ItemStale(self.context.name, item.id, item.lock_token, reason))
+
+
+def _goes_with_others(submission: Submission[Any]) -> bool:
+    return submission.item.held is None and not submission.goes_alone and submission.item.is_trusted()
