@@ -38,7 +38,7 @@ from .kinds import KINDS, Animal, ByNumber, ByUuid, Cat, KindsBase
 T = TypeVar("T")
 TIMEOUT = timedelta(seconds=20)
 LOCK_TIMEOUT = timedelta(seconds=30)
-FUNCTIONS = ("begin_writing", "excluding", "claim", "under_tokens", "without_waiting", "is_still")
+FUNCTIONS = ("begin_writing", "excluding", "claim", "under_tokens", "side_by_side", "without_waiting", "is_still")
 each_kind = pytest.mark.parametrize("model", KINDS, ids=lambda model: model.__name__)
 
 

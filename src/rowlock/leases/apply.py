@@ -18,7 +18,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects import dialect_of
 from rowlock.leases.item import PipelineItem
-from rowlock.rows.assignments import ColumnValues, all_alike, parameters_of, set_clause, shape_of
+from rowlock.rows.assignments import (
+    ColumnValues,
+    column_of_parameter,
+    parameters_of,
+    set_clause,
+    shape_of,
+    varying,
+)
 from rowlock.rows.database_time import UtcDateTime, database_now
 from rowlock.rows.leased_table import LeasedTable
 
@@ -129,21 +136,30 @@ async def apply_locked(
         else:
             groups.setdefault(shape_of(write.values), []).append(index)
     for indexes in groups.values():
-        group = [writes[index] for index in indexes]
-        if all_alike([write.values for _, write in group]):
-            await _update_alike(connection, leased, group)
-        else:
-            statement = _statement(leased, group[0][1].values)
-            await connection.execute(statement, [_parameters(item, write.values) for item, write in group])
+        await _update_together(connection, leased, [writes[index] for index in indexes])
     return results
 
 
-async def _update_alike(
+async def _update_together(
     connection: AsyncConnection, leased: LeasedTable[Any], group: Sequence[tuple[PipelineItem[Any], RowWrite]]
 ) -> None:
-    values = group[0][1].values
-    mine = dialect_of(connection).under_tokens(leased, [(item.id, item.lock_token) for item, _ in group])
-    await connection.execute(update(leased.table).where(mine).values(set_clause(values)), parameters_of(values))
+    """Write to locked rows what has one shape: by one statement if the values are the same, or the database takes arrays."""
+    dialect, values = dialect_of(connection), group[0][1].values
+    parameters = [parameters_of(write.values) for _, write in group]
+    differing = varying(parameters)
+    leases = [(item.id, item.lock_token) for item, _ in group]
+    arrays = [(name, column_of_parameter(values, name).type, [each[name] for each in parameters]) for name in differing]
+    if not differing:
+        mine = dialect.under_tokens(leased, leases)
+        await connection.execute(update(leased.table).where(mine).values(set_clause(values)), parameters[0])
+    elif (rows := dialect.side_by_side(leased, leases, arrays)) is not None:
+        given = {name: rows.c[name] for name in differing}
+        held = (leased.key == rows.c.key, leased.column("lock_token") == rows.c.token)
+        same = {name: value for name, value in parameters[0].items() if name not in given}
+        await connection.execute(update(leased.table).where(*held).values(set_clause(values, given)), same)
+    else:
+        each = [_parameters(item, write.values) for item, write in group]
+        await connection.execute(_statement(leased, values), each)
 
 
 async def was_processed_at(

@@ -6,7 +6,7 @@ executed with many parameter sets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -39,21 +39,32 @@ def shape_of(values: Mapping[Column[Any], Any]) -> tuple[tuple[Column[Any], obje
     return tuple((column, value if _is_sql(value) else _rule_of(value)) for column, value in values.items())
 
 
-def all_alike(maps: Sequence[Mapping[Column[Any], Any]]) -> bool:
-    """Whether maps of one shape write the very same values, so that one statement without rows of parameters does."""
-    first = tuple(maps[0].values())
-    return all(_same_values(first, values.values()) for values in maps[1:])
+def set_clause(
+    values: Mapping[Column[Any], Any], given: Mapping[str, ColumnElement[Any]] | None = None
+) -> dict[Column[Any], Any]:
+    """Return the SET clause for every map of this shape.
+
+    Its parameters are those of `parameters_of`; what is `given` by their names stands in their place.
+    """
+    return {
+        column: _expression(column, value, number=number, given=given or {})
+        for number, (column, value) in enumerate(values.items())
+    }
 
 
-def _same_values(one: Iterable[Any], other: Iterable[Any]) -> bool:
-    return all(
-        a is b or (type(a) is type(b) and not _is_sql(a) and bool(a == b)) for a, b in zip(one, other, strict=True)
-    )
+def varying(parameters: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the parameters that are not the same in all of these sets."""
+    first = parameters[0]
+    return [name for name in first if any(not _same(first[name], each[name]) for each in parameters[1:])]
 
 
-def set_clause(values: Mapping[Column[Any], Any]) -> dict[Column[Any], Any]:
-    """Return the SET clause for every map of this shape; its parameters are those of `parameters_of`."""
-    return {column: _expression(column, value, number) for number, (column, value) in enumerate(values.items())}
+def _same(one: object, other: object) -> bool:
+    return one is other or (type(one) is type(other) and bool(one == other))
+
+
+def column_of_parameter(values: Mapping[Column[Any], Any], name: str) -> Column[Any]:
+    """Return the column that a parameter of this map is for."""
+    return tuple(values)[int(name.rpartition("_")[2])]
 
 
 def parameters_of(values: Mapping[Column[Any], Any]) -> dict[str, Any]:
@@ -73,18 +84,22 @@ def parameters_of(values: Mapping[Column[Any], Any]) -> dict[str, Any]:
 
 
 # Parameters carry our name: SQLAlchemy refuses one that is called like a column of the host's table.
-def _expression(column: Column[Any], value: object, number: int) -> Any:  # noqa: ANN401 - whatever SET takes
-    new: ColumnElement[Any] = bindparam(f"rowlock_new_{number}", type_=column.type)
+def _expression(column: Column[Any], value: object, *, number: int, given: Mapping[str, ColumnElement[Any]]) -> Any:  # noqa: ANN401 - whatever SET takes
+    new = _parameter(f"rowlock_new_{number}", column, given)
     match value:
         case _ if _is_sql(value):
             return value
         case Latest():
             return case((column > new, column), else_=new)
         case UnlessChanged():
-            as_read: ColumnElement[Any] = bindparam(f"rowlock_read_{number}", type_=column.type)
+            as_read = _parameter(f"rowlock_read_{number}", column, given)
             return case((same_time(column, as_read), new), else_=column)
         case _:
             return new
+
+
+def _parameter(name: str, column: Column[Any], given: Mapping[str, ColumnElement[Any]]) -> ColumnElement[Any]:
+    return given[name] if name in given else bindparam(name, type_=column.type)
 
 
 def _rule_of(value: object) -> type | None:

@@ -143,7 +143,7 @@ class LeasedTable(Generic[ModelT]):
 
     def as_token(self, token: Any) -> Any:  # noqa: ANN401 - as `new_token`
         """Return a token of another table in the shape of this one's column."""
-        as_uuid = getattr(_innermost(self.column("lock_token").type), "as_uuid", True)
+        as_uuid = getattr(innermost(self.column("lock_token").type), "as_uuid", True)
         return uuid.UUID(str(token)) if as_uuid else str(token)
 
     def check_owner(self, owner: str) -> None:
@@ -152,7 +152,7 @@ class LeasedTable(Generic[ModelT]):
         Raises:
             ModelError: `owner` is too long.
         """
-        type_ = _innermost(self.column("lock_owner").type)
+        type_ = innermost(self.column("lock_owner").type)
         if isinstance(type_, String) and type_.length is not None and len(owner) > type_.length:
             raise ModelError(
                 f"the name {owner} does not fit into {self.name}.lock_owner ({type_.length} characters); widen the column "
@@ -177,7 +177,7 @@ class LeasedTable(Generic[ModelT]):
     def version_column(self) -> Column[Any] | None:
         """The host's ``version_id_col``, where it counts: SQLAlchemy itself only moves it for instances."""
         column = self.mapper.version_id_col
-        return column if isinstance(column, Column) and isinstance(_innermost(column.type), Integer) else None
+        return column if isinstance(column, Column) and isinstance(innermost(column.type), Integer) else None
 
     @cached_property
     def columns_with_onupdate(self) -> tuple[Column[Any], ...]:
@@ -255,7 +255,7 @@ def _check_column(mapper: Mapper[Any], name: str) -> None:
     column = mapper.columns[name]
     if not isinstance(column, Column):
         raise ModelError(f"{model}.{name} is not a column of the table", model=model, column=name)
-    if not fits(_innermost(column.type)):
+    if not fits(innermost(column.type)):
         raise ModelError(
             f"{model}.{name} has the type {column.type!r}; it must be {wanted}" + _time_zone_hint(column.type),
             model=model,
@@ -271,15 +271,16 @@ def _check_column(mapper: Mapper[Any], name: str) -> None:
 
 def keeps_time(type_: TypeEngine[Any]) -> bool:
     """Whether a column of this type keeps dates with times, with a zone or without."""
-    return isinstance(_innermost(type_), DateTime)
+    return isinstance(innermost(type_), DateTime)
 
 
-def _innermost(type_: TypeEngine[Any]) -> TypeEngine[Any]:
+def innermost(type_: TypeEngine[Any]) -> TypeEngine[Any]:
+    """Return what a decorated type comes down to."""
     while isinstance(type_, TypeDecorator):
         type_ = type_.impl_instance
     return type_
 
 
 def _time_zone_hint(type_: TypeEngine[Any]) -> str:
-    is_naive = isinstance(_innermost(type_), DateTime)
+    is_naive = isinstance(innermost(type_), DateTime)
     return ": a time without a zone means another moment on every replica" if is_naive else ""

@@ -13,10 +13,11 @@ from sqlalchemy import Column, ColumnElement, Connection, Engine, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
+from sqlalchemy.sql.selectable import TableValuedAlias
 
 from rowlock.errors import ConfigurationError, UnsupportedDialectError
 from rowlock.leases.dialects import postgresql, sqlite
-from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder
+from rowlock.leases.dialects.claims import Array, ClaimedRow, ClaimOrder
 from rowlock.rows.database_time import SUPPORTED_DIALECTS
 from rowlock.rows.leased_table import LeasedTable
 
@@ -38,6 +39,12 @@ class LeaseDialect(Protocol):
 
     def under_tokens(self, leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]]) -> ColumnElement[bool]:
         """Return the condition that a row is one of `leases`: pairs of key and token, both matching."""
+        ...
+
+    def side_by_side(
+        self, leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]], arrays: Sequence[Array]
+    ) -> TableValuedAlias | None:
+        """Return keys, tokens and `arrays` as the rows of a table, or None if the database cannot."""
         ...
 
     def without_waiting(

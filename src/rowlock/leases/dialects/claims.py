@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import ColumnElement
 from sqlalchemy.sql.elements import UnaryExpression
+from sqlalchemy.types import TypeEngine
 
 from rowlock.rows.leased_table import LeasedTable
+
+Array: TypeAlias = tuple[str, TypeEngine[Any], list[Any]]
+"""Values side by side with those of other arrays: a name, the type, the values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,16 @@ from sqlalchemy import (
     ARRAY,
     CTE,
     JSON,
+    Boolean,
     Column,
     ColumnElement,
+    Date,
+    DateTime,
+    Enum,
+    Float,
     Integer,
+    Numeric,
+    String,
     Text,
     Uuid,
     bindparam,
@@ -33,13 +40,14 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.selectable import TableValuedAlias
 
-from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder
+from rowlock.leases.dialects.claims import Array, ClaimedRow, ClaimOrder
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import UtcDateTime, database_time_after
 from rowlock.rows.eligibility import is_returning, place_in_line
 from rowlock.rows.lease_values import leased_values
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.leased_table import LeasedTable, innermost
 from rowlock.rows.return_tokens import VERSION_DIGIT_AT
 
 
@@ -117,15 +125,30 @@ def _new_token(column: Column[Any], *, returns: ColumnElement[bool]) -> ColumnEl
 
 def under_tokens(leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]]) -> ColumnElement[bool]:
     """Compare with two arrays side by side: one plan for any number of leases."""
-    token = leased.column("lock_token")
-    keys = bindparam("held_keys", [key for key, _ in leases], type_=ARRAY(leased.key.type), unique=True)
-    tokens = bindparam("held_tokens", [token for _, token in leases], type_=ARRAY(token.type), unique=True)
-    pairs = (
-        func.unnest(keys, tokens)
-        .table_valued(column("key", leased.key.type), column("token", token.type))
-        .render_derived(name="held")
-    )
-    return tuple_(leased.key, token).in_(select(pairs.c.key, pairs.c.token))
+    pairs = _unnested(_held(leased, leases))
+    return tuple_(leased.key, leased.column("lock_token")).in_(select(pairs.c.key, pairs.c.token))
+
+
+def side_by_side(
+    leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]], arrays: Sequence[Array]
+) -> TableValuedAlias | None:
+    """Unnest arrays, if they are all of types whose arrays every driver knows."""
+    plain = all(isinstance(innermost(type_), _PLAIN) and not isinstance(type_, Enum) for _, type_, _ in arrays)
+    return _unnested([*_held(leased, leases), *arrays]) if plain else None
+
+
+_PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
+
+
+def _held(leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]]) -> list[Array]:
+    keys, tokens = ([lease[index] for lease in leases] for index in (0, 1))
+    return [("key", leased.key.type, keys), ("token", leased.column("lock_token").type, tokens)]
+
+
+def _unnested(arrays: Sequence[Array]) -> TableValuedAlias:
+    values = [bindparam(f"held_{name}", held, type_=ARRAY(type_), unique=True) for name, type_, held in arrays]
+    columns = [column(name, type_) for name, type_, _ in arrays]
+    return func.unnest(*values).table_valued(*columns).render_derived(name="held")
 
 
 def without_waiting(

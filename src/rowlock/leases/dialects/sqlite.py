@@ -35,8 +35,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.selectable import TableValuedAlias
 
-from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder
+from rowlock.leases.dialects.claims import Array, ClaimedRow, ClaimOrder
 from rowlock.locks.locker import get_locker
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_returning, place_in_line
@@ -124,6 +125,13 @@ def under_tokens(leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]]) ->
     """Find by key, then compare pairs: SQLite uses no index for a comparison of pairs."""
     token = leased.column("lock_token")
     return and_(leased.key.in_([key for key, _ in leases]), tuple_(leased.key, token).in_(leases))
+
+
+def side_by_side(
+    leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]], arrays: Sequence[Array]
+) -> TableValuedAlias | None:
+    """Return None: there are no arrays, and a statement that is executed many times costs little here."""
+    return None
 
 
 def without_waiting(
