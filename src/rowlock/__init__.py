@@ -42,7 +42,7 @@ from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.services import hold_rows, request_update
 from rowlock.pipelines.settings import PipelineSettings, SettingsKeywords
-from rowlock.pipelines.statistics import ManagerHealth, PipelineHealth, PipelineStatistics
+from rowlock.pipelines.statistics import ManagerHealth, NotificationStatistics, PipelineHealth, PipelineStatistics
 from rowlock.pipelines.worker import Worker
 from rowlock.rows.columns import LockColumns, ScheduleColumns
 from rowlock.rows.database_time import UtcDateTime, database_now
@@ -64,6 +64,7 @@ __all__ = [
     "LockWaitTimeout",
     "ManagerHealth",
     "ModelError",
+    "NotificationStatistics",
     "Outcome",
     "OutcomeError",
     "Park",

@@ -132,7 +132,7 @@ BUGS = (
     Bug(
         "a renewal needs no token on PostgreSQL",
         "leases/dialects/postgresql.py",
-        "return tuple_(leased.key, token).in_(select(pairs.c.key, pairs.c.token))",
+        'return tuple_(leased.key, leased.column("lock_token")).in_(select(pairs.c.key, pairs.c.token))',
         "return leased.key.in_(select(pairs.c.key))",
         (f"{RENEW}::test_the_lease_of_another_is_not_extended", "tests/leases/test_release.py"),
     ),

@@ -1,9 +1,9 @@
 """Hints: lossy wake-ups without data, from services to fetchers.
 
 A hint says "look now", nothing more; polling finds the row anyway. It is raised after the commit, since a fetcher that looks before
-sees nothing. `pipeline_hinter` reaches every started manager of the process.
+sees nothing. `pipeline_hinter` reaches every started manager of the process, and through its relays other processes.
 
-Not here: hints between processes.
+Not here: how a hint gets there (``pipelines/notifier.py``).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ WARNED_NAMES_MAX = 1000
 """Most model names remembered as warned about; past it they are forgotten and warned about again."""
 
 Wake = Callable[[], None]
+Relay = Callable[[str], None]
 
 
 class PipelineHinter:
@@ -28,6 +29,7 @@ class PipelineHinter:
 
     def __init__(self) -> None:
         self._wakes: dict[str, list[Wake]] = {}
+        self._relays: list[Relay] = []
         self._warned: set[str] = set()
 
     def __repr__(self) -> str:
@@ -45,22 +47,41 @@ class PipelineHinter:
         if not wakes:
             self._wakes.pop(model_name, None)
 
+    def attach_relay(self, relay: Relay) -> None:
+        """Call `relay` with the model's name at every hint. It must be callable from any thread and return at once."""
+        self._relays.append(relay)
+
+    def detach_relay(self, relay: Relay) -> None:
+        """End what `attach_relay` began."""
+        if relay in self._relays:
+            self._relays.remove(relay)
+
     def reaches(self, model: str | type) -> bool:
-        """Whether anybody listens for hints of `model`."""
-        return _name_of(model) in self._wakes
+        """Whether anybody listens for hints of `model`, or may do so in another process."""
+        return _name_of(model) in self._wakes or bool(self._relays)
 
     def hint_fetch(self, model: str | type) -> None:
-        """Wake every pipeline of `model` (the class or its name), from any thread.
+        """Wake every pipeline of `model` (the class or its name), from any thread; in other replicas too, if there is a relay.
 
-        A hint for a model without a pipeline is a warning, once per name: this replica may simply not run it.
+        A hint for a model without a pipeline is a warning, once per name, unless another replica may run it.
         """
         name = _name_of(model)
-        wakes = self._wakes.get(name)
-        if not wakes:
+        if not self.wake(name) and not self._relays:
             self._warn(name)
-            return
-        for wake in tuple(wakes):
+        for relay in tuple(self._relays):
+            relay(name)
+
+    def wake(self, model_name: str) -> bool:
+        """Wake the pipelines of the model here, and nobody elsewhere; return whether there are any."""
+        wakes = tuple(self._wakes.get(model_name, ()))
+        for wake in wakes:
             wake()
+        return bool(wakes)
+
+    def wake_all(self) -> None:
+        """Wake every pipeline here: hints for any of them may have been lost."""
+        for model_name in tuple(self._wakes):
+            self.wake(model_name)
 
     def _warn(self, name: str) -> None:
         if name in self._warned:

@@ -11,12 +11,14 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.leases.dialects import check_session_factory
+from rowlock.leases.notifications import check_name, notifying_engine
 from rowlock.pipelines.hinter import PipelineHinter, pipeline_hinter
 from rowlock.pipelines.lock_graph import LockGraph
+from rowlock.pipelines.notifier import Notifier
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.statistics import ManagerHealth, PipelineStatistics
 
@@ -30,26 +32,41 @@ DRAIN_GRACE = timedelta(seconds=30)
 class PipelineManager:
     """The pipelines of one replica.
 
+    Args:
+        session_factory: the host's; every transaction has a session of its own.
+        pipelines: more may come by `register`.
+        notify: exchange hints with other replicas, over a connection outside the pool (PostgreSQL with asyncpg only). A name
+            instead of True tells hosts apart that work in one schema; processes that reach each other say the same. A process
+            that runs no pipelines may have a manager without any, to send its hints.
+
     Attributes:
         hinter: reaches the pipelines of this manager; `pipeline_hinter` reaches those of every started one.
 
     Raises:
-        ConfigurationError: the session factory cannot serve a pipeline, or two pipelines have one name.
+        ConfigurationError: the session factory cannot serve a pipeline, two pipelines have one name, or the database cannot
+            notify.
     """
 
     def __init__(
-        self, session_factory: async_sessionmaker[AsyncSession], pipelines: Iterable[Pipeline[Any]] = ()
+        self,
+        session_factory: async_sessionmaker[AsyncSession],
+        pipelines: Iterable[Pipeline[Any]] = (),
+        *,
+        notify: bool | str = False,
     ) -> None:
         self.hinter = PipelineHinter()
         self._session_factory = session_factory
         self._pipelines: dict[str, Pipeline[Any]] = {}
         self._graph = LockGraph()
+        self._notifier: Notifier | None = None
         self._started = False
         self._shut_down = False
         if not isinstance(pipelines, Iterable):
             raise ConfigurationError("pipelines is a list: PipelineManager(session_factory, [VolumePipeline()])")
         for pipeline in pipelines:
             self.register(pipeline)
+        if notify is not False:
+            self._notifier = self._build_notifier(notify)
 
     def __repr__(self) -> str:
         return f"<PipelineManager of {', '.join(map(repr, self._pipelines.values())) or 'nothing'}>"
@@ -58,8 +75,8 @@ class PipelineManager:
         """Add `pipeline`; if the manager runs, it is started at once.
 
         Raises:
-            ConfigurationError: the name is taken, there are too many, the session factory cannot serve it, or, in a manager that
-                runs, the pipelines would lock each other's rows in a circle.
+            ConfigurationError: the name is taken, there are too many, the session factory cannot serve it, it works in another
+                database than those that notify, or, in a manager that runs, the pipelines would lock each other's rows in a circle.
             PipelineError: the manager was shut down, or the pipeline was started before.
         """
         if not isinstance(pipeline, Pipeline):
@@ -75,6 +92,8 @@ class PipelineManager:
             raise ConfigurationError(f"a manager has at most {PIPELINES_MAX} pipelines")
         pipeline.check_parts()
         check_session_factory(self._session_factory, pipeline.leased)
+        if self._notifier is not None:
+            self._notifying_engine(pipeline)
         if self._started:
             LockGraph([*self._pipelines.values(), pipeline]).check()
         self._pipelines[pipeline.name] = pipeline
@@ -98,6 +117,10 @@ class PipelineManager:
         for pipeline in self._pipelines.values():
             _need_new(pipeline)
         self._started = True
+        if self._notifier is not None:
+            self._notifier.start()
+            for hinter in (self.hinter, pipeline_hinter):
+                hinter.attach_relay(self._notifier.pass_on)
         for pipeline in self._pipelines.values():
             self._start(pipeline)
 
@@ -114,12 +137,15 @@ class PipelineManager:
     async def drain(self, timeout: timedelta | float | None = None) -> None:
         """Shut down, wait for running work for `timeout` (default `DRAIN_GRACE`; a number is seconds), then interrupt it.
 
-        Interrupted rows are given back. It returns when every loop has ended.
+        Interrupted rows are given back. It returns when every loop has ended. Until then hints are still sent to other replicas.
         """
         grace = DRAIN_GRACE if timeout is None else timeout
         grace = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
         self.shutdown()
-        await asyncio.gather(*(pipeline.drain(grace) for pipeline in self._pipelines.values()))
+        try:
+            await asyncio.gather(*(pipeline.drain(grace) for pipeline in self._pipelines.values()))
+        finally:
+            await self._stop_notifier()
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -136,13 +162,30 @@ class PipelineManager:
         return {name: pipeline.statistics() for name, pipeline in self._pipelines.items()}
 
     def health(self) -> ManagerHealth:
-        """Return whether every pipeline works."""
-        return ManagerHealth(tuple(pipeline.health() for pipeline in self._pipelines.values()))
+        """Return whether every pipeline works, and what became of the line to other replicas."""
+        notifications = None if self._notifier is None else self._notifier.statistics()
+        return ManagerHealth(tuple(pipeline.health() for pipeline in self._pipelines.values()), notifications)
 
     def _start(self, pipeline: Pipeline[Any]) -> None:
         pipeline.start(self._session_factory, self.hinter, self._graph)
         for hinter in (self.hinter, pipeline_hinter):
             hinter.attach(pipeline.leased.name, pipeline.hint)
+
+    def _build_notifier(self, notify: object) -> Notifier:
+        if notify is not True:
+            check_name(notify)
+        return Notifier(self._notifying_engine(), None if notify is True else str(notify), hinter=self.hinter)
+
+    def _notifying_engine(self, *more: Pipeline[Any]) -> AsyncEngine:
+        tables = [pipeline.leased for pipeline in (*self._pipelines.values(), *more)]
+        return notifying_engine(self._session_factory, tables)
+
+    async def _stop_notifier(self) -> None:
+        if self._notifier is None:
+            return
+        for hinter in (self.hinter, pipeline_hinter):
+            hinter.detach_relay(self._notifier.pass_on)
+        await self._notifier.stop()
 
 
 def _need_running_loop() -> None:

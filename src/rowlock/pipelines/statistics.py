@@ -79,10 +79,42 @@ class PipelineHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class NotificationStatistics:
+    """The line over which a manager exchanges hints with other replicas, at one moment.
+
+    Attributes:
+        channel: its name; None while there is no line.
+        listening: whether hints of others are heard at this moment. If not, rows are found by polling.
+        sent: notifications sent; several hints for a model may share one.
+        received: notifications of other replicas.
+        dropped: hints that could not be sent: the name is no payload, or too many models waited.
+        reconnects: how often the line was opened again.
+        failures: how often it was lost, or could not be opened, since it last proved itself.
+        last_error: why there is no line; None while there is one.
+    """
+
+    channel: str | None
+    listening: bool
+    sent: int
+    received: int
+    dropped: int
+    reconnects: int
+    failures: int
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ManagerHealth:
-    """Whether all pipelines of a manager work."""
+    """Whether all pipelines of a manager work.
+
+    Attributes:
+        pipelines: each of them.
+        notifications: the line to other replicas, if the manager was told to `notify`. Without it all works, if later, so it
+            makes nobody unhealthy.
+    """
 
     pipelines: tuple[PipelineHealth, ...]
+    notifications: NotificationStatistics | None = None
 
     @property
     def healthy(self) -> bool:
