@@ -86,8 +86,8 @@ def minimum(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Throughput and latency: the only place where time is judged, so alone and in one process."""
-    install(session, "test")
+    """Throughput, latency and cost: the only place where time is judged, so alone. `-- --help` says what can be asked for."""
+    install(session, "bench")
     session.run("python", "tests/bench", *session.posargs)
 
 

@@ -1,7 +1,8 @@
 """Measures, asserts nothing: ``python tests/bench`` prints a table; the numbers are read by people.
 
 Absolute figures move with the machine and with what else it does; compare ratios within one run. Runs on SQLite in a temporary
-folder and on a PostgreSQL of its own with default durability (``--postgresql URL`` names another one).
+folder and on a PostgreSQL of its own with default durability (``--postgresql URL`` names another one; its tables ``jobs`` and
+``scheduled_jobs`` are dropped). Not measured: how soon another replica picks up a row.
 """
 
 from __future__ import annotations
@@ -10,61 +11,118 @@ import argparse
 import asyncio
 import os
 import shutil
-import statistics
+import signal
+import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from drain import drain
-from host import Host
-from pickup import pickup
+from measure import POSTGRESQL, SQLITE, Measure, Place, Scale
+from report import Result, print_failure, print_result, read_json, write_json
+from table import MEASURES, PEERS
 
 from rowlock.testing.databases import PostgresqlServer
 
-Measure = Callable[[Host], Awaitable[dict[str, float]]]
+SECONDS_MAX = 600
+"""Longest time for one round of one measure."""
 
 
-async def measure_all(name: str, url: str, rounds: int, rows: int) -> None:
-    """Print one line per measure, medians over `rounds` with the spread."""
-    measures: dict[str, Measure] = {
-        f"drain {rows} rows, 20 workers": lambda host: drain(host, rows=rows, workers=20),
-        f"drain {rows} rows, defaults": lambda host: drain(host, rows=rows, workers=10),
-        "pickup, idle": lambda host: pickup(host, samples=200, backlog=0),
-        "pickup, backlog of 5,000": lambda host: pickup(host, samples=100, backlog=5_000),
-    }
-    for label, measure in measures.items():
-        results = []
-        for _ in range(rounds):
-            async with Host.opened(url) as host:
-                results.append(await measure(host))
-        figures = ", ".join(
-            f"{key} {statistics.median(values):,.1f} ({min(values):,.1f}-{max(values):,.1f})"
-            for key in results[0]
-            for values in [[result[key] for result in results]]
-        )
-        print(f"{name:<11} {label:<28} {figures}", flush=True)
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    names = ", ".join(measure.name for measure in (*MEASURES, *PEERS))
+    parser = argparse.ArgumentParser(prog="python tests/bench", description=__doc__, epilog=f"measures: {names}")
+    parser.add_argument("measures", nargs="*", metavar="MEASURE", help="by name; all without")
+    parser.add_argument("--quick", action="store_true", help="one round, smaller and shorter")
+    parser.add_argument(
+        "--peers", action="store_true", help="other libraries too; installs them from the package index"
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", type=int, help="how many are drained; 20,000, or 2,000 in a quick run")
+    parser.add_argument("--only", choices=[SQLITE.lower(), POSTGRESQL.lower()], help="one of the databases")
+    parser.add_argument("--postgresql", metavar="URL", help="postgresql+asyncpg://... of a database for it alone")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw a picture")
+    parser.add_argument("--from-json", type=Path, nargs="+", metavar="FILE", help="measure nothing; show earlier runs")
+    options = parser.parse_args()
+    if unknown := set(options.measures) - {measure.name for measure in (*MEASURES, *PEERS)}:
+        parser.error(f"no measure is named {', '.join(sorted(unknown))}; there are {names}")
+    return options
+
+
+@contextmanager
+def places(options: argparse.Namespace) -> Iterator[list[Place]]:
+    """Open the databases that are asked for, and take away what was made."""
+    with tempfile.TemporaryDirectory(prefix="rowlock-bench-") as folder:
+        sqlite = [Place(SQLITE, f"sqlite+aiosqlite:///{folder}/bench.db")]
+        if options.only == SQLITE.lower():
+            yield sqlite
+            return
+        if options.only == POSTGRESQL.lower():
+            sqlite = []
+        if options.postgresql:
+            yield [*sqlite, Place(POSTGRESQL, options.postgresql)]
+            return
+        # The path of a socket has to be short.
+        server = PostgresqlServer(Path(tempfile.mkdtemp(prefix="rowlock-bench-", dir="/tmp")), durable=True)
+        try:
+            yield [*sqlite, Place(POSTGRESQL, server.start().render_as_string(hide_password=False))]
+        finally:
+            server.stop()
+            shutil.rmtree(server.directory, ignore_errors=True)
+
+
+def measured(measure: Measure, place: Place, options: argparse.Namespace) -> Result | None:
+    """Run the rounds of one measure; None if it failed, which stops no other."""
+    rounds = []
+    rows = options.rows or (2_000 if options.quick else 20_000)
+    for number in range(1 if options.quick else min(options.rounds, measure.rounds_max)):
+        scale = Scale(rows, quick=options.quick, limit_first=number % 2 == 1)
+        try:
+            rounds.append(asyncio.run(asyncio.wait_for(measure.run(place, scale), SECONDS_MAX)))
+        except Exception as error:  # noqa: BLE001 - the other measures are still worth their time
+            print_failure(measure, place.name, error)
+            return None
+    return Result(measure.name, measure.title, place.name, rounds)
 
 
 def main() -> None:
     """Measure on both databases."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--postgresql", metavar="URL", help="postgresql+asyncpg://... of an empty database")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=2_000)
-    options = parser.parse_args()
-    print(f"load average before: {os.getloadavg()[0]:.2f}, cores: {os.cpu_count()}")
-    with tempfile.TemporaryDirectory(prefix="rowlock-bench-") as folder:
-        asyncio.run(measure_all("SQLite", f"sqlite+aiosqlite:///{folder}/bench.db", options.rounds, options.rows))
-        if options.postgresql:
-            asyncio.run(measure_all("PostgreSQL", options.postgresql, options.rounds, options.rows))
-            return
-        server = PostgresqlServer(Path(tempfile.mkdtemp(prefix="rowlock-bench-", dir="/tmp")), durable=True)
-        try:
-            url = server.start().render_as_string(hide_password=False)
-            asyncio.run(measure_all("PostgreSQL", url, options.rounds, options.rows))
-        finally:
-            server.stop()
-            shutil.rmtree(server.directory, ignore_errors=True)
+    options = arguments()
+    # So that a run that is told to end stops its server, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    if options.from_json:
+        results = [result for file in options.from_json for result in read_json(file)]
+        for result in results:
+            print_result(result)
+    else:
+        results = measure_all(options)
+    if options.plot:
+        from plot import plot  # noqa: PLC0415 - the picture alone needs matplotlib
+
+        plot(results, options.plot)
+
+
+def measure_all(options: argparse.Namespace) -> list[Result]:
+    """Run what is asked for, and write JSON after each measure, so that an interrupted run is not lost."""
+    load_before = os.getloadavg()[0]
+    print(f"load average before: {load_before:.2f}, cores: {os.cpu_count()}")
+    results: list[Result] = []
+    with places(options) as found:
+        for place in found:
+            for measure in (*MEASURES, *PEERS):
+                by_itself = not options.measures and (options.peers or measure in MEASURES)
+                if not (by_itself or measure.name in options.measures) or place.name not in measure.databases:
+                    continue
+                if (result := measured(measure, place, options)) is None:
+                    continue
+                print_result(result)
+                results.append(result)
+                if options.json:
+                    command = " ".join(["python tests/bench", *sys.argv[1:]])
+                    write_json(results, options.json, command=command, load_before=load_before)
+    print(f"\nload average after: {os.getloadavg()[0]:.2f}")
+    return results
 
 
 if __name__ == "__main__":

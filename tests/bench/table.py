@@ -1,0 +1,52 @@
+"""The table of measures: by name, in the order in which they are run."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from bloat import bloat
+from claims import idle_rows, in_flight, settled
+from drain import drain
+from formulas import throughput, wait
+from heartbeats import heartbeats
+from measure import POSTGRESQL, SQLITE, Measure
+from memory import memory
+from peer_drains import huey, pgqueuer
+from pickup import pickup
+from quiet import asleep, idle
+from replicas import replicas
+
+MEASURES = (
+    Measure("drain-100", "drain, 100 workers", partial(drain, workers=100)),
+    Measure("drain-10", "drain, defaults (10 workers)", partial(drain, workers=10)),
+    Measure("drain-scheduled", "drain, 100 workers, with a schedule", partial(drain, workers=100, scheduled=True)),
+    Measure("pickup", "pickup, idle", partial(pickup, backlog=0)),
+    Measure("pickup-backlog", "pickup, backlog of 10,000", partial(pickup, backlog=10_000)),
+    Measure("idle", "one pipeline at full backoff", idle, rounds_max=1),
+    Measure("asleep", "500 items asleep", asleep, rounds_max=1),
+    Measure("heartbeats", "10,000 items leased", heartbeats, rounds_max=1),
+    Measure("claim-settled", "claim beside settled rows", partial(settled, scheduled=False), rounds_max=3),
+    Measure("claim-idle", "claim beside idle rows", partial(idle_rows, scheduled=False), rounds_max=3),
+    Measure("claim-in-flight", "claim beside leased rows", partial(in_flight, scheduled=False), rounds_max=3),
+    Measure("claim-settled-scheduled", "the same with a schedule", partial(settled, scheduled=True), rounds_max=3),
+    Measure("claim-idle-scheduled", "the same with a schedule", partial(idle_rows, scheduled=True), rounds_max=3),
+    Measure("claim-in-flight-scheduled", "the same with a schedule", partial(in_flight, scheduled=True), rounds_max=3),
+    Measure("replicas", "two replicas, 100 workers each", replicas),
+    Measure("memory", "memory", memory, rounds_max=1),
+    Measure("throughput-10", "workers / seconds, 10 workers", partial(throughput, workers=10), rounds_max=1),
+    Measure("throughput-100", "workers / seconds, 100 workers", partial(throughput, workers=100), rounds_max=1),
+    Measure("wait", "rows before / throughput", wait, rounds_max=1),
+    Measure("bloat", "the same rows 20 times", bloat, rounds_max=1),
+)
+PEERS = (
+    Measure("pgqueuer", "drain, defaults of both", partial(pgqueuer, batch=10, workers=10), (POSTGRESQL,)),
+    Measure(
+        "pgqueuer-best",
+        "drain, batches of 500 and 100 workers",
+        partial(pgqueuer, batch=500, workers=100),
+        (POSTGRESQL,),
+    ),
+    Measure("huey", "drain, 100 workers, huey with fsync", partial(huey, fsync=True), (SQLITE,)),
+    Measure("huey-no-fsync", "drain, 100 workers, huey without fsync", partial(huey, fsync=False), (SQLITE,)),
+)
+"""Only when asked for: each installs another library from the package index."""
