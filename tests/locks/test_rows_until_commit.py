@@ -15,6 +15,18 @@ from rowlock import Apply, ConfigurationError, LockWaitTimeout, ModelError, get_
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Base, Run, RunPipeline
+from ..leases.holding import passing
+from ..pipelines.scenes import is_outcome
+
+
+def is_lock(statement: str) -> bool:
+    """Whether a statement locks rows."""
+    return "FOR NO KEY UPDATE" in statement
+
+
+def is_write(statement: str) -> bool:
+    """Whether a statement is the one with which an outcome has to wait."""
+    return statement == "BEGIN IMMEDIATE" or is_outcome(statement)
 
 
 async def add_runs(database: TemporaryDatabase, *ids: int) -> None:
@@ -126,8 +138,9 @@ async def test_an_outcome_waits_for_the_commit(database: TemporaryDatabase) -> N
         await steps.fetch_once()
         async with database.session_factory.begin() as session:
             [row] = await lock_rows(session, Run, [1])
-            working = asyncio.create_task(steps.work_once())
-            await asyncio.wait({working}, timeout=0.3)
+            with passing(database.engine, is_write) as writes:
+                working = asyncio.create_task(steps.work_once())
+                await writes.wait_for(1)
             seen.append((await session.execute(select(Run.status))).scalar_one())
             row.result = {"count": 1}
         await working
@@ -146,8 +159,13 @@ async def test_a_cancelled_waiter_leaves_nothing(database: TemporaryDatabase) ->
             async with database.session_factory() as session:
                 await lock_rows(session, Run, [1])
 
-        waiter = asyncio.create_task(wait())
-        await asyncio.wait({waiter}, timeout=0.05)
+        with passing(database.engine, is_lock) as locks:
+            waiter = asyncio.create_task(wait())
+            if database.dialect_name == "postgresql":
+                await locks.wait_for(1)
+            else:
+                while not sum(namespace.waiting for namespace in get_locker("sqlite").statistics()):
+                    await asyncio.sleep(0)
         waiter.cancel()
         await asyncio.wait({waiter})
         assert await is_locked(database, 1)

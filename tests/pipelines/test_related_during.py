@@ -13,6 +13,7 @@ from rowlock import Apply, LeaseLost, PipelineManager, Reset
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, AttachmentPipeline, Volume
+from ..leases.holding import passing
 from .related_scenes import (
     ATTACHMENTS,
     GatheringPipeline,
@@ -187,8 +188,14 @@ async def test_outcomes_wait_for_no_related_row(postgresql_database: TemporaryDa
 
         services.append(asyncio.create_task(service()))
         await entered.wait()
-        asyncio.get_running_loop().call_later(0.3, let_go.set)
+        services.append(asyncio.create_task(let_go_once_refused()))
         return Apply({"status": "active"})
+
+    async def let_go_once_refused() -> None:
+        # The outcome has found the child locked; it would wait for it now, with the parent in hand.
+        with passing(database.engine, lambda statement: statement.startswith("SELECT attachments.id")) as looks:
+            await looks.wait_for(2)
+            let_go.set()
 
     services: list[asyncio.Task[None]] = []
     async with at_work(database, GatheringPipeline(then=child_then_parent)) as (steps, volume):

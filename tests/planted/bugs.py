@@ -174,8 +174,8 @@ BUGS = (
     Bug(
         "also runs without a matching guard",
         "pipelines/writer.py",
-        "            elif written.is_made:\n",
-        "            else:\n",
+        "            if written is Written.STALE:\n                return await self._settle(connection, submission)\n            if written.is_made and ",
+        "            if ",
         (WRITER,),
     ),
     Bug(

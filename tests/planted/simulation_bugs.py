@@ -12,8 +12,8 @@ SIMULATION_BUGS = (
     Bug(
         "related rows are not freed by a reset or a retry",
         "pipelines/writer.py",
-        "            await free_related(connection, item)\n",
-        "            if isinstance(submission.outcome, Apply):\n                await free_related(connection, item)\n",
+        "                await free_related(connection, item)\n",
+        "                pass\n",
         (f"{SCHEDULES}[1]",),
     ),
     Bug(

@@ -41,6 +41,10 @@ class HeldRows:
         held = ", ".join(f"{len(keys)} of {model.__name__}" for model, keys in self._known.items())
         return f"<HeldRows {held or 'none'}>"
 
+    def count_with(self, leased: LeasedTable[Any], taken: Taken) -> int:
+        """Return how many rows there would be with those of `taken`, some of which may be here already."""
+        return len(self) + len(set(taken.keys) - self._perhaps.get(leased.model, {}).keys())
+
     def may_hold(self, leased: LeasedTable[Any], taken: Taken) -> None:
         """Note rows before the transaction that locks them is committed."""
         self._tables[leased.model] = leased

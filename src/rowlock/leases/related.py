@@ -81,7 +81,7 @@ class RelatedLocker:
                     expires_at = await self._need_main(connection, item)
                     order = TakeOrder(leased, where, leased.as_token(item.lock_token), owner, expires_at)
                     taken = await take(connection, order, in_lockset)
-                    if len(held) + len(taken.keys) > TAKEN_ROWS_MAX:
+                    if held.count_with(leased, taken) > TAKEN_ROWS_MAX:
                         raise PipelineError(
                             f"an item holds at most {TAKEN_ROWS_MAX} related rows; lock fewer at a time"
                         )

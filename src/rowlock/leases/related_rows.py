@@ -44,7 +44,7 @@ async def lock_held_related(connection: AsyncConnection, item: PipelineItem[Any]
 
 
 async def write_related(connection: AsyncConnection, item: PipelineItem[Any], writes: Sequence[RelatedWrite]) -> None:
-    """Write to the related rows of `item` and free them, if all that it holds are still its own; joins the caller's transaction.
+    """Write to the related rows of `item`, if all that it holds are still its own, and free all; joins the caller's transaction.
 
     Raises:
         LeaseLost: one of them is not, or a service has changed what is written; nothing may be committed of this transaction.
@@ -66,6 +66,7 @@ async def write_related(connection: AsyncConnection, item: PipelineItem[Any], wr
         statement = update(leased.table).where(leased.key == bindparam("rowlock_key", type_=leased.key.type))
         parameters = [{"rowlock_key": write.key, **parameters_of(write.values)} for write in group]
         await connection.execute(statement.values(set_clause(values)), parameters)
+    await _unlock_all(connection, item)
 
 
 async def free_related(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
@@ -74,17 +75,18 @@ async def free_related(connection: AsyncConnection, item: PipelineItem[Any]) -> 
     Raises:
         LockWaitTimeout: as `lock_held_related`.
     """
-    if not item.held:
-        return
     await lock_held_related(connection, item)
-    for leased, taken in item.held.perhaps():
-        await unlock(connection, leased, taken, token=leased.as_token(item.lock_token))
+    await _unlock_all(connection, item)
 
 
 async def free_what_can_be(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
     """As `free_related`, but rows that somebody has locked for the moment are left to their expiry."""
+    await _unlock_all(connection, item, waits=False)
+
+
+async def _unlock_all(connection: AsyncConnection, item: PipelineItem[Any], *, waits: bool = True) -> None:
     for leased, taken in item.held.perhaps() if item.held is not None else ():
-        await unlock(connection, leased, taken, token=leased.as_token(item.lock_token), waits=False)
+        await unlock(connection, leased, taken, token=leased.as_token(item.lock_token), waits=waits)
 
 
 async def renew_related(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import and_, or_, update
+from sqlalchemy import ColumnElement, and_, or_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects import dialect_of
@@ -27,8 +27,7 @@ async def release(connection: AsyncConnection, leased: LeasedTable[Any], items: 
         How many rows were given back. The others were no longer ours to give.
     """
     mine = dialect_of(connection).under_tokens(leased, [(item.id, item.lock_token) for item in items])
-    result = await connection.execute(update(leased.table).where(mine).values(pinned(leased, unlocked_values(leased))))
-    return result.rowcount
+    return await _unlock(connection, leased, mine)
 
 
 async def free_dead(connection: AsyncConnection, leased: LeasedTable[Any], dead_tokens: Sequence[Any]) -> int:
@@ -41,8 +40,7 @@ async def free_dead(connection: AsyncConnection, leased: LeasedTable[Any], dead_
     """
     tokens = [leased.as_token(token) for token in dead_tokens]
     left = dialect_of(connection).without_waiting(leased, leased.column("lock_token").in_(tokens))
-    result = await connection.execute(update(leased.table).where(left).values(pinned(leased, unlocked_values(leased))))
-    return result.rowcount
+    return await _unlock(connection, leased, left)
 
 
 async def sweep(
@@ -69,7 +67,9 @@ async def sweep(
     left_by = lock_owner.is_not(None) if owner is None else is_owned_by(leased, owner)
     abandoned = and_(left_by, or_(expires_at < limit, never_returned))
     narrowed = dialect_of(connection).without_waiting(leased, abandoned, limit=SWEPT_ROWS_MAX)
-    result = await connection.execute(
-        update(leased.table).where(narrowed).values(pinned(leased, unlocked_values(leased)))
-    )
-    return result.rowcount
+    return await _unlock(connection, leased, narrowed)
+
+
+async def _unlock(connection: AsyncConnection, leased: LeasedTable[Any], condition: ColumnElement[bool]) -> int:
+    values = pinned(leased, unlocked_values(leased))
+    return (await connection.execute(update(leased.table).where(condition).values(values))).rowcount

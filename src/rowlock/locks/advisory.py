@@ -163,17 +163,10 @@ async def hold_in_database(connection: AsyncConnection, resource: str, timeout_s
 async def _granted(
     connection: AsyncConnection, attempt: ColumnElement[Any], wait: ColumnElement[Any], *, timeout_s: float | None
 ) -> bool:
-    if timeout_s is None:
-        await connection.execute(select(wait))
-        return True
     # The server does not let an attempt overtake those who wait.
-    if await connection.scalar(select(attempt)):
+    if timeout_s is not None and await connection.scalar(select(attempt)):
         return True
-    return timeout_s > 0 and await _granted_in_time(connection, wait, timeout_s)
-
-
-async def _granted_in_time(connection: AsyncConnection, wait: ColumnElement[Any], timeout_s: float) -> bool:
-    return await within_lock_timeout(connection, select(wait), timeout_s)
+    return timeout_s != 0 and await within_lock_timeout(connection, select(wait), timeout_s)
 
 
 async def within_lock_timeout(connection: AsyncConnection, statement: Executable, timeout_s: float | None) -> bool:

@@ -136,7 +136,9 @@ class Settler(Generic[ModelT]):
                 self._note_stale(item, written.value)
                 if written is Written.ROBBED:
                     self.context.look_again_in(self.context.settings.retry_delay)
-                await free_held(self.context, item)
+                if written is Written.STALE:
+                    # Where trust had ended before, no transaction was begun that could have freed them.
+                    await free_held(self.context, item)
                 await self.clean_up(item, outcome)
             case Written.UNKNOWN:
                 # It may have been applied: cleaning up would take away what the row now points to.

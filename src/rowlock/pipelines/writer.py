@@ -142,16 +142,20 @@ class Writer(Generic[ModelT]):
 
     async def _write_alone(self, submission: Submission[ModelT]) -> Written:
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
-            leased, item = self.context.leased, submission.item
+            leased, item, outcome = self.context.leased, submission.item, submission.outcome
             now = await database_time(connection)
             written, write = Written.STALE, self._plan(submission, now)
             if item.is_trusted():
                 written = await apply(connection, leased, item, write=write)
+            if written.is_made and isinstance(outcome, Apply) and item.held:
+                await write_related(connection, item, write.related)
+            else:
+                await free_related(connection, item)
             if written is Written.STALE:
-                written = await self._settle(connection, submission)
-            elif written.is_made:
-                await self._write_with_it(session, connection, submission, write=write, now=now)
-            await free_related(connection, item)
+                return await self._settle(connection, submission)
+            if written.is_made and submission.also is not None:
+                await _within(session, submission.also, now)
+            _stamp(submission, written, now)
             return written
 
         try:
@@ -161,21 +165,6 @@ class Writer(Generic[ModelT]):
             submission.stamps.clear()
             written = await self._write_alone(Submission(submission.item, Reset()))
             return Written.ROBBED if written.is_made else written
-
-    async def _write_with_it(
-        self,
-        session: AsyncSession,
-        connection: AsyncConnection,
-        submission: Submission[ModelT],
-        *,
-        write: RowWrite,
-        now: datetime,
-    ) -> None:
-        if isinstance(submission.outcome, Apply) and submission.item.held:
-            await write_related(connection, submission.item, write.related)
-        if submission.also is not None:
-            await _within(session, submission.also, now)
-        _stamp(submission, Written.APPLIED, now)
 
     async def _settle(self, connection: AsyncConnection, submission: Submission[ModelT]) -> Written:
         """Say whether an earlier try, whose end is unknown, was committed after all: then its stamp is in the row."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from sqlalchemy import ColumnElement, join
@@ -10,8 +9,6 @@ from sqlalchemy.exc import ArgumentError
 
 from rowlock.errors import ModelError
 from rowlock.rows.leased_table import LeasedTable
-
-logger = logging.getLogger(__name__)
 
 
 def relation_between(leased: LeasedTable[Any], related: LeasedTable[Any]) -> ColumnElement[bool] | None:
