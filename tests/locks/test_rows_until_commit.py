@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+import sqlite3
+from contextlib import AsyncExitStack, closing
 from typing import Any
 
 import pytest
@@ -130,6 +131,20 @@ async def test_claims_leave_locked_rows_alone(postgresql_database: TemporaryData
             assert [item.id for item in await steps.fetch_once()] == [2]
 
 
+async def test_nobody_else_writes_meanwhile_on_sqlite(sqlite_database: TemporaryDatabase) -> None:
+    """An outcome, or another process, would write between the service's reading and its commit."""
+    await add_runs(sqlite_database, 1)
+    assert sqlite_database.url.database is not None
+    with closing(sqlite3.connect(sqlite_database.url.database, timeout=0, isolation_level=None)) as other:
+        async with sqlite_database.session_factory() as session:
+            await lock_rows(session, Run, [1])
+            with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+                other.execute("BEGIN IMMEDIATE")
+            await session.commit()
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("ROLLBACK")
+
+
 async def test_an_outcome_waits_for_the_commit(database: TemporaryDatabase) -> None:
     """A service would overwrite an outcome with what it computed from what was there before."""
     await add_runs(database, 1)
@@ -164,7 +179,7 @@ async def test_a_cancelled_waiter_leaves_nothing(database: TemporaryDatabase) ->
             if database.dialect_name == "postgresql":
                 await locks.wait_for(1)
             else:
-                while not sum(namespace.waiting for namespace in get_locker("sqlite").statistics()):
+                while not sum(namespace.waiting for namespace in get_locker("sqlite").statistics()):  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0)
         waiter.cancel()
         await asyncio.wait({waiter})

@@ -296,6 +296,6 @@ LOCK_BUGS = (
         "locks/rows_until_commit.py",
         "            writing = await write_alone(session, connection, left_s)\n",
         "            writing = True\n",
-        (f"{ROWS}::test_an_outcome_waits_for_the_commit",),
+        (f"{ROWS}::test_nobody_else_writes_meanwhile_on_sqlite",),
     ),
 )
