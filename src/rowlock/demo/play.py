@@ -28,7 +28,8 @@ ARRIVAL_PAUSE_S = 0.01
 CHUNK_ROWS = 500
 """Rows of the backlog in one transaction: on SQLite nobody else writes meanwhile."""
 LOOK_S = 0.1
-LOOK_FOR_KILL_S = 0.01
+RUN_S = 0.01
+"""How long the replicas run between two looks for a kill."""
 STALL_S_MAX = 20.0
 """Without any progress for so long the play ends, and what is not settled is lost."""
 
@@ -104,26 +105,41 @@ class Play:
         await self._watch_until(lambda progress: progress.settled >= progress.files)
 
     async def _kill_half_way(self, backlog: int) -> None:
-        async for progress in self._watch(LOOK_FOR_KILL_S):
-            if progress.settled >= backlog:
-                return
-            if progress.settled >= len(self.files) // 2 and await self.kill_one():
-                return
+        """Let the replicas run for moments until one is killed: a fast machine would be through before we look."""
+        try:
+            async for progress in self._watch(0):
+                if progress.settled >= backlog or (progress.settled * 2 >= progress.files and await self.kill_one()):
+                    return
+                self._thaw()
+                await sleep(RUN_S)
+                self._freeze()
+        finally:
+            self._thaw()
 
     async def kill_one(self) -> bool:
-        """Kill the first replica that is found in the middle of something. It is frozen while we look, so that this stays true."""
-        alive = self._alive()
-        for replica in alive if len(alive) > 1 else ():
-            replica.freeze()
+        """Kill the first replica that is found in the middle of something. All stay frozen, so that this stays true."""
+        self._freeze()
+        try:
             async with self.engine.connect() as connection:
                 leased = await leases(connection)
-            if any(start.token in leased for start in replica.journal().starts):
-                await replica.kill()
-                self.kill = Kill(replica, leased)
-                self.audience.say(f"{replica} was killed with -9")
-                return True
+            alive = self._alive()
+            for replica in alive if len(alive) > 1 else ():
+                if any(start.token in leased for start in replica.journal().starts):
+                    await replica.kill()
+                    self.kill = Kill(replica, leased)
+                    self.audience.say(f"{replica} was killed with -9")
+                    return True
+            return False
+        finally:
+            self._thaw()
+
+    def _freeze(self) -> None:
+        for replica in self._alive():
+            replica.freeze()
+
+    def _thaw(self) -> None:
+        for replica in self._alive():
             replica.thaw()
-        return False
 
     async def _let_arrive(self, paths: Sequence[str]) -> None:
         looked_at = monotonic()
