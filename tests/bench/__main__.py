@@ -2,7 +2,7 @@
 
 Absolute figures move with the machine and with what else it does; compare ratios within one run. Runs on SQLite in a temporary
 folder and on a PostgreSQL of its own with default durability (``--postgresql URL`` names another one; its tables ``jobs`` and
-``scheduled_jobs`` are dropped). Not measured: how soon another replica picks up a row.
+``scheduled_jobs`` are dropped, with peers the schema ``bench_peer``, too).
 """
 
 from __future__ import annotations

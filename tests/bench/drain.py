@@ -8,6 +8,7 @@ from host import Host, Job, NoOp, ScheduledJob, ScheduledNoOp, Watch
 from limits import raw_pairs
 from measure import Figures, Place, Scale, beside
 from meter import Meter
+from row_versions import row_versions
 
 from rowlock import PipelineManager, subscribe
 
@@ -33,8 +34,9 @@ async def drain(place: Place, scale: Scale, *, workers: int, scheduled: bool = F
 
 async def drain_once(place: Place, *, rows: int, workers: int, scheduled: bool = False) -> Figures:
     """Drain a table made anew."""
+    model = ScheduledJob if scheduled else Job
     async with Host.opened(place.url) as host:
-        await host.add(rows, ScheduledJob if scheduled else Job)
+        await host.add(rows, model)
         pipeline = (ScheduledNoOp if scheduled else NoOp)(workers_num=workers)
         meter = await Meter.on(host.engine)
         watch = Watch(time.perf_counter, until=rows)
@@ -51,4 +53,5 @@ async def drain_once(place: Place, *, rows: int, workers: int, scheduled: bool =
         **meter.cpu_per(rows),
         "statements/row": meter.statements / rows,
         "transactions/row": meter.transactions / rows,
+        **await row_versions(place, model.__tablename__, rows=rows),
     }

@@ -28,7 +28,7 @@ UPDATE {table} AS held
 SET lock_token = gen_random_uuid(), lock_owner = 'limit', lock_expires_at = now() + interval '30 s'
 FROM due WHERE held.id = due.id RETURNING held.id, held.lock_token
 """
-_SETTLE_ON_POSTGRESQL = """
+SETTLE_ON_POSTGRESQL = """
 UPDATE jobs
 SET status = $3, last_processed_at = clock_timestamp(), lock_token = NULL, lock_owner = NULL, lock_expires_at = NULL
 FROM unnest($1::int[], $2::uuid[]) AS held (id, token) WHERE jobs.id = held.id AND jobs.lock_token = held.token
@@ -81,7 +81,7 @@ async def _on_postgresql(url: URL, total: int, status: str) -> None:
         while settled < total:
             claimed = await connection.fetch(claim, BATCH)
             ids, tokens = [row[0] for row in claimed], [row[1] for row in claimed]
-            settled += len(await connection.fetch(_SETTLE_ON_POSTGRESQL, ids, tokens, status))
+            settled += len(await connection.fetch(SETTLE_ON_POSTGRESQL, ids, tokens, status))
     finally:
         await connection.close()
 
@@ -118,7 +118,7 @@ async def _pickup_on_postgresql(host: Host, samples: int) -> list[float]:
     async def claim_and_start(start: Callable[[int], None]) -> None:
         [(key, token)] = await connection.fetch(claim, 1)
         await asyncio.create_task(_started(start, key))
-        await connection.fetch(_SETTLE_ON_POSTGRESQL, [key], [token], "settled")
+        await connection.fetch(SETTLE_ON_POSTGRESQL, [key], [token], "settled")
 
     try:
         return [await _sample(host, claim_and_start) for _ in range(samples)]

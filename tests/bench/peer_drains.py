@@ -20,6 +20,13 @@ from measure import Figures, Place, Scale, beside
 from sqlalchemy import make_url
 
 SCRIPTS = Path(__file__).with_name("peers")
+REQUIREMENTS = {
+    "chancy": ("chancy", "psycopg[binary]"),
+    "huey": ("huey",),
+    "pgqueuer": ("pgqueuer", "asyncpg"),
+    "procrastinate": ("procrastinate", "psycopg[binary]"),
+}
+"""What is installed for each; of drivers the fastest, as their documentation advises."""
 _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
@@ -28,13 +35,23 @@ async def pgqueuer(place: Place, scale: Scale, *, batch: int, workers: int) -> F
     return await _against(place, scale, workers=workers, command=("pgqueuer", dsn(make_url(place.url)), str(batch)))
 
 
+async def procrastinate(place: Place, scale: Scale, *, concurrency: int) -> Figures:
+    """Return our drain with 100 workers and that of procrastinate, on PostgreSQL."""
+    return await _against(place, scale, command=("procrastinate", dsn(make_url(place.url)), str(concurrency)))
+
+
+async def chancy(place: Place, scale: Scale, *, concurrency: int) -> Figures:
+    """Return our drain with 100 workers and that of chancy, on PostgreSQL."""
+    return await _against(place, scale, command=("chancy", dsn(make_url(place.url)), str(concurrency)))
+
+
 async def huey(place: Place, scale: Scale, *, fsync: bool) -> Figures:
     """Return our drain and that of huey with one worker, on SQLite."""
     with _file() as path:
-        return await _against(place, scale, workers=100, command=("huey", str(path), "fsync" if fsync else "no fsync"))
+        return await _against(place, scale, command=("huey", str(path), "fsync" if fsync else "no fsync"))
 
 
-async def _against(place: Place, scale: Scale, *, workers: int, command: tuple[str, str, str]) -> Figures:
+async def _against(place: Place, scale: Scale, *, command: tuple[str, str, str], workers: int = 100) -> Figures:
     peer, where, setting = command
     python = await asyncio.to_thread(_python_of, peer)
 
@@ -57,20 +74,20 @@ def _python_of(peer: str) -> Path:
     _folders.append(folder)  # until this process ends
     venv.create(folder.name, with_pip=True)
     python = Path(folder.name) / "bin" / "python"
-    requirements = [peer, "asyncpg"] if peer == "pgqueuer" else [peer]
-    asyncio.run(_run(str(python), "-m", "pip", "install", "--quiet", *requirements))
+    asyncio.run(_run(str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS[peer]))
     return python
 
 
 async def _run(*command: str) -> str:
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     try:
-        printed, _ = await process.communicate()
+        printed, complaints = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
     if process.returncode:
-        raise RuntimeError(f"{command[-4:]} ended with {process.returncode}")
+        raise RuntimeError(f"{command[-4:]} ended with {process.returncode}: {complaints.decode()[-500:]}")
     return printed.decode()
 
 

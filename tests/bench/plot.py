@@ -14,6 +14,12 @@ from matplotlib import pyplot
 
 OWN, LIMIT = "#00796b", "#b0bec5"
 DRAINS = {"drain-100": "100 workers", "drain-10": "defaults", "drain-scheduled": "100, schedule"}
+PICKUPS = {
+    "pickup": "idle",
+    "pickup-backlog": "backlog",
+    "pickup-elsewhere": "elsewhere",
+    "pickup-elsewhere-backlog": "elsewhere,\nbacklog",
+}
 CLAIMS = {
     "claim-settled": "settled",
     "claim-idle": "idle",
@@ -55,9 +61,7 @@ def _drain(panel: Any, medians: dict[str, Figures]) -> None:
 
 
 def _pickup(panel: Any, medians: dict[str, Figures]) -> None:
-    shown = {
-        label: medians[name] for name, label in (("pickup", "idle"), ("pickup-backlog", "backlog")) if name in medians
-    }
+    shown = {label: medians[name] for name, label in PICKUPS.items() if name in medians}
     bars = {
         "p50 ms": (OWN, -0.3),
         "p99 ms": ("#80cbc4", -0.1),

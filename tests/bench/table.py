@@ -11,8 +11,10 @@ from formulas import throughput, wait
 from heartbeats import heartbeats
 from measure import POSTGRESQL, SQLITE, Measure
 from memory import memory
-from peer_drains import huey, pgqueuer
+from old_snapshot import old_snapshot
+from peer_drains import chancy, huey, pgqueuer, procrastinate
 from pickup import pickup
+from pickup_elsewhere import pickup_elsewhere
 from quiet import asleep, idle
 from replicas import replicas
 
@@ -22,6 +24,13 @@ MEASURES = (
     Measure("drain-scheduled", "drain, 100 workers, with a schedule", partial(drain, workers=100, scheduled=True)),
     Measure("pickup", "pickup, idle", partial(pickup, backlog=0)),
     Measure("pickup-backlog", "pickup, backlog of 10,000", partial(pickup, backlog=10_000)),
+    Measure("pickup-elsewhere", "pickup in another process", partial(pickup_elsewhere, backlog=0), (POSTGRESQL,)),
+    Measure(
+        "pickup-elsewhere-backlog",
+        "pickup in another process, backlog of 10,000",
+        partial(pickup_elsewhere, backlog=10_000),
+        (POSTGRESQL,),
+    ),
     Measure("idle", "one pipeline at full backoff", idle, rounds_max=1),
     Measure("asleep", "500 items asleep", asleep, rounds_max=1),
     Measure("heartbeats", "10,000 items leased", heartbeats, rounds_max=1),
@@ -37,6 +46,20 @@ MEASURES = (
     Measure("throughput-100", "workers / seconds, 100 workers", partial(throughput, workers=100), rounds_max=1),
     Measure("wait", "rows before / throughput", wait, rounds_max=1),
     Measure("bloat", "the same rows 20 times", bloat, rounds_max=1),
+    Measure(
+        "old-snapshot",
+        "drain, 100 workers, beside an old snapshot",
+        partial(old_snapshot, workers=100),
+        (POSTGRESQL,),
+        rounds_max=3,
+    ),
+    Measure(
+        "old-snapshot-10",
+        "drain, defaults (10 workers), beside an old snapshot",
+        partial(old_snapshot, workers=10),
+        (POSTGRESQL,),
+        rounds_max=3,
+    ),
 )
 PEERS = (
     Measure("pgqueuer", "drain, defaults of both", partial(pgqueuer, batch=10, workers=10), (POSTGRESQL,)),
@@ -44,6 +67,18 @@ PEERS = (
         "pgqueuer-best",
         "drain, batches of 500 and 100 workers",
         partial(pgqueuer, batch=500, workers=100),
+        (POSTGRESQL,),
+    ),
+    Measure(
+        "procrastinate",
+        "drain, 100 workers, procrastinate with a concurrency of 100",
+        partial(procrastinate, concurrency=100),
+        (POSTGRESQL,),
+    ),
+    Measure(
+        "chancy",
+        "drain, 100 workers, chancy with a concurrency of 1,000",
+        partial(chancy, concurrency=1_000),
         (POSTGRESQL,),
     ),
     Measure("huey", "drain, 100 workers, huey with fsync", partial(huey, fsync=True), (SQLITE,)),

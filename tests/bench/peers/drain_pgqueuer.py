@@ -23,8 +23,9 @@ async def drain(dsn: str, rows: int, batch: int) -> float:
     queries = Queries(driver)
     await queries.install()
     try:
-        for _ in range(rows // AT_ONCE):
-            await queries.enqueue(["noop"] * AT_ONCE, [None] * AT_ONCE, [0] * AT_ONCE)
+        for begin in range(0, rows, AT_ONCE):
+            count = min(AT_ONCE, rows - begin)
+            await queries.enqueue(["noop"] * count, [None] * count, [0] * count)
         await connection.execute("ANALYZE")
         worker, last = PgQueuer(driver), [0.0]
 
