@@ -1,8 +1,9 @@
 """The one index that serves the claim, for models and for migrations.
 
 The one idea: of a large table only the rows that are ready are in it, in the order in which they are claimed; so a claim costs
-the same however many settled rows there are. It mentions no lock column, because a heartbeat must not have to write an index: an
-update that changes a column of any index (also one in its condition) cannot be heap-only on PostgreSQL.
+the same however many settled rows there are. The key stands behind the time, so that a claim finds where the last one ended, also
+among rows that were never processed or became due at one time. It mentions no lock column, because a heartbeat must not have to
+write an index: an update that changes a column of any index (also one in its condition) cannot be heap-only on PostgreSQL.
 
 Not here: the steps that build it in a table of a host (``migrations.py``).
 """
@@ -32,6 +33,7 @@ def due_index(
     *,
     ready: str | ColumnElement[bool],
     column: DueColumn = "last_processed_at",
+    key: str = "id",
     name: str | None = None,
 ) -> Index:
     """Return the index for the model's ``__table_args__``, where ``create_all`` and Alembic's autogenerate look for it.
@@ -41,13 +43,14 @@ def due_index(
         ready: what the pipeline's ``ready()`` says, as SQL: ``"status = 'submitted'"``. The database uses the index only
             where the claim's condition implies this one.
         column: by which rows are claimed.
+        key: the primary key, which tells rows of one time apart.
         name: of the index, ``ix_<table>_<column>`` by default.
 
     Raises:
         ModelError: `ready` mentions a lock column, or rows are not claimed by `column`.
     """
-    place, options = due_index_parts(table_name, ready=ready, column=column)
-    return Index(name or due_index_name(table_name, column), *place, **options)
+    columns, options = due_index_parts(table_name, ready=ready, column=column, key=key)
+    return Index(name or due_index_name(table_name, column), *columns, **options)
 
 
 def due_index_name(table_name: str, column: DueColumn) -> str:
@@ -56,7 +59,7 @@ def due_index_name(table_name: str, column: DueColumn) -> str:
 
 
 def due_index_parts(
-    table_name: str, *, ready: str | ColumnElement[bool], column: DueColumn
+    table_name: str, *, ready: str | ColumnElement[bool], column: DueColumn, key: str
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return the columns and the options of the index, as ``Index`` and ``op.create_index`` take them.
 
@@ -65,7 +68,7 @@ def due_index_parts(
     """
     _refuse_lock_columns(table_name, ready)
     where = literal_column(ready) if isinstance(ready, str) else ready
-    return [_place_in_line(table_name, column)], {"postgresql_where": where, "sqlite_where": where}
+    return [_place_in_line(table_name, column), key], {"postgresql_where": where, "sqlite_where": where}
 
 
 def _refuse_lock_columns(table_name: str, ready: str | ColumnElement[bool]) -> None:

@@ -103,6 +103,7 @@ def add_due_index(
     *,
     ready: str | ColumnElement[bool],
     column: DueColumn = "last_processed_at",
+    key: str = "id",
     schema: str | None = None,
     name: str | None = None,
     concurrently: bool = False,
@@ -117,6 +118,7 @@ def add_due_index(
         ready: what the pipeline's ``ready()`` says, as SQL (``"status = 'submitted'"``); the database uses the index only
             where the claim's condition implies this one.
         column: ``"due_at"`` for models with `ScheduleColumns`.
+        key: the primary key, which tells rows of one time apart.
         schema: where the table is.
         name: of the index, ``ix_<table>_<column>`` by default.
         concurrently: on PostgreSQL, let reads and writes go on meanwhile. It commits the transaction so far and runs outside
@@ -127,14 +129,14 @@ def add_due_index(
         ModelError: `ready` mentions a lock column, or `column` is not one by which rows are claimed.
     """
     name = name or due_index_name(table_name, column)
-    place, options = due_index_parts(table_name, ready=ready, column=column)
+    columns, options = due_index_parts(table_name, ready=ready, column=column, key=key)
     if not (concurrently and _dialect_name(op) == "postgresql"):
-        op.create_index(name, table_name, place, schema=schema, **options)
+        op.create_index(name, table_name, columns, schema=schema, **options)
         return
     with op.get_context().autocommit_block():
         # An interrupted build leaves an invalid index of this name, which costs every write and serves no read.
         op.drop_index(name, table_name, schema=schema, if_exists=True, postgresql_concurrently=True)
-        op.create_index(name, table_name, place, schema=schema, postgresql_concurrently=True, **options)
+        op.create_index(name, table_name, columns, schema=schema, postgresql_concurrently=True, **options)
 
 
 def drop_due_index(

@@ -17,7 +17,9 @@ from sqlalchemy import (
     JSON,
     Column,
     ColumnElement,
+    CompoundSelect,
     Integer,
+    Select,
     Text,
     Update,
     and_,
@@ -37,7 +39,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from rowlock.leases.dialects.claims import Array, ClaimedRow, ClaimOrder
+from rowlock.leases.dialects.claims import Array, ClaimedRow, ClaimOrder, Position
 from rowlock.locks.locker import get_locker
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_returning, place_in_line
@@ -74,19 +76,15 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
     """Read what is due, then lease it, under the write lock taken at the start."""
     leased = order.leased
     token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
-    due = (
-        select(
-            leased.key.label("id"),
-            case((leased.column("lock_owner") == order.owner, token), else_=None).label("dead_token"),
-            is_returning(leased, order.owner).label("returns"),
-            attempts.label("attempts"),
-            type_coerce(place_in_line(leased), UtcDateTime).label("place"),
-            database_now().label("now"),
-        )
-        .where(order.eligible, leased.key.not_in(held) if held else true())
-        .order_by(order.oldest_first)
-        .limit(order.limit)
-    )
+    in_line = select(
+        leased.key.label("id"),
+        case((leased.column("lock_owner") == order.owner, token), else_=None).label("dead_token"),
+        is_returning(leased, order.owner).label("returns"),
+        attempts.label("attempts"),
+        type_coerce(place_in_line(leased), UtcDateTime).label("place"),
+        type_coerce(place_in_line(leased), Text).label("place_as_written"),
+        database_now().label("now"),
+    ).where(order.eligible, leased.key.not_in(held) if held else true())
     claimed = [
         ClaimedRow(
             id=row.id,
@@ -95,12 +93,27 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
             dead_token=row.dead_token,
             attempts=None if row.attempts is None else row.attempts + (row.dead_token is not None),
             place=row.place,
+            position=Position(row.place_as_written, row.id),
         )
-        for row in (await connection.execute(due)).all()
+        for row in (await connection.execute(_from_position(in_line, order).limit(order.limit))).all()
     ]
     if claimed:
         await connection.execute(_lease_each(order), [_parameters(row, order) for row in claimed])
     return claimed
+
+
+def _from_position(in_line: Select[Any], order: ClaimOrder) -> Select[Any] | CompoundSelect[Any]:
+    if order.after is None:
+        return in_line.order_by(*order.oldest_first)
+    # As text, because times that others wrote in another shape are found by the very text alone.
+    place, key = type_coerce(place_in_line(order.leased), Text), order.leased.key
+    if order.after.place is None:
+        return in_line.where(place.is_(None), key > order.after.key).order_by(*order.oldest_first)
+    # Two ranges that are merged as they are read. Of a comparison of pairs SQLite would use the first column alone, if the key is
+    # the rowid, and walk all rows of the place again.
+    beside = in_line.where(place == order.after.place, key > order.after.key)
+    behind = in_line.where(place > order.after.place)
+    return beside.union_all(behind).order_by("place_as_written", "id")
 
 
 def _lease_each(order: ClaimOrder) -> Update:
