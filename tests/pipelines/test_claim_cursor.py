@@ -128,9 +128,8 @@ def test_cheap_looks_are_never_spared() -> None:
     """A hinted row would wait although nothing is gained by it."""
     claims = Claims()
     for _ in range(2 * REMEMBERED):
-        claims.make(takes_s=0.004 + DEAR_S)
-        claims.make(takes_s=0.005)
-        assert claims.make(hinted=True, takes_s=0.009) is None
+        assert claims.make(hinted=True, takes_s=0.004 + DEAR_S) is None
+        assert claims.make(takes_s=0.001 + DEAR_S) is not None
 
 
 def test_one_slow_look_is_not_dear() -> None:
