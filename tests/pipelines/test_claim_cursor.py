@@ -10,6 +10,7 @@ from rowlock.leases.dialects.claims import Position
 from rowlock.pipelines.claim_cursor import DEAR_S, REMEMBERED, SPARED_PER_DEAR, ClaimCursor
 
 DELAYS_S = (0.5, 1.0, 2.0, 5.0)
+LOCK_TIMEOUT_S = 30.0
 QUICK_S, DEAR_CLAIM_S = 0.001, 0.1
 
 
@@ -28,7 +29,7 @@ class Claims:
     """
 
     def __init__(self, look_s: float = QUICK_S) -> None:
-        self.cursor = ClaimCursor(DELAYS_S)
+        self.cursor = ClaimCursor(DELAYS_S, LOCK_TIMEOUT_S)
         self.now = 1000.0
         self.look_s = look_s
         self._number = 0
@@ -146,6 +147,18 @@ def test_looks_are_not_spared_for_longer_than_a_fetch_delay() -> None:
         claims.cursor.failed()
         claims.make(takes_s=60)
     assert claims.cursor.spared_until == claims.cursor.resumes_until == claims.now + max(DELAYS_S)
+
+
+@pytest.mark.parametrize(("takes_s", "looks_again_after_s"), [(0.0, 3.0), (60.0, 63.0)])
+def test_claims_resume_for_no_longer_than_a_lease_lasts(takes_s: float, looks_again_after_s: float) -> None:
+    """A host that polls rarely would have the rows of the dead wait for its polling, though its workers are busy."""
+    claims = Claims()
+    claims.cursor = ClaimCursor((3600.0,), 3.0)
+    for _ in range(REMEMBERED):
+        claims.cursor.failed()
+        began_at = claims.now
+        claims.make(takes_s=takes_s)
+    assert claims.cursor.resumes_until == began_at + looks_again_after_s
 
 
 CLAIM = st.tuples(st.floats(0, 3), st.booleans(), st.booleans(), st.floats(0, 4), st.booleans())

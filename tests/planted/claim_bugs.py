@@ -81,6 +81,20 @@ CLAIM_BUGS = (
         (f"{CURSOR}::test_looks_are_not_spared_for_longer_than_a_fetch_delay",),
     ),
     Bug(
+        "claims resume for as long as the host rests",
+        "pipelines/claim_cursor.py",
+        "self._resumes_for_s = min(*fetch_delays_s, lock_timeout_s)",
+        "self._resumes_for_s = min(fetch_delays_s)",
+        (f"{CURSOR}::test_claims_resume_for_no_longer_than_a_lease_lasts",),
+    ),
+    Bug(
+        "looks are spared for as long as the host rests",
+        "pipelines/claim_cursor.py",
+        "self._spared_for_s_max = min(max(fetch_delays_s), lock_timeout_s)",
+        "self._spared_for_s_max = max(fetch_delays_s)",
+        (f"{CURSOR}::test_claims_resume_for_no_longer_than_a_lease_lasts",),
+    ),
+    Bug(
         "a failure keeps the cursor",
         "pipelines/fetcher.py",
         "        self._cursor.failed()\n",

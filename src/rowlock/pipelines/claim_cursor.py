@@ -3,7 +3,7 @@
 The one idea: a claim changes nothing that the index looks at, so from the head it walks past all rows that are leased. While claims
 follow one another, the next one starts where the last one ended; older rows that became claimable meanwhile (a dead holder's, those
 of a replica that stopped, a request whose hint was lost) are found by looks at the head, which are never further apart than a
-fetch delay. A hint, and a claim that brought less than was asked for, have the next claim look at the head.
+fetch delay or `lock_timeout`. A hint, and a claim that brought less than was asked for, have the next claim look at the head.
 
 Such looks are spared only where they were seen to be dear, because so many rows are in flight: then they take at most a quarter of
 the time, and meanwhile a hinted claim starts at the end of the last one, which is where new rows mostly are.
@@ -39,13 +39,13 @@ class ClaimCursor:
         resumes_until: it is looked at then, whatever happens.
     """
 
-    def __init__(self, fetch_delays_s: Sequence[float]) -> None:
+    def __init__(self, fetch_delays_s: Sequence[float], lock_timeout_s: float) -> None:
         self.position: Position | None = None
         self.owes_look = False
         self.spared_until = float("-inf")
         self.resumes_until = float("-inf")
-        self._resumes_for_s = min(fetch_delays_s)
-        self._spared_for_s_max = max(fetch_delays_s)
+        self._resumes_for_s = min(*fetch_delays_s, lock_timeout_s)
+        self._spared_for_s_max = min(max(fetch_delays_s), lock_timeout_s)
         self._looks_s: deque[float] = deque(maxlen=REMEMBERED)
         self._resumed_s: deque[float] = deque(maxlen=REMEMBERED)
 

@@ -79,7 +79,7 @@ class Fetcher(Generic[ModelT]):
         self._woken = asyncio.Event()
         self._hinted = False
         self._stopped = False
-        self._cursor = ClaimCursor(context.settings.fetch_delays_s)
+        self._cursor = ClaimCursor(context.settings.fetch_delays_s, context.settings.lock_timeout.total_seconds())
         self._start: Position | None = None
         self._reached: Position | None = None
         self._alarm: asyncio.TimerHandle | None = None
