@@ -139,15 +139,15 @@ CLAIM_BUGS = (
     Bug(
         "rows of one place are passed over on SQLite",
         "leases/dialects/sqlite.py",
-        "return beside.union_all(behind)",
-        "return behind.union_all(behind)",
+        "return [and_(place == order.after.place, key > order.after.key), place > order.after.place]",
+        "return [place > order.after.place]",
         (f"{RESUMED}::test_no_row_with_a_schedule_is_skipped_or_comes_twice",),
     ),
     Bug(
         "the line ends with rows of one place on SQLite",
         "leases/dialects/sqlite.py",
-        "return beside.union_all(behind)",
-        "return beside.union_all(beside)",
+        "return [and_(place == order.after.place, key > order.after.key), place > order.after.place]",
+        "return [and_(place == order.after.place, key > order.after.key)]",
         (f"{RESUMED}::test_no_row_with_a_schedule_is_skipped_or_comes_twice",),
     ),
     Bug(

@@ -17,9 +17,7 @@ from sqlalchemy import (
     JSON,
     Column,
     ColumnElement,
-    CompoundSelect,
     Integer,
-    Select,
     Text,
     Update,
     and_,
@@ -33,6 +31,7 @@ from sqlalchemy import (
     true,
     tuple_,
     type_coerce,
+    union_all,
     update,
 )
 from sqlalchemy.exc import OperationalError
@@ -85,6 +84,10 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
         type_coerce(place_in_line(leased), Text).label("place_as_written"),
         database_now().label("now"),
     ).where(order.eligible, leased.key.not_in(held) if held else true())
+    first, *others = (in_line.where(part) for part in _parts_of_line(order))
+    line = (
+        union_all(first, *others).order_by("place_as_written", "id") if others else first.order_by(*order.oldest_first)
+    )
     claimed = [
         ClaimedRow(
             id=row.id,
@@ -95,25 +98,23 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
             place=row.place,
             position=Position(row.place_as_written, row.id),
         )
-        for row in (await connection.execute(_from_position(in_line, order).limit(order.limit))).all()
+        for row in (await connection.execute(line.limit(order.limit))).all()
     ]
     if claimed:
         await connection.execute(_lease_each(order), [_parameters(row, order) for row in claimed])
     return claimed
 
 
-def _from_position(in_line: Select[Any], order: ClaimOrder) -> Select[Any] | CompoundSelect[Any]:
+def _parts_of_line(order: ClaimOrder) -> list[ColumnElement[bool]]:
     if order.after is None:
-        return in_line.order_by(*order.oldest_first)
+        return [true()]
     # As text, because times that others wrote in another shape are found by the very text alone.
     place, key = type_coerce(place_in_line(order.leased), Text), order.leased.key
     if order.after.place is None:
-        return in_line.where(place.is_(None), key > order.after.key).order_by(*order.oldest_first)
+        return [and_(place.is_(None), key > order.after.key)]
     # Two ranges that are merged as they are read. Of a comparison of pairs SQLite would use the first column alone, if the key is
     # the rowid, and walk all rows of the place again.
-    beside = in_line.where(place == order.after.place, key > order.after.key)
-    behind = in_line.where(place > order.after.place)
-    return beside.union_all(behind).order_by("place_as_written", "id")
+    return [and_(place == order.after.place, key > order.after.key), place > order.after.place]
 
 
 def _lease_each(order: ClaimOrder) -> Update:
