@@ -40,6 +40,12 @@ MEASURES = (
     Measure("claim-settled-scheduled", "the same with a schedule", partial(settled, scheduled=True), rounds_max=3),
     Measure("claim-idle-scheduled", "the same with a schedule", partial(idle_rows, scheduled=True), rounds_max=3),
     Measure("claim-in-flight-scheduled", "the same with a schedule", partial(in_flight, scheduled=True), rounds_max=3),
+    Measure(
+        "claim-in-flight-hinted",
+        "the same with a hint for every claim",
+        partial(in_flight, scheduled=True, hinted=True),
+        rounds_max=3,
+    ),
     Measure("replicas", "two replicas, 100 workers each", replicas),
     Measure("memory", "memory", memory, rounds_max=1),
     Measure("throughput-10", "workers / seconds, 10 workers", partial(throughput, workers=10), rounds_max=1),

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bug import Bug
 from bugs import BUGS
+from claim_bugs import CLAIM_BUGS
 from lock_bugs import LOCK_BUGS
 from notification_bugs import NOTIFICATION_BUGS
 from service_bugs import SERVICE_BUGS
@@ -56,7 +57,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="the bugs to plant; all if none is named")
     names = parser.parse_args().names
     survivors = []
-    for bug in (*BUGS, *LOCK_BUGS, *SERVICE_BUGS, *SIMULATION_BUGS, *NOTIFICATION_BUGS):
+    for bug in (*BUGS, *CLAIM_BUGS, *LOCK_BUGS, *SERVICE_BUGS, *SIMULATION_BUGS, *NOTIFICATION_BUGS):
         if names and bug.name not in names:
             continue
         with tempfile.TemporaryDirectory(prefix="rowlock-planted-") as name:

@@ -86,7 +86,7 @@ async def numbers_where(
     async with database.engine.connect() as connection:
         await insert_rows(connection, database, rows)
         statement = select(number).where(condition)
-        found = await connection.scalars(statement.order_by(oldest_first(leased)) if ordered else statement)
+        found = await connection.scalars(statement.order_by(*oldest_first(leased)) if ordered else statement)
         numbers = list(found.all())
         await connection.rollback()
     return numbers if ordered else sorted(numbers)

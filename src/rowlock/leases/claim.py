@@ -6,6 +6,7 @@ had locked besides is freed in the same transaction, whatever will become of the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 
 from rowlock.clock import monotonic
 from rowlock.leases.dialects import dialect_of
-from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder
+from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Position
 from rowlock.leases.item import LocksRelated, PipelineItem
 from rowlock.leases.release import free_dead
 from rowlock.leases.transaction import excluding_takers, in_transaction
@@ -26,6 +27,7 @@ async def claim(
     lease_margin: timedelta,
     timeout: timedelta,
     locker: LocksRelated | None = None,
+    reached: Callable[[Position], None] | None = None,
 ) -> list[PipelineItem[Any]]:
     """Lease up to `order.limit` rows in a transaction of its own; oldest first.
 
@@ -35,6 +37,7 @@ async def claim(
         lease_margin: by how much the holder's trust ends before the lease.
         timeout: longest time for the transaction.
         locker: locks related rows for the items.
+        reached: told the position of the last row, once it is leased for good.
 
     Raises:
         LockWaitTimeout: somebody in this process kept the table's lockset still for so long.
@@ -53,6 +56,8 @@ async def claim(
         rows = await in_transaction(
             session_factory, order.leased, lease, purpose="claim rows", timeout=timeout, alone=not order.related
         )
+    if rows and reached is not None:
+        reached(rows[-1].position)
     trusted_until = sent_at + (order.lock_timeout - lease_margin).total_seconds()
     items = [_ticket(row, order, session_factory=session_factory, trusted_until=trusted_until) for row in rows]
     for item in items:

@@ -3,6 +3,8 @@
 `plan_fetch` decides, `Fetcher` acts. What can end a rest: a hint, a place freed below the low watermark, the end of
 the delay. A hint is taken down just before the claim is sent, so one that arrives while a fetch runs, or while the
 queue is full, is not forgotten.
+
+Not here: from where a claim starts (``claim_cursor.py``).
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from rowlock.backoff import JITTER, fetch_delay, jittered
 from rowlock.clock import monotonic
 from rowlock.errors import HostCodeError, ModelError, describe
 from rowlock.leases.claim import claim
-from rowlock.leases.dialects.claims import ClaimOrder
+from rowlock.leases.dialects.claims import ClaimOrder, Position
 from rowlock.leases.release import sweep
 from rowlock.leases.transaction import finish
+from rowlock.pipelines.claim_cursor import ClaimCursor
 from rowlock.pipelines.context import Hooks, PipelineContext
 from rowlock.pipelines.give_back import give_back
 from rowlock.pipelines.heartbeater import Heartbeater
@@ -76,7 +79,11 @@ class Fetcher(Generic[ModelT]):
         self._woken = asyncio.Event()
         self._hinted = False
         self._stopped = False
+        self._cursor = ClaimCursor(context.settings.fetch_delays_s, context.settings.lock_timeout.total_seconds())
+        self._start: Position | None = None
+        self._reached: Position | None = None
         self._alarm: asyncio.TimerHandle | None = None
+        self._spared_hint: asyncio.TimerHandle | None = None
         self._looks_again_at = 0.0
         self._fetches_in_vain = 0
         self._rests_until = monotonic()
@@ -103,6 +110,15 @@ class Fetcher(Generic[ModelT]):
         if self._looks_again_at > monotonic():
             self._set_alarm()
 
+    def _hint_later(self, at: float) -> None:
+        if self._spared_hint is None and not self._stopped:
+            delay_s = max(0.0, at - monotonic())
+            self._spared_hint = asyncio.get_running_loop().call_later(delay_s, self._hint_spared)
+
+    def _hint_spared(self) -> None:
+        self._spared_hint = None
+        self.hint()
+
     def wake_for_room(self) -> None:
         """Look again: a place in the queue was freed."""
         if self._hinted or self.context.queue.is_low:
@@ -111,8 +127,9 @@ class Fetcher(Generic[ModelT]):
     def stop(self) -> None:
         """Fetch no more. A claim that is under way is finished, and what it got is released."""
         self._stopped = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for timer in (self._alarm, self._spared_hint):
+            if timer is not None:
+                timer.cancel()
         self._woken.set()
 
     async def run(self) -> None:
@@ -134,6 +151,7 @@ class Fetcher(Generic[ModelT]):
     async def fetch_once(self, limit: int) -> int:
         """Claim up to `limit` rows, track them, then queue them; return how many there were.
 
+        Called by itself it looks from the head of the line; within the loop, from where the cursor says.
         Shielded as a whole: a cancellation between the claim and the queue would leave rows leased that nobody works on.
         """
         # Host code stays out of the task: a SystemExit that leaves a task ends the whole event loop.
@@ -158,9 +176,9 @@ class Fetcher(Generic[ModelT]):
                 await self._woken.wait()
 
     async def _fetch(self, limit: int) -> None:
-        self._hinted = False
+        hinted, self._hinted = self._hinted, False
         try:
-            claimed = await self.fetch_once(limit)
+            claimed = await self._fetch_from(hinted=hinted, limit=limit)
             await self._sweep_if_due()
         except Exception as error:  # noqa: BLE001 - ready() is host code and may raise anything
             self._note_failure(error)
@@ -168,7 +186,26 @@ class Fetcher(Generic[ModelT]):
         self.context.succeeded("fetcher")
         self._plan_rest(claimed, limit)
 
+    async def _fetch_from(self, *, hinted: bool, limit: int) -> int:
+        began_at = monotonic()
+        self._start, self._reached = self._cursor.start(began_at, hinted=hinted), None
+        if hinted and self._start is not None:
+            self._hint_later(self._cursor.spared_until)
+        claimed = await self.fetch_once(limit)
+        self._cursor.ended(
+            self._start,
+            began_at=began_at,
+            ended_at=monotonic(),
+            reached=self._reached,
+            is_full=claimed == limit,
+        )
+        return claimed
+
     def _plan_rest(self, claimed: int, limit: int) -> None:
+        if self._start is not None and claimed < limit:
+            # Nothing is known yet of what stands before: that is looked at first.
+            self._rests_until = self._cursor.spared_until
+            return
         self._fetches_in_vain = 0 if claimed else self._fetches_in_vain + 1
         delay_s = 0.0 if claimed == limit else self._delay_s()
         self._rests_until = monotonic() + delay_s
@@ -187,6 +224,7 @@ class Fetcher(Generic[ModelT]):
             lock_timeout=settings.lock_timeout,
             limit=limit,
             related=context.locker.tables,
+            after=self._start,
         )
         context.counters.fetches += 1
         items = await claim(
@@ -195,6 +233,7 @@ class Fetcher(Generic[ModelT]):
             lease_margin=settings.margin,
             timeout=settings.database_timeout,
             locker=context.locker,
+            reached=self._note_reached,
         )
         context.counters.claimed += len(items)
         context.counters.fetches_empty += not items
@@ -206,6 +245,9 @@ class Fetcher(Generic[ModelT]):
             context.queue.put(items)
             events.emit(events.RowsClaimed(context.name, len(items), monotonic() - began_at))
         return len(items)
+
+    def _note_reached(self, position: Position) -> None:
+        self._reached = position
 
     async def _sweep_if_due(self) -> None:
         if monotonic() < self._sweeps_at:
@@ -232,6 +274,7 @@ class Fetcher(Generic[ModelT]):
         return jittered(self.context.settings.sweep_after.total_seconds())
 
     def _note_failure(self, error: Exception) -> None:
+        self._cursor.failed()
         text = describe(error)
         self.context.counters.fetches_failed += 1
         self.context.failed("fetcher", text)

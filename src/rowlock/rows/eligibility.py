@@ -13,7 +13,6 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, exists, false, func, not_, or_, true
 from sqlalchemy.orm import InstrumentedAttribute
-from sqlalchemy.sql.elements import UnaryExpression
 
 from rowlock.rows.database_time import database_now, database_time_after, is_turn
 from rowlock.rows.leased_table import LeasedTable
@@ -180,7 +179,10 @@ def place_in_line(leased: LeasedTable[Any]) -> InstrumentedAttribute[Any]:
     return leased.attribute("due_at" if leased.has_schedule else "last_processed_at")
 
 
-def oldest_first(leased: LeasedTable[Any]) -> UnaryExpression[Any]:
-    """Return the order of claims: oldest due first, or longest not processed first and never processed before all."""
+def oldest_first(leased: LeasedTable[Any]) -> tuple[ColumnElement[Any], ...]:
+    """Return the order of claims: oldest due first, or longest not processed first and never processed before all.
+
+    Rows of one place stand in the order of their keys, so that a claim can tell where the last one ended.
+    """
     place = place_in_line(leased).asc()
-    return place if leased.has_schedule else place.nulls_first()
+    return (place if leased.has_schedule else place.nulls_first(), leased.attribute(leased.key_name).asc())

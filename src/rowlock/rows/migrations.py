@@ -23,7 +23,7 @@ from sqlalchemy import Column, ColumnElement, Integer, String, Text, Uuid, table
 
 from rowlock.errors import ConfigurationError
 from rowlock.rows.database_time import UtcDateTime, database_now
-from rowlock.rows.due_index import DueColumn, due_index_name, due_index_parts
+from rowlock.rows.due_index import DueOrder, due_index_name, due_index_parts
 from rowlock.rows.sqlite_rebuild import refuse_lossy_rebuild
 
 FILLFACTOR = 70
@@ -102,12 +102,12 @@ def add_due_index(
     table_name: str,
     *,
     ready: str | ColumnElement[bool],
-    column: DueColumn = "last_processed_at",
+    column: DueOrder = "last_processed_at",
     schema: str | None = None,
     name: str | None = None,
     concurrently: bool = False,
 ) -> None:
-    """Add the one index that serves the claim: the due column of the rows that are ready, in the order of claims.
+    """Add the one index that serves the claim: the due column and the key of the rows that are ready, in the order of claims.
 
     So a claim costs the same however many settled rows there are. One for each pipeline, if several share the table.
 
@@ -116,7 +116,8 @@ def add_due_index(
         table_name: the host's table.
         ready: what the pipeline's ``ready()`` says, as SQL (``"status = 'submitted'"``); the database uses the index only
             where the claim's condition implies this one.
-        column: ``"due_at"`` for models with `ScheduleColumns`.
+        column: ``"due_at"`` for models with `ScheduleColumns`; with the primary key, if that is not ``id``:
+            ``("due_at", "job_id")``.
         schema: where the table is.
         name: of the index, ``ix_<table>_<column>`` by default.
         concurrently: on PostgreSQL, let reads and writes go on meanwhile. It commits the transaction so far and runs outside
@@ -127,21 +128,21 @@ def add_due_index(
         ModelError: `ready` mentions a lock column, or `column` is not one by which rows are claimed.
     """
     name = name or due_index_name(table_name, column)
-    place, options = due_index_parts(table_name, ready=ready, column=column)
+    columns, options = due_index_parts(table_name, ready=ready, column=column)
     if not (concurrently and _dialect_name(op) == "postgresql"):
-        op.create_index(name, table_name, place, schema=schema, **options)
+        op.create_index(name, table_name, columns, schema=schema, **options)
         return
     with op.get_context().autocommit_block():
         # An interrupted build leaves an invalid index of this name, which costs every write and serves no read.
         op.drop_index(name, table_name, schema=schema, if_exists=True, postgresql_concurrently=True)
-        op.create_index(name, table_name, place, schema=schema, postgresql_concurrently=True, **options)
+        op.create_index(name, table_name, columns, schema=schema, postgresql_concurrently=True, **options)
 
 
 def drop_due_index(
     op: MigrationOperations,
     table_name: str,
     *,
-    column: DueColumn = "last_processed_at",
+    column: DueOrder = "last_processed_at",
     schema: str | None = None,
     name: str | None = None,
     concurrently: bool = False,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import (
@@ -26,6 +27,7 @@ from sqlalchemy import (
     String,
     Text,
     Uuid,
+    and_,
     bindparam,
     case,
     cast,
@@ -35,6 +37,7 @@ from sqlalchemy import (
     null,
     or_,
     select,
+    true,
     tuple_,
     type_coerce,
     update,
@@ -42,7 +45,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from rowlock.leases.dialects.claims import Array, ClaimedRow, ClaimOrder
+from rowlock.leases.dialects.claims import Array, ClaimedRow, ClaimOrder, Position
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import UtcDateTime, database_time_after
 from rowlock.rows.eligibility import is_returning, place_in_line
@@ -69,19 +72,21 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
     """
     leased = order.leased
     token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
-    due = (
+    in_line = (
         select(
             leased.key.label("id"),
             case((leased.column("lock_owner") == order.owner, token), else_=None).label("dead_token"),
             is_returning(leased, order.owner).label("returns"),
             type_coerce(place_in_line(leased), UtcDateTime).label("place"),
         )
-        .where(order.eligible)
-        .order_by(order.oldest_first)
+        .where(order.eligible, true() if order.after is None else _is_behind(leased, order.after))
+        .order_by(*order.oldest_first)
         .limit(order.limit)
         .with_for_update(key_share=True, skip_locked=True, of=leased.model)
-        .cte("due")
+        .cte("in_line")
     )
+    # RETURNING keeps no order, and keys sort by the database's rules, not by Python's.
+    due = select(in_line, func.row_number().over().label("number")).cte("due")
     statement = (
         update(leased.table)
         .where(leased.key == due.c.id)
@@ -93,12 +98,25 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
             due.c.dead_token.label("dead_token"),
             attempts.cast(Integer).label("attempts"),
             due.c.place.label("place"),
+            due.c.number.label("number"),
         )
     )
-    rows = (await connection.execute(statement)).all()
-    # RETURNING keeps no order.
-    in_order = sorted(rows, key=lambda row: (row.place is not None, row.place))
-    return [ClaimedRow(row.id, row.token, row.expires_at, row.dead_token, row.attempts, row.place) for row in in_order]
+    rows = sorted((await connection.execute(statement)).all(), key=attrgetter("number"))
+    return [
+        ClaimedRow(
+            row.id, row.token, row.expires_at, row.dead_token, row.attempts, row.place, Position(row.place, row.id)
+        )
+        for row in rows
+    ]
+
+
+def _is_behind(leased: LeasedTable[Any], position: Position) -> ColumnElement[bool]:
+    # Each is one range of the index. Both kinds of rows in one condition would be an OR, for which the index is walked from its
+    # start; so the rows that were never processed are a line of their own.
+    place, key = leased.column(place_in_line(leased).key), leased.key
+    if position.place is None:
+        return and_(place.is_(None), key > position.key)
+    return tuple_(place, key) > tuple_(literal(position.place, place.type), literal(position.key, key.type))
 
 
 def _values(order: ClaimOrder, due: CTE) -> ColumnValues:

@@ -31,13 +31,14 @@ from sqlalchemy import (
     true,
     tuple_,
     type_coerce,
+    union_all,
     update,
 )
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from rowlock.leases.dialects.claims import Array, ClaimedRow, ClaimOrder
+from rowlock.leases.dialects.claims import Array, ClaimedRow, ClaimOrder, Position
 from rowlock.locks.locker import get_locker
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_returning, place_in_line
@@ -74,18 +75,18 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
     """Read what is due, then lease it, under the write lock taken at the start."""
     leased = order.leased
     token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
-    due = (
-        select(
-            leased.key.label("id"),
-            case((leased.column("lock_owner") == order.owner, token), else_=None).label("dead_token"),
-            is_returning(leased, order.owner).label("returns"),
-            attempts.label("attempts"),
-            type_coerce(place_in_line(leased), UtcDateTime).label("place"),
-            database_now().label("now"),
-        )
-        .where(order.eligible, leased.key.not_in(held) if held else true())
-        .order_by(order.oldest_first)
-        .limit(order.limit)
+    in_line = select(
+        leased.key.label("id"),
+        case((leased.column("lock_owner") == order.owner, token), else_=None).label("dead_token"),
+        is_returning(leased, order.owner).label("returns"),
+        attempts.label("attempts"),
+        type_coerce(place_in_line(leased), UtcDateTime).label("place"),
+        type_coerce(place_in_line(leased), Text).label("place_as_written"),
+        database_now().label("now"),
+    ).where(order.eligible, leased.key.not_in(held) if held else true())
+    first, *others = (in_line.where(part) for part in _parts_of_line(order))
+    line = (
+        union_all(first, *others).order_by("place_as_written", "id") if others else first.order_by(*order.oldest_first)
     )
     claimed = [
         ClaimedRow(
@@ -95,12 +96,25 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
             dead_token=row.dead_token,
             attempts=None if row.attempts is None else row.attempts + (row.dead_token is not None),
             place=row.place,
+            position=Position(row.place_as_written, row.id),
         )
-        for row in (await connection.execute(due)).all()
+        for row in (await connection.execute(line.limit(order.limit))).all()
     ]
     if claimed:
         await connection.execute(_lease_each(order), [_parameters(row, order) for row in claimed])
     return claimed
+
+
+def _parts_of_line(order: ClaimOrder) -> list[ColumnElement[bool]]:
+    if order.after is None:
+        return [true()]
+    # As text, because times that others wrote in another shape are found by the very text alone.
+    place, key = type_coerce(place_in_line(order.leased), Text), order.leased.key
+    if order.after.place is None:
+        return [and_(place.is_(None), key > order.after.key)]
+    # Two ranges that are merged as they are read. Of a comparison of pairs SQLite would use the first column alone, if the key is
+    # the rowid, and walk all rows of the place again.
+    return [and_(place == order.after.place, key > order.after.key), place > order.after.place]
 
 
 def _lease_each(order: ClaimOrder) -> Update:

@@ -1,0 +1,271 @@
+"""The fetcher under a backlog: its claims follow one another, and nothing that stands before them is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.util import await_only
+
+from rowlock import Apply, PipelineHinter, PipelineItem, PipelineManager, events
+from rowlock.pipelines.claim_cursor import REMEMBERED, SPARED_PER_DEAR
+from rowlock.testing import TemporaryDatabase, virtual_time
+
+from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
+from .scenes import Faults, add, change, faults_of, is_claim, now, replica, until
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+LOOK_S = 0.1
+
+
+def runs(count: int, *, first: int = 1000) -> list[Run]:
+    """Return runs that are due one after the other since long ago."""
+    return [Run(id=number, due_at=LONG_AGO + timedelta(seconds=number)) for number in range(first, first + count)]
+
+
+def resumes(statement: str) -> bool:
+    """Whether a claim of runs on SQLite starts behind the last one."""
+    return " UNION ALL " in statement
+
+
+def starts(faults: Faults) -> list[bool]:
+    """Return for each claim whether it resumed."""
+    return [resumes(statement) for _, statement in faults.sent if is_claim(statement)]
+
+
+class Slow(RunPipeline):
+    """One worker with a short queue; `work_s` for each row; notes when each was begun."""
+
+    def __init__(self, work_s: float, **settings: Any) -> None:
+        """Take the time that a row needs."""
+        self.begun_at: dict[int, float] = {}
+        self.work_s = work_s
+        super().__init__(**{"workers_num": 1, "queue_upper_limit_factor": 2, "answer": self._work} | settings)
+
+    async def _work(self, item: PipelineItem[Any]) -> Apply:
+        self.begun_at[item.id] = now()
+        await asyncio.sleep(self.work_s)
+        return Apply({"status": "done"})
+
+
+@contextmanager
+def dear_looks(database: TemporaryDatabase) -> Iterator[None]:
+    """Let every claim that starts at the head take `LOOK_S`, as if many rows were in flight."""
+
+    def delay(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if is_claim(statement) and not resumes(statement):
+            await_only(asyncio.sleep(LOOK_S))
+
+    event.listen(database.engine.sync_engine, "before_cursor_execute", delay)
+    yield
+    event.remove(database.engine.sync_engine, "before_cursor_execute", delay)
+
+
+# ---------------------------------------------------------------- it resumes
+
+
+@virtual_time
+async def test_claims_follow_one_another(virtual_database: TemporaryDatabase) -> None:
+    """Each claim would walk past all rows that are leased."""
+    await add(virtual_database, *runs(40))
+    pipeline = Slow(0.001)
+    with faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]):
+            await until(lambda: len(pipeline.begun_at) == 40)
+            await asyncio.sleep(0.1)
+    claims = starts(faults)
+    assert claims[0] is False
+    assert all(claims[1:-1])
+    assert claims[-1] is False, "a claim that brought less than was asked for"
+    assert list(pipeline.begun_at) == sorted(pipeline.begun_at)
+
+
+async def test_all_rows_of_a_backlog_are_worked_on(database: TemporaryDatabase) -> None:
+    """Some of the rows that became due at one time, or were never processed, would be passed over."""
+    await add(database, *(Run(id=number, due_at=LONG_AGO) for number in range(60)), *(Volume() for _ in range(60)))
+    pipelines = [RunPipeline(workers_num=2), VolumePipeline(workers_num=2)]
+    with heard_events() as heard:
+        async with PipelineManager(database.session_factory, pipelines):
+            await heard.wait_for(events.ItemApplied, count=120)
+    for pipeline in pipelines:
+        assert len({item.id for item in pipeline.items}) == len(pipeline.items) == 60
+
+
+# ---------------------------------------------------------------- what stands before it
+
+
+async def test_a_hinted_row_starts_before_the_backlog(database: TemporaryDatabase) -> None:
+    """The most urgent row would wait until all older ones have been worked on."""
+    await add(database, *runs(80))
+
+    async def answer(item: PipelineItem[Any]) -> Apply:
+        if len(pipeline.items) == 20:
+            await add(database, Run(id=1, due_at=LONG_AGO))
+            manager.hinter.hint_fetch(Run)
+        return Apply({"status": "done"})
+
+    pipeline = RunPipeline(workers_num=1, queue_upper_limit_factor=4, answer=answer)
+    manager = PipelineManager(database.session_factory, [pipeline])
+    with heard_events() as heard:
+        async with manager:
+            await heard.wait_for(events.ItemApplied, count=81)
+    assert [item.id for item in pipeline.items].index(1) <= 20 + 4 + 4, "what was queued, and one claim under way"
+
+
+@virtual_time
+async def test_the_next_claim_after_a_hint_looks_at_the_head(virtual_database: TemporaryDatabase) -> None:
+    """A row that heads the line would wait for longer than it takes a worker to become free."""
+    await add(virtual_database, *runs(200))
+    pipeline = Slow(0.01)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+        await until(lambda: len(pipeline.begun_at) == 20)
+        await add(virtual_database, Run(id=1, due_at=LONG_AGO))
+        hinted_at = now()
+        manager.hinter.hint_fetch(Run)
+        await until(lambda: 1 in pipeline.begun_at)
+        assert pipeline.begun_at[1] <= hinted_at + 2 * 0.01 + 0.001
+        await manager.drain(0)
+
+
+@virtual_time
+async def test_rows_of_the_dead_are_recovered_under_a_backlog(virtual_database: TemporaryDatabase) -> None:
+    """They stand before the cursor and nobody hints them: they would wait until the whole backlog has been worked on."""
+    await add(virtual_database, *runs(2, first=0))
+    dead = Slow(0).build_run(replica(virtual_database), PipelineHinter())
+    assert await dead.fetcher.fetch_once(2) == 2
+    died_at = now()
+    await add(virtual_database, *runs(600))
+    pipeline = Slow(0.1)
+    with faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+            await until(lambda: {0, 1} <= pipeline.begun_at.keys())
+            await manager.drain(0)
+    expired_at = died_at + 30
+    assert expired_at <= pipeline.begun_at[0] <= expired_at + 0.5 + 3 * 0.1
+    claims = starts(faults)
+    assert sum(claims) > 0.5 * len(claims)
+
+
+@virtual_time
+async def test_when_the_line_behind_is_empty_the_head_is_looked_at_at_once(virtual_database: TemporaryDatabase) -> None:
+    """Workers would idle for a fetch delay although rows were freed before the cursor."""
+    [first, *_] = await add(virtual_database, *runs(20))
+    pipeline = Slow(0.001)
+    await change(virtual_database, first, status="elsewhere")
+    with faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]):
+            await until(lambda: len(pipeline.begun_at) == 10)
+            await change(virtual_database, first, status="queued")
+            await until(lambda: len(pipeline.begun_at) == 20)
+            assert starts(faults)[-2:] == [True, False]
+    begun_at = sorted(pipeline.begun_at.values())
+    assert begun_at[-1] - begun_at[-2] <= 0.01
+
+
+@virtual_time
+async def test_after_a_failed_fetch_the_head_is_looked_at(virtual_database: TemporaryDatabase) -> None:
+    """Rows that were leased by a claim whose answer was lost would be left to the end of the backlog."""
+    await add(virtual_database, *runs(100))
+    pipeline = Slow(0.001)
+    with faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+            await until(lambda: len(pipeline.begun_at) == 20)
+            faults.fail(OperationalError("claim", {}, Exception("away")), when=is_claim)
+            await until(lambda: failed(manager))
+            assert pipeline.run.fetcher._cursor.position is None, "the rest alone may be shorter than claims resume"
+            faults.heal()
+            before = len(starts(faults))
+            await until(lambda: len(starts(faults)) > before)
+            assert starts(faults)[before] is False
+            await manager.drain(0)
+
+
+def failed(manager: PipelineManager) -> int:
+    """Return how many fetches of the slow pipeline failed."""
+    return manager.statistics()["Slow"].counters["fetches_failed"]
+
+
+# ---------------------------------------------------------------- where looks are dear
+
+
+@virtual_time
+async def test_a_spared_hint_is_followed_without_another_one(virtual_database: TemporaryDatabase) -> None:
+    """Under a storm of hints a row that heads the line would wait for the end of the storm, or of the backlog."""
+    await add(virtual_database, *runs(2000))
+    pipeline = Slow(0.001)
+    with dear_looks(virtual_database), faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+            await asyncio.sleep(5)
+            for _ in range(300):
+                manager.hinter.hint_fetch(Run)
+                await asyncio.sleep(0.002)
+            before = len(starts(faults))
+            await add(virtual_database, Run(id=1, due_at=LONG_AGO))
+            hinted_at = now()
+            manager.hinter.hint_fetch(Run)
+            await until(lambda: 1 in pipeline.begun_at)
+            assert pipeline.begun_at[1] - hinted_at <= (1 + SPARED_PER_DEAR + 1) * LOOK_S + 0.01
+            assert any(starts(faults)[before:])
+            await manager.drain(0)
+
+
+@virtual_time
+async def test_a_storm_of_hints_walks_for_a_quarter_of_the_time(virtual_database: TemporaryDatabase) -> None:
+    """With many rows in flight each insert would cost every replica a walk past all of them."""
+    await add(virtual_database, *runs(2000))
+    pipeline = Slow(0.001)
+    with dear_looks(virtual_database), faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+            await asyncio.sleep(5)
+            before = len(starts(faults))
+            for _ in range(1000):
+                manager.hinter.hint_fetch(Run)
+                await asyncio.sleep(0.002)
+            looks = starts(faults)[before:].count(False)
+            await manager.drain(0)
+    assert 1 <= looks <= 2.0 / (LOOK_S * (1 + SPARED_PER_DEAR)) + 1
+
+
+@virtual_time
+async def test_a_spared_hint_is_followed_though_the_queue_is_not_low(virtual_database: TemporaryDatabase) -> None:
+    """A hinted row would wait until the queue is nearly empty, since no other claim comes before."""
+    await add(virtual_database, *runs(5))
+    pipeline = Slow(60, queue_lower_limit_factor=0, queue_upper_limit_factor=8)
+    with dear_looks(virtual_database), faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+            await asyncio.sleep(1)
+            for _ in range(REMEMBERED - 1):
+                manager.hinter.hint_fetch(Run)
+                await asyncio.sleep(1)
+            manager.hinter.hint_fetch(Run)
+            await asyncio.sleep(LOOK_S + 0.01)
+            assert starts(faults).count(False) == REMEMBERED + 1
+            await add(virtual_database, Run(id=1, due_at=LONG_AGO))
+            hinted_at = now()
+            manager.hinter.hint_fetch(Run)
+            await until(lambda: manager.statistics()["Slow"].tracked == 6)
+            assert now() - hinted_at <= (SPARED_PER_DEAR + 1) * LOOK_S + 0.01
+            assert starts(faults)[-2:] == [True, False]
+            await manager.drain(0)
+
+
+@virtual_time
+async def test_a_spared_hint_ends_with_the_fetcher(virtual_database: TemporaryDatabase) -> None:
+    """A timer would wake a pipeline that has stopped."""
+    await add(virtual_database, *runs(2000))
+    pipeline = Slow(0.001)
+    with dear_looks(virtual_database):
+        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+            await asyncio.sleep(5)
+            fetcher = pipeline.run.fetcher
+            while fetcher._spared_hint is None:
+                manager.hinter.hint_fetch(Run)
+                await asyncio.sleep(0.002)
+            timer = fetcher._spared_hint
+            await manager.drain(0)
+            assert timer.cancelled()

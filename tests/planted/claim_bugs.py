@@ -1,0 +1,174 @@
+"""The guards of claims that resume, and the tests that must notice when one is missing."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+CURSOR = "tests/pipelines/test_claim_cursor.py"
+FETCHER = "tests/pipelines/test_fetcher_resumes.py"
+RESUMED = "tests/leases/test_claim_resumed.py"
+INDEX = "tests/rows/test_due_index.py"
+
+CLAIM_BUGS = (
+    Bug(
+        "claims resume for ever",
+        "pipelines/claim_cursor.py",
+        "return self.position if now < self.resumes_until else None",
+        "return self.position",
+        (f"{FETCHER}::test_rows_of_the_dead_are_recovered_under_a_backlog",),
+    ),
+    Bug(
+        "claims never resume",
+        "pipelines/claim_cursor.py",
+        "return self.position if now < self.resumes_until else None",
+        "return None",
+        (f"{FETCHER}::test_claims_follow_one_another",),
+    ),
+    Bug(
+        "a hint does not lead to the head",
+        "pipelines/claim_cursor.py",
+        "self.owes_look = self.owes_look or hinted",
+        "self.owes_look = self.owes_look or False",
+        (f"{FETCHER}::test_the_next_claim_after_a_hint_looks_at_the_head",),
+    ),
+    Bug(
+        "a spared look is forgotten",
+        "pipelines/claim_cursor.py",
+        "self.owes_look = self.owes_look or hinted",
+        "self.owes_look = hinted",
+        (f"{CURSOR}::test_a_spared_look_stays_owed",),
+    ),
+    Bug(
+        "a short claim that resumed does not lead to the head",
+        "pipelines/claim_cursor.py",
+        "self.owes_look = self.owes_look or not is_full",
+        "self.owes_look = self.owes_look or False",
+        (f"{CURSOR}::test_after_a_short_claim_the_head_is_looked_at",),
+    ),
+    Bug(
+        "a rest does not lead to the head",
+        "pipelines/claim_cursor.py",
+        "        self.owes_look = not is_full\n",
+        "        self.owes_look = False\n",
+        (f"{CURSOR}::test_after_a_short_claim_the_head_is_looked_at",),
+    ),
+    Bug(
+        "cheap looks are spared",
+        "pipelines/claim_cursor.py",
+        "return excess_s if excess_s >= DEAR_S else 0.0",
+        "return max(0.0, excess_s)",
+        (f"{CURSOR}::test_cheap_looks_are_never_spared",),
+    ),
+    Bug(
+        "dear looks are not spared",
+        "pipelines/claim_cursor.py",
+        "return excess_s if excess_s >= DEAR_S else 0.0",
+        "return 0.0",
+        (f"{CURSOR}::test_dear_looks_are_spared", f"{FETCHER}::test_a_storm_of_hints_walks_for_a_quarter_of_the_time"),
+    ),
+    Bug(
+        "one slow look is taken for a dear one",
+        "pipelines/claim_cursor.py",
+        "if len(self._looks_s) < REMEMBERED:",
+        "if not self._looks_s:",
+        (f"{CURSOR}::test_one_slow_look_is_not_dear",),
+    ),
+    Bug(
+        "looks are spared without bounds",
+        "pipelines/claim_cursor.py",
+        "min(SPARED_PER_DEAR * self._excess_s(), self._spared_for_s_max)",
+        "SPARED_PER_DEAR * self._excess_s()",
+        (f"{CURSOR}::test_looks_are_not_spared_for_longer_than_a_fetch_delay",),
+    ),
+    Bug(
+        "claims resume for as long as the host rests",
+        "pipelines/claim_cursor.py",
+        "self._resumes_for_s = min(*fetch_delays_s, lock_timeout_s)",
+        "self._resumes_for_s = min(fetch_delays_s)",
+        (f"{CURSOR}::test_claims_resume_for_no_longer_than_a_lease_lasts",),
+    ),
+    Bug(
+        "looks are spared for as long as the host rests",
+        "pipelines/claim_cursor.py",
+        "self._spared_for_s_max = min(max(fetch_delays_s), lock_timeout_s)",
+        "self._spared_for_s_max = max(fetch_delays_s)",
+        (f"{CURSOR}::test_claims_resume_for_no_longer_than_a_lease_lasts",),
+    ),
+    Bug(
+        "a failure keeps the cursor",
+        "pipelines/fetcher.py",
+        "        self._cursor.failed()\n",
+        "",
+        (f"{FETCHER}::test_after_a_failed_fetch_the_head_is_looked_at",),
+    ),
+    Bug(
+        "a spared hint waits for the next claim",
+        "pipelines/fetcher.py",
+        "if hinted and self._start is not None:",
+        "if hinted and self._start is None:",
+        (f"{FETCHER}::test_a_spared_hint_is_followed_though_the_queue_is_not_low",),
+    ),
+    Bug(
+        "the timer of a spared hint outlives the fetcher",
+        "pipelines/fetcher.py",
+        "for timer in (self._alarm, self._spared_hint):",
+        "for timer in (self._alarm,):",
+        (f"{FETCHER}::test_a_spared_hint_ends_with_the_fetcher",),
+    ),
+    Bug(
+        "the fetcher rests before it has looked at the head",
+        "pipelines/fetcher.py",
+        "if self._start is not None and claimed < limit:",
+        "if self._start is not None and claimed < 0:",
+        (f"{FETCHER}::test_when_the_line_behind_is_empty_the_head_is_looked_at_at_once",),
+    ),
+    Bug(
+        "rows of one place have no order",
+        "rows/eligibility.py",
+        ", leased.attribute(leased.key_name).asc())",
+        ",)",
+        (RESUMED,),
+    ),
+    Bug(
+        "rows of one place are passed over on PostgreSQL",
+        "leases/dialects/postgresql.py",
+        "return tuple_(place, key) > tuple_(literal(position.place, place.type), literal(position.key, key.type))",
+        "return place > literal(position.place, place.type)",
+        (f"{RESUMED}::test_no_row_with_a_schedule_is_skipped_or_comes_twice",),
+    ),
+    Bug(
+        "rows of one place are passed over on SQLite",
+        "leases/dialects/sqlite.py",
+        "return [and_(place == order.after.place, key > order.after.key), place > order.after.place]",
+        "return [place > order.after.place]",
+        (f"{RESUMED}::test_no_row_with_a_schedule_is_skipped_or_comes_twice",),
+    ),
+    Bug(
+        "the line ends with rows of one place on SQLite",
+        "leases/dialects/sqlite.py",
+        "return [and_(place == order.after.place, key > order.after.key), place > order.after.place]",
+        "return [and_(place == order.after.place, key > order.after.key)]",
+        (f"{RESUMED}::test_no_row_with_a_schedule_is_skipped_or_comes_twice",),
+    ),
+    Bug(
+        "times in another shape are passed over",
+        "leases/dialects/sqlite.py",
+        "position=Position(row.place_as_written, row.id)",
+        'position=Position(row.place and row.place.strftime("%Y-%m-%d %H:%M:%S.%f"), row.id)',
+        (f"{RESUMED}::test_times_in_another_shape_are_found",),
+    ),
+    Bug(
+        "items come in the order in which PostgreSQL returns them",
+        "leases/dialects/postgresql.py",
+        'rows = sorted((await connection.execute(statement)).all(), key=attrgetter("number"))',
+        'rows = sorted((await connection.execute(statement)).all(), key=attrgetter("token"))',
+        (f"{RESUMED}::test_items_come_in_line_however_the_database_returns_them",),
+    ),
+    Bug(
+        "the index lacks the key",
+        "rows/due_index.py",
+        "return [_place_in_line(table_name, place), key], {",
+        "return [_place_in_line(table_name, place)], {",
+        (INDEX,),
+    ),
+)
