@@ -23,7 +23,7 @@ from rowlock.leases.apply import RowWrite, Written, apply, apply_locked, lock_fo
 from rowlock.leases.claim import claim
 from rowlock.leases.dialects import check_session_factory, dialect_named, dialect_of, postgresql, sqlite
 from rowlock.leases.dialects.claims import ClaimOrder
-from rowlock.leases.item import PipelineItem
+from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.leases.load import load_rows
 from rowlock.leases.release import release, sweep
 from rowlock.leases.renew import renew, tokens_still_held
@@ -38,7 +38,10 @@ from .kinds import KINDS, Animal, ByNumber, ByUuid, Cat, KindsBase
 T = TypeVar("T")
 TIMEOUT = timedelta(seconds=20)
 LOCK_TIMEOUT = timedelta(seconds=30)
-FUNCTIONS = ("begin_writing", "excluding", "claim", "under_tokens", "side_by_side", "without_waiting", "is_still")
+FUNCTIONS = (
+    *("begin_writing", "excluding", "claim", "under_tokens", "tokens_given", "takes_arrays"),
+    *("side_by_side", "without_waiting", "is_still"),
+)
 each_kind = pytest.mark.parametrize("model", KINDS, ids=lambda model: model.__name__)
 
 
@@ -251,11 +254,9 @@ async def test_both_key_and_token_must_match(database: TemporaryDatabase, model:
     leased = LeasedTable.of(model)
     await insert_rows(database, model(), model(), model())
     one, two, three = await claimed(database, leased)
-    dialect = dialect_named(database.dialect_name)
 
     async def found(*leases: tuple[Any, Any]) -> set[Any]:
-        condition = dialect.under_tokens(leased, leases)
-        return set(await transact(database, leased, lambda c: _keys(c, leased, condition)))
+        return set(await transact(database, leased, lambda c: _keys(c, leased, leases)))
 
     pairs = [(item.id, item.lock_token) for item in (one, two, three)]
     assert await found(*pairs) == {one.id, two.id, three.id}
@@ -265,8 +266,10 @@ async def test_both_key_and_token_must_match(database: TemporaryDatabase, model:
     assert await found() == set()
 
 
-async def _keys(connection: AsyncConnection, leased: LeasedTable[Any], condition: Any) -> list[Any]:
-    return list((await connection.scalars(select(leased.key).where(condition))).all())
+async def _keys(connection: AsyncConnection, leased: LeasedTable[Any], leases: Any) -> list[Any]:
+    dialect = dialect_of(connection)
+    found = select(leased.key).where(dialect.under_tokens(leased))
+    return list((await connection.scalars(found, dialect.tokens_given(leases))).all())
 
 
 async def test_many_leases_in_one_condition(database: TemporaryDatabase) -> None:
@@ -274,8 +277,7 @@ async def test_many_leases_in_one_condition(database: TemporaryDatabase) -> None
     leased = LeasedTable.of(ByNumber)
     keys = await insert_rows(database, *(ByNumber() for _ in range(1200)))
     items = await claimed(database, leased, limit=1100)
-    condition = dialect_named(database.dialect_name).under_tokens(leased, [(i.id, i.lock_token) for i in items])
-    assert len(await transact(database, leased, lambda c: _keys(c, leased, condition))) == 1100
+    assert len(await transact(database, leased, lambda c: _keys(c, leased, leases_of(items)))) == 1100
     assert len(keys) == 1200
 
 

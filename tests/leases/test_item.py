@@ -28,6 +28,7 @@ def ticket(trusted_s: float, session_factory: Any = None) -> PipelineItem[Any]:
         prev_lock_expired=False,
         attempt=1,
         place=0.0,
+        claimed_at=monotonic(),
         trusted_until=monotonic() + trusted_s,
         session_factory=session_factory,
     )

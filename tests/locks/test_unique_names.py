@@ -66,7 +66,7 @@ async def test_names_stay_unique_while_creators_are_cancelled(database: Temporar
     chance = random.Random(3)
     pending, created = {asyncio.create_task(create(database.session_factory)) for _ in range(60)}, 0
     while pending:
-        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        done, pending = await asyncio.wait(pending, timeout=1, return_when=asyncio.FIRST_COMPLETED)
         created += sum(not task.cancelled() for task in done)
         # A host's own transaction that was cancelled keeps SQLite's write lock for as long as its traceback has the cursor.
         del done

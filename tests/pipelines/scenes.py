@@ -92,6 +92,7 @@ def ticket(place: float = 0.0, *, trusted_for_s: float = 27.0) -> PipelineItem[A
         prev_lock_expired=False,
         attempt=1,
         place=place,
+        claimed_at=monotonic(),
         trusted_until=monotonic() + trusted_for_s,
         session_factory=async_sessionmaker(),
     )

@@ -12,6 +12,7 @@ import pytest
 
 from rowlock.errors import ProcessCancelledError
 from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result, Returned, host_call
+from rowlock.pipelines.deadlines import Deadlines
 from rowlock.testing import virtual_time
 
 from .scenes import hang, turns
@@ -26,7 +27,7 @@ class HostExit(BaseException):
 def attempt_of(function: Callable[..., Any], *, timeout_s: float = 100.0, grace_s: float = 5.0) -> Attempt:
     """Return an attempt to call `function`."""
     call = host_call(function, threads=THREADS)
-    return Attempt(call, timeout_s=timeout_s, grace_s=grace_s)
+    return Attempt(call, deadlines=Deadlines(timeout_s), grace_s=grace_s)
 
 
 class Stubborn:
@@ -173,7 +174,7 @@ async def test_threads_are_limited() -> None:
         with lock:
             running -= 1
 
-    attempts = [Attempt(host_call(process, threads=threads), timeout_s=9, grace_s=9) for _ in range(5)]
+    attempts = [Attempt(host_call(process, threads=threads), deadlines=Deadlines(9), grace_s=9) for _ in range(5)]
     assert await asyncio.gather(*(attempt.run() for attempt in attempts)) == [Returned(None)] * 5
     assert most == 1
 
@@ -288,6 +289,34 @@ async def test_an_attempt_ended_before_it_began_calls_nothing() -> None:
     assert await attempt.run() is Ended.LEASE_LOST
     assert called == []
     assert not attempt.is_running
+
+
+@virtual_time
+async def test_an_attempt_that_is_ended_before_its_first_step() -> None:
+    """The worker would wait for the whole grace for a call that never began."""
+    called: list[int] = []
+
+    async def process() -> None:
+        called.append(1)
+
+    attempt, began_at = attempt_of(process), asyncio.get_running_loop().time()
+    running = asyncio.create_task(attempt.run())
+    await asyncio.sleep(0)
+    attempt.end(Ended.INTERRUPTED)
+    assert await running is Ended.INTERRUPTED
+    assert called == []
+    assert asyncio.get_running_loop().time() == began_at
+
+
+@virtual_time
+async def test_an_attempt_leaves_nothing_behind() -> None:
+    """Each call ever made would stay in memory for as long as it might have taken."""
+    deadlines = Deadlines(3600)
+    for function in (turns, hang):
+        attempt = Attempt(host_call(function, threads=THREADS), deadlines=deadlines, grace_s=1)
+        asyncio.get_running_loop().call_later(1, attempt.end, Ended.INTERRUPTED)
+        await attempt.run()
+    assert len(deadlines) == 0
 
 
 @virtual_time

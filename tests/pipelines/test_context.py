@@ -9,6 +9,7 @@ import pytest
 
 from rowlock.errors import TransactionTimeout
 from rowlock.pipelines.attempt import Attempt, Ended
+from rowlock.pipelines.deadlines import Deadlines
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import VolumePipeline
@@ -61,7 +62,7 @@ async def test_what_was_left_behind_is_forgotten_when_it_ends(virtual_database: 
                 except asyncio.CancelledError:
                     continue
 
-        return Attempt(call, timeout_s=1, grace_s=1)
+        return Attempt(call, deadlines=Deadlines(1), grace_s=1)
 
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         context = steps.run.context

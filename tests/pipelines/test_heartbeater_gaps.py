@@ -32,14 +32,14 @@ def first(matches: Callable[[str], bool]) -> Callable[[str], bool]:
 @virtual_time
 async def test_a_chunk_that_fails_costs_the_others_nothing(virtual_database: TemporaryDatabase) -> None:
     """One bad statement would cost all rows their renewal, and in the end their leases."""
-    await add(virtual_database, *(Volume() for _ in range(600)))
-    async with stepping(virtual_database.session_factory, VolumePipeline(workers_num=300)) as steps:
+    await add(virtual_database, *(Volume() for _ in range(1100)))
+    async with stepping(virtual_database.session_factory, VolumePipeline(workers_num=600)) as steps:
         await steps.fetch_once()
         await asyncio.sleep(16)
         with faults_of(virtual_database.engine) as faults:
             faults.fail(OSError("cut"), when=first(is_renewal))
             assert await steps.beat_once() == 100
-            assert await steps.beat_once() == 500
+            assert await steps.beat_once() == 1000
 
 
 @pytest.mark.parametrize("moment", ["BEGIN", "SELECT volumes.lock_token"])

@@ -22,6 +22,7 @@ from lock_bugs import LOCK_BUGS
 from notification_bugs import NOTIFICATION_BUGS
 from service_bugs import SERVICE_BUGS
 from simulation_bugs import SIMULATION_BUGS
+from speed_bugs import SPEED_BUGS
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 300
@@ -57,7 +58,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="the bugs to plant; all if none is named")
     names = parser.parse_args().names
     survivors = []
-    for bug in (*BUGS, *CLAIM_BUGS, *LOCK_BUGS, *SERVICE_BUGS, *SIMULATION_BUGS, *NOTIFICATION_BUGS):
+    for bug in (*BUGS, *CLAIM_BUGS, *LOCK_BUGS, *SERVICE_BUGS, *SIMULATION_BUGS, *NOTIFICATION_BUGS, *SPEED_BUGS):
         if names and bug.name not in names:
             continue
         with tempfile.TemporaryDirectory(prefix="rowlock-planted-") as name:

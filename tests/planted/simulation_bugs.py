@@ -103,7 +103,7 @@ SIMULATION_BUGS = (
     Bug(
         "an outcome overwrites what a service asked for",
         "pipelines/plan.py",
-        "        guarded = [*self.intent, *(column_of",
+        "        guarded = [*self._intent, *(column_of",
         "        guarded = [*(column_of",
         (f"{SCHEDULES}[1]",),
     ),

@@ -7,25 +7,19 @@ written. `RowWrite` says what to write; who decided that is not this room's busi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Update, bindparam, select, type_coerce, update
+from sqlalchemy import Column, ColumnElement, Select, Update, bindparam, select, type_coerce, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects import dialect_of
-from rowlock.leases.item import PipelineItem
-from rowlock.rows.assignments import (
-    ColumnValues,
-    column_of_parameter,
-    parameters_of,
-    set_clause,
-    shape_of,
-    varying,
-)
+from rowlock.leases.dialects.claims import Lease
+from rowlock.leases.item import PipelineItem, leases_of
+from rowlock.rows.assignments import ColumnValues, Shape, can_be_kept, set_clause, slots_of, split, varying
 from rowlock.rows.database_time import UtcDateTime, database_now
 from rowlock.rows.leased_table import LeasedTable
 
@@ -47,7 +41,7 @@ class Written(Enum):
     @property
     def is_made(self) -> bool:
         """Whether the outcome is in the row."""
-        return self in {Written.APPLIED, Written.PARKED}
+        return self is Written.APPLIED or self is Written.PARKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +107,16 @@ async def lock_for_apply(
     Returns:
         The transaction's one time (None if no row was locked), and the tokens whose rows are locked now.
     """
-    mine = dialect_of(connection).under_tokens(leased, [(item.id, item.lock_token) for item in items])
-    token = leased.column("lock_token").label("token")
-    # Nothing to be said to SQLite, where the transaction has the write lock already.
-    statement = select(token, database_now().label("now")).where(mine).with_for_update(key_share=True, skip_locked=True)
-    rows = (await connection.execute(statement)).all()
-    return (rows[0].now if rows else None), frozenset(row.token for row in rows)
+    dialect = dialect_of(connection)
+
+    def build() -> Select[*tuple[Any, ...]]:
+        found = select(leased.column("lock_token"), database_now()).where(dialect.under_tokens(leased))
+        # Nothing to be said to SQLite, where the transaction has the write lock already.
+        return found.with_for_update(key_share=True, skip_locked=True)
+
+    statement = leased.prepared((lock_for_apply, dialect), build)
+    rows = (await connection.execute(statement, dialect.tokens_given(leases_of(items)))).all()
+    return (rows[0][1] if rows else None), frozenset(row[0] for row in rows)
 
 
 async def apply_locked(
@@ -128,38 +126,60 @@ async def apply_locked(
 
     The lock is what makes the guard certain here: no driver tells how many rows each of many parameter sets has matched.
     """
-    groups: dict[object, list[int]] = {}
+    groups: dict[Shape, tuple[list[PipelineItem[Any]], list[list[Any]]]] = {}
     results = [write.once_written for _, write in writes]
     for index, (item, write) in enumerate(writes):
         if write.unless_changed:
             results[index] = await apply(connection, leased, item, write=write)
         else:
-            groups.setdefault(shape_of(write.values), []).append(index)
-    for indexes in groups.values():
-        await _update_together(connection, leased, [writes[index] for index in indexes])
+            shape, parameters = split(write.values)
+            items, rows = groups.setdefault(shape, ([], []))
+            items.append(item)
+            rows.append(parameters)
+    for shape, (items, rows) in groups.items():
+        await _update_together(connection, leased, shape, leases=leases_of(items), rows=rows)
     return results
 
 
 async def _update_together(
-    connection: AsyncConnection, leased: LeasedTable[Any], group: Sequence[tuple[PipelineItem[Any], RowWrite]]
+    connection: AsyncConnection,
+    leased: LeasedTable[Any],
+    shape: Shape,
+    *,
+    leases: Sequence[Lease],
+    rows: Sequence[Sequence[Any]],
 ) -> None:
     """Write to locked rows what has one shape: by one statement if the values are the same, or the database takes arrays."""
-    dialect, values = dialect_of(connection), group[0][1].values
-    parameters = [parameters_of(write.values) for _, write in group]
-    differing = varying(parameters)
-    leases = [(item.id, item.lock_token) for item, _ in group]
-    arrays = [(name, column_of_parameter(values, name).type, [each[name] for each in parameters]) for name in differing]
-    if not differing:
-        mine = dialect.under_tokens(leased, leases)
-        await connection.execute(update(leased.table).where(mine).values(set_clause(values)), parameters[0])
-    elif (rows := dialect.side_by_side(leased, leases, arrays)) is not None:
-        given = {name: rows.c[name] for name in differing}
-        held = (leased.key == rows.c.key, leased.column("lock_token") == rows.c.token)
-        same = {name: value for name, value in parameters[0].items() if name not in given}
-        await connection.execute(update(leased.table).where(*held).values(set_clause(values, given)), same)
-    else:
-        each = [_parameters(item, write.values) for item, write in group]
-        await connection.execute(_statement(leased, values), each)
+    dialect, slots, differing = dialect_of(connection), slots_of(shape), tuple(varying(rows))
+    names = [name for name, _ in slots]
+    columns = [slots[place] for place in differing]
+    if differing and not dialect.takes_arrays(columns):
+        each = [
+            {"rowlock_key": key, "rowlock_token": token, **dict(zip(names, row, strict=True))}
+            for (key, token), row in zip(leases, rows, strict=True)
+        ]
+        await connection.execute(_prepared(leased, shape, "each", build=lambda: _statement(leased, shape)), each)
+        return
+
+    def build() -> Update:
+        if not differing:
+            return update(leased.table).where(dialect.under_tokens(leased)).values(set_clause(shape))
+        given = dialect.side_by_side(leased, columns)
+        held = (leased.key == given.c.key, leased.column("lock_token") == given.c.token)
+        in_place = {name: given.c[name] for name, _ in columns}
+        return update(leased.table).where(*held).values(set_clause(shape, in_place))
+
+    parameters = {
+        name: value for place, (name, value) in enumerate(zip(names, rows[0], strict=True)) if place not in differing
+    }
+    for place in differing:
+        parameters[f"held_{names[place]}"] = [row[place] for row in rows]
+    statement = _prepared(leased, shape, (dialect, differing), build=build)
+    await connection.execute(statement, parameters | dialect.tokens_given(leases))
+
+
+def _prepared(leased: LeasedTable[Any], shape: Shape, kind: Hashable, *, build: Callable[[], Update]) -> Update:
+    return leased.prepared((_update_together, shape, kind), build) if can_be_kept(shape) else build()
 
 
 async def was_processed_at(
@@ -182,19 +202,17 @@ async def _update(
     values: ColumnValues,
     provided: Sequence[ColumnElement[bool]] = (),
 ) -> bool:
-    statement = _statement(leased, values).where(*provided)
-    result = await connection.execute(statement, _parameters(item, values))
+    shape, parameters = split(values)
+    given = {name: value for (name, _), value in zip(slots_of(shape), parameters, strict=True)}
+    lease = {"rowlock_key": item.id, "rowlock_token": item.lock_token}
+    result = await connection.execute(_statement(leased, shape).where(*provided), given | lease)
     return result.rowcount > 0
 
 
-def _statement(leased: LeasedTable[Any], values: ColumnValues) -> Update:
+def _statement(leased: LeasedTable[Any], shape: Shape) -> Update:
     token = leased.column("lock_token")
     guard = [
         leased.key == bindparam("rowlock_key", type_=leased.key.type),
         token == bindparam("rowlock_token", type_=token.type),
     ]
-    return update(leased.table).where(*guard).values(set_clause(values))
-
-
-def _parameters(item: PipelineItem[Any], values: ColumnValues) -> dict[str, Any]:
-    return {"rowlock_key": item.id, "rowlock_token": item.lock_token, **parameters_of(values)}
+    return update(leased.table).where(*guard).values(set_clause(shape))

@@ -27,6 +27,7 @@ async def claim(
     lease_margin: timedelta,
     timeout: timedelta,
     locker: LocksRelated | None = None,
+    with_rows: bool = False,
     reached: Callable[[Position], None] | None = None,
 ) -> list[PipelineItem[Any]]:
     """Lease up to `order.limit` rows in a transaction of its own; oldest first.
@@ -37,6 +38,7 @@ async def claim(
         lease_margin: by how much the holder's trust ends before the lease.
         timeout: longest time for the transaction.
         locker: locks related rows for the items.
+        with_rows: whether the items have their rows at once.
         reached: told the position of the last row, once it is leased for good.
 
     Raises:
@@ -47,7 +49,9 @@ async def claim(
         sent_at = monotonic()
 
         async def lease(session: AsyncSession, connection: AsyncConnection) -> list[ClaimedRow]:
-            rows = await dialect_of(connection).claim(connection, order, in_lockset)
+            reader = session if with_rows else None
+            rows = await dialect_of(connection).claim(connection, order, in_lockset, reader=reader)
+            session.expunge_all()
             dead = [row.dead_token for row in rows if row.dead_token is not None]
             for related in order.related if dead else ():
                 await free_dead(connection, related, dead)
@@ -58,15 +62,20 @@ async def claim(
         )
     if rows and reached is not None:
         reached(rows[-1].position)
-    trusted_until = sent_at + (order.lock_timeout - lease_margin).total_seconds()
-    items = [_ticket(row, order, session_factory=session_factory, trusted_until=trusted_until) for row in rows]
+    trust_s = (order.lock_timeout - lease_margin).total_seconds()
+    items = [_ticket(row, order, session_factory=session_factory, sent_at=sent_at, trust_s=trust_s) for row in rows]
     for item in items:
         item.locker = locker
     return items
 
 
 def _ticket(
-    row: ClaimedRow, order: ClaimOrder, *, session_factory: async_sessionmaker[AsyncSession], trusted_until: float
+    row: ClaimedRow,
+    order: ClaimOrder,
+    *,
+    session_factory: async_sessionmaker[AsyncSession],
+    sent_at: float,
+    trust_s: float,
 ) -> PipelineItem[Any]:
     return PipelineItem(
         id=row.id,
@@ -76,6 +85,8 @@ def _ticket(
         prev_lock_expired=row.dead_token is not None,
         attempt=1 if row.attempts is None else row.attempts + 1,
         place=float("-inf") if row.place is None else row.place.timestamp(),
-        trusted_until=trusted_until,
+        claimed_at=sent_at,
+        trusted_until=sent_at + trust_s,
         session_factory=session_factory,
+        _row=row.row,
     )

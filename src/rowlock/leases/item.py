@@ -8,6 +8,7 @@ Source: River anchors its leadership the same way (``internal/leadership``): fro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
@@ -47,6 +48,7 @@ class PipelineItem(Generic[ModelT]):
         prev_lock_expired: the previous holder died with the lease in hand; side effects of its attempt may exist.
         attempt: which attempt this is, 1-based; always 1 for a model without `ScheduleColumns`.
         place: its place in line: when it was due, in seconds since the epoch; minus infinity if it was never processed.
+        claimed_at: when its claim was sent, on the monotonic clock, in seconds.
         trusted_until: end of trust on the monotonic clock, in seconds. Written by the heartbeater, read by everybody.
         held: related rows that were locked for this item; None as long as there were none.
         is_settled: its outcome is on its way; nothing more is locked for it.
@@ -59,6 +61,7 @@ class PipelineItem(Generic[ModelT]):
     prev_lock_expired: bool
     attempt: int
     place: float
+    claimed_at: float
     trusted_until: float
     session_factory: async_sessionmaker[AsyncSession] = field(repr=False)
     locker: LocksRelated | None = field(default=None, repr=False)
@@ -69,6 +72,8 @@ class PipelineItem(Generic[ModelT]):
     @property
     def row(self) -> ModelT:
         """The row as it was read under the token when work began: a detached instance; changing it writes nothing.
+
+        Work that begins at once may get the row as its claim read it, a tenth of a second earlier at most.
 
         Raises:
             PipelineError: the item has not left the queue yet.
@@ -164,3 +169,8 @@ class PipelineItem(Generic[ModelT]):
         if self.held is not None:
             async with self.held.turn:
                 pass
+
+
+def leases_of(items: Sequence[PipelineItem[Any]]) -> list[tuple[Any, UUID]]:
+    """Return key and token of each item."""
+    return [(item.id, item.lock_token) for item in items]

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Column, select
+from sqlalchemy import Column, Select, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import undefer
 from sqlalchemy.orm.interfaces import LoaderOption
 
-from rowlock.leases.dialects import bind_of
-from rowlock.leases.item import PipelineItem
+from rowlock.leases.dialects import bind_of, dialect_named
+from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 
@@ -37,13 +37,19 @@ async def load_rows(
         options: the host's.
         compared: columns that the outcome will compare with what was read.
     """
-    names = [*leased.lease_columns, *(leased.mapper.get_property_by_column(column).key for column in compared)]
-    # Last, so that a host's load_only cannot leave out what the outcome is planned from.
-    needed = [undefer(leased.attribute(name)) for name in names]
-    keys = [item.id for item in items]
-    statement = select(leased.model).where(leased.attribute(leased.key_name).in_(keys)).options(*options, *needed)
-    rows = (await session.scalars(statement, bind_arguments={"bind": bind_of(session, leased)})).unique().all()
-    by_key = {getattr(row, leased.key_name): row for row in rows}
+    bind = bind_of(session, leased)
+    dialect = dialect_named(bind.dialect.name)
+
+    def build() -> Select[Any]:
+        names = [*leased.lease_columns, *(leased.mapper.get_property_by_column(column).key for column in compared)]
+        # Last, so that a host's load_only cannot leave out what the outcome is planned from.
+        needed = [undefer(leased.attribute(name)) for name in names]
+        return select(leased.model).where(dialect.under_tokens(leased)).options(*options, *needed)
+
+    # Options are the host's, made anew each time.
+    statement = build() if options else leased.prepared((load_rows, dialect, *compared), build)
+    found = await session.scalars(statement, dialect.tokens_given(leases_of(items)), bind_arguments={"bind": bind})
+    by_key: dict[Any, ModelT] = {getattr(row, leased.key_name): row for row in found.unique().all()}
     session.expunge_all()
     return [_if_held(by_key.get(item.id), item) for item in items]
 

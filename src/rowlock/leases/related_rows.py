@@ -21,7 +21,7 @@ from rowlock.leases.dialects import dialect_of
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, extend_each
 from rowlock.leases.take import existing, held_under, unlock
-from rowlock.rows.assignments import parameters_of, set_clause, shape_of
+from rowlock.rows.assignments import Shape, set_clause, slots_of, split
 from rowlock.rows.leased_table import LeasedTable
 
 
@@ -58,14 +58,14 @@ async def write_related(connection: AsyncConnection, item: PipelineItem[Any], wr
     for write in writes:
         if not await _is_unchanged(connection, write, item.held.as_read(write.leased, write.key)):
             raise _lost(item, write.leased)
-    groups: dict[object, list[RelatedWrite]] = {}
+    groups: dict[tuple[LeasedTable[Any], Shape], list[dict[str, Any]]] = {}
     for write in writes:
-        groups.setdefault((write.leased.model, shape_of(write.values)), []).append(write)
-    for group in groups.values():
-        leased, values = group[0].leased, group[0].values
+        shape, parameters = split(write.values)
+        given = {name: value for (name, _), value in zip(slots_of(shape), parameters, strict=True)}
+        groups.setdefault((write.leased, shape), []).append({"rowlock_key": write.key, **given})
+    for (leased, shape), rows in groups.items():
         statement = update(leased.table).where(leased.key == bindparam("rowlock_key", type_=leased.key.type))
-        parameters = [{"rowlock_key": write.key, **parameters_of(write.values)} for write in group]
-        await connection.execute(statement.values(set_clause(values)), parameters)
+        await connection.execute(statement.values(set_clause(shape)), rows)
     await _unlock_all(connection, item)
 
 

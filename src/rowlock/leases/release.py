@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, and_, or_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects import dialect_of
-from rowlock.leases.item import PipelineItem
+from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.rows.database_time import database_time_after
 from rowlock.rows.eligibility import is_owned_by
 from rowlock.rows.lease_values import pinned, unlocked_values
@@ -26,8 +26,10 @@ async def release(connection: AsyncConnection, leased: LeasedTable[Any], items: 
     Returns:
         How many rows were given back. The others were no longer ours to give.
     """
-    mine = dialect_of(connection).under_tokens(leased, [(item.id, item.lock_token) for item in items])
-    return await _unlock(connection, leased, mine)
+    dialect = dialect_of(connection)
+    values = pinned(leased, unlocked_values(leased))
+    statement = update(leased.table).where(dialect.under_tokens(leased)).values(values)
+    return (await connection.execute(statement, dialect.tokens_given(leases_of(items)))).rowcount
 
 
 async def free_dead(connection: AsyncConnection, leased: LeasedTable[Any], dead_tokens: Sequence[Any]) -> int:

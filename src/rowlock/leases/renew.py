@@ -13,14 +13,16 @@ from typing import Any
 
 from sqlalchemy import Update, and_, select, type_coerce, update
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningUpdate
 
-from rowlock.leases.dialects import dialect_of
-from rowlock.leases.item import PipelineItem
+from rowlock.leases.dialects import LeaseDialect, dialect_of
+from rowlock.leases.dialects.claims import Lease
+from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.rows.database_time import UtcDateTime, database_instant, database_time_after
 from rowlock.rows.lease_values import renewed_values
 from rowlock.rows.leased_table import LeasedTable
 
-LEASES_PER_STATEMENT_MAX = 500
+LEASES_PER_STATEMENT_MAX = 1000
 """Most leases that one statement renews or releases; SQLite's limit on bound variables is far above three times this."""
 
 
@@ -36,18 +38,21 @@ async def renew(
     Returns:
         The new expiry by token, for those that were confirmed. The others were lost, or locked by somebody for the moment.
     """
-    token, expires_at = leased.column("lock_token"), leased.column("lock_expires_at")
-    leases = [(item.id, item.lock_token) for item in items]
-    statement = _extending(connection, leased, leases, lock_timeout=lock_timeout).returning(
-        token.label("token"), type_coerce(expires_at, UtcDateTime).label("expires_at")
-    )
-    return {row.token: row.expires_at for row in (await connection.execute(statement)).all()}
+    dialect = dialect_of(connection)
+
+    def build() -> ReturningUpdate[*tuple[Any, ...]]:
+        token, expires_at = leased.column("lock_token"), type_coerce(leased.column("lock_expires_at"), UtcDateTime)
+        return _extending(dialect, leased, lock_timeout=lock_timeout).returning(token, expires_at)
+
+    statement = leased.prepared((renew, dialect, lock_timeout), build)
+    rows = (await connection.execute(statement, dialect.tokens_given(leases_of(items)))).all()
+    return {row[0]: row[1] for row in rows}
 
 
 async def extend_each(
     connection: AsyncConnection,
     leased: LeasedTable[Any],
-    leases: Sequence[tuple[Any, Any]],
+    leases: Sequence[Lease],
     *,
     lock_timeout: timedelta,
 ) -> frozenset[Any]:
@@ -56,19 +61,13 @@ async def extend_each(
     Returns:
         The keys whose leases were extended.
     """
-    statement = _extending(connection, leased, leases, lock_timeout=lock_timeout).returning(leased.key)
-    return frozenset((await connection.scalars(statement)).all())
-
-
-def _extending(
-    connection: AsyncConnection,
-    leased: LeasedTable[Any],
-    leases: Sequence[tuple[Any, Any]],
-    *,
-    lock_timeout: timedelta,
-) -> Update:
     dialect = dialect_of(connection)
-    valid = and_(dialect.under_tokens(leased, leases), leased.column("lock_expires_at") > database_instant())
+    statement = _extending(dialect, leased, lock_timeout=lock_timeout).returning(leased.key)
+    return frozenset((await connection.scalars(statement, dialect.tokens_given(leases))).all())
+
+
+def _extending(dialect: LeaseDialect, leased: LeasedTable[Any], *, lock_timeout: timedelta) -> Update:
+    valid = and_(dialect.under_tokens(leased), leased.column("lock_expires_at") > database_instant())
     values = renewed_values(leased, expires_at=database_time_after(lock_timeout))
     return update(leased.table).where(dialect.without_waiting(leased, valid)).values(values)
 
@@ -78,5 +77,6 @@ async def tokens_still_held(
 ) -> frozenset[Any]:
     """Return the tokens of those `items` whose lease is still theirs and valid; joins the caller's transaction."""
     token, expires_at = leased.column("lock_token"), leased.column("lock_expires_at")
-    mine = dialect_of(connection).under_tokens(leased, [(item.id, item.lock_token) for item in items])
-    return frozenset((await connection.scalars(select(token).where(mine, expires_at > database_instant()))).all())
+    dialect = dialect_of(connection)
+    statement = select(token).where(dialect.under_tokens(leased), expires_at > database_instant())
+    return frozenset((await connection.scalars(statement, dialect.tokens_given(leases_of(items)))).all())

@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from rowlock.errors import HostCodeError, ProcessCancelledError, describe
+from rowlock.pipelines.deadlines import Deadlines
 
 T = TypeVar("T")
 
@@ -58,13 +59,13 @@ class Attempt:
         ended: why it was asked to end, or None.
     """
 
-    def __init__(self, call: Callable[[], Any], *, timeout_s: float, grace_s: float) -> None:
+    def __init__(self, call: Callable[[], Any], *, deadlines: Deadlines, grace_s: float) -> None:
         self._call = call
-        self._timeout_s = timeout_s
+        self._deadlines = deadlines
         self._grace_s = grace_s
         self._task: asyncio.Task[Result] | None = None
         self._over: asyncio.Future[None] | None = None
-        self._timers: list[asyncio.TimerHandle] = []
+        self._grace: asyncio.TimerHandle | None = None
         self.ended: Ended | None = None
 
     @property
@@ -91,26 +92,36 @@ class Attempt:
         self.ended = why
         if first and self._task is not None:
             self._task.cancel()
-            self._timers.append(asyncio.get_running_loop().call_later(self._grace_s, self._finish))
+            # If it had not begun yet, it will not say itself that it is over.
+            self._task.add_done_callback(self._finish)
+            self._grace = asyncio.get_running_loop().call_later(self._grace_s, self._finish)
 
     async def run(self) -> Result:
         """Run the call until it ends, or until it was ended and ignored that for `grace_s`; `is_running` tells the two apart."""
         if self.ended is not None:
             return self.ended
-        loop = asyncio.get_running_loop()
-        self._over = loop.create_future()
-        self._task = asyncio.create_task(_contained(self._call), name="rowlock: process")
-        self._task.add_done_callback(self._finish)
-        self._timers.append(loop.call_later(self._timeout_s, self.end, Ended.TIMED_OUT))
+        self._over = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._work(), name="rowlock: process")
+        self._deadlines.add(self, self._time_out)
         try:
             await self._over
         except asyncio.CancelledError:
             self.end(Ended.INTERRUPTED)
             raise
         finally:
-            for timer in self._timers:
-                timer.cancel()
+            self._deadlines.remove(self)
+            if self._grace is not None:
+                self._grace.cancel()
         return self._result()
+
+    async def _work(self) -> Result:
+        # By itself, and not by a callback of its task: that would take another turn of the loop for each row.
+        result = await _contained(self._call)
+        self._finish()
+        return result
+
+    def _time_out(self) -> None:
+        self.end(Ended.TIMED_OUT)
 
     def _finish(self, _: object = None) -> None:
         if self._over is not None and not self._over.done():
@@ -152,7 +163,14 @@ def host_call(function: Callable[..., Any], *args: object, threads: Executor) ->
     A thread cannot be cancelled: it counts as a call that ignores its cancellation.
     """
     call = partial(function, *args)
-    return call if inspect.iscoroutinefunction(function) else partial(_in_thread, call, threads)
+    method = getattr(function, "__func__", None)
+    is_coroutine = inspect.iscoroutinefunction(function) if method is None else _is_coroutine_method(method)
+    return call if is_coroutine else partial(_in_thread, call, threads)
+
+
+@lru_cache(maxsize=1000)
+def _is_coroutine_method(method: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(method)
 
 
 def _cancelled_by_itself() -> ProcessCancelledError:

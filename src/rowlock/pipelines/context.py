@@ -17,6 +17,7 @@ from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import RelatedLocker
 from rowlock.leases.transaction import in_transaction
 from rowlock.pipelines.attempt import Attempt, host_call
+from rowlock.pipelines.deadlines import Deadlines
 from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.settings import PipelineSettings
@@ -58,6 +59,8 @@ class PipelineContext(Generic[ModelT]):
         takers: asks who locks rows of this model as related rows.
         siblings: asks who else works on rows of this model.
         intent: columns that services own.
+        claims_rows: whether a claim can give whole rows: the host wants no options, and the model is plain.
+        starts_soon: whether the last item was begun so soon after its claim that the row which that gave was still fresh.
         look_again_in: has the fetcher look after a delay; set by the run.
         errors: the last failure of each loop, by the loop's name; an entry goes when the loop succeeds again.
         failures: how often each loop failed in a row.
@@ -67,6 +70,7 @@ class PipelineContext(Generic[ModelT]):
         abandoned: attempts that ignored their cancellation and still run; bounded by what the host lets hang.
         background: short tasks that must end before the pipeline has stopped.
         threads: run plain `process` and `on_stale` functions.
+        deadlines: ends attempts after `process_timeout`.
     """
 
     name: str
@@ -80,6 +84,8 @@ class PipelineContext(Generic[ModelT]):
     takers: Callable[[], Sequence[Taker]] = tuple
     siblings: Callable[[], Sequence[Sibling]] = tuple
     intent: Sequence[Column[Any]] = ()
+    claims_rows: bool = False
+    starts_soon: bool = True
     look_again_in: Callable[[timedelta], None] = field(default=lambda _delay: None)
     counters: Counters = field(default_factory=Counters)
     errors: dict[str, str] = field(default_factory=dict)
@@ -90,8 +96,10 @@ class PipelineContext(Generic[ModelT]):
     abandoned: list[Attempt] = field(default_factory=list)
     background: set[asyncio.Task[None]] = field(default_factory=set)
     threads: Executor = field(init=False)
+    deadlines: Deadlines = field(init=False)
 
     def __post_init__(self) -> None:
+        self.deadlines = Deadlines(self.settings.process_timeout.total_seconds())
         # Twice as many as workers: those that were left behind must not keep all others waiting.
         self.threads = ThreadPoolExecutor(2 * self.settings.workers_num, thread_name_prefix=f"rowlock {self.name}")
 
@@ -135,7 +143,7 @@ class PipelineContext(Generic[ModelT]):
         """Return an attempt at a call of the host's code, not begun."""
         return Attempt(
             host_call(function, *args, threads=self.threads),
-            timeout_s=self.settings.process_timeout.total_seconds(),
+            deadlines=self.deadlines,
             grace_s=self.settings.cancel_grace.total_seconds(),
         )
 

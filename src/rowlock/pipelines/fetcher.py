@@ -14,25 +14,24 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic
+from typing import Generic
 
-from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import events
 from rowlock.backoff import JITTER, fetch_delay, jittered
 from rowlock.clock import monotonic
-from rowlock.errors import HostCodeError, ModelError, describe
+from rowlock.errors import describe
 from rowlock.leases.claim import claim
 from rowlock.leases.dialects.claims import ClaimOrder, Position
 from rowlock.leases.release import sweep
 from rowlock.leases.transaction import finish
 from rowlock.pipelines.claim_cursor import ClaimCursor
-from rowlock.pipelines.context import Hooks, PipelineContext
+from rowlock.pipelines.claim_orders import ClaimOrders
+from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.give_back import give_back
 from rowlock.pipelines.heartbeater import Heartbeater
-from rowlock.rows.eligibility import eligible, oldest_first
-from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.rows.leased_table import ModelT
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +75,7 @@ class Fetcher(Generic[ModelT]):
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
         self.context = context
         self._heartbeater = heartbeater
+        self._orders = ClaimOrders(context)
         self._woken = asyncio.Event()
         self._hinted = False
         self._stopped = False
@@ -155,18 +155,8 @@ class Fetcher(Generic[ModelT]):
         Shielded as a whole: a cancellation between the claim and the queue would leave rows leased that nobody works on.
         """
         # Host code stays out of the task: a SystemExit that leaves a task ends the whole event loop.
-        ready = ready_condition(self.context.name, self.context.leased, self.context.hooks)
-        context, settings = self.context, self.context.settings
-        condition = eligible(
-            context.leased,
-            ready=ready,
-            owner=context.name,
-            min_processing_interval=settings.min_processing_interval,
-            reset_interval=settings.retry_delay,
-            takers=context.takers(),
-            siblings=context.siblings(),
-        )
-        return await finish(self._claim_and_queue(condition, limit), purpose="fetch")
+        order = self._orders.next(limit, after=self._start)
+        return await finish(self._claim_and_queue(order), purpose="fetch")
 
     async def _rest(self, seconds: float | None) -> None:
         # Nothing can have been missed: the plan was made in this very step of the loop.
@@ -213,19 +203,9 @@ class Fetcher(Generic[ModelT]):
     def _delay_s(self) -> float:
         return fetch_delay(self.context.settings.fetch_delays_s, self._fetches_in_vain)
 
-    async def _claim_and_queue(self, condition: ColumnElement[bool], limit: int) -> int:
+    async def _claim_and_queue(self, order: ClaimOrder) -> int:
         context, settings = self.context, self.context.settings
         began_at = monotonic()
-        order = ClaimOrder(
-            context.leased,
-            eligible=condition,
-            oldest_first=oldest_first(context.leased),
-            owner=context.name,
-            lock_timeout=settings.lock_timeout,
-            limit=limit,
-            related=context.locker.tables,
-            after=self._start,
-        )
         context.counters.fetches += 1
         items = await claim(
             context.session_factory,
@@ -233,6 +213,7 @@ class Fetcher(Generic[ModelT]):
             lease_margin=settings.margin,
             timeout=settings.database_timeout,
             locker=context.locker,
+            with_rows=context.claims_rows and context.starts_soon,
             reached=self._note_reached,
         )
         context.counters.claimed += len(items)
@@ -282,26 +263,3 @@ class Fetcher(Generic[ModelT]):
         self._rests_until = monotonic() + self._delay_s()
         logger.warning("%s: a fetch failed", self.context.name, extra={"pipeline": self.context.name}, exc_info=error)
         events.emit(events.FetchFailed(self.context.name, text))
-
-
-def ready_condition(name: str, leased: LeasedTable[Any], hooks: Hooks[Any]) -> ColumnElement[bool]:
-    """Return what the host's `ready` says.
-
-    Raises:
-        ModelError: it is not an SQL expression.
-    """
-    try:
-        condition = hooks.ready()
-    except Exception:
-        raise
-    except BaseException as error:
-        raise HostCodeError(f"{name}.ready() ended with {describe(error)}") from error
-    # A mapped attribute, such as a boolean column, stands for its column.
-    condition = getattr(condition, "expression", condition)
-    if not isinstance(condition, ColumnElement):
-        raise ModelError(
-            f"{name}.ready() must return one SQL expression, such as {leased.name}.status == 'submitted', "
-            f"not {condition!r:.100}",
-            model=leased.name,
-        )
-    return condition

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from sqlalchemy import Column, ColumnElement, ColumnExpressionArgument
 
 from rowlock.errors import LockCycleError, ModelError
+from rowlock.pipelines.claim_orders import ready_condition
 from rowlock.pipelines.context import Hooks
-from rowlock.pipelines.fetcher import ready_condition
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.eligibility import Sibling, Taker
 from rowlock.rows.leased_table import LeasedTable

@@ -160,6 +160,8 @@ def _check_after(leased: LeasedTable[Any], outcome: str, after: timedelta | floa
 
 
 def _sequence(value: object, name: str) -> Sequence[Any]:
+    if type(value) is tuple:
+        return value
     if isinstance(value, str) or not isinstance(value, Sequence | Set):
         raise OutcomeError(f"{name} must be a list, not {type(value).__name__}")
     return tuple(value)

@@ -20,8 +20,9 @@ from rowlock.errors import ConfigurationError, ModelError, PipelineError
 from rowlock.leases.dialects import check_session_factory
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import RelatedLocker
+from rowlock.pipelines.claim_orders import ready_condition
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.fetcher import Fetcher, ready_condition
+from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.item_queue import ItemQueue
@@ -199,6 +200,7 @@ class Pipeline(Generic[ModelT]):
             takers=partial(beside.takers_of, self.leased, but=self.name),
             siblings=partial(beside.siblings_of, self.leased, but=self.name),
             intent=self.intent_columns,
+            claims_rows=self.leased.is_plain and getattr(self.options, "__func__", None) is Pipeline.options,
         )
         return PipelineRun(
             context,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,123 +26,132 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import Values, column_of, column_values, resolve_now_placeholders
 
 
-def plan_write(
-    item: PipelineItem[Any],
-    outcome: Outcome,
-    now: datetime,
-    *,
-    leased: LeasedTable[Any],
-    settings: PipelineSettings,
-    intent: Sequence[Column[Any]] = (),
-    rng: Randomness = random,
-) -> RowWrite:
-    """Return what `outcome` writes to the row of `item` at the database's time `now`; `intent`: columns that services own."""
-    plan = _Plan(item, now, leased, settings, tuple(intent), rng)
-    match outcome:
-        case Apply():
-            return plan.apply(outcome)
-        case Retry():
-            return plan.retry(outcome)
-        case Reset():
-            return plan.reset()
-        case Park():
-            return plan.park(outcome)
+class Planner:
+    """Turns the outcomes of one transaction into writes."""
 
+    def __init__(
+        self,
+        now: datetime,
+        *,
+        leased: LeasedTable[Any],
+        settings: PipelineSettings,
+        intent: Sequence[Column[Any]] = (),
+        rng: Randomness = random,
+    ) -> None:
+        """Say when it is, by the database; what the table is like; and which of its columns services own (`intent`)."""
+        self._now, self._leased, self._settings, self._intent, self._rng = now, leased, settings, tuple(intent), rng
+        self._done = unlocked_values(leased) | processed_values(leased, now)
+        self._last: tuple[Values, ColumnValues] = ({}, {})
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    item: PipelineItem[Any]
-    now: datetime
-    leased: LeasedTable[Any]
-    settings: PipelineSettings
-    intent: tuple[Column[Any], ...]
-    rng: Randomness
+    def plan(self, item: PipelineItem[Any], outcome: Outcome) -> RowWrite:
+        """Return what `outcome` writes to the row of `item`."""
+        match outcome:
+            case Apply():
+                return self._apply(item, outcome)
+            case Retry():
+                return self._retry(item, outcome)
+            case Reset():
+                return self._reset(item)
+            case Park():
+                return self._park(item, outcome)
 
-    def apply(self, outcome: Apply) -> RowWrite:
-        written = column_values(self.leased, resolve_now_placeholders(outcome.values, self.now))
-        values = self.done()
-        if self.leased.has_schedule:
-            after = self.settings.min_processing_interval if outcome.after is None else delay_of(outcome.after)
-            values |= {self.leased.column("attempts"): 0} | self.due(after)
-        guarded = [*self.intent, *(column_of(self.leased, key) for key in outcome.unless_changed)]
-        write = self.unless_changed(guarded, loudly_if(self.leased, written, values))
+    def _apply(self, item: PipelineItem[Any], outcome: Apply) -> RowWrite:
+        values = self._done
+        if self._leased.has_schedule:
+            after = self._settings.min_processing_interval if outcome.after is None else delay_of(outcome.after)
+            values = values | {self._leased.column("attempts"): 0} | self._due(item, after)
+        guarded = [*self._intent, *(column_of(self._leased, key) for key in outcome.unless_changed)]
+        write = self._unless_changed(item, guarded, loudly_if(self._leased, self._written(outcome.values), values))
         if not outcome.related:
             return write
-        return replace(write, related=tuple(self.related(*each) for each in related_items(outcome.related)))
+        related = (self._related(item, *each) for each in related_items(outcome.related))
+        return replace(write, related=tuple(related))
 
-    def retry(self, outcome: Retry) -> RowWrite:
-        written = column_values(self.leased, resolve_now_placeholders(outcome.values, self.now))
-        values, reason = self.done(), None
-        if self.leased.has_schedule:
-            reason = self.reason_to_park()
-            error = self.fitting(error_text(outcome.error))
-            values |= {self.leased.column("attempts"): self.item.attempt, self.leased.column("last_error"): error}
+    def _retry(self, item: PipelineItem[Any], outcome: Retry) -> RowWrite:
+        written, values, reason = self._written(outcome.values), self._done, None
+        if self._leased.has_schedule:
+            reason = self._reason_to_park(item)
+            error = self._fitting(error_text(outcome.error))
+            values = values | {self._leased.column("attempts"): item.attempt, self._leased.column("last_error"): error}
             if reason is not None:
-                values |= self.parked(f"{reason}: {error}" if error else reason)
+                values |= self._parked(f"{reason}: {error}" if error else reason)
             else:
-                values |= self.due(self.retry_delay(outcome))
+                values |= self._due(item, self._retry_delay(item, outcome))
         # A failure rests on nothing that was read; but it must not overwrite a request, nor set the row aside with it.
-        guarded = self.intent if reason else [column for column in self.intent if column in written]
-        return replace(self.unless_changed(guarded, loudly_if(self.leased, written, values)), parks=reason is not None)
+        guarded = self._intent if reason else [column for column in self._intent if column in written]
+        write = self._unless_changed(item, guarded, loudly_if(self._leased, written, values))
+        return replace(write, parks=reason is not None)
 
-    def park(self, outcome: Park) -> RowWrite:
-        values = pinned(self.leased, self.done() | self.parked(outcome.reason))
-        return replace(self.unless_changed(self.intent, values), parks=True)
+    def _park(self, item: PipelineItem[Any], outcome: Park) -> RowWrite:
+        values = pinned(self._leased, self._done | self._parked(outcome.reason))
+        return replace(self._unless_changed(item, self._intent, values), parks=True)
 
-    def reset(self) -> RowWrite:
-        values = reset_values(self.leased) | processed_values(self.leased, self.now)
-        if self.leased.has_schedule:
+    def _reset(self, item: PipelineItem[Any]) -> RowWrite:
+        values = reset_values(self._leased) | processed_values(self._leased, self._now)
+        if self._leased.has_schedule:
             # It lets others go first, but comes back long before a minimum interval is over.
-            values |= self.due(timedelta(seconds=jittered(self.settings.retry_delay.total_seconds(), rng=self.rng)))
-        return RowWrite(pinned(self.leased, values))
+            delay_s = jittered(self._settings.retry_delay.total_seconds(), rng=self._rng)
+            values |= self._due(item, timedelta(seconds=delay_s))
+        return RowWrite(pinned(self._leased, values))
 
-    def reason_to_park(self) -> str | None:
-        deadline = self.as_read(self.leased.column("deadline_at")) if self.item.has_row else None
-        if deadline is not None and self.now >= deadline:
+    def _written(self, values: Values) -> ColumnValues:
+        # Outcomes of a batch are mostly alike.
+        last, written = self._last
+        if not _is_alike(values, last):
+            written = column_values(self._leased, resolve_now_placeholders(values, self._now))
+            self._last = (values, written)
+        return written
+
+    def _reason_to_park(self, item: PipelineItem[Any]) -> str | None:
+        deadline = self._as_read(item, self._leased.column("deadline_at")) if item.has_row else None
+        if deadline is not None and self._now >= deadline:
             return "deadline passed"
-        if self.item.attempt >= self.settings.max_attempts:
-            return f"gave up after {self.item.attempt} attempts"
+        if item.attempt >= self._settings.max_attempts:
+            return f"gave up after {item.attempt} attempts"
         return None
 
-    def retry_delay(self, outcome: Retry) -> timedelta:
+    def _retry_delay(self, item: PipelineItem[Any], outcome: Retry) -> timedelta:
         if outcome.after is not None:
             return delay_of(outcome.after)
-        first_s, most_s = self.settings.retry_delay.total_seconds(), self.settings.retry_delay_max.total_seconds()
-        return timedelta(seconds=exponential(self.item.attempt, first_s=first_s, most_s=most_s, rng=self.rng))
+        first_s, most_s = (
+            delay.total_seconds() for delay in (self._settings.retry_delay, self._settings.retry_delay_max)
+        )
+        return timedelta(seconds=exponential(item.attempt, first_s=first_s, most_s=most_s, rng=self._rng))
 
-    def done(self) -> ColumnValues:
-        return unlocked_values(self.leased) | processed_values(self.leased, self.now)
+    def _given_back(self) -> ColumnValues:
+        due = {self._leased.column("due_at"): self._now} if self._leased.has_schedule else {}
+        return unlocked_values(self._leased) | due
 
-    def given_back(self) -> ColumnValues:
-        due = {self.leased.column("due_at"): self.now} if self.leased.has_schedule else {}
-        return unlocked_values(self.leased) | due
+    def _parked(self, reason: str) -> ColumnValues:
+        return {self._leased.column("parked_at"): self._now, self._leased.column("last_error"): self._fitting(reason)}
 
-    def parked(self, reason: str) -> ColumnValues:
-        return {self.leased.column("parked_at"): self.now, self.leased.column("last_error"): self.fitting(reason)}
-
-    def fitting(self, text: str | None) -> str | None:
+    def _fitting(self, text: str | None) -> str | None:
         """Shorten `text` to what the host's column holds."""
-        length = getattr(self.leased.column("last_error").type, "length", None) or ERROR_TEXT_CHARS_MAX
+        length = getattr(self._leased.column("last_error").type, "length", None) or ERROR_TEXT_CHARS_MAX
         return None if text is None else shorten(text, chars_max=min(length, ERROR_TEXT_CHARS_MAX))
 
-    def due(self, after: timedelta) -> ColumnValues:
-        column, due_at = self.leased.column("due_at"), self.now + after
+    def _due(self, item: PipelineItem[Any], after: timedelta) -> ColumnValues:
+        column, due_at = self._leased.column("due_at"), self._now + after
         # An attempt that failed before the row could be read knows of no request that came since.
-        return due_values(self.leased, due_at, as_read=self.as_read(column)) if self.item.has_row else {column: due_at}
+        if not item.has_row:
+            return {column: due_at}
+        return due_values(self._leased, due_at, as_read=self._as_read(item, column))
 
-    def related(self, named: object, values: Values) -> RelatedWrite:
-        leased, key = self.item.held_rows().find(named)
-        written = column_values(leased, resolve_now_placeholders(values, self.now))
+    def _related(self, item: PipelineItem[Any], named: object, values: Values) -> RelatedWrite:
+        leased, key = item.held_rows().find(named)
+        written = column_values(leased, resolve_now_placeholders(values, self._now))
         return RelatedWrite(leased, key, loudly_if(leased, written, unlocked_values(leased)))
 
-    def unless_changed(self, columns: Sequence[Column[Any]], values: ColumnValues) -> RowWrite:
-        if not columns or not self.item.has_row:
+    def _unless_changed(
+        self, item: PipelineItem[Any], columns: Sequence[Column[Any]], values: ColumnValues
+    ) -> RowWrite:
+        if not columns or not item.has_row:
             return RowWrite(values)
-        as_read = {column: self.as_read(column) for column in columns}
-        return RowWrite(values, unless_changed=as_read, when_changed=pinned(self.leased, self.given_back()))
+        as_read = {column: self._as_read(item, column) for column in columns}
+        return RowWrite(values, unless_changed=as_read, when_changed=pinned(self._leased, self._given_back()))
 
-    def as_read(self, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
-        return self.leased.value_as_read(self.item.row, column)
+    def _as_read(self, item: PipelineItem[Any], column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
+        return self._leased.value_as_read(item.row, column)
 
 
 def loudly_if(leased: LeasedTable[Any], written: ColumnValues, values: ColumnValues) -> ColumnValues:
@@ -151,3 +160,11 @@ def loudly_if(leased: LeasedTable[Any], written: ColumnValues, values: ColumnVal
         return pinned(leased, values)
     version = leased.version_column
     return values | ({} if version is None else {version: version + 1}) | written
+
+
+def _is_alike(one: Values, other: Values) -> bool:
+    """Whether two maps have the very same keys and values: what is merely equal, as 1 and True, may be written differently."""
+    if len(one) != len(other):
+        return False
+    pairs = zip(one.items(), other.items(), strict=True)
+    return all(key is last_key and value is last_value for (key, value), (last_key, last_value) in pairs)

@@ -19,7 +19,7 @@ def related_items(related: object) -> Iterable[tuple[Any, Values]]:
     Raises:
         OutcomeError: `related` is something else than a dict.
     """
-    if not isinstance(related, Mapping):
+    if type(related) is not dict and not isinstance(related, Mapping):
         raise OutcomeError(f"related must be a dict of locked rows and values, not {type(related).__name__}")
     return related.items()
 

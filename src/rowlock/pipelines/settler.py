@@ -55,9 +55,14 @@ class Settler(Generic[ModelT]):
     def __len__(self) -> int:
         return self._pending
 
+    @property
+    def is_full(self) -> bool:
+        """Whether `PENDING_MAX` decisions are being settled."""
+        return self._pending >= PENDING_MAX
+
     async def wait_for_room(self) -> None:
-        """Wait until fewer than `PENDING_MAX` decisions are being settled."""
-        while self._pending >= PENDING_MAX:
+        """Wait until fewer are."""
+        while self.is_full:
             await self._wait_for_change()
 
     async def wait_until_idle(self) -> None:

@@ -51,7 +51,8 @@ class Worker(Generic[ModelT]):
         """Work until the queue is closed."""
         while (item := await self.context.queue.take()) is not None:
             await self.work(item)
-            await self._settler.wait_for_room()
+            if self._settler.is_full:
+                await self._settler.wait_for_room()
 
     async def work(self, item: PipelineItem[ModelT]) -> None:
         """Process `item` and hand what comes of it over to the settler."""

@@ -21,7 +21,6 @@ from rowlock.backoff import exponential
 from rowlock.clock import monotonic, sleep
 from rowlock.errors import LeaseLost, OutcomeError
 from rowlock.leases.apply import (
-    RowWrite,
     Written,
     apply,
     apply_locked,
@@ -36,7 +35,7 @@ from rowlock.pipelines.attempt import contained
 from rowlock.pipelines.batcher import Batcher
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.outcomes import Also, Apply, Outcome, Reset
-from rowlock.pipelines.plan import plan_write
+from rowlock.pipelines.plan import Planner
 from rowlock.rows.leased_table import ModelT
 
 logger = logging.getLogger(__name__)
@@ -132,7 +131,8 @@ class Writer(Generic[ModelT]):
                 return written
             # Trust is looked at again here: the outcome may have waited for its turn.
             ours = [i for i, item in enumerate(items) if item.lock_token in locked and item.is_trusted()]
-            writes = [(items[i], self._plan(submissions[i], now)) for i in ours]
+            planner = self._planner(now)
+            writes = [(items[i], planner.plan(items[i], submissions[i].outcome)) for i in ours]
             for i, result in zip(ours, await apply_locked(connection, leased, writes), strict=True):
                 written[i] = result
                 _stamp(submissions[i], result, now)
@@ -144,7 +144,7 @@ class Writer(Generic[ModelT]):
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
             leased, item, outcome = self.context.leased, submission.item, submission.outcome
             now = await database_time(connection)
-            written, write = Written.STALE, self._plan(submission, now)
+            written, write = Written.STALE, self._planner(now).plan(item, outcome)
             if item.is_trusted():
                 written = await apply(connection, leased, item, write=write)
             if written.is_made and isinstance(outcome, Apply) and item.held:
@@ -173,16 +173,9 @@ class Writer(Generic[ModelT]):
             return Written.APPLIED
         return Written.STALE
 
-    def _plan(self, submission: Submission[ModelT], now: datetime) -> RowWrite:
+    def _planner(self, now: datetime) -> Planner:
         context = self.context
-        return plan_write(
-            submission.item,
-            submission.outcome,
-            now,
-            leased=context.leased,
-            settings=context.settings,
-            intent=context.intent,
-        )
+        return Planner(now, leased=context.leased, settings=context.settings, intent=context.intent)
 
 
 async def _within(session: AsyncSession, also: Also, now: datetime) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import NoneType
 from typing import Any, TypeAlias
+from uuid import UUID
 
 from sqlalchemy import Column, ColumnElement, bindparam, case
 
@@ -34,76 +36,87 @@ class UnlessChanged:
     as_read: Any
 
 
-def shape_of(values: Mapping[Column[Any], Any]) -> tuple[tuple[Column[Any], object], ...]:
-    """Return what two maps have in common if one statement can write both."""
-    return tuple((column, value if _is_sql(value) else _rule_of(value)) for column, value in values.items())
+Shape: TypeAlias = tuple[tuple[Column[Any], object], ...]
+"""Columns and what happens to each: None for a plain value, a rule, or the very SQL expression."""
 
 
-def set_clause(
-    values: Mapping[Column[Any], Any], given: Mapping[str, ColumnElement[Any]] | None = None
-) -> dict[Column[Any], Any]:
+def split(values: Mapping[Column[Any], Any]) -> tuple[Shape, list[Any]]:
+    """Return the shape of a map, which maps have in common that one statement can write, and the parameters that are its own."""
+    shape: list[tuple[Column[Any], object]] = []
+    parameters: list[Any] = []
+    for column, value in values.items():
+        rule: object = None
+        if isinstance(value, Latest):
+            rule = Latest
+            parameters.append(value.time)
+        elif isinstance(value, UnlessChanged):
+            rule = UnlessChanged
+            parameters += (value.value, value.as_read)
+        elif type(value) not in _PLAIN and _is_sql(value):
+            rule = value
+        else:
+            parameters.append(value)
+        shape.append((column, rule))
+    return tuple(shape), parameters
+
+
+_PLAIN = frozenset({bool, bytes, datetime, dict, float, int, list, NoneType, str, UUID})
+"""Types of values that need not be looked at twice."""
+_RULES = frozenset({None, Latest, UnlessChanged})
+
+
+def can_be_kept(shape: Shape) -> bool:
+    """Whether a statement of this shape may be written again: an expression of SQL is made anew by whoever writes it."""
+    return all(rule in _RULES or isinstance(rule, Column) for _, rule in shape)
+
+
+def slots_of(shape: Shape) -> list[tuple[str, Column[Any]]]:
+    """Return names and columns of the parameters of maps of this shape, in the order in which `split` gives them."""
+    slots: list[tuple[str, Column[Any]]] = []
+    for number, (column, rule) in enumerate(shape):
+        if rule in _RULES:
+            slots.append((f"rowlock_new_{number}", column))
+        if rule is UnlessChanged:
+            slots.append((f"rowlock_read_{number}", column))
+    return slots
+
+
+def set_clause(shape: Shape, given: Mapping[str, ColumnElement[Any]] | None = None) -> dict[Column[Any], Any]:
     """Return the SET clause for every map of this shape.
 
-    Its parameters are those of `parameters_of`; what is `given` by their names stands in their place.
+    Its parameters are named as `slots_of` says; what is `given` by their names stands in their place.
     """
     return {
-        column: _expression(column, value, number=number, given=given or {})
-        for number, (column, value) in enumerate(values.items())
+        column: _expression(column, rule, number=number, given=given or {})
+        for number, (column, rule) in enumerate(shape)
     }
 
 
-def varying(parameters: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the parameters that are not the same in all of these sets."""
-    first = parameters[0]
-    return [name for name in first if any(not _same(first[name], each[name]) for each in parameters[1:])]
+def varying(rows: Sequence[Sequence[Any]]) -> list[int]:
+    """Return at which places the parameters of these maps are not all the same."""
+    return [place for place, values in enumerate(zip(*rows, strict=True)) if not _all_same(values)]
 
 
-def _same(one: object, other: object) -> bool:
-    return one is other or (type(one) is type(other) and bool(one == other))
-
-
-def column_of_parameter(values: Mapping[Column[Any], Any], name: str) -> Column[Any]:
-    """Return the column that a parameter of this map is for."""
-    return tuple(values)[int(name.rpartition("_")[2])]
-
-
-def parameters_of(values: Mapping[Column[Any], Any]) -> dict[str, Any]:
-    """Return the parameters of `set_clause` for this map."""
-    parameters: dict[str, Any] = {}
-    for number, value in enumerate(values.values()):
-        match value:
-            case _ if _is_sql(value):
-                pass
-            case Latest(time):
-                parameters[f"rowlock_new_{number}"] = time
-            case UnlessChanged(new, as_read):
-                parameters |= {f"rowlock_new_{number}": new, f"rowlock_read_{number}": as_read}
-            case _:
-                parameters[f"rowlock_new_{number}"] = value
-    return parameters
+def _all_same(values: Sequence[Any]) -> bool:
+    first = values[0]
+    return all(value is first or (type(value) is type(first) and bool(value == first)) for value in values)
 
 
 # Parameters carry our name: SQLAlchemy refuses one that is called like a column of the host's table.
-def _expression(column: Column[Any], value: object, *, number: int, given: Mapping[str, ColumnElement[Any]]) -> Any:  # noqa: ANN401 - whatever SET takes
+def _expression(column: Column[Any], rule: object, *, number: int, given: Mapping[str, ColumnElement[Any]]) -> Any:  # noqa: ANN401 - whatever SET takes
+    if rule not in _RULES:
+        return rule
     new = _parameter(f"rowlock_new_{number}", column, given)
-    match value:
-        case _ if _is_sql(value):
-            return value
-        case Latest():
-            return case((column > new, column), else_=new)
-        case UnlessChanged():
-            as_read = _parameter(f"rowlock_read_{number}", column, given)
-            return case((same_time(column, as_read), new), else_=column)
-        case _:
-            return new
+    if rule is Latest:
+        return case((column > new, column), else_=new)
+    if rule is UnlessChanged:
+        as_read = _parameter(f"rowlock_read_{number}", column, given)
+        return case((same_time(column, as_read), new), else_=column)
+    return new
 
 
 def _parameter(name: str, column: Column[Any], given: Mapping[str, ColumnElement[Any]]) -> ColumnElement[Any]:
     return given[name] if name in given else bindparam(name, type_=column.type)
-
-
-def _rule_of(value: object) -> type | None:
-    return type(value) if isinstance(value, Latest | UnlessChanged) else None
 
 
 def _is_sql(value: object) -> bool:

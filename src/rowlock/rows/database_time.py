@@ -49,6 +49,8 @@ class UtcDateTime(TypeDecorator[datetime]):
         """Return `value` as an aware UTC time."""
         if value is None:
             return None
+        if value.tzinfo is UTC:
+            return value
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 

@@ -7,7 +7,7 @@ told by the name of the column with what to change. After that, the rest of the 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -22,6 +22,10 @@ from rowlock.errors import ModelError, OutcomeError
 from rowlock.rows.return_tokens import return_token
 
 ModelT = TypeVar("ModelT")
+StatementT = TypeVar("StatementT")
+
+PREPARED_MAX = 500
+"""Most statements that a table remembers: as many as SQLAlchemy keeps compiled by default."""
 
 LOCK_COLUMNS = ("lock_token", "lock_owner", "lock_expires_at", "last_processed_at")
 KEPT_SCHEDULE_COLUMNS = ("attempts", "last_error", "parked_at")
@@ -44,6 +48,7 @@ _EXPECTED: dict[str, tuple[Callable[[TypeEngine[Any]], bool], str]] = {
     "deadline_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
 }
 _NEVER_NULL = ("due_at", "attempts")
+_EAGER = ("joined", False, "selectin", "subquery", "immediate")
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +121,22 @@ class LeasedTable(Generic[ModelT]):
         is_naive = isinstance(value, datetime) and value.tzinfo is None and _is_time(column.type)
         return value.replace(tzinfo=UTC) if is_naive else value
 
+    def prepared(self, key: Hashable, build: Callable[[], StatementT]) -> StatementT:
+        """Return what `build` gives, built once for each `key`: to build a statement takes longer than to execute it.
+
+        What differs from one execution to the next must be bound by name.
+        """
+        statement = self._prepared.get(key)
+        if statement is None:
+            statement = build()
+            if len(self._prepared) < PREPARED_MAX:
+                self._prepared[key] = statement
+        return statement
+
+    @cached_property
+    def _prepared(self) -> dict[Hashable, Any]:
+        return {}
+
     @cached_property
     def kept_columns(self) -> frozenset[Column[Any]]:
         """The columns that rowlock itself keeps, and no outcome writes."""
@@ -165,6 +186,18 @@ class LeasedTable(Generic[ModelT]):
     def lease_columns(self) -> tuple[str, ...]:
         """The attribute names of the columns that rowlock keeps here."""
         return (*LOCK_COLUMNS, *(SCHEDULE_COLUMNS if self.has_schedule else ()))
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether an instance is no more than the columns of its row, so that whatever returns those can give it whole."""
+        mapper = self.mapper
+        return (
+            mapper.polymorphic_on is None
+            and mapper.inherits is None
+            and all(isinstance(prop.columns[0], Column) and not prop.deferred for prop in mapper.column_attrs)
+            and all(relation.lazy not in _EAGER for relation in mapper.relationships)
+            and not mapper.composites
+        )
 
     @cached_property
     def columns_by_name(self) -> dict[str, Column[Any]]:

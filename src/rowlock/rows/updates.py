@@ -6,7 +6,7 @@ Outcomes are written as update maps, never by mutating the detached row: only th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final, TypeAlias, overload
@@ -72,12 +72,15 @@ def column_of(leased: LeasedTable[Any], key: object) -> Column[Any]:
     Raises:
         OutcomeError: the model has no such column.
     """
-    if isinstance(key, Hashable) and (known := leased.resolved.get(key)) is not None:
-        return known
-    column = _resolve(leased, key)
-    if len(leased.resolved) < RESOLVED_MAX:
-        leased.resolved[key] = column
-    return column
+    try:
+        known = leased.resolved.get(key)
+    except TypeError:
+        return _resolve(leased, key)
+    if known is None:
+        known = _resolve(leased, key)
+        if len(leased.resolved) < RESOLVED_MAX:
+            leased.resolved[key] = known
+    return known
 
 
 def _resolve(leased: LeasedTable[Any], key: object) -> Column[Any]:
@@ -99,7 +102,7 @@ def column_values(leased: LeasedTable[Any], values: Values) -> dict[Column[Any],
     Raises:
         OutcomeError: it is no map, or a key is unknown, named twice, the primary key, or a column that rowlock itself keeps.
     """
-    if not isinstance(values, Mapping):
+    if type(values) is not dict and not isinstance(values, Mapping):
         raise OutcomeError(f"values must be a dict of columns and values, not {type(values).__name__}")
     kept = leased.kept_columns
     written: dict[Column[Any], Any] = {}

@@ -17,7 +17,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 
 from rowlock.errors import ConfigurationError, UnsupportedDialectError
 from rowlock.leases.dialects import postgresql, sqlite
-from rowlock.leases.dialects.claims import Array, ClaimedRow, ClaimOrder
+from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease
 from rowlock.rows.database_time import SUPPORTED_DIALECTS
 from rowlock.rows.leased_table import LeasedTable
 
@@ -33,18 +33,31 @@ class LeaseDialect(Protocol):
         """Hold off this process's lock takers around a claim; gives the keys that they hold."""
         ...
 
-    async def claim(self, connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[ClaimedRow]:
-        """Lease the rows that `order` describes, save those of `held`; oldest first."""
+    async def claim(
+        self,
+        connection: AsyncConnection,
+        order: ClaimOrder,
+        held: frozenset[Any],
+        *,
+        reader: AsyncSession | None = None,
+    ) -> list[ClaimedRow]:
+        """Lease the rows that `order` describes, save those of `held`; oldest first. A `reader` gets them as instances."""
         ...
 
-    def under_tokens(self, leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]]) -> ColumnElement[bool]:
-        """Return the condition that a row is one of `leases`: pairs of key and token, both matching."""
+    def under_tokens(self, leased: LeasedTable[Any]) -> ColumnElement[bool]:
+        """Return the condition that key and token of a row are those of one of the leases in `tokens_given`."""
         ...
 
-    def side_by_side(
-        self, leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]], arrays: Sequence[Array]
-    ) -> TableValuedAlias | None:
-        """Return keys, tokens and `arrays` as the rows of a table, or None if the database cannot."""
+    def tokens_given(self, leases: Sequence[Lease]) -> dict[str, Any]:
+        """Return the parameters of `under_tokens` and of `side_by_side` for these leases."""
+        ...
+
+    def takes_arrays(self, columns: Sequence[tuple[str, Column[Any]]]) -> bool:
+        """Return whether `side_by_side` can give values of these columns."""
+        ...
+
+    def side_by_side(self, leased: LeasedTable[Any], columns: Sequence[tuple[str, Column[Any]]]) -> TableValuedAlias:
+        """Return leases and values as the rows of a table: key, token, and for each column its name; parameter ``held_<name>``."""
         ...
 
     def without_waiting(

@@ -1,19 +1,21 @@
-"""What is asked of a claim, and what it gives: the two shapes that both dialects share."""
+"""What is asked of a claim, and what it gives: the shapes that both dialects share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from enum import Enum
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import ColumnElement
-from sqlalchemy.types import TypeEngine
 
 from rowlock.rows.leased_table import LeasedTable
 
-Array: TypeAlias = tuple[str, TypeEngine[Any], list[Any]]
-"""Values side by side with those of other arrays: a name, the type, the values."""
+StatementT = TypeVar("StatementT")
+
+Lease: TypeAlias = tuple[Any, Any]
+"""Key and token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,22 @@ class Position:
     key: Any
 
 
-@dataclass(frozen=True, slots=True)
+class Part(Enum):
+    """Which part of the line a claim looks at; each is a statement of its own, and a range of the index."""
+
+    WHOLE = "from the head"
+    NEVER_PROCESSED = "behind a row that was never processed"
+    PLACED = "behind a row that has a place"
+
+    @classmethod
+    def of(cls, after: Position | None) -> Part:
+        """Return the part behind `after`."""
+        if after is None:
+            return cls.WHOLE
+        return cls.NEVER_PROCESSED if after.place is None else cls.PLACED
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ClaimOrder:
     """Lease at most `limit` rows that are `eligible`, oldest first, for `owner`, until `lock_timeout` from now.
 
@@ -38,6 +55,7 @@ class ClaimOrder:
         related: tables of which dead holders may have left rows locked under their tokens.
         after: look only behind this position, and if it is that of a row that was never processed, only at others like it; None
             looks from the head of the line.
+        prepared: statements that were made for this order; copies that differ in the three above share them.
     """
 
     leased: LeasedTable[Any]
@@ -48,6 +66,14 @@ class ClaimOrder:
     limit: int
     related: Sequence[LeasedTable[Any]] = ()
     after: Position | None = None
+    prepared: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+
+    def prepare(self, key: Hashable, build: Callable[[], StatementT]) -> StatementT:
+        """Return what `build` gives, built once for each `key`; `claim_parameters` says what differs from claim to claim."""
+        if key not in self.prepared:
+            self.prepared[key] = build()
+        statement: StatementT = self.prepared[key]
+        return statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +85,7 @@ class ClaimedRow:
         attempts: failed attempts so far; None without a schedule.
         place: the time by which rows are ordered.
         position: the same for a later claim to resume behind.
+        row: the mapped instance, if it was asked for.
     """
 
     id: Any
@@ -68,3 +95,13 @@ class ClaimedRow:
     attempts: int | None
     place: datetime | None
     position: Position
+    row: Any = None
+
+
+def claim_parameters(order: ClaimOrder) -> dict[str, Any]:
+    """Return what differs from one claim of an order to the next, by the names that its statements bind."""
+    limit = {"rowlock_limit": order.limit}
+    if order.after is None:
+        return limit
+    place = {} if order.after.place is None else {"rowlock_after_place": order.after.place}
+    return limit | place | {"rowlock_after_key": order.after.key}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import (
@@ -42,10 +42,11 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from rowlock.leases.dialects.claims import Array, ClaimedRow, ClaimOrder, Position
+from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, Position, claim_parameters
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import UtcDateTime, database_time_after
 from rowlock.rows.eligibility import is_returning, place_in_line
@@ -64,12 +65,33 @@ async def excluding(leased: LeasedTable[Any]) -> AsyncIterator[frozenset[Any]]:
     yield frozenset()
 
 
-async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[ClaimedRow]:
+async def claim(
+    connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any], *, reader: AsyncSession | None = None
+) -> list[ClaimedRow]:
     """Lease in one statement: the locking SELECT feeds the UPDATE.
 
     The SELECT stands in a CTE, which PostgreSQL evaluates once; as a plain subquery the planner may run it again for each
     row and lease more than the limit.
     """
+    part = Part.of(order.after)
+    with_row = reader is not None
+    statement = order.prepare((_claiming, part, with_row), lambda: _claiming(order, part, with_row=with_row))
+    parameters = claim_parameters(order)
+    if reader is None:
+        rows = (await connection.execute(statement, parameters)).all()
+    else:
+        bind = {"bind": connection.sync_connection}
+        options = {"synchronize_session": False}
+        rows = (await reader.execute(statement, parameters, bind_arguments=bind, execution_options=options)).all()
+    return [_claimed(*row) for row in sorted(rows, key=itemgetter(0))]
+
+
+def _claimed(*returned: Any) -> ClaimedRow:  # noqa: ANN401 - columns in the order of `_claiming`
+    _number, place, key, token, expires_at, dead_token, attempts, *row = returned
+    return ClaimedRow(key, token, expires_at, dead_token, attempts, place, Position(place, key), *row)
+
+
+def _claiming(order: ClaimOrder, part: Part, *, with_row: bool) -> ReturningUpdate[*tuple[Any, ...]]:
     leased = order.leased
     token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
     in_line = (
@@ -79,44 +101,44 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
             is_returning(leased, order.owner).label("returns"),
             type_coerce(place_in_line(leased), UtcDateTime).label("place"),
         )
-        .where(order.eligible, true() if order.after is None else _is_behind(leased, order.after))
+        .where(order.eligible, _is_behind(leased, part))
         .order_by(*order.oldest_first)
-        .limit(order.limit)
+        .limit(bindparam("rowlock_limit", type_=Integer))
         .with_for_update(key_share=True, skip_locked=True, of=leased.model)
         .cte("in_line")
     )
     # RETURNING keeps no order, and keys sort by the database's rules, not by Python's.
     due = select(in_line, func.row_number().over().label("number")).cte("due")
-    statement = (
-        update(leased.table)
+    returned = (
+        due.c.number,
+        due.c.place,
+        leased.key,
+        token,
+        type_coerce(leased.column("lock_expires_at"), UtcDateTime),
+        due.c.dead_token,
+        attempts.cast(Integer),
+        *((leased.model,) if with_row else ()),
+    )
+    return (
+        update(leased.model if with_row else leased.table)
         .where(leased.key == due.c.id)
         .values(_values(order, due))
-        .returning(
-            leased.key.label("id"),
-            token.label("token"),
-            type_coerce(leased.column("lock_expires_at"), UtcDateTime).label("expires_at"),
-            due.c.dead_token.label("dead_token"),
-            attempts.cast(Integer).label("attempts"),
-            due.c.place.label("place"),
-            due.c.number.label("number"),
-        )
+        .returning(*returned)
     )
-    rows = sorted((await connection.execute(statement)).all(), key=attrgetter("number"))
-    return [
-        ClaimedRow(
-            row.id, row.token, row.expires_at, row.dead_token, row.attempts, row.place, Position(row.place, row.id)
-        )
-        for row in rows
-    ]
 
 
-def _is_behind(leased: LeasedTable[Any], position: Position) -> ColumnElement[bool]:
+def _is_behind(leased: LeasedTable[Any], part: Part) -> ColumnElement[bool]:
     # Each is one range of the index. Both kinds of rows in one condition would be an OR, for which the index is walked from its
     # start; so the rows that were never processed are a line of their own.
     place, key = leased.column(place_in_line(leased).key), leased.key
-    if position.place is None:
-        return and_(place.is_(None), key > position.key)
-    return tuple_(place, key) > tuple_(literal(position.place, place.type), literal(position.key, key.type))
+    after_key = bindparam("rowlock_after_key", type_=key.type)
+    match part:
+        case Part.WHOLE:
+            return true()
+        case Part.NEVER_PROCESSED:
+            return and_(place.is_(None), key > after_key)
+        case Part.PLACED:
+            return tuple_(place, key) > tuple_(bindparam("rowlock_after_place", type_=place.type), after_key)
 
 
 def _values(order: ClaimOrder, due: CTE) -> ColumnValues:
@@ -141,32 +163,34 @@ def _new_token(column: Column[Any], *, returns: ColumnElement[bool]) -> ColumnEl
     return cast(text, Uuid) if getattr(column.type, "native_uuid", True) else text
 
 
-def under_tokens(leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]]) -> ColumnElement[bool]:
+def under_tokens(leased: LeasedTable[Any]) -> ColumnElement[bool]:
     """Compare with two arrays side by side: one plan for any number of leases."""
-    pairs = _unnested(_held(leased, leases))
+    pairs = side_by_side(leased, ())
     return tuple_(leased.key, leased.column("lock_token")).in_(select(pairs.c.key, pairs.c.token))
 
 
-def side_by_side(
-    leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]], arrays: Sequence[Array]
-) -> TableValuedAlias | None:
-    """Unnest arrays, if they are all of types whose arrays every driver knows."""
-    plain = all(isinstance(innermost(type_), _PLAIN) and not isinstance(type_, Enum) for _, type_, _ in arrays)
-    return _unnested([*_held(leased, leases), *arrays]) if plain else None
+def tokens_given(leases: Sequence[Lease]) -> dict[str, Any]:
+    """Return an array of keys and one of tokens."""
+    return {"held_key": [key for key, _ in leases], "held_token": [token for _, token in leases]}
+
+
+def takes_arrays(columns: Sequence[tuple[str, Column[Any]]]) -> bool:
+    """Return whether they are all of types whose arrays every driver knows."""
+    types = [column.type for _, column in columns]
+    return all(isinstance(innermost(type_), _PLAIN) and not isinstance(type_, Enum) for type_ in types)
 
 
 _PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
 
 
-def _held(leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]]) -> list[Array]:
-    keys, tokens = ([lease[index] for lease in leases] for index in (0, 1))
-    return [("key", leased.key.type, keys), ("token", leased.column("lock_token").type, tokens)]
-
-
-def _unnested(arrays: Sequence[Array]) -> TableValuedAlias:
-    values = [bindparam(f"held_{name}", held, type_=ARRAY(type_), unique=True) for name, type_, held in arrays]
-    columns = [column(name, type_) for name, type_, _ in arrays]
-    return func.unnest(*values).table_valued(*columns).render_derived(name="held")
+def side_by_side(leased: LeasedTable[Any], columns: Sequence[tuple[str, Column[Any]]]) -> TableValuedAlias:
+    """Unnest arrays."""
+    types = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
+    types += [(name, column.type) for name, column in columns]
+    arrays = [bindparam(f"held_{name}", type_=ARRAY(type_)) for name, type_ in types]
+    return (
+        func.unnest(*arrays).table_valued(*(column(name, type_) for name, type_ in types)).render_derived(name="held")
+    )
 
 
 def without_waiting(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -35,10 +36,12 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.sql.selectable import TableValuedAlias
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm.attributes import set_committed_value
+from sqlalchemy.sql.selectable import TableValuedAlias, TypedReturnsRows
 
-from rowlock.leases.dialects.claims import Array, ClaimedRow, ClaimOrder, Position
+from rowlock.errors import InternalError
+from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, Position, claim_parameters
 from rowlock.locks.locker import get_locker
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_returning, place_in_line
@@ -71,8 +74,56 @@ async def excluding(leased: LeasedTable[Any]) -> AsyncIterator[frozenset[Any]]:
         yield frozenset(lockset)
 
 
-async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[ClaimedRow]:
+async def claim(
+    connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any], *, reader: AsyncSession | None = None
+) -> list[ClaimedRow]:
     """Read what is due, then lease it, under the write lock taken at the start."""
+    part = Part.of(order.after)
+    # Two ranges of rows become one line, but no mapped instances.
+    reader = None if part is Part.PLACED else reader
+    build = partial(_due, order, part, held, with_row=reader is not None)
+    due = build() if held else order.prepare((_due, part, reader is not None), build)
+    parameters = claim_parameters(order)
+    if reader is None:
+        rows = (await connection.execute(due, parameters)).all()
+    else:
+        rows = (await reader.execute(due, parameters, bind_arguments={"bind": connection.sync_connection})).all()
+    claimed = [_claimed(row, order) for row in rows]
+    if claimed:
+        lease_each = order.prepare(_lease_each, lambda: _lease_each(order))
+        await connection.execute(lease_each, [_parameters(row, order) for row in claimed])
+    return claimed
+
+
+def _claimed(due: Any, order: ClaimOrder) -> ClaimedRow:  # noqa: ANN401 - a row of `_due`
+    leased = order.leased
+    claimed = ClaimedRow(
+        id=due.id,
+        lock_token=leased.new_token(returns=due.returns),
+        lock_expires_at=due.now + order.lock_timeout,
+        dead_token=due.dead_token,
+        attempts=None if due.attempts is None else due.attempts + (due.dead_token is not None),
+        place=due.place,
+        position=Position(due.place_as_written, due.id),
+        row=due[_ROW] if len(due) > _ROW else None,
+    )
+    if claimed.row is not None:
+        # It was read before it was leased.
+        lease = {
+            "lock_token": claimed.lock_token,
+            "lock_owner": order.owner,
+            "lock_expires_at": claimed.lock_expires_at,
+        }
+        for name, value in (lease | ({"attempts": claimed.attempts} if leased.has_schedule else {})).items():
+            set_committed_value(claimed.row, name, value)
+    return claimed
+
+
+_ROW = 7
+"""Where the mapped instance stands, behind the columns of `_due`."""
+
+
+def _due(order: ClaimOrder, part: Part, held: frozenset[Any], *, with_row: bool) -> TypedReturnsRows[*tuple[Any, ...]]:
     leased = order.leased
     token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
     in_line = select(
@@ -83,38 +134,31 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
         type_coerce(place_in_line(leased), UtcDateTime).label("place"),
         type_coerce(place_in_line(leased), Text).label("place_as_written"),
         database_now().label("now"),
+        *((leased.model,) if with_row else ()),
     ).where(order.eligible, leased.key.not_in(held) if held else true())
-    first, *others = (in_line.where(part) for part in _parts_of_line(order))
-    line = (
-        union_all(first, *others).order_by("place_as_written", "id") if others else first.order_by(*order.oldest_first)
-    )
-    claimed = [
-        ClaimedRow(
-            id=row.id,
-            lock_token=leased.new_token(returns=row.returns),
-            lock_expires_at=row.now + order.lock_timeout,
-            dead_token=row.dead_token,
-            attempts=None if row.attempts is None else row.attempts + (row.dead_token is not None),
-            place=row.place,
-            position=Position(row.place_as_written, row.id),
-        )
-        for row in (await connection.execute(line.limit(order.limit))).all()
-    ]
-    if claimed:
-        await connection.execute(_lease_each(order), [_parameters(row, order) for row in claimed])
-    return claimed
+    first, *others = (in_line.where(range_) for range_ in _ranges(leased, part))
+    limit = bindparam("rowlock_limit", type_=Integer)
+    if others:
+        return union_all(first, *others).order_by("place_as_written", "id").limit(limit)
+    return first.order_by(*order.oldest_first).limit(limit)
 
 
-def _parts_of_line(order: ClaimOrder) -> list[ColumnElement[bool]]:
-    if order.after is None:
-        return [true()]
+def _ranges(leased: LeasedTable[Any], part: Part) -> list[ColumnElement[bool]]:
     # As text, because times that others wrote in another shape are found by the very text alone.
-    place, key = type_coerce(place_in_line(order.leased), Text), order.leased.key
-    if order.after.place is None:
-        return [and_(place.is_(None), key > order.after.key)]
-    # Two ranges that are merged as they are read. Of a comparison of pairs SQLite would use the first column alone, if the key is
-    # the rowid, and walk all rows of the place again.
-    return [and_(place == order.after.place, key > order.after.key), place > order.after.place]
+    place, key = type_coerce(place_in_line(leased), Text), leased.key
+    after_place, after_key = (
+        bindparam("rowlock_after_place", type_=Text),
+        bindparam("rowlock_after_key", type_=key.type),
+    )
+    match part:
+        case Part.WHOLE:
+            return [true()]
+        case Part.NEVER_PROCESSED:
+            return [and_(place.is_(None), key > after_key)]
+        case Part.PLACED:
+            # Two ranges that are merged as they are read. Of a comparison of pairs SQLite would use the first column alone, if
+            # the key is the rowid, and walk all rows of the place again.
+            return [and_(place == after_place, key > after_key), place > after_place]
 
 
 def _lease_each(order: ClaimOrder) -> Update:
@@ -135,17 +179,31 @@ def _parameters(row: ClaimedRow, order: ClaimOrder) -> dict[str, Any]:
     return {**parameters, "rowlock_attempts": row.attempts} if order.leased.has_schedule else parameters
 
 
-def under_tokens(leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]]) -> ColumnElement[bool]:
+def under_tokens(leased: LeasedTable[Any]) -> ColumnElement[bool]:
     """Find by key, then compare pairs: SQLite uses no index for a comparison of pairs."""
-    token = leased.column("lock_token")
-    return and_(leased.key.in_([key for key, _ in leases]), tuple_(leased.key, token).in_(leases))
+    pair = tuple_(leased.key, leased.column("lock_token"))
+    return and_(
+        leased.key.in_(bindparam("held_key", expanding=True)), pair.in_(bindparam("held_lease", expanding=True))
+    )
 
 
-def side_by_side(
-    leased: LeasedTable[Any], leases: Sequence[tuple[Any, Any]], arrays: Sequence[Array]
-) -> TableValuedAlias | None:
-    """Return None: there are no arrays, and a statement that is executed many times costs little here."""
-    return None
+def tokens_given(leases: Sequence[Lease]) -> dict[str, Any]:
+    """Return the keys, and the pairs."""
+    return {"held_key": [key for key, _ in leases], "held_lease": list(leases)}
+
+
+def takes_arrays(columns: Sequence[tuple[str, Column[Any]]]) -> bool:
+    """Return False: there are no arrays, and a statement that is executed many times costs little here."""
+    return False
+
+
+def side_by_side(leased: LeasedTable[Any], columns: Sequence[tuple[str, Column[Any]]]) -> TableValuedAlias:
+    """Refuse: there are no arrays.
+
+    Raises:
+        InternalError: always.
+    """
+    raise InternalError("SQLite has no arrays")
 
 
 def without_waiting(

@@ -1,0 +1,99 @@
+"""What a claim asks for is made anew when, and only when, somebody's condition says something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ColumnElement
+
+from rowlock.pipelines.claim_orders import ClaimOrders
+from rowlock.testing import Steps, TemporaryDatabase, stepping
+
+from ..host import Attachment, AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline
+from .scenes import add, read_all
+
+
+class Changing(RunPipeline):
+    """Wants another status after a while."""
+
+    wanted = "queued"
+
+    def ready(self) -> ColumnElement[bool]:
+        """Runs of the status that is wanted now."""
+        return Run.status == self.wanted
+
+
+class Parent(VolumePipeline):
+    """Locks attachments; wants volumes of a size that may change."""
+
+    locks = (Attachment,)
+    size_gb = 1
+
+    def ready(self) -> ColumnElement[bool]:
+        """Submitted ones of one size."""
+        return super().ready() & (Volume.size_gb == self.size_gb)
+
+
+class Sibling(AttachmentPipeline):
+    """Another pipeline of the same model."""
+
+    wanted = "other"
+
+    def ready(self) -> ColumnElement[bool]:
+        """Attachments of the status that is wanted now."""
+        return Attachment.status == self.wanted
+
+
+def orders_of(steps: Steps[Any]) -> ClaimOrders[Any]:
+    """Return what makes the orders of a stepped pipeline."""
+    return ClaimOrders(steps.run.context)
+
+
+async def test_an_order_stands_as_long_as_ready_says_the_same(database: TemporaryDatabase) -> None:
+    """Each claim would spend more time on making its statement than the database on executing it."""
+    async with stepping(database.session_factory, RunPipeline()) as steps:
+        orders = orders_of(steps)
+        one, other = orders.next(3), orders.next(5)
+    assert (one.limit, other.limit) == (3, 5)
+    assert one.eligible is other.eligible
+    assert one.prepared is other.prepared
+
+
+async def test_a_condition_that_changes_is_followed_at_once(database: TemporaryDatabase) -> None:
+    """The pipeline would go on claiming what its host no longer wants."""
+    await add(database, Run(id=1), Run(id=2, status="held"))
+    pipeline = Changing()
+    async with stepping(database.session_factory, pipeline) as steps:
+        assert [item.id for item in await steps.fetch_once()] == [1]
+        await steps.work_all()
+        pipeline.wanted = "held"
+        assert [item.id for item in await steps.fetch_once()] == [2]
+        await steps.work_all()
+        pipeline.wanted = "queued"
+        assert await steps.fetch_once() == []
+    assert {row.status for row in await read_all(database, Run)} == {"done"}
+
+
+async def test_conditions_of_the_others_are_followed_too(database: TemporaryDatabase) -> None:
+    """Children would be kept for a parent that no longer wants them, or a sibling's rows be taken from it."""
+    parent, sibling = Parent(), Sibling()
+    async with stepping(database.session_factory, AttachmentPipeline(), beside=[parent, sibling]) as steps:
+        orders = orders_of(steps)
+        first = orders.next(1)
+        assert orders.next(1).eligible is first.eligible
+        parent.size_gb = 2
+        second = orders.next(1)
+        assert second.eligible is not first.eligible
+        sibling.wanted = "another"
+        third = orders.next(1)
+        assert third.eligible is not second.eligible
+        assert orders.next(1).eligible is third.eligible
+
+
+async def test_limits_are_not_part_of_the_statement(database: TemporaryDatabase) -> None:
+    """The second claim would lease as many rows as the first one had room for."""
+    await add(database, *(Run(id=number) for number in range(1, 9)))
+    async with stepping(database.session_factory, RunPipeline()) as steps:
+        assert len(await steps.fetch_once(1)) == 1
+        assert len(await steps.fetch_once(5)) == 5
+        assert len(await steps.fetch_once(1)) == 1
