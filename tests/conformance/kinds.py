@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import itertools
 import uuid
 from datetime import datetime
 from typing import Any, Final
@@ -37,6 +39,23 @@ class ByName(LockColumns, KindsBase):
 
     __tablename__ = "by_name"
     id: Mapped[str] = mapped_column(String(60), primary_key=True, default=lambda: f"key '{uuid.uuid4()}\"")
+    status: Mapped[str] = mapped_column(default="new")
+
+
+class Letter(enum.StrEnum):
+    """Values that are not what the database keeps."""
+
+    ALPHA, BETA, GAMMA, DELTA, EPSILON, ZETA, ETA, THETA = "abcdefgh"
+
+
+_letters = itertools.cycle(Letter)
+
+
+class ByLetter(LockColumns, KindsBase):
+    """An enumeration for its key."""
+
+    __tablename__ = "by_letter"
+    id: Mapped[Letter] = mapped_column(primary_key=True, default=lambda: next(_letters))
     status: Mapped[str] = mapped_column(default="new")
 
 
@@ -123,6 +142,7 @@ KINDS: Final[tuple[type[Any], ...]] = (
     ByUuid,
     ByNumber,
     ByName,
+    ByLetter,
     ByForeignKey,
     Renamed,
     Plain,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -26,9 +27,8 @@ async def test_rows_that_come_with_a_claim_are_whole(database: TemporaryDatabase
     if not leased.is_plain:
         pytest.skip("such rows are read by a statement of their own")
     keys = await insert_rows(database, *(model() for _ in range(3)))
-    items = await claim(
-        database.session_factory, order_for(leased), lease_margin=timedelta(seconds=3), timeout=TIMEOUT, with_rows=True
-    )
+    order = replace(order_for(leased), with_rows=True)
+    items = await claim(database.session_factory, order, lease_margin=timedelta(seconds=3), timeout=TIMEOUT)
     assert {item.id for item in items} == set(keys)
 
     async def read(session: AsyncSession, connection: AsyncConnection) -> list[Any]:

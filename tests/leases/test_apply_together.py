@@ -2,21 +2,65 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import String, func, select
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
 
+from rowlock import LockColumns
 from rowlock.leases.apply import RowWrite, Written, apply_locked, lock_for_apply
 from rowlock.rows.assignments import Latest, UnlessChanged
 from rowlock.rows.lease_values import unlocked_values
+from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Run, Volume
+from ..host import Base, Run, Volume
 from ..pipelines.scenes import faults_of
 from .ground import RUNS, VOLUMES, add, claimed, row_of, transact
 
+
+class Shouted(TypeDecorator[str]):
+    """A host's own text."""
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
+        """Raise the voice."""
+        return value and value.upper()
+
+
+class Whispered(TypeDecorator[str]):
+    """One that the database changes as it is bound, as it would encrypt it."""
+
+    impl = String
+    cache_ok = True
+
+    def bind_expression(self, bindvalue: Any) -> Any:
+        """Lower the voice."""
+        return func.lower(bindvalue)
+
+
+class Label(LockColumns, Base):
+    """A host's table whose texts must be short."""
+
+    __tablename__ = "labels"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    status: Mapped[str] = mapped_column(default="submitted")
+    text: Mapped[str] = mapped_column(String(5), default="")
+    shouted: Mapped[str] = mapped_column(Shouted(5), default="")
+    whispered: Mapped[str] = mapped_column(Whispered(5), default="")
+    stamp: Mapped[uuid.UUID] = mapped_column(default=uuid.uuid4, onupdate=uuid.uuid4)
+    held_token: Mapped[str | None]
+
+
+LABELS = LeasedTable.of(Label)
 TIME = datetime(2031, 5, 17, tzinfo=UTC)
 
 
@@ -48,6 +92,41 @@ async def test_each_row_gets_its_own_value(database: TemporaryDatabase, name: st
     rows = await written_together(database, VOLUMES, lambda n: {VOLUMES.column(name): values[n]})
     assert [getattr(row, name) for row in rows] == values
     assert {row.lock_token for row in rows} == {None}
+
+
+@pytest.mark.parametrize("name", ["text", "shouted"])
+async def test_what_is_too_long_is_refused_as_it_is_alone(postgresql_database: TemporaryDatabase, name: str) -> None:
+    """Two outcomes that happen to be written together would lose what does not fit, without a word."""
+    await add(postgresql_database, Label(id=1), Label(id=2))
+    with pytest.raises(DBAPIError):
+        await written_together(postgresql_database, LABELS, lambda n: {LABELS.column(name): f"too long: {n}"})
+    async with postgresql_database.session_factory() as session:
+        assert list(await session.scalars(select(LABELS.column(name)))) == ["", ""]
+
+
+async def test_texts_go_through_the_types_of_the_host(database: TemporaryDatabase) -> None:
+    """What does fit would be lost, or not go through the host's own type."""
+    await add(database, Label(id=1), Label(id=2))
+    names = ("text", "shouted", "whispered")
+    rows = await written_together(database, LABELS, lambda n: {LABELS.column(name): f"aBc{n}" for name in names})
+    assert [(row.text, row.shouted, row.whispered) for row in rows] == [
+        ("aBc0", "ABC0", "abc0"),
+        ("aBc1", "ABC1", "abc1"),
+    ]
+
+
+async def test_host_code_stamps_each_row(database: TemporaryDatabase) -> None:
+    """Rows that are written together would share what their host makes anew for each: an etag, a revision."""
+    await add(database, *(Label(id=number) for number in range(1, 5)))
+    rows = await written_together(database, LABELS, lambda _: {LABELS.column("status"): "done"})
+    assert len({row.stamp for row in rows}) == 4
+
+
+async def test_names_of_ours_are_the_hosts_to_use(database: TemporaryDatabase) -> None:
+    """A host could not work on a table because of what one of its columns is called."""
+    await add(database, Label(id=1), Label(id=2))
+    rows = await written_together(database, LABELS, lambda n: {LABELS.column("held_token"): str(n)})
+    assert [row.held_token for row in rows] == ["0", "1"]
 
 
 async def test_documents_are_written_row_by_row(database: TemporaryDatabase) -> None:

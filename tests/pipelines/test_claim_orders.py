@@ -56,7 +56,7 @@ async def test_an_order_stands_as_long_as_ready_says_the_same(database: Temporar
         one, other = orders.next(3), orders.next(5)
     assert (one.limit, other.limit) == (3, 5)
     assert one.eligible is other.eligible
-    assert one.prepared is other.prepared
+    assert one.statements is other.statements
 
 
 async def test_a_condition_that_changes_is_followed_at_once(database: TemporaryDatabase) -> None:

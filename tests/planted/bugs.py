@@ -139,8 +139,8 @@ BUGS = (
     Bug(
         "a renewal needs no token on SQLite",
         "leases/dialects/sqlite.py",
-        'pair.in_(bindparam("held_lease", expanding=True))',
-        'pair.in_(bindparam("held_lease", expanding=True)) | leased.key.is_not(None)',
+        'pair.in_(bindparam("rowlock_held_lease", expanding=True))',
+        'pair.in_(bindparam("rowlock_held_lease", expanding=True)) | leased.key.is_not(None)',
         (f"{RENEW}::test_the_lease_of_another_is_not_extended", "tests/leases/test_release.py"),
     ),
     Bug(
@@ -216,8 +216,8 @@ BUGS = (
     Bug(
         "a hint is taken down after the fetch",
         "pipelines/fetcher.py",
-        "        hinted, self._hinted = self._hinted, False\n        try:\n            claimed = await self._fetch_from(hinted=hinted, limit=limit)\n",
-        "        hinted = self._hinted\n        try:\n            claimed = await self._fetch_from(hinted=hinted, limit=limit)\n"
+        "        hinted, self._hinted = self._hinted, False\n        try:\n            claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)\n",
+        "        hinted = self._hinted\n        try:\n            claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)\n"
         "            self._hinted = False\n",
         ("tests/pipelines/test_fetcher.py",),
     ),

@@ -104,8 +104,8 @@ CLAIM_BUGS = (
     Bug(
         "a spared hint waits for the next claim",
         "pipelines/fetcher.py",
-        "if hinted and self._start is not None:",
-        "if hinted and self._start is None:",
+        "if hinted and start is not None:",
+        "if hinted and start is None:",
         (f"{FETCHER}::test_a_spared_hint_is_followed_though_the_queue_is_not_low",),
     ),
     Bug(
@@ -118,8 +118,8 @@ CLAIM_BUGS = (
     Bug(
         "the fetcher rests before it has looked at the head",
         "pipelines/fetcher.py",
-        "if self._start is not None and claimed < limit:",
-        "if self._start is not None and claimed < 0:",
+        "if resumed and claimed < limit:",
+        "if resumed and claimed < 0:",
         (f"{FETCHER}::test_when_the_line_behind_is_empty_the_head_is_looked_at_at_once",),
     ),
     Bug(

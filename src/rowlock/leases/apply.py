@@ -128,14 +128,17 @@ async def apply_locked(
     """
     groups: dict[Shape, tuple[list[PipelineItem[Any]], list[list[Any]]]] = {}
     results = [write.once_written for _, write in writes]
+    last: tuple[RowWrite, list[Any], list[PipelineItem[Any]], list[list[Any]]] | None = None
     for index, (item, write) in enumerate(writes):
         if write.unless_changed:
             results[index] = await apply(connection, leased, item, write=write)
-        else:
+            continue
+        if last is None or last[0] is not write:
             shape, parameters = split(write.values)
-            items, rows = groups.setdefault(shape, ([], []))
-            items.append(item)
-            rows.append(parameters)
+            last = (write, parameters, *groups.setdefault(shape, ([], [])))
+        _, parameters, items, rows = last
+        items.append(item)
+        rows.append(parameters)
     for shape, (items, rows) in groups.items():
         await _update_together(connection, leased, shape, leases=leases_of(items), rows=rows)
     return results
@@ -153,7 +156,9 @@ async def _update_together(
     dialect, slots, differing = dialect_of(connection), slots_of(shape), tuple(varying(rows))
     names = [name for name, _ in slots]
     columns = [slots[place] for place in differing]
-    if differing and not dialect.takes_arrays(columns):
+    # Host code that stamps each row would be asked once for all of them.
+    is_stamped = not leased.columns_stamped_by_host_code.issubset(column for column, _ in shape)
+    if is_stamped or (differing and not dialect.takes_arrays(columns)):
         each = [
             {"rowlock_key": key, "rowlock_token": token, **dict(zip(names, row, strict=True))}
             for (key, token), row in zip(leases, rows, strict=True)
@@ -173,7 +178,7 @@ async def _update_together(
         name: value for place, (name, value) in enumerate(zip(names, rows[0], strict=True)) if place not in differing
     }
     for place in differing:
-        parameters[f"held_{names[place]}"] = [row[place] for row in rows]
+        parameters[f"rowlock_held_{names[place]}"] = [row[place] for row in rows]
     statement = _prepared(leased, shape, (dialect, differing), build=build)
     await connection.execute(statement, parameters | dialect.tokens_given(leases))
 

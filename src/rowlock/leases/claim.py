@@ -27,7 +27,6 @@ async def claim(
     lease_margin: timedelta,
     timeout: timedelta,
     locker: LocksRelated | None = None,
-    with_rows: bool = False,
     reached: Callable[[Position], None] | None = None,
 ) -> list[PipelineItem[Any]]:
     """Lease up to `order.limit` rows in a transaction of its own; oldest first.
@@ -38,7 +37,6 @@ async def claim(
         lease_margin: by how much the holder's trust ends before the lease.
         timeout: longest time for the transaction.
         locker: locks related rows for the items.
-        with_rows: whether the items have their rows at once.
         reached: told the position of the last row, once it is leased for good.
 
     Raises:
@@ -49,16 +47,16 @@ async def claim(
         sent_at = monotonic()
 
         async def lease(session: AsyncSession, connection: AsyncConnection) -> list[ClaimedRow]:
-            reader = session if with_rows else None
-            rows = await dialect_of(connection).claim(connection, order, in_lockset, reader=reader)
-            session.expunge_all()
+            rows = await dialect_of(connection).claim(connection, order, in_lockset)
             dead = [row.dead_token for row in rows if row.dead_token is not None]
             for related in order.related if dead else ():
                 await free_dead(connection, related, dead)
             return rows
 
+        # A row that cannot be read must not leave the others leased to nobody.
+        alone = not order.related and not order.with_rows
         rows = await in_transaction(
-            session_factory, order.leased, lease, purpose="claim rows", timeout=timeout, alone=not order.related
+            session_factory, order.leased, lease, purpose="claim rows", timeout=timeout, alone=alone
         )
     if rows and reached is not None:
         reached(rows[-1].position)
@@ -88,5 +86,5 @@ def _ticket(
         claimed_at=sent_at,
         trusted_until=sent_at + trust_s,
         session_factory=session_factory,
-        _row=row.row,
+        _row=None if row.row is None else order.leased.instance(row.row),
     )

@@ -22,6 +22,9 @@ from rowlock.pipelines.deadlines import Deadlines
 
 T = TypeVar("T")
 
+METHODS_MAX = 1000
+"""Of at most so many methods it is remembered whether they are coroutine functions."""
+
 
 class Ended(Enum):
     """Why an attempt was ended before it returned; `ABANDONED` is one that ignored that it was ended and still runs."""
@@ -168,7 +171,7 @@ def host_call(function: Callable[..., Any], *args: object, threads: Executor) ->
     return call if is_coroutine else partial(_in_thread, call, threads)
 
 
-@lru_cache(maxsize=1000)
+@lru_cache(METHODS_MAX)
 def _is_coroutine_method(method: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(method)
 

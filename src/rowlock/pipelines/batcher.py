@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Generic, TypeVar, cast
 
 from rowlock.leases.faults import is_transient
@@ -19,23 +18,23 @@ from rowlock.leases.faults import is_transient
 RequestT = TypeVar("RequestT")
 ResultT = TypeVar("ResultT")
 
-Done = Callable[[ResultT | None, Exception | None], None]
-"""Is told the answer to a request, or what went wrong."""
+Done = Callable[[RequestT, ResultT | None, Exception | None], None]
+"""Is told a request and the answer to it, or what went wrong."""
 
 BATCH_MAX = 500
-"""Most requests of one batch: as many as one statement renews. Beyond it a larger batch gains nothing measurable."""
+"""Most requests of one batch. Beyond it a larger batch gains nothing measurable."""
 
 
 class Batcher(Generic[RequestT, ResultT]):
     """Runs requests in batches, one batch at a time, in the order in which they came.
 
-    What waits is bounded by the number of callers: each waits for its own answer.
+    What waits is bounded by who asks: callers of `submit` wait for their answers, those of `hand_in` have a bound of their own.
     """
 
     def __init__(self, run: Callable[[Sequence[RequestT]], Awaitable[Sequence[ResultT]]], *, name: str) -> None:
         self._run = run
         self._name = name
-        self._waiting: deque[tuple[RequestT, Done[ResultT]]] = deque()
+        self._waiting: deque[tuple[RequestT, Done[RequestT, ResultT]]] = deque()
         self._round: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -47,11 +46,20 @@ class Batcher(Generic[RequestT, ResultT]):
         A caller that is cancelled stops waiting; its request is carried out all the same.
         """
         answer: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
-        self.hand_in(request, partial(_answer, answer))
+
+        def done(_request: RequestT, result: ResultT | None, error: Exception | None) -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(cast("ResultT", result))
+            else:
+                answer.set_exception(error)
+
+        self.hand_in(request, done)
         return await answer
 
-    def hand_in(self, request: RequestT, done: Done[ResultT]) -> None:
-        """Carry out `request` and call `done` with its answer and None, or with None and what its batch raised."""
+    def hand_in(self, request: RequestT, done: Done[RequestT, ResultT]) -> None:
+        """Carry out `request` and call `done` with it, its answer and None, or with it, None and what its batch raised."""
         self._waiting.append((request, done))
         if self._round is None or self._round.done():
             self._round = asyncio.create_task(self._work(), name=f"rowlock: {self._name}")
@@ -61,31 +69,22 @@ class Batcher(Generic[RequestT, ResultT]):
             batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
             await self._answer(batch)
 
-    async def _answer(self, batch: list[tuple[RequestT, Done[ResultT]]]) -> None:
+    async def _answer(self, batch: list[tuple[RequestT, Done[RequestT, ResultT]]]) -> None:
         try:
             results = await self._run([request for request, _ in batch])
         except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
             await self._fail(batch, error)
             return
-        for (_, done), result in zip(batch, results, strict=True):
-            done(result, None)
+        for (request, done), result in zip(batch, results, strict=True):
+            done(request, result, None)
 
-    async def _fail(self, batch: list[tuple[RequestT, Done[ResultT]]], error: BaseException) -> None:
+    async def _fail(self, batch: list[tuple[RequestT, Done[RequestT, ResultT]]], error: BaseException) -> None:
         if len(batch) > 1 and isinstance(error, Exception) and not is_transient(error):
             for one in batch:
                 await self._answer([one])
             return
         # A round that is cancelled from outside says nothing of its requests: for those who wait it is like a lost connection.
-        for _, done in batch:
-            done(None, error if isinstance(error, Exception) else ConnectionAbortedError(self._name))
+        for request, done in batch:
+            done(request, None, error if isinstance(error, Exception) else ConnectionAbortedError(self._name))
         if isinstance(error, asyncio.CancelledError):
             raise error
-
-
-def _answer(answer: asyncio.Future[ResultT], result: ResultT | None, error: Exception | None) -> None:
-    if answer.done():
-        return
-    if error is None:
-        answer.set_result(cast("ResultT", result))
-    else:
-        answer.set_exception(error)

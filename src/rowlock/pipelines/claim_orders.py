@@ -12,14 +12,17 @@ from typing import Any, Generic
 
 from sqlalchemy import ColumnElement
 
+from rowlock.clock import monotonic
 from rowlock.errors import HostCodeError, ModelError, describe
+from rowlock.leases.dialects import bind_of
 from rowlock.leases.dialects.claims import ClaimOrder, Position
 from rowlock.pipelines.context import Hooks, PipelineContext
 from rowlock.rows.eligibility import Sibling, Taker, eligible, oldest_first
 from rowlock.rows.leased_table import LeasedTable, ModelT
-from rowlock.rows.same_sql import is_same_sql
+from rowlock.rows.same_sql import is_same, said_by
 
-Asked = tuple[ColumnElement[bool], Sequence[Taker], Sequence[Sibling]]
+UNREADABLE_S = 60.0
+"""How long claims do without rows after one that could not be read, in seconds."""
 
 
 class ClaimOrders(Generic[ModelT]):
@@ -31,7 +34,13 @@ class ClaimOrders(Generic[ModelT]):
 
     def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
-        self._last: tuple[Asked, ClaimOrder] | None = None
+        self._dialect = bind_of(context.session_factory(), context.leased).dialect
+        self._last: tuple[list[object], ClaimOrder] | None = None
+        self._with_rows_from = float("-inf")
+
+    def do_without_rows(self) -> None:
+        """For a while, do not ask for rows with claims: one of them could not be read, and its claim failed with all others."""
+        self._with_rows_from = monotonic() + UNREADABLE_S
 
     def next(self, limit: int, *, after: Position | None = None) -> ClaimOrder:
         """Return the order to claim up to `limit` rows behind a position; from the head of the line if that is None.
@@ -41,10 +50,23 @@ class ClaimOrders(Generic[ModelT]):
         """
         context = self.context
         ready = ready_condition(context.name, context.leased, context.hooks)
-        asked: Asked = (ready, tuple(context.takers()), tuple(context.siblings()))
-        if self._last is None or not _is_same(self._last[0], asked):
-            self._last = (asked, self._new(*asked))
-        return replace(self._last[1], limit=limit, related=context.locker.tables, after=after)
+        takers, siblings = context.takers(), context.siblings()
+        said = self._said(ready, takers, siblings)
+        if self._last is None or not is_same(said, self._last[0]):
+            self._last = (said, self._new(ready, takers, siblings))
+        with_rows = context.claims_rows and context.starts_soon and monotonic() >= self._with_rows_from
+        related = context.locker.tables
+        return replace(self._last[1], limit=limit, related=related, after=after, with_rows=with_rows)
+
+    def _said(self, ready: ColumnElement[bool], takers: Sequence[Taker], siblings: Sequence[Sibling]) -> list[object]:
+        said: list[object] = [said_by(ready, self._dialect)]
+        for taker in takers:
+            conditions = [taker.ready] if taker.on is None else [taker.ready, taker.on]
+            said += [(taker.owner, taker.leased, taker.patience, taker.patience_at_work, len(conditions))]
+            said += [said_by(condition, self._dialect) for condition in conditions]
+        for sibling in siblings:
+            said += [(sibling.owner, sibling.patience), said_by(sibling.ready, self._dialect)]
+        return said
 
     def _new(self, ready: ColumnElement[bool], takers: Sequence[Taker], siblings: Sequence[Sibling]) -> ClaimOrder:
         context, settings = self.context, self.context.settings
@@ -88,25 +110,3 @@ def ready_condition(name: str, leased: LeasedTable[Any], hooks: Hooks[Any]) -> C
             model=leased.name,
         )
     return condition
-
-
-def _is_same(one: Asked, other: Asked) -> bool:
-    (ready, takers, siblings), (other_ready, other_takers, other_siblings) = one, other
-    return (
-        len(takers) == len(other_takers)
-        and len(siblings) == len(other_siblings)
-        and is_same_sql(ready, other_ready)
-        and all(map(_is_same_taker, takers, other_takers))
-        and all(map(_is_same_sibling, siblings, other_siblings))
-    )
-
-
-def _is_same_taker(one: Taker, other: Taker) -> bool:
-    if one.leased is not other.leased or one.owner != other.owner:
-        return False
-    patience, other_patience = ((taker.patience, taker.patience_at_work) for taker in (one, other))
-    return patience == other_patience and is_same_sql(one.ready, other.ready) and is_same_sql(one.on, other.on)
-
-
-def _is_same_sibling(one: Sibling, other: Sibling) -> bool:
-    return (one.owner, one.patience) == (other.owner, other.patience) and is_same_sql(one.ready, other.ready)

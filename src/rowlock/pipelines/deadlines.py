@@ -38,7 +38,8 @@ class Deadlines:
         self._timer = None
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for owner, (at, act) in list(self._waiting.items()):
+        while self._waiting:
+            owner, (at, act) = next(iter(self._waiting.items()))
             if at > now:
                 self._timer = loop.call_at(at, self._look)
                 return

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Generic
 
@@ -24,6 +24,7 @@ from rowlock.clock import monotonic
 from rowlock.errors import describe
 from rowlock.leases.claim import claim
 from rowlock.leases.dialects.claims import ClaimOrder, Position
+from rowlock.leases.faults import is_transient
 from rowlock.leases.release import sweep
 from rowlock.leases.transaction import finish
 from rowlock.pipelines.claim_cursor import ClaimCursor
@@ -156,7 +157,14 @@ class Fetcher(Generic[ModelT]):
         """
         # Host code stays out of the task: a SystemExit that leaves a task ends the whole event loop.
         order = self._orders.next(limit, after=self._start)
-        return await finish(self._claim_and_queue(order), purpose="fetch")
+        try:
+            return await finish(self._claim_and_queue(order), purpose="fetch")
+        except Exception as error:
+            if not order.with_rows or is_transient(error):
+                raise
+            # Perhaps one of the rows cannot be read. Without them each is claimed, and fails by itself.
+            self._orders.do_without_rows()
+            return await finish(self._claim_and_queue(replace(order, with_rows=False)), purpose="fetch")
 
     async def _rest(self, seconds: float | None) -> None:
         # Nothing can have been missed: the plan was made in this very step of the loop.
@@ -168,31 +176,32 @@ class Fetcher(Generic[ModelT]):
     async def _fetch(self, limit: int) -> None:
         hinted, self._hinted = self._hinted, False
         try:
-            claimed = await self._fetch_from(hinted=hinted, limit=limit)
+            claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)
             await self._sweep_if_due()
         except Exception as error:  # noqa: BLE001 - ready() is host code and may raise anything
             self._note_failure(error)
             return
         self.context.succeeded("fetcher")
-        self._plan_rest(claimed, limit)
+        self._plan_rest(claimed, limit, resumed=resumed)
 
-    async def _fetch_from(self, *, hinted: bool, limit: int) -> int:
+    async def _fetch_from(self, *, hinted: bool, limit: int) -> tuple[int, bool]:
+        """Fetch from where the cursor says; return how many rows there were, and whether it resumed."""
         began_at = monotonic()
-        self._start, self._reached = self._cursor.start(began_at, hinted=hinted), None
-        if hinted and self._start is not None:
+        start = self._cursor.start(began_at, hinted=hinted)
+        if hinted and start is not None:
             self._hint_later(self._cursor.spared_until)
-        claimed = await self.fetch_once(limit)
+        self._start, self._reached = start, None
+        try:
+            claimed = await self.fetch_once(limit)
+        finally:
+            self._start = None
         self._cursor.ended(
-            self._start,
-            began_at=began_at,
-            ended_at=monotonic(),
-            reached=self._reached,
-            is_full=claimed == limit,
+            start, began_at=began_at, ended_at=monotonic(), reached=self._reached, is_full=claimed == limit
         )
-        return claimed
+        return claimed, start is not None
 
-    def _plan_rest(self, claimed: int, limit: int) -> None:
-        if self._start is not None and claimed < limit:
+    def _plan_rest(self, claimed: int, limit: int, *, resumed: bool) -> None:
+        if resumed and claimed < limit:
             # Nothing is known yet of what stands before: that is looked at first.
             self._rests_until = self._cursor.spared_until
             return
@@ -213,7 +222,6 @@ class Fetcher(Generic[ModelT]):
             lease_margin=settings.margin,
             timeout=settings.database_timeout,
             locker=context.locker,
-            with_rows=context.claims_rows and context.starts_soon,
             reached=self._note_reached,
         )
         context.counters.claimed += len(items)

@@ -42,6 +42,7 @@ class Planner:
         self._now, self._leased, self._settings, self._intent, self._rng = now, leased, settings, tuple(intent), rng
         self._done = unlocked_values(leased) | processed_values(leased, now)
         self._last: tuple[Values, ColumnValues] = ({}, {})
+        self._shared: tuple[ColumnValues, RowWrite] | None = None
 
     def plan(self, item: PipelineItem[Any], outcome: Outcome) -> RowWrite:
         """Return what `outcome` writes to the row of `item`."""
@@ -56,16 +57,24 @@ class Planner:
                 return self._park(item, outcome)
 
     def _apply(self, item: PipelineItem[Any], outcome: Apply) -> RowWrite:
-        values = self._done
+        written, values = self._written(outcome.values), self._done
+        guarded = [*self._intent, *(column_of(self._leased, key) for key in outcome.unless_changed)]
+        if not (self._leased.has_schedule or guarded or outcome.related):
+            return self._share(written)
         if self._leased.has_schedule:
             after = self._settings.min_processing_interval if outcome.after is None else delay_of(outcome.after)
             values = values | {self._leased.column("attempts"): 0} | self._due(item, after)
-        guarded = [*self._intent, *(column_of(self._leased, key) for key in outcome.unless_changed)]
-        write = self._unless_changed(item, guarded, loudly_if(self._leased, self._written(outcome.values), values))
+        write = self._unless_changed(item, guarded, loudly_if(self._leased, written, values))
         if not outcome.related:
             return write
         related = (self._related(item, *each) for each in related_items(outcome.related))
         return replace(write, related=tuple(related))
+
+    def _share(self, written: ColumnValues) -> RowWrite:
+        # Nothing in it is of one row alone.
+        if self._shared is None or self._shared[0] is not written:
+            self._shared = (written, RowWrite(loudly_if(self._leased, written, self._done)))
+        return self._shared[1]
 
     def _retry(self, item: PipelineItem[Any], outcome: Retry) -> RowWrite:
         written, values, reason = self._written(outcome.values), self._done, None

@@ -73,13 +73,15 @@ class Settler(Generic[ModelT]):
     def hand_over(self, item: PipelineItem[ModelT], decision: Decision) -> None:
         """Settle `decision` from now on; the caller need not wait."""
         self._pending += 1
-        if isinstance(decision, Ended) or not _goes_with_others(submission := Submission(item, decision)):
-            self._in_a_task(item, self._settle(item, decision))
-        else:
-            item.is_settled = True
-            self._writer.hand_in(submission, self._written)
+        if not isinstance(decision, Ended):
+            submission = Submission(item, decision)
+            if _goes_with_others(submission):
+                item.is_settled = True
+                self._writer.hand_in(submission, self._written)
+                return
+        self._in_a_task(item, self._settle(item, decision))
 
-    def _written(self, submission: Submission[ModelT], written: Written | None) -> None:
+    def _written(self, submission: Submission[ModelT], written: Written | None, _error: Exception | None) -> None:
         # What a batch has written is settled here and now; everything else takes its time.
         if written is None:
             self._in_a_task(submission.item, self._write(submission))

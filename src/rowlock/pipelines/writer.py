@@ -10,8 +10,8 @@ again, and if the guard no longer matches, the row is asked whether it carries t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic
 
@@ -32,7 +32,7 @@ from rowlock.leases.faults import is_transient
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related_rows import free_related, write_related
 from rowlock.pipelines.attempt import contained
-from rowlock.pipelines.batcher import Batcher
+from rowlock.pipelines.batcher import Batcher, Done
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.outcomes import Also, Apply, Outcome, Reset
 from rowlock.pipelines.plan import Planner
@@ -50,7 +50,7 @@ class Submission(Generic[ModelT]):
 
     item: PipelineItem[ModelT]
     outcome: Outcome
-    stamps: set[datetime] = field(default_factory=set)
+    stamps: frozenset[datetime] = frozenset()
 
     @property
     def also(self) -> Also | None:
@@ -76,14 +76,12 @@ class Writer(Generic[ModelT]):
             self._write_together, name=f"{context.name} writes outcomes"
         )
 
-    def hand_in(
-        self, submission: Submission[ModelT], done: Callable[[Submission[ModelT], Written | None], None]
-    ) -> None:
+    def hand_in(self, submission: Submission[ModelT], done: Done[Submission[ModelT], Written | None]) -> None:
         """Write an outcome together with others, and call `done` with what became of it, after the COMMIT was answered.
 
         It is called with None if that could not be done, or not in this way: then `write` is to be tried.
         """
-        self._batcher.hand_in(submission, lambda written, _error: done(submission, written))
+        self._batcher.hand_in(submission, done)
 
     async def write(self, submission: Submission[ModelT]) -> Written:
         """Write an outcome under the guard and return what became of it, after the COMMIT was answered.
@@ -131,11 +129,11 @@ class Writer(Generic[ModelT]):
                 return written
             # Trust is looked at again here: the outcome may have waited for its turn.
             ours = [i for i, item in enumerate(items) if item.lock_token in locked and item.is_trusted()]
-            planner = self._planner(now)
+            planner, stamp = self._planner(now), frozenset({now})
             writes = [(items[i], planner.plan(items[i], submissions[i].outcome)) for i in ours]
             for i, result in zip(ours, await apply_locked(connection, leased, writes), strict=True):
                 written[i] = result
-                _stamp(submissions[i], result, now)
+                _stamp(submissions[i], result, stamp)
             return written
 
         return await self.context.transact(work, purpose="write outcomes")
@@ -155,21 +153,21 @@ class Writer(Generic[ModelT]):
                 return await self._settle(connection, submission)
             if written.is_made and submission.also is not None:
                 await _within(session, submission.also, now)
-            _stamp(submission, written, now)
+            _stamp(submission, written, frozenset({now}))
             return written
 
         try:
             return await self.context.transact(work, purpose="write an outcome")
         except LeaseLost:
             # Of a related row: what was computed while it was held may no longer be true.
-            submission.stamps.clear()
+            submission.stamps = frozenset()
             written = await self._write_alone(Submission(submission.item, Reset()))
             return Written.ROBBED if written.is_made else written
 
     async def _settle(self, connection: AsyncConnection, submission: Submission[ModelT]) -> Written:
         """Say whether an earlier try, whose end is unknown, was committed after all: then its stamp is in the row."""
-        stamps = frozenset(submission.stamps)
-        if stamps and await was_processed_at(connection, self.context.leased, submission.item, times=stamps):
+        stamps, item = submission.stamps, submission.item
+        if stamps and await was_processed_at(connection, self.context.leased, item, times=stamps):
             return Written.APPLIED
         return Written.STALE
 
@@ -185,7 +183,7 @@ async def _within(session: AsyncSession, also: Also, now: datetime) -> None:
         raise OutcomeError("also ended the transaction that it is part of; it must neither commit nor roll back")
 
 
-def _stamp(submission: Submission[ModelT], written: Written, now: datetime) -> None:
+def _stamp(submission: Submission[ModelT], written: Written, stamp: frozenset[datetime]) -> None:
     # Until the COMMIT is answered, this may or may not have happened.
     if written.is_made:
-        submission.stamps.add(now)
+        submission.stamps = submission.stamps | stamp if submission.stamps else stamp

@@ -7,7 +7,7 @@ told by the name of the column with what to change. After that, the rest of the 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -19,6 +19,7 @@ from sqlalchemy.orm import InstrumentedAttribute, LoaderCallableStatus, Mapper
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from rowlock.errors import ModelError, OutcomeError
+from rowlock.rows.instances import attributes_of, instance_of, is_plain
 from rowlock.rows.return_tokens import return_token
 
 ModelT = TypeVar("ModelT")
@@ -48,7 +49,6 @@ _EXPECTED: dict[str, tuple[Callable[[TypeEngine[Any]], bool], str]] = {
     "deadline_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
 }
 _NEVER_NULL = ("due_at", "attempts")
-_EAGER = ("joined", False, "selectin", "subquery", "immediate")
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,15 +189,18 @@ class LeasedTable(Generic[ModelT]):
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether an instance is no more than the columns of its row, so that whatever returns those can give it whole."""
-        mapper = self.mapper
-        return (
-            mapper.polymorphic_on is None
-            and mapper.inherits is None
-            and all(isinstance(prop.columns[0], Column) and not prop.deferred for prop in mapper.column_attrs)
-            and all(relation.lazy not in _EAGER for relation in mapper.relationships)
-            and not mapper.composites
-        )
+        """Whether `instance` can make instances."""
+        return is_plain(self.mapper)
+
+    @cached_property
+    def attributes(self) -> dict[str, Column[Any]]:
+        """The columns of a plain model by the names of their attributes."""
+        return attributes_of(self.mapper)
+
+    def instance(self, values: Mapping[str, Any]) -> ModelT:
+        """Return a detached instance of a plain model with the `values` of all its attributes, as if just loaded."""
+        made: ModelT = instance_of(self.mapper, values)
+        return made
 
     @cached_property
     def columns_by_name(self) -> dict[str, Column[Any]]:
@@ -216,6 +219,13 @@ class LeasedTable(Generic[ModelT]):
     def columns_with_onupdate(self) -> tuple[Column[Any], ...]:
         """Columns that SQLAlchemy would change by itself on any UPDATE, such as ``updated_at``."""
         return tuple(column for column in self.table.columns if column.onupdate is not None)
+
+    @cached_property
+    def columns_stamped_by_host_code(self) -> frozenset[Column[Any]]:
+        """Those of them for which Python is called for each row that is written."""
+        return frozenset(
+            column for column in self.columns_with_onupdate if getattr(column.onupdate, "is_callable", False)
+        )
 
 
 def _mapper_of(model: type[ModelT]) -> Mapper[ModelT]:

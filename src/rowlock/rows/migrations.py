@@ -1,9 +1,9 @@
 """Steps for the host's own migrations: adopt a table, index it, and give both back.
 
 The one idea: the host's migration stays in charge. It hands in Alembic's ``op``, which runs the steps in the host's order and in
-the host's transaction; this room imports no Alembic and begins nothing. And what a step does never changes: a migration that was
-written once must do the same in three years, so the columns are spelt here a second time, and a later column will come as a
-later step.
+the host's transaction; this room imports no Alembic and begins nothing. And what a step does to columns never changes: a migration
+that was written once must do the same in three years, so they are spelt here a second time, and a later column will come as a
+later step. An index is what the claims of this version want.
 
 Locks, on PostgreSQL: adding and dropping columns takes ``ACCESS EXCLUSIVE`` for a moment and rewrites nothing (``now()`` is stable,
 so even ``due_at`` is a change of the catalogue alone). The moment begins when older transactions let go of the table, and
@@ -133,7 +133,8 @@ def add_due_index(
         op.create_index(name, table_name, columns, schema=schema, **options)
         return
     with op.get_context().autocommit_block():
-        # An interrupted build leaves an invalid index of this name, which costs every write and serves no read.
+        # An interrupted build leaves an invalid index of this name, which costs every write and serves no read. A valid one of
+        # a former shape goes, too: who cannot do without meanwhile builds the new one under another name first.
         op.drop_index(name, table_name, schema=schema, if_exists=True, postgresql_concurrently=True)
         op.create_index(name, table_name, columns, schema=schema, postgresql_concurrently=True, **options)
 

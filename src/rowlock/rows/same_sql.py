@@ -1,31 +1,38 @@
-"""Whether two SQL expressions say the same, so that a statement made of one serves for the other.
+"""What an SQL condition says, to be compared with what it said before: a statement made of one serves for the other if both agree.
 
-The one idea: when in doubt, they do not. What a host has written itself may keep something that a comparison does not see.
+The one idea: the text that goes to the database, and the values. SQLAlchemy's own comparison of expressions takes some for the same
+that differ, such as ``a BETWEEN 1 AND 10`` and ``a BETWEEN 10 AND 1``. When in doubt, two conditions are not the same.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement
-from sqlalchemy.sql import visitors
-from sqlalchemy.sql.elements import BindParameter
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
-_KNOWN = ("sqlalchemy.", "rowlock.")
-"""Packages whose elements are compared whole."""
+from sqlalchemy import ColumnElement, Dialect
+from sqlalchemy.exc import SQLAlchemyError
+
+Said: TypeAlias = tuple[str, list[tuple[object, ...]]]
+"""Text and values, each with its types."""
 
 
-def is_same_sql(one: ColumnElement[bool] | None, other: ColumnElement[bool] | None) -> bool:
-    """Whether both are the same expression with the same values."""
-    if one is other:
-        return True
-    if one is None or other is None:
-        return False
+def said_by(condition: ColumnElement[Any], dialect: Dialect) -> Said | None:
+    """Return what `condition` says to a database, or None if that cannot be told: some value is asked for at each execution."""
     try:
-        return all(map(_is_known, visitors.iterate(other))) and one.compare(other)
-    except Exception:  # noqa: BLE001 - values of the host's own types are compared, and whatever they raise, the safe answer is no
+        compiled: Any = condition.compile(dialect=dialect)
+    except SQLAlchemyError:
+        return None
+    values: list[tuple[object, ...]] = []
+    for bound, name in compiled.bind_names.items():
+        if bound.callable is not None:
+            return None
+        values.append((name, repr(bound.type), type(bound.value), bound.value))
+    return compiled.string, values
+
+
+def is_same(said: Iterable[object], before: Iterable[object]) -> bool:
+    """Whether all of these say the same."""
+    try:
+        return all(one is not None and one == other for one, other in zip(said, before, strict=True))
+    except Exception:  # noqa: BLE001 - values of the host's own types are compared and may raise anything: in doubt, no
         return False
-
-
-def _is_known(element: object) -> bool:
-    # A value that is asked for at each execution is another one each time.
-    is_late = isinstance(element, BindParameter) and element.callable is not None
-    return not is_late and type(element).__module__.startswith(_KNOWN)

@@ -33,15 +33,8 @@ class LeaseDialect(Protocol):
         """Hold off this process's lock takers around a claim; gives the keys that they hold."""
         ...
 
-    async def claim(
-        self,
-        connection: AsyncConnection,
-        order: ClaimOrder,
-        held: frozenset[Any],
-        *,
-        reader: AsyncSession | None = None,
-    ) -> list[ClaimedRow]:
-        """Lease the rows that `order` describes, save those of `held`; oldest first. A `reader` gets them as instances."""
+    async def claim(self, connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[ClaimedRow]:
+        """Lease the rows that `order` describes, save those of `held`; oldest first."""
         ...
 
     def under_tokens(self, leased: LeasedTable[Any]) -> ColumnElement[bool]:
@@ -57,7 +50,10 @@ class LeaseDialect(Protocol):
         ...
 
     def side_by_side(self, leased: LeasedTable[Any], columns: Sequence[tuple[str, Column[Any]]]) -> TableValuedAlias:
-        """Return leases and values as the rows of a table: key, token, and for each column its name; parameter ``held_<name>``."""
+        """Return leases and values as the rows of a table: key, token, and the names of the columns.
+
+        The parameter for a column is ``rowlock_held_<name>``, a list.
+        """
         ...
 
     def without_waiting(

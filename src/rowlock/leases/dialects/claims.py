@@ -55,7 +55,8 @@ class ClaimOrder:
         related: tables of which dead holders may have left rows locked under their tokens.
         after: look only behind this position, and if it is that of a row that was never processed, only at others like it; None
             looks from the head of the line.
-        prepared: statements that were made for this order; copies that differ in the three above share them.
+        with_rows: whether all of the rows is to be returned; of plain models alone.
+        statements: what was prepared for this order; copies that differ in the four above share them.
     """
 
     leased: LeasedTable[Any]
@@ -66,13 +67,14 @@ class ClaimOrder:
     limit: int
     related: Sequence[LeasedTable[Any]] = ()
     after: Position | None = None
-    prepared: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    with_rows: bool = False
+    statements: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
-    def prepare(self, key: Hashable, build: Callable[[], StatementT]) -> StatementT:
+    def prepared(self, key: Hashable, build: Callable[[], StatementT]) -> StatementT:
         """Return what `build` gives, built once for each `key`; `claim_parameters` says what differs from claim to claim."""
-        if key not in self.prepared:
-            self.prepared[key] = build()
-        statement: StatementT = self.prepared[key]
+        if key not in self.statements:
+            self.statements[key] = build()
+        statement: StatementT = self.statements[key]
         return statement
 
 
@@ -85,7 +87,7 @@ class ClaimedRow:
         attempts: failed attempts so far; None without a schedule.
         place: the time by which rows are ordered.
         position: the same for a later claim to resume behind.
-        row: the mapped instance, if it was asked for.
+        row: all of the row by attribute name, if it was asked for.
     """
 
     id: Any
@@ -95,7 +97,7 @@ class ClaimedRow:
     attempts: int | None
     place: datetime | None
     position: Position
-    row: Any = None
+    row: dict[str, Any] | None = None
 
 
 def claim_parameters(order: ClaimOrder) -> dict[str, Any]:

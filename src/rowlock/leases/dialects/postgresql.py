@@ -42,9 +42,10 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.selectable import TableValuedAlias
+from sqlalchemy.types import TypeEngine
 
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, Position, claim_parameters
 from rowlock.rows.assignments import ColumnValues
@@ -65,33 +66,25 @@ async def excluding(leased: LeasedTable[Any]) -> AsyncIterator[frozenset[Any]]:
     yield frozenset()
 
 
-async def claim(
-    connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any], *, reader: AsyncSession | None = None
-) -> list[ClaimedRow]:
+async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[ClaimedRow]:
     """Lease in one statement: the locking SELECT feeds the UPDATE.
 
     The SELECT stands in a CTE, which PostgreSQL evaluates once; as a plain subquery the planner may run it again for each
     row and lease more than the limit.
     """
     part = Part.of(order.after)
-    with_row = reader is not None
-    statement = order.prepare((_claiming, part, with_row), lambda: _claiming(order, part, with_row=with_row))
-    parameters = claim_parameters(order)
-    if reader is None:
-        rows = (await connection.execute(statement, parameters)).all()
-    else:
-        bind = {"bind": connection.sync_connection}
-        options = {"synchronize_session": False}
-        rows = (await reader.execute(statement, parameters, bind_arguments=bind, execution_options=options)).all()
-    return [_claimed(*row) for row in sorted(rows, key=itemgetter(0))]
+    statement = order.prepared((_claiming, part, order.with_rows), lambda: _claiming(order, part))
+    rows = (await connection.execute(statement, claim_parameters(order))).all()
+    return [_claimed(order, row) for row in sorted(rows, key=itemgetter(0))]
 
 
-def _claimed(*returned: Any) -> ClaimedRow:  # noqa: ANN401 - columns in the order of `_claiming`
+def _claimed(order: ClaimOrder, returned: Sequence[Any]) -> ClaimedRow:
     _number, place, key, token, expires_at, dead_token, attempts, *row = returned
-    return ClaimedRow(key, token, expires_at, dead_token, attempts, place, Position(place, key), *row)
+    values = dict(zip(order.leased.attributes, row, strict=True)) if order.with_rows else None
+    return ClaimedRow(key, token, expires_at, dead_token, attempts, place, Position(place, key), values)
 
 
-def _claiming(order: ClaimOrder, part: Part, *, with_row: bool) -> ReturningUpdate[*tuple[Any, ...]]:
+def _claiming(order: ClaimOrder, part: Part) -> ReturningUpdate[*tuple[Any, ...]]:
     leased = order.leased
     token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
     in_line = (
@@ -105,10 +98,10 @@ def _claiming(order: ClaimOrder, part: Part, *, with_row: bool) -> ReturningUpda
         .order_by(*order.oldest_first)
         .limit(bindparam("rowlock_limit", type_=Integer))
         .with_for_update(key_share=True, skip_locked=True, of=leased.model)
-        .cte("in_line")
+        .cte("rowlock_line")
     )
     # RETURNING keeps no order, and keys sort by the database's rules, not by Python's.
-    due = select(in_line, func.row_number().over().label("number")).cte("due")
+    due = select(in_line, func.row_number().over().label("number")).cte("rowlock_due")
     returned = (
         due.c.number,
         due.c.place,
@@ -117,14 +110,9 @@ def _claiming(order: ClaimOrder, part: Part, *, with_row: bool) -> ReturningUpda
         type_coerce(leased.column("lock_expires_at"), UtcDateTime),
         due.c.dead_token,
         attempts.cast(Integer),
-        *((leased.model,) if with_row else ()),
+        *(leased.attributes.values() if order.with_rows else ()),
     )
-    return (
-        update(leased.model if with_row else leased.table)
-        .where(leased.key == due.c.id)
-        .values(_values(order, due))
-        .returning(*returned)
-    )
+    return update(leased.table).where(leased.key == due.c.id).values(_values(order, due)).returning(*returned)
 
 
 def _is_behind(leased: LeasedTable[Any], part: Part) -> ColumnElement[bool]:
@@ -171,13 +159,18 @@ def under_tokens(leased: LeasedTable[Any]) -> ColumnElement[bool]:
 
 def tokens_given(leases: Sequence[Lease]) -> dict[str, Any]:
     """Return an array of keys and one of tokens."""
-    return {"held_key": [key for key, _ in leases], "held_token": [token for _, token in leases]}
+    return {"rowlock_held_key": [key for key, _ in leases], "rowlock_held_token": [token for _, token in leases]}
 
 
 def takes_arrays(columns: Sequence[tuple[str, Column[Any]]]) -> bool:
     """Return whether they are all of types whose arrays every driver knows."""
-    types = [column.type for _, column in columns]
-    return all(isinstance(innermost(type_), _PLAIN) and not isinstance(type_, Enum) for type_ in types)
+    return all(_is_plain(column.type) for _, column in columns)
+
+
+def _is_plain(type_: TypeEngine[Any]) -> bool:
+    # A host's own type may say how it is bound, for each value or in SQL; no array does that.
+    is_hosts = not type(type_).__module__.startswith(("sqlalchemy.", "rowlock."))
+    return isinstance(innermost(type_), _PLAIN) and not isinstance(type_, Enum) and not is_hosts
 
 
 _PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
@@ -187,10 +180,15 @@ def side_by_side(leased: LeasedTable[Any], columns: Sequence[tuple[str, Column[A
     """Unnest arrays."""
     types = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
     types += [(name, column.type) for name, column in columns]
-    arrays = [bindparam(f"held_{name}", type_=ARRAY(type_)) for name, type_ in types]
+    arrays = [bindparam(f"rowlock_held_{name}", type_=ARRAY(_unbounded(type_))) for name, type_ in types]
     return (
         func.unnest(*arrays).table_valued(*(column(name, type_) for name, type_ in types)).render_derived(name="held")
     )
+
+
+def _unbounded(type_: TypeEngine[Any]) -> TypeEngine[Any]:
+    # An array is cast to its type, and an explicit cast to VARCHAR(5) cuts what is longer without a word.
+    return String() if isinstance(type_, String) and not isinstance(type_, Enum) else type_
 
 
 def without_waiting(

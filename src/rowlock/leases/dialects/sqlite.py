@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from sqlalchemy import (
     null,
     or_,
     select,
+    text,
     true,
     tuple_,
     type_coerce,
@@ -36,8 +38,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm.attributes import set_committed_value
+from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias, TypedReturnsRows
 
 from rowlock.errors import InternalError
@@ -74,28 +75,31 @@ async def excluding(leased: LeasedTable[Any]) -> AsyncIterator[frozenset[Any]]:
         yield frozenset(lockset)
 
 
-async def claim(
-    connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any], *, reader: AsyncSession | None = None
-) -> list[ClaimedRow]:
+async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[ClaimedRow]:
     """Read what is due, then lease it, under the write lock taken at the start."""
     part = Part.of(order.after)
-    # Two ranges of rows become one line, but no mapped instances.
-    reader = None if part is Part.PLACED else reader
-    build = partial(_due, order, part, held, with_row=reader is not None)
-    due = build() if held else order.prepare((_due, part, reader is not None), build)
-    parameters = claim_parameters(order)
-    if reader is None:
-        rows = (await connection.execute(due, parameters)).all()
-    else:
-        rows = (await reader.execute(due, parameters, bind_arguments={"bind": connection.sync_connection})).all()
-    claimed = [_claimed(row, order) for row in rows]
+    if order.with_rows and await _has_triggers(connection, order):
+        # What they write when the row is leased would not be in it.
+        order = replace(order, with_rows=False)
+    build = partial(_due, order, part, held)
+    due = build() if held else order.prepared((_due, part, order.with_rows), build)
+    claimed = [_claimed(order, row) for row in (await connection.execute(due, claim_parameters(order))).all()]
     if claimed:
-        lease_each = order.prepare(_lease_each, lambda: _lease_each(order))
+        lease_each = order.prepared(_lease_each, lambda: _lease_each(order))
         await connection.execute(lease_each, [_parameters(row, order) for row in claimed])
     return claimed
 
 
-def _claimed(due: Any, order: ClaimOrder) -> ClaimedRow:  # noqa: ANN401 - a row of `_due`
+async def _has_triggers(connection: AsyncConnection, order: ClaimOrder) -> bool:
+    if _has_triggers not in order.statements:
+        table = order.leased.table
+        schema = f"{table.schema}." if table.schema else ""
+        found = f"SELECT count(*) FROM {schema}sqlite_master WHERE type = 'trigger' AND tbl_name = :name"  # noqa: S608
+        order.statements[_has_triggers] = bool(await connection.scalar(text(found), {"name": table.name}))
+    return bool(order.statements[_has_triggers])
+
+
+def _claimed(order: ClaimOrder, due: Any) -> ClaimedRow:  # noqa: ANN401 - a row of `_due`
     leased = order.leased
     claimed = ClaimedRow(
         id=due.id,
@@ -105,25 +109,19 @@ def _claimed(due: Any, order: ClaimOrder) -> ClaimedRow:  # noqa: ANN401 - a row
         attempts=None if due.attempts is None else due.attempts + (due.dead_token is not None),
         place=due.place,
         position=Position(due.place_as_written, due.id),
-        row=due[_ROW] if len(due) > _ROW else None,
     )
-    if claimed.row is not None:
-        # It was read before it was leased.
-        lease = {
-            "lock_token": claimed.lock_token,
-            "lock_owner": order.owner,
-            "lock_expires_at": claimed.lock_expires_at,
-        }
-        for name, value in (lease | ({"attempts": claimed.attempts} if leased.has_schedule else {})).items():
-            set_committed_value(claimed.row, name, value)
-    return claimed
+    return replace(claimed, row=_as_leased(order, due, claimed)) if order.with_rows else claimed
 
 
-_ROW = 7
-"""Where the mapped instance stands, behind the columns of `_due`."""
+def _as_leased(order: ClaimOrder, due: Sequence[Any], claimed: ClaimedRow) -> dict[str, Any]:
+    # It was read before it was leased.
+    attributes = order.leased.attributes
+    row = dict(zip(attributes, due[-len(attributes) :], strict=True))
+    row |= {"lock_token": claimed.lock_token, "lock_owner": order.owner, "lock_expires_at": claimed.lock_expires_at}
+    return row | {"attempts": claimed.attempts} if order.leased.has_schedule else row
 
 
-def _due(order: ClaimOrder, part: Part, held: frozenset[Any], *, with_row: bool) -> TypedReturnsRows[*tuple[Any, ...]]:
+def _due(order: ClaimOrder, part: Part, held: frozenset[Any]) -> TypedReturnsRows[*tuple[Any, ...]]:
     leased = order.leased
     token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
     in_line = select(
@@ -134,13 +132,19 @@ def _due(order: ClaimOrder, part: Part, held: frozenset[Any], *, with_row: bool)
         type_coerce(place_in_line(leased), UtcDateTime).label("place"),
         type_coerce(place_in_line(leased), Text).label("place_as_written"),
         database_now().label("now"),
-        *((leased.model,) if with_row else ()),
+        *_whole_row(order),
     ).where(order.eligible, leased.key.not_in(held) if held else true())
     first, *others = (in_line.where(range_) for range_ in _ranges(leased, part))
     limit = bindparam("rowlock_limit", type_=Integer)
     if others:
         return union_all(first, *others).order_by("place_as_written", "id").limit(limit)
     return first.order_by(*order.oldest_first).limit(limit)
+
+
+def _whole_row(order: ClaimOrder) -> list[ColumnElement[Any]]:
+    # By names of ours: a column of the host's may be called like one of those above.
+    columns = order.leased.attributes.values() if order.with_rows else ()
+    return [column.label(f"rowlock_row_{number}") for number, column in enumerate(columns)]
 
 
 def _ranges(leased: LeasedTable[Any], part: Part) -> list[ColumnElement[bool]]:
@@ -183,13 +187,14 @@ def under_tokens(leased: LeasedTable[Any]) -> ColumnElement[bool]:
     """Find by key, then compare pairs: SQLite uses no index for a comparison of pairs."""
     pair = tuple_(leased.key, leased.column("lock_token"))
     return and_(
-        leased.key.in_(bindparam("held_key", expanding=True)), pair.in_(bindparam("held_lease", expanding=True))
+        leased.key.in_(bindparam("rowlock_held_key", expanding=True)),
+        pair.in_(bindparam("rowlock_held_lease", expanding=True)),
     )
 
 
 def tokens_given(leases: Sequence[Lease]) -> dict[str, Any]:
     """Return the keys, and the pairs."""
-    return {"held_key": [key for key, _ in leases], "held_lease": list(leases)}
+    return {"rowlock_held_key": [key for key, _ in leases], "rowlock_held_lease": list(leases)}
 
 
 def takes_arrays(columns: Sequence[tuple[str, Column[Any]]]) -> bool:
