@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 import subprocess
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
@@ -64,14 +64,16 @@ async def test_names_stay_unique_while_creators_are_cancelled(database: Temporar
     """A request that was given up would leave the lock with nobody, or take it from its holder."""
     await database.create_tables(Base.metadata)
     chance = random.Random(3)
-    pending, created = {asyncio.create_task(create(database.session_factory)) for _ in range(60)}, 0
+    inside: set[Any] = set()
+    creators = {asyncio.create_task(create(database.session_factory, inside=inside)) for _ in range(60)}
+    # A host's own statement that is cancelled keeps SQLite's write lock for as long as anything has its cursor: there only
+    # those are given up that wait for the lock or are just being given it.
+    may_be_inside = database.dialect_name == "postgresql"
+    pending, created = creators, 0
     while pending:
         done, pending = await asyncio.wait(pending, timeout=1, return_when=asyncio.FIRST_COMPLETED)
         created += sum(not task.cancelled() for task in done)
-        # A host's own transaction that was cancelled keeps SQLite's write lock for as long as its traceback has the cursor.
-        del done
-        gc.collect()
-        if spared := [task for task in pending if not task.cancelling()]:
+        if spared := [task for task in pending if not task.cancelling() and (may_be_inside or task not in inside)]:
             chance.choice(spared).cancel()
     await create(database.session_factory)
     names = await names_in(database)
