@@ -65,11 +65,11 @@ async def test_names_stay_unique_while_creators_are_cancelled(database: Temporar
     await database.create_tables(Base.metadata)
     chance = random.Random(3)
     inside: set[Any] = set()
-    creators = {asyncio.create_task(create(database.session_factory, inside=inside)) for _ in range(60)}
+    pending = {asyncio.create_task(create(database.session_factory, inside=inside)) for _ in range(60)}
     # A host's own statement that is cancelled keeps SQLite's write lock for as long as anything has its cursor: there only
     # those are given up that wait for the lock or are just being given it.
     may_be_inside = database.dialect_name == "postgresql"
-    pending, created = creators, 0
+    created = 0
     while pending:
         done, pending = await asyncio.wait(pending, timeout=1, return_when=asyncio.FIRST_COMPLETED)
         created += sum(not task.cancelled() for task in done)

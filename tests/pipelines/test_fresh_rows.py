@@ -114,6 +114,19 @@ async def test_work_that_begins_late_sees_the_row_as_it_is_then(virtual_database
 
 
 @virtual_time
+async def test_a_fresh_row_is_worked_on_under_trust_alone(virtual_database: TemporaryDatabase) -> None:
+    """Work would begin on a row whose lease is over already, because its claim was answered late."""
+    await add(virtual_database, Run(id=1))
+    async with stepping(virtual_database.session_factory, RunPipeline()) as steps:
+        [item] = await steps.fetch_once()
+        item.row = Run(id=1)
+        rows = loader.Loader(steps.run.context)
+        assert await rows.load(item)
+        item.lose()
+        assert not await rows.load(item)
+
+
+@virtual_time
 async def test_rows_are_not_read_with_a_claim_while_the_queue_is_slow(virtual_database: TemporaryDatabase) -> None:
     """Wide rows would be read twice, and wait in memory, for as long as there is more work than workers."""
     await add(virtual_database, *(Run(id=number) for number in range(1, 31)))

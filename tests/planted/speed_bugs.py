@@ -10,6 +10,7 @@ DEADLINES = "tests/pipelines/test_deadlines.py"
 SAME_SQL = "tests/rows/test_same_sql.py"
 CONFORMANCE = "tests/conformance/test_claimed_rows.py"
 TOGETHER = "tests/leases/test_apply_together.py"
+ASSIGNMENTS = "tests/rows/test_assignments.py"
 ATTEMPT = "tests/pipelines/test_attempt.py"
 
 SPEED_BUGS = (
@@ -145,6 +146,27 @@ SPEED_BUGS = (
         "if order.with_rows and await _has_triggers(connection, order):",
         "if not order:",
         (f"{FRESH}::test_what_a_trigger_writes_is_in_the_row",),
+    ),
+    Bug(
+        "a fresh row is worked on without trust",
+        "pipelines/loader.py",
+        "return began_at < item.trusted_until",
+        "return True",
+        (f"{FRESH}::test_a_fresh_row_is_worked_on_under_trust_alone",),
+    ),
+    Bug(
+        "statements of the host's own SQL are remembered",
+        "rows/assignments.py",
+        "return all(rule in _RULES or isinstance(rule, Column) for _, rule in shape)",
+        "return bool(shape)",
+        (f"{ASSIGNMENTS}::test_statements_of_the_hosts_own_sql_are_not_remembered",),
+    ),
+    Bug(
+        "a table remembers all statements",
+        "rows/leased_table.py",
+        "if len(self._prepared) < PREPARED_MAX:",
+        "if self.model:",
+        (f"{ASSIGNMENTS}::test_a_table_remembers_so_many_statements",),
     ),
     Bug(
         "the timer of the first call is the last",

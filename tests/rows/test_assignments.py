@@ -8,8 +8,19 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from rowlock.rows.assignments import ColumnValues, Latest, Shape, UnlessChanged, set_clause, slots_of, split
+from rowlock.rows import leased_table
+from rowlock.rows.assignments import (
+    ColumnValues,
+    Latest,
+    Shape,
+    UnlessChanged,
+    can_be_kept,
+    set_clause,
+    slots_of,
+    split,
+)
 from rowlock.rows.database_time import database_now
+from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run
@@ -128,6 +139,29 @@ def test_maps_that_one_statement_can_write(one: ColumnValues, other: ColumnValue
 def test_maps_that_need_statements_of_their_own(one: ColumnValues, other: ColumnValues) -> None:
     """A row would be written by another outcome's SQL."""
     assert len({shape_of(one), shape_of(other)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ({C.status: "a", C.due_at: Latest(NOON), C.parked_at: UnlessChanged(NOON, as_read=None)}, True),
+        ({C.status: "a", C.updated_at: C.updated_at}, True),
+        ({C.status: "a", C.attempts: C.attempts + 1}, False),
+        ({C.status: func.upper(C.status)}, False),
+    ],
+)
+def test_statements_of_the_hosts_own_sql_are_not_remembered(values: ColumnValues, *, kept: bool) -> None:
+    """Each outcome of such a pipeline would take one of the places, for a statement that is never asked for again."""
+    assert can_be_kept(shape_of(values)) == kept
+
+
+def test_a_table_remembers_so_many_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outcomes of ever new shapes would fill the memory."""
+    monkeypatch.setattr(leased_table, "PREPARED_MAX", 2)
+    leased, built = LeasedTable.of(Run), list[int]()
+    for key in (1, 2, 3, 1, 2, 3):
+        leased.prepared(key, lambda key=key: built.append(key) or key)
+    assert built == [1, 2, 3, 3]
 
 
 async def test_sql_of_the_host_is_written_as_it_is(database: TemporaryDatabase) -> None:
