@@ -11,6 +11,9 @@ import asyncio
 import time
 from datetime import UTC, datetime
 
+REAL_WITHIN_S = 60.0
+"""How far a loop's clock may be behind the process's own, in seconds: some read theirs once in a turn, and turns may be long."""
+
 
 def utc_now() -> datetime:
     """Return the host's wall clock as an aware UTC time. Never used for leases."""
@@ -26,6 +29,12 @@ def monotonic() -> float:
         return asyncio.get_running_loop().time()
     except RuntimeError:
         return time.monotonic()
+
+
+def is_real() -> bool:
+    """Return whether the running loop's clock is the process's own: a test's loop may have one that is moved, and say so."""
+    loop = asyncio.get_running_loop()
+    return not getattr(loop, "is_virtual", False) and abs(loop.time() - time.monotonic()) < REAL_WITHIN_S
 
 
 async def sleep(seconds: float) -> None:

@@ -2,6 +2,8 @@
 
 Two sets, since a COMMIT may be lost: what is known to be held, on which a result may rest, and what may be held, which is freed
 whatever became of it.
+
+Written by the host's loop and read by heartbeats in another thread: what they read is replaced, never changed in place.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Column, inspect
 from sqlalchemy.orm import InstanceState
@@ -17,6 +19,8 @@ from sqlalchemy.orm import InstanceState
 from rowlock.errors import OutcomeError
 from rowlock.leases.take import Taken
 from rowlock.rows.leased_table import LeasedTable
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -47,13 +51,13 @@ class HeldRows:
 
     def may_hold(self, leased: LeasedTable[Any], taken: Taken) -> None:
         """Note rows before the transaction that locks them is committed."""
-        self._tables[leased.model] = leased
-        self._perhaps.setdefault(leased.model, {}).update(dict.fromkeys(taken.keys))
-        self._reset_by.setdefault(leased.model, {}).update(taken.reset_by)
+        self._tables = self._tables | {leased.model: leased}
+        self._reset_by = _added(self._reset_by, leased.model, taken.reset_by)
+        self._perhaps = _added(self._perhaps, leased.model, dict.fromkeys(taken.keys))
 
     def holds(self, leased: LeasedTable[Any], as_read: dict[Any, dict[Column[Any], Any]]) -> None:
         """Note rows once they are locked for certain, with those values that must still be there when they are written."""
-        self._known.setdefault(leased.model, {}).update(dict.fromkeys(as_read))
+        self._known = _added(self._known, leased.model, dict.fromkeys(as_read))
         self._as_read.setdefault(leased.model, {}).update(as_read)
 
     def as_read(self, leased: LeasedTable[Any], key: object) -> dict[Column[Any], Any]:
@@ -96,3 +100,7 @@ class HeldRows:
             for model, keys in self._perhaps.items()
             if keys
         )
+
+
+def _added(tables: dict[type, dict[Any, T]], model: type, more: dict[Any, T]) -> dict[type, dict[Any, T]]:
+    return tables | {model: tables.get(model, {}) | more}

@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.errors import LockWaitTimeout, PipelineError, TransactionTimeout
 from rowlock.leases.dialects import bind_of, dialect_named, dialect_of
+from rowlock.leases.standing import standing
 from rowlock.rows.leased_table import LeasedTable
 
 logger = logging.getLogger(__name__)
@@ -57,13 +58,15 @@ async def in_transaction(
     Raises:
         TransactionTimeout: it did not end in time. Whether it was committed is unknown.
     """
+    timeout_s = timeout.total_seconds()
 
     async def whole() -> T:
-        async with session_factory() as session, session.begin():
+        async with session_factory() as session, standing(purpose=purpose, timeout_s=timeout_s) as own, session.begin():
             bind = bind_of(session, leased)
             options = {"isolation_level": "AUTOCOMMIT"} if alone and bind.dialect.name == "postgresql" else {}
             connection = await session.connection(bind_arguments={"bind": bind}, execution_options=options)
             if writes:
+                own.begins(connection)
                 await dialect_of(connection).begin_writing(connection)
             return await work(session, connection)
 

@@ -2,16 +2,23 @@
 
 The leases of related rows are renewed with those of their main rows, in one transaction.
 
-Two loops, since one must not wait for the other. `beat` renews what is near its end. `watch` never touches the
-database: it looks at the monotonic clock and, the moment a holder's trust is over, cancels its work: before anybody
-else can take the row, also while the database is unreachable.
+Two loops, since one must not wait for the other. `beat` renews what is near its end, in a thread of its own where there is one
+(``pipelines/lifeline.py``), so that a host that blocks its loop keeps its leases. `watch` never touches the database: on the host's
+loop it looks at the monotonic clock and, the moment a holder's trust is over, cancels its work: before anybody else can take the
+row, also while the database is unreachable.
+
+What both sides write is guarded by one lock: which items are tracked, and until when they are trusted. All else that `beat` finds,
+it has done on the host's loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any, Generic
 
@@ -24,6 +31,7 @@ from rowlock.errors import describe
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related_rows import renew_related
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew, tokens_still_held
+from rowlock.leases.standing import cut_standing
 from rowlock.leases.transaction import in_transaction
 from rowlock.pipelines.context import PipelineContext
 from rowlock.rows.leased_table import ModelT
@@ -43,6 +51,8 @@ class Heartbeater(Generic[ModelT]):
         self._tracked: dict[Any, PipelineItem[ModelT]] = {}
         self._on_lost: dict[Any, Callable[[], None]] = {}
         self._settings = context.settings
+        self._lock = threading.Lock()
+        self._let_go = False
 
     def __len__(self) -> int:
         return len(self._tracked)
@@ -52,11 +62,13 @@ class Heartbeater(Generic[ModelT]):
 
     def track(self, items: Iterable[PipelineItem[ModelT]]) -> None:
         """Keep the leases of `items` alive from now on. Comes before they are queued, so that none is ever without."""
-        self._tracked.update((item.lock_token, item) for item in items)
+        with self._lock:
+            self._tracked.update((item.lock_token, item) for item in items)
 
     def untrack(self, item: PipelineItem[ModelT]) -> None:
         """Let the lease of `item` be."""
-        self._tracked.pop(item.lock_token, None)
+        with self._lock:
+            self._tracked.pop(item.lock_token, None)
         self._on_lost.pop(item.lock_token, None)
 
     def when_lost(self, item: PipelineItem[ModelT], act: Callable[[], None]) -> None:
@@ -65,11 +77,19 @@ class Heartbeater(Generic[ModelT]):
         if not item.is_trusted():
             self._lose(item)
 
+    async def run(self) -> None:
+        """Renew, again and again, where leases are renewed."""
+        if self.context.lifeline is None:
+            await self.beat()
+        else:
+            await self.context.lifeline.run(self._beat_apart)
+
     async def beat(self) -> None:
         """Renew, again and again, the leases that are near their end. A failed renewal is tried again at the next beat."""
         while True:
             await sleep(jittered(self._settings.beat.total_seconds()))
-            await self.beat_once()
+            if not self._is_wedged():
+                await self.beat_once()
 
     async def beat_once(self) -> int:
         """Renew what is near its end now, and return how many leases were renewed."""
@@ -79,17 +99,18 @@ class Heartbeater(Generic[ModelT]):
             try:
                 renewed += await self._renew(chunk)
             except Exception as error:  # noqa: BLE001 - whatever went wrong, the next beat tries again while trust lasts
-                self._note_failure(error)
+                self._on_host(partial(self._note_failure, error))
             else:
-                self.context.succeeded("heartbeater")
+                self._on_host(partial(self.context.succeeded, "heartbeater"))
         if due:
-            events.emit(events.LeasesRenewed(self.context.name, len(due), renewed))
+            self._on_host(partial(events.emit, events.LeasesRenewed(self.context.name, len(due), renewed)))
         return renewed
 
     def due_for_renewal(self) -> list[PipelineItem[ModelT]]:
         """Return the items of which less than `heartbeat_trigger` is left."""
         trusted_until_max = monotonic() + (self._settings.heartbeat_trigger - self._settings.margin).total_seconds()
-        return [item for item in self._tracked.values() if item.trusted_until <= trusted_until_max]
+        with self._lock:
+            return [item for item in self._tracked.values() if item.trusted_until <= trusted_until_max]
 
     async def watch(self) -> None:
         """End, again and again, the work of items whose trust is over."""
@@ -100,8 +121,7 @@ class Heartbeater(Generic[ModelT]):
     def lose_expired(self) -> None:
         """End the work of items whose trust is over now."""
         now = monotonic()
-        for item in [item for item in self._tracked.values() if item.trusted_until <= now]:
-            self._lose(item)
+        self._lose_all([item for item in self._tracked.values() if item.trusted_until <= now])
 
     def _until_next_end(self) -> float:
         # Anything claimed or renewed during the rest is trusted for longer than one beat, so looking once per beat misses none.
@@ -121,15 +141,17 @@ class Heartbeater(Generic[ModelT]):
             return confirmed, await renew_related(connection, holders, lock_timeout=timeout)
 
         confirmed, lagging = await self._transact(work, purpose="renew leases")
-        self.context.counters.renewals += len(confirmed)
         trusted_until = sent_at + (self._settings.lock_timeout - self._settings.margin).total_seconds()
-        for item in items:
-            expires_at = confirmed.get(item.lock_token)
-            # One of which a related row lags behind is tried again at the next beat, while the trust lasts that it has; and an
-            # item that was lost meanwhile stays lost: its work has been cancelled.
-            if expires_at is not None and item.lock_token in self._tracked and item.lock_token not in lagging:
-                item.trusted_until, item.lock_expires_at = trusted_until, expires_at
-        if missing := [item for item in items if item.lock_token not in confirmed and item.lock_token in self._tracked]:
+        with self._lock:
+            self.context.counters.renewals += len(confirmed)
+            for item in items:
+                expires_at = confirmed.get(item.lock_token)
+                # One of which a related row lags behind is tried again at the next beat, while the trust lasts that it has; and
+                # an item that was lost or given back meanwhile stays so.
+                if expires_at is not None and self._is_kept(item) and item.lock_token not in lagging:
+                    item.trusted_until, item.lock_expires_at = trusted_until, expires_at
+            missing = [item for item in items if item.lock_token not in confirmed and self._is_kept(item)]
+        if missing:
             await self._lose_unless_held(missing)
         return len(confirmed)
 
@@ -138,13 +160,12 @@ class Heartbeater(Generic[ModelT]):
             return await tokens_still_held(connection, self.context.leased, items)
 
         held = await self._transact(work, purpose="look which leases are still held", writes=False)
-        for item in items:
-            if item.lock_token not in held and item.lock_token in self._tracked:
-                self._lose(item)
+        self._on_host(partial(self._lose_all, [item for item in items if item.lock_token not in held]))
 
     async def _transact(self, work: Any, *, purpose: str, writes: bool = True) -> Any:  # noqa: ANN401 - as in_transaction
+        lifeline = self.context.lifeline
         return await in_transaction(
-            self.context.session_factory,
+            self.context.session_factory if lifeline is None else lifeline.sessions,
             self.context.leased,
             work,
             purpose=purpose,
@@ -152,9 +173,51 @@ class Heartbeater(Generic[ModelT]):
             writes=writes,
         )
 
+    def _is_kept(self, item: PipelineItem[ModelT]) -> bool:
+        return item.lock_token in self._tracked and not item.is_lost
+
+    def _on_host(self, act: Callable[[], None]) -> None:
+        if self.context.lifeline is None:
+            act()
+        else:
+            self.context.lifeline.host.do(act)
+
+    async def _beat_apart(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.beat())
+            group.create_task(self._keep_database_free())
+
+    async def _keep_database_free(self) -> None:
+        """End what our own loop keeps locked while it stands still: nobody could renew anything."""
+        limit_s, lifeline = self._settings.renewal_limit.total_seconds(), self.context.lifeline
+        while lifeline is not None:
+            await sleep(self._settings.beat.total_seconds())
+            if lifeline.host.stalled_s >= limit_s:
+                await cut_standing(older_than_s=limit_s)
+
+    def _is_wedged(self) -> bool:
+        """Whether the host's loop has stood still for so long that its leases are let go: it may never come back."""
+        stalled_s = 0.0 if self.context.lifeline is None else self.context.lifeline.host.stalled_s
+        is_wedged = stalled_s > self._settings.wedge_after.total_seconds()
+        if is_wedged and not self._let_go:
+            logger.error(
+                "%s: the event loop has stood still for %.0f s, so its leases are no longer renewed",
+                self.context.name,
+                stalled_s,
+                extra={"pipeline": self.context.name, "stalled_s": stalled_s, "leases": len(self)},
+            )
+        self._let_go = is_wedged
+        return is_wedged
+
+    def _lose_all(self, items: Iterable[PipelineItem[ModelT]]) -> None:
+        for item in items:
+            if item.lock_token in self._tracked:
+                self._lose(item)
+
     def _lose(self, item: PipelineItem[ModelT]) -> None:
-        item.lose()
-        self._tracked.pop(item.lock_token, None)
+        with self._lock:
+            item.lose()
+            self._tracked.pop(item.lock_token, None)
         act = self._on_lost.pop(item.lock_token, None)
         self.context.queue.discard(item)
         self.context.counters.leases_lost += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import Generic
 
@@ -52,12 +53,14 @@ class Loader(Generic[ModelT]):
         is_fresh = self.context.starts_soon = began_at - item.claimed_at < FRESH_S
         if is_fresh and item.has_row:
             return began_at < item.trusted_until
-        tries, gives_up_at = 0, began_at + self.context.settings.lock_timeout.total_seconds()
+        tries, gives_up_at = 0, math.inf
         while item.is_trusted():
             tries += 1
             try:
                 row = await self._batcher.submit(item)
             except Exception as error:
+                # Counted from the first failure: a try may have lasted as long as the host blocked its loop.
+                gives_up_at = min(gives_up_at, monotonic() + self.context.settings.lock_timeout.total_seconds())
                 if not is_transient(error) or monotonic() >= gives_up_at or self.context.hurried:
                     raise
                 logger.warning(

@@ -13,10 +13,12 @@ from typing import Any, Self
 
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
+from rowlock.clock import is_real
 from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.leases.dialects import check_session_factory
 from rowlock.leases.notifications import check_name, notifying_engine
 from rowlock.pipelines.hinter import PipelineHinter, pipeline_hinter
+from rowlock.pipelines.lifeline import Lifeline
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.notifier import Notifier
 from rowlock.pipelines.pipeline import Pipeline
@@ -24,6 +26,9 @@ from rowlock.pipelines.statistics import ManagerHealth, PipelineStatistics
 
 PIPELINES_MAX = 1000
 """Most pipelines of one manager."""
+
+RENEWAL_LIMIT = timedelta(seconds=1)
+"""Longest time for a renewal that is assumed of pipelines which are registered later, if there are none at the start."""
 
 DRAIN_GRACE = timedelta(seconds=30)
 """How long running work may go on after a shutdown, unless `drain` is told otherwise."""
@@ -38,6 +43,8 @@ class PipelineManager:
         notify: exchange hints with other replicas, over a connection outside the pool (PostgreSQL with asyncpg only). A name
             instead of True tells hosts apart that work in one schema; processes that reach each other say the same. A process
             that runs no pipelines may have a manager without any, to send its hints.
+        heartbeat_thread: renew leases in a thread, over a connection beside the pool, so that code that blocks the event loop costs
+            no lease. Without it they are renewed on the loop, over the host's pool.
 
     Attributes:
         hinter: reaches the pipelines of this manager; `pipeline_hinter` reaches those of every started one.
@@ -53,12 +60,15 @@ class PipelineManager:
         pipelines: Iterable[Pipeline[Any]] = (),
         *,
         notify: bool | str = False,
+        heartbeat_thread: bool = True,
     ) -> None:
         self.hinter = PipelineHinter()
         self._session_factory = session_factory
         self._pipelines: dict[str, Pipeline[Any]] = {}
         self._graph = LockGraph()
         self._notifier: Notifier | None = None
+        self._heartbeat_thread = heartbeat_thread
+        self._lifeline: Lifeline | None = None
         self._started = False
         self._shut_down = False
         if not isinstance(pipelines, Iterable):
@@ -117,6 +127,9 @@ class PipelineManager:
         for pipeline in self._pipelines.values():
             _need_new(pipeline)
         self._started = True
+        if self._heartbeat_thread and is_real():
+            limits = [pipeline.settings.renewal_limit for pipeline in self._pipelines.values()]
+            self._lifeline = Lifeline(self._session_factory, renewal_limit=min(limits, default=RENEWAL_LIMIT))
         if self._notifier is not None:
             self._notifier.start()
             for hinter in (self.hinter, pipeline_hinter):
@@ -145,6 +158,8 @@ class PipelineManager:
         try:
             await asyncio.gather(*(pipeline.drain(grace) for pipeline in self._pipelines.values()))
         finally:
+            if self._lifeline is not None:
+                await self._lifeline.stop()
             await self._stop_notifier()
 
     async def __aenter__(self) -> Self:
@@ -164,10 +179,11 @@ class PipelineManager:
     def health(self) -> ManagerHealth:
         """Return whether every pipeline works, and what became of the line to other replicas."""
         notifications = None if self._notifier is None else self._notifier.statistics()
-        return ManagerHealth(tuple(pipeline.health() for pipeline in self._pipelines.values()), notifications)
+        stall_s = 0.0 if self._lifeline is None else self._lifeline.host.longest_stall_s
+        return ManagerHealth(tuple(pipeline.health() for pipeline in self._pipelines.values()), notifications, stall_s)
 
     def _start(self, pipeline: Pipeline[Any]) -> None:
-        pipeline.start(self._session_factory, self.hinter, self._graph)
+        pipeline.start(self._session_factory, self.hinter, self._graph, lifeline=self._lifeline)
         for hinter in (self.hinter, pipeline_hinter):
             hinter.attach(pipeline.leased.name, pipeline.hint)
 

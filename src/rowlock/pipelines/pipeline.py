@@ -26,6 +26,7 @@ from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.item_queue import ItemQueue
+from rowlock.pipelines.lifeline import Lifeline
 from rowlock.pipelines.lock_graph import DeclaredLock, LockGraph, Related, declared_locks
 from rowlock.pipelines.outcomes import Outcome
 from rowlock.pipelines.run import PipelineRun
@@ -77,6 +78,7 @@ class Pipeline(Generic[ModelT]):
     retry_delay: Duration = timedelta(seconds=1)
     retry_delay_max: Duration = timedelta(minutes=5)
     max_attempts: int = 20
+    wedge_limit: Duration | None = None
     abandoned_after: Duration | None = None
 
     locks: Sequence[type | Related] = ()
@@ -148,8 +150,16 @@ class Pipeline(Generic[ModelT]):
         session_factory: async_sessionmaker[AsyncSession],
         hinter: PipelineHinter,
         graph: LockGraph | None = None,
+        *,
+        lifeline: Lifeline | None = None,
     ) -> None:
         """Start fetching and working; called by the manager, in the running event loop.
+
+        Args:
+            session_factory: the host's.
+            hinter: reaches the pipelines of the manager.
+            graph: the pipelines beside it; this one alone if there is none.
+            lifeline: where leases are renewed; on this loop if there is none.
 
         Raises:
             PipelineError: it was started before.
@@ -159,6 +169,7 @@ class Pipeline(Generic[ModelT]):
             raise PipelineError(f"{self.name} was started before; build a new one")
         self.check_parts()
         self._run = self.build_run(session_factory, hinter, graph)
+        self._run.context.lifeline = lifeline
         self._run.start()
 
     def build_run(

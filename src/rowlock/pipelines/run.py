@@ -72,7 +72,7 @@ class PipelineRun(Generic[ModelT]):
 
     def start(self) -> None:
         """Start every loop."""
-        self._supervisor.keep(BEAT, self.heartbeater.beat)
+        self._supervisor.keep(BEAT, self.heartbeater.run)
         self._supervisor.keep(WATCH, self.heartbeater.watch)
         for number, worker in enumerate(self.workers, start=1):
             self._supervisor.keep(f"worker {number}", worker.run)

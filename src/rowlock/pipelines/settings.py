@@ -72,6 +72,8 @@ class PipelineSettings(BaseModel):
     """Longest rest after a failed attempt."""
     max_attempts: Annotated[int, Field(ge=1, le=ATTEMPTS_MAX)] = 20
     """After this many failed attempts in a row a row is parked (`ScheduleColumns`)."""
+    wedge_limit: _Duration | None = None
+    """How long leases are renewed while the host's event loop stands still. Default: ten times `lock_timeout`."""
     abandoned_after: _Duration | None = None
     """Lock columns that nobody came back for are cleared after this. Default: ten times `lock_timeout`."""
 
@@ -99,6 +101,11 @@ class PipelineSettings(BaseModel):
     def renewal_limit(self) -> timedelta:
         """`renew_timeout`, or its default."""
         return self.renew_timeout or self.heartbeat_trigger / 3
+
+    @property
+    def wedge_after(self) -> timedelta:
+        """`wedge_limit`, or its default."""
+        return self.wedge_limit or self.lock_timeout * 10
 
     @property
     def sweep_after(self) -> timedelta:
@@ -130,6 +137,7 @@ class SettingsKeywords(TypedDict, total=False):
     retry_delay: timedelta | float
     retry_delay_max: timedelta | float
     max_attempts: int
+    wedge_limit: timedelta | float | None
     abandoned_after: timedelta | float | None
 
 
@@ -191,6 +199,12 @@ def _contradictions(s: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
             s.retry_delay > s.retry_delay_max,
             ("retry_delay", "retry_delay_max"),
             f"retry_delay ({_text(s.retry_delay)}) is above retry_delay_max ({_text(s.retry_delay_max)})",
+        ),
+        (
+            s.wedge_after < s.lock_timeout,
+            ("wedge_limit", "lock_timeout"),
+            f"wedge_limit ({_text(s.wedge_after)}) must not be less than lock_timeout ({_text(s.lock_timeout)}): so long a lease "
+            "lasts anyway",
         ),
         (
             s.sweep_after <= s.lock_timeout,

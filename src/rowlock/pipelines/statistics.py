@@ -111,10 +111,13 @@ class ManagerHealth:
         pipelines: each of them.
         notifications: the line to other replicas, if the manager was told to `notify`. Without it all works, if later, so it
             makes nobody unhealthy.
+        longest_stall_s: for how long the event loop stood still at most since the start, in seconds, to half a second; 0
+            without a heartbeat thread.
     """
 
     pipelines: tuple[PipelineHealth, ...]
     notifications: NotificationStatistics | None = None
+    longest_stall_s: float = 0.0
 
     @property
     def healthy(self) -> bool:

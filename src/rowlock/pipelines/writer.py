@@ -10,6 +10,7 @@ again, and if the guard no longer matches, the row is asked whether it carries t
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -91,9 +92,8 @@ class Writer(Generic[ModelT]):
         Raises:
             Exception: the database refused the values, or did not come back in time.
         """
-        item = submission.item
-        gives_up_at = monotonic() + self.context.settings.lock_timeout.total_seconds()
-        tries = 0
+        item, tries = submission.item, 0
+        gives_up_at = math.inf
         while True:
             tries += 1
             if not item.is_trusted() and not submission.stamps:
@@ -101,6 +101,8 @@ class Writer(Generic[ModelT]):
             try:
                 return await self._try(submission)
             except Exception as error:
+                # Counted from the first failure: a try may have lasted as long as the host blocked its loop.
+                gives_up_at = min(gives_up_at, monotonic() + self.context.settings.lock_timeout.total_seconds())
                 if not is_transient(error) or monotonic() >= gives_up_at or self.context.hurried:
                     if submission.stamps:
                         return Written.UNKNOWN

@@ -110,6 +110,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     Attributes:
         max_virtual_s: How far one run may move the time. **Unit** seconds.
         max_iterations: How many turns one run may take.
+        is_virtual: Says that its time is not the true one, so that nothing of what runs in it is put into a thread.
 
     Raises:
         NothingCanHappenError: From the running call, when every task waits for ever.
@@ -117,6 +118,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """
 
     _scheduled: list[asyncio.TimerHandle]
+    is_virtual: Final = True
 
     def __init__(self, *, max_virtual_s: float = MAX_VIRTUAL_S, max_iterations: int = MAX_ITERATIONS) -> None:
         """Set the limits.

@@ -1,0 +1,76 @@
+"""Connections of our own to the host's databases, beside the host's pool: for leases that must be renewed whatever the host does.
+
+The one idea: an engine like the host's, with the same way to connect and the same listeners, but with a pool of its own. So a
+renewal waits for no connection that the host keeps, and it can run on another event loop, in another thread. A pool opens a
+connection when one is asked for and keeps it: in practice there is one, at most as many as the host's own pool may have.
+
+A statement that waits for a locked SQLite file cannot be cancelled, so on these connections it does not wait longer than it may.
+
+Not here: which loop that is (``pipelines/lifeline.py``).
+
+Source: `Engine.dispose` of SQLAlchemy replaces the pool in the same way, by `Pool.recreate`.
+"""
+
+from __future__ import annotations
+
+import copy
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+
+from rowlock.leases.transaction import SessionFactory
+
+
+class OwnPool:
+    """Sessions as the host makes them, on connections of our own.
+
+    Used by one event loop only, the one that first asks for a connection.
+    """
+
+    def __init__(self, session_factory: SessionFactory, *, file_wait: timedelta) -> None:
+        """Open nothing yet; a statement waits for a locked SQLite file for `file_wait` at most."""
+        self._session_factory = session_factory
+        self._file_wait = file_wait
+        self._engines: dict[Engine, Engine] = {}
+
+    def __call__(self) -> AsyncSession:
+        """Return a new session of the host's factory; its statements go to the engines that they would go to, by our pools."""
+        session = self._session_factory()
+        route = session.sync_session.get_bind
+
+        def get_bind(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the host's own routing
+            return self._beside(route(*arguments, **named))
+
+        session.sync_session.get_bind = get_bind  # type: ignore[method-assign]
+        return session
+
+    async def close(self) -> None:
+        """Close every connection; in the loop that used them."""
+        while self._engines:
+            _, engine = self._engines.popitem()
+            await AsyncEngine(engine).dispose()
+
+    def _beside(self, bind: Any) -> Any:  # noqa: ANN401 - whatever the host's sessions are bound to
+        if not isinstance(bind, Engine):
+            return bind
+        if bind not in self._engines:
+            self._engines[bind] = self._twin(bind)
+        return self._engines[bind]
+
+    def _twin(self, engine: Engine) -> Engine:
+        # An engine made by `execution_options` has no pool of its own, it asks the one that it was made of.
+        root = getattr(engine, "_proxied", engine)
+        twin = copy.copy(root)
+        twin.pool = root.pool.recreate()
+        if engine.dialect.name == "sqlite":
+            # After the host's own listeners, which may set it too.
+            event.listen(twin.pool, "connect", self._wait_less)
+        return twin if root is engine else twin.execution_options(**engine.get_execution_options())
+
+    def _wait_less(self, connection: DBAPIConnection, _record: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout = {round(self._file_wait.total_seconds() * 1000)}")
+        cursor.close()

@@ -1,0 +1,90 @@
+"""Where leases are renewed: on an event loop of their own, in a thread of its own, over connections of their own.
+
+The one idea: code of the host that blocks its event loop, for a second or for a minute, must not cost the leases of everything else
+that this replica has in hand. So what keeps leases alive needs neither the host's loop nor its connections.
+
+It needs the interpreter: an extension that keeps the global lock stops this thread too, and so does a process that is frozen. And
+where the time is not real, in a test that moves it, there is no thread: leases are renewed on the loop that has the time.
+
+Not here: when to renew what, and when to stop renewing for a loop that never comes back (``pipelines/heartbeater.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+from rowlock.leases.own_pool import OwnPool
+from rowlock.pipelines.host_loop import HostLoop
+
+logger = logging.getLogger(__name__)
+
+CLOSE_S_MAX = 5.0
+"""How long what runs over there may take to end, and then its connections to close, in seconds each."""
+
+
+class Lifeline:
+    """The thread, the loop and the connections of one replica. Made and stopped on the host's loop.
+
+    Attributes:
+        host: the loop that must not be needed.
+        sessions: makes sessions on connections of its own; for use over here only.
+    """
+
+    def __init__(self, session_factory: async_sessionmaker[AsyncSession], *, renewal_limit: timedelta) -> None:
+        self.host = HostLoop()
+        self.sessions = OwnPool(session_factory, file_wait=renewal_limit / 2)
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asking: Future[None] = Future()
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` over there, from the host's loop, until it ends; cancelling this cancels it, without waiting for its end."""
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._running_loop()))
+
+    async def stop(self) -> None:
+        """Wait for the end of what runs over there, close the connections, and end the thread."""
+        thread, loop = self._thread, self._loop
+        if thread is None or loop is None or not thread.is_alive():
+            return
+        self._asking.cancel()
+        try:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(), loop))
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            await asyncio.to_thread(thread.join, CLOSE_S_MAX)
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        # A thread that has died is replaced: whoever supervises what ran in it asks again.
+        if self._loop is None or self._thread is None or not self._thread.is_alive():
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=_live, args=(self._loop,), name="rowlock heartbeats", daemon=True)
+            self._thread.start()
+            self._asking = asyncio.run_coroutine_threadsafe(self.host.ask(), self._loop)
+        return self._loop
+
+    async def _close(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=CLOSE_S_MAX)
+        try:
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await self.sessions.close()
+        except Exception as error:
+            logger.warning("The connections for heartbeats could not be closed", exc_info=error)
+
+
+def _live(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.get_loop().run_forever()
+    except BaseException:
+        # Out of a listener of the host's; what ran here was cancelled, which its supervisor hears.
+        logger.exception("The thread for heartbeats died")
