@@ -61,14 +61,16 @@ class OwnPool:
         return self._engines[bind]
 
     def _twin(self, engine: Engine) -> Engine:
-        # An engine made by `execution_options` has no pool of its own, it asks the one that it was made of.
-        root = getattr(engine, "_proxied", engine)
-        twin = copy.copy(root)
-        twin.pool = root.pool.recreate()
+        twin = copy.copy(engine)
+        if (proxied := getattr(engine, "_proxied", None)) is not None:
+            # Made by `execution_options`: it has no pool of its own, but asks the engine that it was made of.
+            twin._proxied = self._twin(proxied)  # type: ignore[attr-defined]
+            return twin
+        twin.pool = engine.pool.recreate()
         if engine.dialect.name == "sqlite":
             # After the host's own listeners, which may set it too.
             event.listen(twin.pool, "connect", self._wait_less)
-        return twin if root is engine else twin.execution_options(**engine.get_execution_options())
+        return twin
 
     def _wait_less(self, connection: DBAPIConnection, _record: object) -> None:
         cursor = connection.cursor()

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
+from sqlalchemy import PoolProxiedConnection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.clock import monotonic
@@ -42,7 +43,7 @@ class Standing:
 
     def __init__(self) -> None:
         self.was_cut = False
-        self._connection: AsyncConnection | None = None
+        self._pooled: PoolProxiedConnection | None = None
         self._driver: _Driver | None = None
         self._began_at = 0.0
         # Held by whoever ends it: a connection must not be closed once it may serve somebody else.
@@ -50,28 +51,27 @@ class Standing:
 
     def begins(self, connection: AsyncConnection) -> None:
         """Let it be cut from now on, if it is one that locks the whole file."""
-        fairy = connection.sync_connection
-        if connection.dialect.name == "sqlite" and fairy is not None:
-            self._connection, self._driver, self._began_at = connection, fairy.connection.driver_connection, monotonic()
+        if connection.dialect.name == "sqlite" and connection.sync_connection is not None:
+            self._pooled = connection.sync_connection.connection
+            self._driver, self._began_at = self._pooled.driver_connection, monotonic()
             _standing.add(self)
 
-    async def ends(self) -> None:
-        """Let it not be cut any more; a connection that was closed under it goes to nobody else."""
+    def ends(self) -> None:
+        """Let it not be cut any more."""
         _standing.discard(self)
         with self._ending:
             self._driver = None
-        if self.was_cut and self._connection is not None:
-            with suppress(Exception):
-                await self._connection.invalidate()
 
     async def cut(self, *, older_than_s: float) -> None:
         """End it, if it has stood for so long; called on another loop than its own."""
         if monotonic() - self._began_at < older_than_s:
             return
         with self._ending:
-            if self._driver is None or self.was_cut:
+            if self._driver is None or self._pooled is None or self.was_cut:
                 return
             self.was_cut = True
+            # Not given to anybody else: the pool opens another one in its place.
+            self._pooled.invalidate(soft=True)
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S_MAX):
                     await self._driver.close()
@@ -88,15 +88,18 @@ async def standing(*, purpose: str, timeout_s: float) -> AsyncIterator[Standing]
     Raises:
         TransactionTimeout: it was cut. Whether it was committed is unknown.
     """
-    transaction = Standing()
+    transaction, error = Standing(), None
     try:
         yield transaction
-    except Exception as error:
-        if transaction.was_cut:
-            raise TransactionTimeout(purpose=purpose, timeout_s=timeout_s) from error
-        raise
+    except Exception as raised:  # noqa: BLE001 - raised again below
+        error = raised
     finally:
-        await transaction.ends()
+        transaction.ends()
+    if transaction.was_cut:
+        # Also without an error: a COMMIT on a connection that was closed may say nothing.
+        raise TransactionTimeout(purpose=purpose, timeout_s=timeout_s) from error
+    if error is not None:
+        raise error
 
 
 async def cut_standing(*, older_than_s: float) -> None:

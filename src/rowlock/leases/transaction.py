@@ -31,6 +31,9 @@ SessionFactory: TypeAlias = Callable[[], AsyncSession]
 CANCEL_WAIT_S_MAX = 3.0
 """How long a transaction that is out of time may take to be cancelled, in seconds."""
 
+STALL_S_MAX = 1.0
+"""A timeout that goes off later than this tells of an event loop that stood still; so long it has to catch up then, in seconds."""
+
 _overdue: set[asyncio.Task[Any]] = set()
 
 
@@ -125,6 +128,9 @@ async def _wait_shielded(task: asyncio.Task[Any], timeout_s: float | None) -> as
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         left_s = None if ends_at is None else ends_at - loop.time()
+        if left_s is not None and left_s < -STALL_S_MAX:
+            # The loop stood still. What the database said meanwhile has not been heard yet, so that says nothing about it.
+            ends_at, left_s = loop.time() + STALL_S_MAX, STALL_S_MAX
         if left_s is not None and left_s <= 0:
             break
         try:

@@ -21,6 +21,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
+from rowlock.errors import HostCodeError, describe
 from rowlock.leases.own_pool import OwnPool
 from rowlock.pipelines.host_loop import HostLoop
 
@@ -43,29 +44,44 @@ class Lifeline:
         self.sessions = OwnPool(session_factory, file_wait=renewal_limit / 2)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
         self._asking: Future[None] = Future()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `work` over there, from the host's loop, until it ends; cancelling this cancels it, without waiting for its end."""
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._running_loop()))
+        """Run `work` over there, from the host's loop, until it ends; cancelling this cancels it, without waiting for its end.
+
+        Raises:
+            HostCodeError: a listener of the host's raised what would have ended its whole event loop here.
+        """
+
+        async def contained() -> None:
+            try:
+                await work()
+            except (SystemExit, KeyboardInterrupt) as error:
+                raise HostCodeError(describe(error)) from error
+
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(contained(), self._running_loop()))
 
     async def stop(self) -> None:
         """Wait for the end of what runs over there, close the connections, and end the thread."""
-        thread, loop = self._thread, self._loop
-        if thread is None or loop is None or not thread.is_alive():
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
             return
         self._asking.cancel()
         try:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(), loop))
         finally:
+            self._stopping = True
             loop.call_soon_threadsafe(loop.stop)
             await asyncio.to_thread(thread.join, CLOSE_S_MAX)
+            self._loop = self._thread = None
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        # A thread that has died is replaced: whoever supervises what ran in it asks again.
-        if self._loop is None or self._thread is None or not self._thread.is_alive():
+        if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=_live, args=(self._loop,), name="rowlock heartbeats", daemon=True)
+            self._thread = threading.Thread(
+                target=self._live, args=(self._loop,), name="rowlock heartbeats", daemon=True
+            )
             self._thread.start()
             self._asking = asyncio.run_coroutine_threadsafe(self.host.ask(), self._loop)
         return self._loop
@@ -80,11 +96,12 @@ class Lifeline:
         except Exception as error:
             logger.warning("The connections for heartbeats could not be closed", exc_info=error)
 
-
-def _live(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.get_loop().run_forever()
-    except BaseException:
-        # Out of a listener of the host's; what ran here was cancelled, which its supervisor hears.
-        logger.exception("The thread for heartbeats died")
+    def _live(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        while not self._stopping:
+            try:
+                loop.run_forever()
+            except BaseException:
+                # A SystemExit out of any task ends the turning, but not the loop: it goes on, and the task's caller hears of it.
+                logger.exception("The loop for heartbeats was interrupted")
+        loop.close()

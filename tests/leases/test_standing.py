@@ -1,0 +1,113 @@
+"""Tests of ending a transaction that its own event loop leaves standing with SQLite's write lock."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from rowlock import TransactionTimeout
+from rowlock.leases.standing import cut_standing
+from rowlock.testing import TemporaryDatabase
+
+from ..host import Base, Run
+from .transactions import file_may_be_written, run_in
+
+
+@pytest.fixture
+async def runs(sqlite_database: TemporaryDatabase) -> TemporaryDatabase:
+    """A database with one run."""
+    await sqlite_database.create_tables(Base.metadata)
+    async with sqlite_database.session_factory.begin() as session:
+        session.add(Run(id=1))
+    return sqlite_database
+
+
+def cut(older_than_s: float) -> None:
+    """Cut from another loop, in another thread, while this one stands still."""
+    asyncio.run(cut_standing(older_than_s=older_than_s))
+
+
+async def status_of(database: TemporaryDatabase) -> str:
+    """Return the status of the one run."""
+    async with database.session_factory() as session:
+        return (await session.get_one(Run, 1)).status
+
+
+async def test_what_stands_is_cut_and_rolled_back(runs: TemporaryDatabase) -> None:
+    """The file would stay locked for everybody as long as one host's loop stands still."""
+
+    async def work(_session: Any, connection: Any) -> None:
+        await connection.execute(text("UPDATE runs SET status = 'half' WHERE id = 1"))
+        await asyncio.to_thread(cut, 0.0)
+        assert file_may_be_written(runs)
+        await connection.execute(text("UPDATE runs SET status = 'whole' WHERE id = 1"))
+
+    with pytest.raises(TransactionTimeout, match="take a step"):
+        await run_in(runs.session_factory, work)
+    assert await status_of(runs) == "queued"
+
+
+async def test_its_connection_serves_nobody_else(runs: TemporaryDatabase) -> None:
+    """A COMMIT that went nowhere would pass for one, and the host's next statement would fail on a connection that is closed."""
+
+    async def work(_session: Any, connection: Any) -> None:
+        await asyncio.to_thread(cut, 0.0)
+
+    with pytest.raises(TransactionTimeout):
+        await run_in(runs.session_factory, work)
+    assert await status_of(runs) == "queued"
+
+
+async def test_a_young_one_is_left_alone(runs: TemporaryDatabase) -> None:
+    """A transaction that takes its time would be cut though it is within its bound."""
+
+    async def work(_session: Any, connection: Any) -> None:
+        await connection.execute(text("UPDATE runs SET status = 'whole' WHERE id = 1"))
+        await asyncio.to_thread(cut, 60.0)
+
+    await run_in(runs.session_factory, work)
+    assert await status_of(runs) == "whole"
+
+
+async def test_one_that_only_reads_is_left_alone(runs: TemporaryDatabase) -> None:
+    """A read, which locks nobody out, would be cut."""
+
+    async def work(_session: Any, connection: Any) -> Any:
+        await asyncio.to_thread(cut, 0.0)
+        return await connection.scalar(text("SELECT status FROM runs"))
+
+    assert await run_in(runs.session_factory, work, writes=False) == "queued"
+
+
+async def test_one_that_has_ended_is_left_alone(runs: TemporaryDatabase) -> None:
+    """A connection would be closed that serves somebody else by now."""
+
+    async def work(_session: Any, connection: Any) -> None:
+        pass
+
+    await run_in(runs.session_factory, work)
+    await asyncio.to_thread(cut, 0.0)
+    assert runs.engine.sync_engine.pool.checkedin() == 1  # type: ignore[attr-defined]
+    assert await status_of(runs) == "queued"
+
+
+async def test_a_timeout_that_comes_late_is_the_loops(database: TemporaryDatabase, monkeypatch: Any) -> None:
+    """After a block of the loop every transaction under way would be given up, though the database has long answered."""
+    await database.create_tables(Base.metadata)
+    loop = asyncio.get_running_loop()
+    ahead = 0.0
+    time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: time() + ahead)
+
+    async def work(_session: Any, connection: Any) -> str:
+        nonlocal ahead
+        ahead = 100.0
+        for _ in range(3):
+            await connection.execute(text("SELECT 1"))
+        return "answered"
+
+    assert await run_in(database.session_factory, work, timeout=timedelta(seconds=20)) == "answered"
