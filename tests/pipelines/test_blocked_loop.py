@@ -278,7 +278,8 @@ from tests.host import VolumePipeline
 async def hang(item):
     await asyncio.Event().wait()
 async def main():
-    manager = PipelineManager(async_sessionmaker(create_async_engine(sys.argv[1])), [VolumePipeline(answer=hang, lock_timeout=1, heartbeat_trigger=0.9)])
+    pipeline = VolumePipeline(answer=hang, lock_timeout=1, heartbeat_trigger=0.9)
+    manager = PipelineManager(async_sessionmaker(create_async_engine(sys.argv[1])), [pipeline])
     manager.start()
     while not manager.statistics()["VolumePipeline"].counters["renewals"]:
         await asyncio.sleep(0.01)

@@ -39,13 +39,16 @@ def test_derived_defaults_follow_what_they_are_derived_from() -> None:
     assert settings.beat == timedelta(seconds=2)
     assert settings.renewal_limit == timedelta(seconds=10)
     assert settings.sweep_after == timedelta(seconds=600)
+    assert settings.wedge_after == timedelta(seconds=600)
 
 
 def test_derived_defaults_can_be_set() -> None:
     """A host could not lower them although it knows its clocks and its network."""
-    settings = PipelineSettings(lease_margin=1, heartbeat_interval=0.5, renew_timeout=2, abandoned_after=3600)
-    derived = (settings.margin, settings.beat, settings.renewal_limit, settings.sweep_after)
-    assert [time.total_seconds() for time in derived] == [1, 0.5, 2, 3600]
+    settings = PipelineSettings(
+        lease_margin=1, heartbeat_interval=0.5, renew_timeout=2, abandoned_after=3600, wedge_limit=60
+    )
+    derived = (settings.margin, settings.beat, settings.renewal_limit, settings.sweep_after, settings.wedge_after)
+    assert [time.total_seconds() for time in derived] == [1, 0.5, 2, 3600, 60]
 
 
 def test_a_number_is_seconds() -> None:
@@ -116,6 +119,7 @@ def test_an_unknown_setting_is_told_with_those_that_exist() -> None:
             "raise heartbeat_trigger or lower the others",
         ),
         ({"retry_delay": 301}, ("retry_delay", "retry_delay_max"), "is above retry_delay_max"),
+        ({"wedge_limit": 29}, ("wedge_limit", "lock_timeout"), "must not be less than lock_timeout"),
         ({"abandoned_after": 30}, ("abandoned_after", "lock_timeout"), "must be more than lock_timeout"),
     ],
 )
@@ -137,6 +141,7 @@ def test_contradictions(values: dict[str, Any], names: tuple[str, ...], to_chang
         {"renew_timeout": 9.6},
         {"retry_delay": 300},
         {"abandoned_after": 30.1},
+        {"wedge_limit": 30},
         {"min_processing_interval": 0},
         {"queue_lower_limit_factor": 0},
     ],
@@ -179,6 +184,7 @@ def test_the_edge_of_what_is_allowed(values: dict[str, Any]) -> None:
         ("max_attempts", 0),
         ("max_attempts", 1_000_001),
         ("abandoned_after", 0),
+        ("wedge_limit", 0),
     ],
 )
 def test_bounds(name: str, value: object) -> None:

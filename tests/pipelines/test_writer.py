@@ -14,7 +14,7 @@ from rowlock import Apply, events
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, Run, RunPipeline, Volume, VolumePipeline, heard_events
-from .scenes import add, change, faults_of, is_free, is_outcome, read, read_all
+from .scenes import add, change, counted, faults_of, is_free, is_outcome, read, read_all
 
 
 async def _work_at_once(steps: Any) -> None:
@@ -246,6 +246,23 @@ async def test_trust_that_ends_while_the_outcome_waits_is_noticed(
             await steps.work_once()
     assert [row.status for row in await read_all(database, Volume)] == ["submitted"]
     assert also_ran == []
+
+
+@virtual_time
+async def test_a_first_try_that_took_long_is_not_the_last(virtual_database: TemporaryDatabase) -> None:
+    """An outcome would be given up, and its work done again, for a transaction that a blocked loop had kept standing."""
+    await add(virtual_database, Volume())
+    pipeline = VolumePipeline(lock_timeout=6, heartbeat_trigger=3, database_timeout=20)
+    with faults_of(virtual_database.engine) as faults:
+        faults.hang(when=is_outcome)
+        loop = asyncio.get_running_loop()
+        loop.call_later(45, faults.heal)
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
+            [item] = await steps.fetch_once()
+            item.trusted_until += 100  # as if it had been renewed
+            await steps.work_once()
+            assert counted(steps)["retried"] == 0
+    assert [row.status for row in await read_all(virtual_database, Volume)] == ["active"]
 
 
 @pytest.mark.parametrize("ends", ["rollback", "commit"])

@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from blocked_bugs import BLOCKED_BUGS
 from bug import Bug
 from bugs import BUGS
 from claim_bugs import CLAIM_BUGS
@@ -58,7 +59,16 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="the bugs to plant; all if none is named")
     names = parser.parse_args().names
     survivors = []
-    for bug in (*BUGS, *CLAIM_BUGS, *LOCK_BUGS, *SERVICE_BUGS, *SIMULATION_BUGS, *NOTIFICATION_BUGS, *SPEED_BUGS):
+    for bug in (
+        *BUGS,
+        *CLAIM_BUGS,
+        *LOCK_BUGS,
+        *SERVICE_BUGS,
+        *SIMULATION_BUGS,
+        *NOTIFICATION_BUGS,
+        *SPEED_BUGS,
+        *BLOCKED_BUGS,
+    ):
         if names and bug.name not in names:
             continue
         with tempfile.TemporaryDirectory(prefix="rowlock-planted-") as name:

@@ -23,6 +23,7 @@ DERIVED = {
     "lease_margin": ("`lock_timeout` / 10", "margin"),
     "heartbeat_interval": ("`heartbeat_trigger` / 15", "beat"),
     "renew_timeout": ("`heartbeat_trigger` / 3", "renewal_limit"),
+    "wedge_limit": ("10 × `lock_timeout`", "wedge_after"),
     "abandoned_after": ("10 × `lock_timeout`", "sweep_after"),
 }
 """Settings whose default follows from another one: how the page says it, and the property that computes it."""

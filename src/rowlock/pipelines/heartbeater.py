@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 class Heartbeater(Generic[ModelT]):
     """Tracks items from the moment they are claimed until their outcome is settled.
 
+    Where a pipeline has a lifeline, `beat` and what it calls run in that thread; everything else runs on the host's loop.
+
     Attributes:
         context: what the actors of the pipeline share.
     """

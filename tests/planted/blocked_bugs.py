@@ -1,0 +1,161 @@
+"""The guards that keep leases while the host's event loop stands still, and the tests that must notice when one is missing."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+BLOCKED = "tests/pipelines/test_blocked_loop.py"
+POOL = "tests/leases/test_own_pool.py"
+STANDING = "tests/leases/test_standing.py"
+HOST = "tests/pipelines/test_host_loop.py"
+SQLITE = ("--database", "sqlite")
+
+BLOCKED_BUGS = (
+    Bug(
+        "leases are renewed on the host's loop",
+        "pipelines/heartbeater.py",
+        "            await self.context.lifeline.run(self._beat_apart)\n",
+        "            await self._beat_apart()\n",
+        (f"{BLOCKED}::test_a_blocked_loop_costs_no_lease", *SQLITE),
+    ),
+    Bug(
+        "heartbeats take a connection of the host's",
+        "pipelines/heartbeater.py",
+        "self.context.session_factory if lifeline is None else lifeline.sessions",
+        "self.context.session_factory",
+        (f"{BLOCKED}::test_a_full_pool_costs_no_lease", *SQLITE),
+    ),
+    Bug(
+        "a wedged loop keeps its leases for ever",
+        "pipelines/heartbeater.py",
+        "            if not self._is_wedged():\n",
+        "            if True:\n",
+        (f"{BLOCKED}::test_a_loop_that_never_comes_back_lets_go", *SQLITE),
+    ),
+    Bug(
+        "a transaction that stands still is left standing",
+        "pipelines/heartbeater.py",
+        "                await cut_standing(older_than_s=limit_s)\n",
+        "                pass\n",
+        (f"{BLOCKED}::test_a_loop_blocked_within_a_transaction_costs_no_lease", *SQLITE),
+    ),
+    Bug(
+        "what a beat finds is told in its own thread",
+        "pipelines/host_loop.py",
+        "        if threading.get_ident() == self._thread:\n",
+        "        if True:\n",
+        (f"{HOST}::test_what_is_to_be_done_is_done_on_the_loop",),
+    ),
+    Bug(
+        "a loop that has ended kills who asks it",
+        "pipelines/host_loop.py",
+        "        with suppress(RuntimeError):\n            self._loop.call_soon_threadsafe(act)\n",
+        "        self._loop.call_soon_threadsafe(act)\n",
+        (f"{HOST}::test_a_loop_that_has_ended_does_nothing_more",),
+    ),
+    Bug(
+        "the log is full of one block",
+        "pipelines/host_loop.py",
+        " and not self._is_told:",
+        ":",
+        (f"{HOST}::test_a_loop_that_stands_still_is_told_of_once",),
+    ),
+    Bug(
+        "a SystemExit ends the thread for heartbeats",
+        "pipelines/lifeline.py",
+        "        while not self._stopping:\n",
+        "        if not self._stopping:\n",
+        (f"{BLOCKED}::test_a_heartbeat_that_dies_is_replaced",),
+    ),
+    Bug(
+        "a SystemExit of the thread ends the host's loop",
+        "pipelines/lifeline.py",
+        "            except (SystemExit, KeyboardInterrupt) as error:\n",
+        "            except ZeroDivisionError as error:\n",
+        (f"{BLOCKED}::test_a_heartbeat_that_dies_is_replaced",),
+    ),
+    Bug(
+        "the thread outlives its manager",
+        "pipelines/manager.py",
+        "                await self._lifeline.stop()\n",
+        "                pass\n",
+        (f"{BLOCKED}::test_a_manager_has_one_thread_and_ends_it",),
+    ),
+    Bug(
+        "a host that dies hangs for the thread",
+        "pipelines/lifeline.py",
+        "daemon=True",
+        "daemon=False",
+        (f"{BLOCKED}::test_the_interpreter_ends_though_nobody_drained",),
+    ),
+    Bug(
+        "connections for heartbeats are the host's",
+        "leases/own_pool.py",
+        "        twin.pool = engine.pool.recreate()\n",
+        "",
+        (f"{POOL}::test_a_connection_beside_the_hosts_pool", *SQLITE),
+    ),
+    Bug(
+        "options of the engine are forgotten",
+        "leases/own_pool.py",
+        "            twin._proxied = self._twin(proxied)  # type: ignore[attr-defined]\n            return twin\n",
+        "            return self._twin(proxied)\n",
+        (f"{POOL}::test_options_of_an_engine_go_with_it", *SQLITE),
+    ),
+    Bug(
+        "a renewal waits for a locked file past its limit",
+        "leases/own_pool.py",
+        '            event.listen(twin.pool, "connect", self._wait_less)\n',
+        "            pass\n",
+        (f"{POOL}::test_a_locked_file_is_not_waited_for_longer",),
+    ),
+    Bug(
+        "connections for heartbeats stay open",
+        "leases/own_pool.py",
+        "            await AsyncEngine(engine).dispose()\n",
+        "            pass\n",
+        (f"{POOL}::test_closed_it_leaves_no_connection", "-W", "ignore"),
+    ),
+    Bug(
+        "a transaction within its time is cut",
+        "leases/standing.py",
+        "        if monotonic() - self._began_at < older_than_s:\n            return\n",
+        "",
+        (f"{STANDING}::test_a_young_one_is_left_alone",),
+    ),
+    Bug(
+        "a connection is closed that serves somebody else by now",
+        "leases/standing.py",
+        "        _standing.discard(self)\n        with self._ending:\n            self._driver = None\n",
+        "",
+        (f"{STANDING}::test_one_that_has_ended_is_left_alone",),
+    ),
+    Bug(
+        "a connection that was closed goes back into the pool",
+        "leases/standing.py",
+        "            self._pooled.invalidate(soft=True)\n",
+        "",
+        (f"{STANDING}::test_its_connection_serves_nobody_else",),
+    ),
+    Bug(
+        "a COMMIT on a closed connection passes for one",
+        "leases/standing.py",
+        "    if transaction.was_cut:\n",
+        "    if transaction.was_cut and error is not None:\n",
+        (f"{STANDING}::test_its_connection_serves_nobody_else",),
+    ),
+    Bug(
+        "a timeout of a blocked loop passes for one of the database",
+        "leases/transaction.py",
+        "            ends_at, left_s = loop.time() + STALL_S_MAX, STALL_S_MAX\n",
+        "            pass\n",
+        (f"{STANDING}::test_a_timeout_that_comes_late_is_the_loops", *SQLITE),
+    ),
+    Bug(
+        "an outcome is given up after one try that a blocked loop made long",
+        "pipelines/writer.py",
+        "        gives_up_at = math.inf\n",
+        "        gives_up_at = monotonic() + self.context.settings.lock_timeout.total_seconds()\n",
+        ("tests/pipelines/test_writer.py::test_a_first_try_that_took_long_is_not_the_last",),
+    ),
+)
