@@ -52,7 +52,7 @@ SIMULATION_BUGS = (
         (f"{LATE}::test_nothing_is_locked_for_a_main_row_that_is_not_the_items_any_more",),
     ),
     Bug(
-        "related rows are not renewed",
+        "related rows are let expire",
         "pipelines/heartbeater.py",
         "            return confirmed, await renew_related(connection, holders, lock_timeout=timeout)\n",
         "            return confirmed, frozenset()\n",

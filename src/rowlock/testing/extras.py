@@ -1,0 +1,26 @@
+"""What a tool of ours needs beyond the plain install: there, or an error that says how to get it.
+
+Not here: the imports themselves, which stand where they are used, so that ``import rowlock.testing`` loads none of them.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+__all__ = ["need"]
+
+
+def need(module: str, *, what_for: str, otherwise: str = "") -> None:
+    """Check that `module` can be imported, without importing it.
+
+    Args:
+        module: its top-level name.
+        what_for: what cannot be had without it.
+        otherwise: what the reader may do instead, as a sentence.
+
+    Raises:
+        ModuleNotFoundError: it is not installed; the text names the extra that brings it.
+    """
+    if find_spec(module) is None:
+        text = f"{what_for} needs {module}, which is not installed: pip install 'rowlock[testing]'. {otherwise}"
+        raise ModuleNotFoundError(text.rstrip(), name=module)

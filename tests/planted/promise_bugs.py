@@ -1,0 +1,56 @@
+"""Bugs that other libraries of this kind have had, as far as no other list has them, and the tests that must notice."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+CLAIM = "tests/leases/test_claim.py"
+
+PROMISE_BUGS = (
+    Bug(
+        "a claim goes by the host's clock",
+        "rows/eligibility.py",
+        "return or_(expires_at.is_(None), expires_at <= database_now())",
+        'return or_(expires_at.is_(None), expires_at <= __import__("rowlock").clock.utc_now())',
+        (f"{CLAIM}::test_an_expired_lease_is_taken_over", f"{CLAIM}::test_a_live_lease_is_never_stolen"),
+    ),
+    Bug(
+        "items are queued before they are tracked",
+        "pipelines/fetcher.py",
+        "            self._heartbeater.track(items)\n            context.queue.put(items)\n",
+        "            context.queue.put(items)\n            self._heartbeater.track(items)\n",
+        ("tests/pipelines/test_fetcher_failures.py::test_items_are_tracked_before_they_are_queued",),
+    ),
+    Bug(
+        "an outcome is two transactions",
+        "pipelines/writer.py",
+        """\
+            if written.is_made and submission.also is not None:
+                await _within(session, submission.also, now)
+            _stamp(submission, written, frozenset({now}))
+            return written
+
+        try:
+            return await self.context.transact(work, purpose="write an outcome")
+""",
+        """\
+            _stamp(submission, written, frozenset({now}))
+            return written
+
+        try:
+            written = await self.context.transact(work, purpose="write an outcome")
+            if written.is_made and submission.also is not None:
+                async with self.context.session_factory.begin() as other:
+                    await submission.also(other, max(submission.stamps))
+            return written
+""",
+        ("tests/pipelines/test_writer.py::test_also_is_part_of_the_transaction",),
+    ),
+    Bug(
+        "related rows are freed whoever holds them",
+        "leases/take.py",
+        "        ours = held_under(leased, keys, token)\n",
+        '        ours = leased.key.in_(keys) & leased.column("lock_owner").is_not(None)\n',
+        ("tests/pipelines/test_related_locks.py", "tests/pipelines/test_related_crashes.py"),
+    ),
+)
