@@ -93,7 +93,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def planted(session: nox.Session) -> None:
-    """Guards taken out one by one, and the tests that must notice."""
+    """Guards taken out one by one, and the tests that must notice. `-- --jobs 4` tries four at once."""
     install(session, "test")
     session.run("python", "tests/planted", *session.posargs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import pytest
@@ -323,6 +324,22 @@ async def test_a_related_row_that_was_lost_spoils_the_result(database: Temporary
     assert {row.status for row in await attachments_of(database)} == {"submitted"}
     assert set(await locks_of(database)) == {"Volume "}
     assert len(pipeline.stale) == 1
+
+
+@pytest.mark.parametrize("outcome", [None, Retry(error="no disk"), Reset()], ids=["apply", "retry", "reset"])
+async def test_the_lock_of_another_item_stands(database: TemporaryDatabase, outcome: Any) -> None:
+    """A related row that another item of the same pipeline has taken meanwhile would be freed under its hands."""
+    token = uuid.uuid4()
+
+    async def robbed_of_a_child(item: Any, rows: list[Attachment]) -> Any:
+        await change(database, rows[1], lock_token=token, name="taken")
+        return outcome
+
+    async with at_work(database, GatheringPipeline(then=robbed_of_a_child)) as (steps, _):
+        await steps.work_once()
+    tokens = {row.name: row.lock_token for row in await attachments_of(database)}
+    assert {name for name, held in tokens.items() if held is not None} == {"taken"}
+    assert tokens["taken"] == token
 
 
 async def test_changed_meanwhile_frees_them_too(database: TemporaryDatabase) -> None:

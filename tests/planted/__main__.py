@@ -99,7 +99,9 @@ def main() -> int:
     slowest = sorted(planted, key=lambda one: one.seconds, reverse=True)[:SLOWEST_SHOWN]
     print("slowest:", *slowest, sep="\n")
     survivors = [one.bug.name for one in planted if not one.found]
-    print(f"{len(planted)} planted in {time.monotonic() - began:.0f} s, {len(survivors)} survived", *survivors, sep="\n  ")
+    print(
+        f"{len(planted)} planted in {time.monotonic() - began:.0f} s, {len(survivors)} survived", *survivors, sep="\n  "
+    )
     return 1 if survivors else 0
 
 

@@ -66,7 +66,7 @@ def _problems(bug: Bug, root: Path) -> Iterator[str]:
 
 
 def _is_there(test: str, root: Path) -> bool:
-    file, *names = test.split("[")[0].split("::")
+    file, *names = test.split("[", maxsplit=1)[0].split("::")
     path = root / file
     if not names:
         return path.exists()

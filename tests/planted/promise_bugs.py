@@ -51,6 +51,6 @@ PROMISE_BUGS = (
         "leases/take.py",
         "        ours = held_under(leased, keys, token)\n",
         '        ours = leased.key.in_(keys) & leased.column("lock_owner").is_not(None)\n',
-        ("tests/pipelines/test_related_locks.py", "tests/pipelines/test_related_crashes.py"),
+        ("tests/pipelines/test_related_locks.py::test_the_lock_of_another_item_stands",),
     ),
 )

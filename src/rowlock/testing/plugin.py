@@ -1,7 +1,7 @@
 """A pytest plugin: databases, clocks and steps as fixtures, and the check that nothing is left behind.
 
-The one idea: every fixture is a plain one. It is set up outside the test's loop and closed inside it, by whoever runs the test:
-pytest-asyncio in either mode, with a loop of any scope, or anyio. So a fixture means the same to each of them.
+The one idea: every fixture is a plain one. It is set up outside the test's loop and closed inside it (`closing`), so it means the
+same to whoever runs async tests.
 
 It is loaded by who asks for it, by ``-p rowlock.testing.plugin`` or in the conftest.py of the root of the tests:
 
@@ -29,16 +29,15 @@ It is loaded by who asks for it, by ``-p rowlock.testing.plugin`` or in the conf
 server for a whole run and all its parallel workers, started at the first use; with the setting ``rowlock_postgresql_url`` or the
 environment variable ROWLOCK_TEST_POSTGRESQL_URL another one is used. Every database is real, empty, of one test, and dropped.
 
-Not here: the databases themselves (`databases`), and the tests that each pipeline should pass (`contract`).
+Not here: how they are closed (`closing`), the databases themselves (`databases`), and the tests that each pipeline should pass
+(`contract`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import tempfile
-from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -58,20 +57,18 @@ from rowlock.testing.databases import (
 from rowlock.testing.extras import need
 from rowlock.testing.own_loop import run_apart
 from rowlock.testing.stepping import run_until_settled, stepping
-from rowlock.testing.virtual_time import TasksLeftBehindError, run_virtual, virtual_time_now
-
-try:
-    import pytest_asyncio
-except ImportError:  # anyio's plugin may run the tests as well
-    pytest_asyncio = None  # type: ignore[assignment, unused-ignore]
+from rowlock.testing.virtual_time import run_virtual, virtual_time_now
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from contextlib import AsyncExitStack
 
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
     from rowlock.pipelines.pipeline import Pipeline
     from rowlock.testing.stepping import Steps
+
+pytest_plugins = ["rowlock.testing.closing"]
 
 ModelT = TypeVar("ModelT")
 
@@ -79,9 +76,6 @@ DATABASES: Final = ("sqlite", "postgresql")
 SERVER_VARIABLE: Final = "ROWLOCK_TEST_POSTGRESQL_URL"
 _SERVER_DIRECTORY: Final = pytest.StashKey[Path]()
 _WORKER_INPUT: Final = "rowlock_server_directory"
-_ANYIO_RUNS: Final = "TestRunner._call_in_runner_task"
-"""The task in which anyio waits for whatever it runs, a new one each time."""
-_LOOP_SCOPES: Final = ("function", "class", "module", "package", "session")
 
 
 class OpenSteps(Protocol):
@@ -181,69 +175,6 @@ def _remove_server(server: PostgresqlServer) -> None:
         shutil.rmtree(server.directory, ignore_errors=True)
 
 
-# ---------------------------------------------------------------- the test's loop
-
-
-def _opened_in_loop() -> Callable[[], AsyncIterator[AsyncExitStack]]:
-    """Return a new function each time: pytest-asyncio notes on it which loop it is for."""
-
-    async def opened() -> AsyncIterator[AsyncExitStack]:
-        """Close what the fixtures opened, in the loop of the test; then look for tasks that are still alive."""
-        before = asyncio.all_tasks()
-        async with AsyncExitStack() as stack:
-            stack.callback(_check_tasks, before)
-            yield stack
-
-    return opened
-
-
-def _check_tasks(before: set[asyncio.Task[Any]]) -> None:
-    alive = asyncio.all_tasks() - before - {asyncio.current_task()}
-    left = {task for task in alive if getattr(task.get_coro(), "__qualname__", "") != _ANYIO_RUNS}
-    if left:
-        msg = f"cancel and await what you start; still alive after the test: {left}"
-        raise TasksLeftBehindError(msg)
-
-
-_rowlock_opened_under_anyio = pytest.fixture(_opened_in_loop())
-if pytest_asyncio is not None:
-    for _scope in _LOOP_SCOPES:
-        globals()[f"_rowlock_opened_in_{_scope}"] = pytest_asyncio.fixture(loop_scope=_scope)(_opened_in_loop())
-
-
-@pytest.fixture
-def _rowlock_opened_alone() -> Iterator[AsyncExitStack]:
-    """Close what the fixtures opened, where nobody runs async tests."""
-    stack = AsyncExitStack()
-    yield stack
-    run_apart(stack.aclose)
-
-
-@pytest.fixture
-def _rowlock_opened(request: pytest.FixtureRequest) -> AsyncExitStack:
-    """What is closed after the test, by whoever runs it."""
-    stack: AsyncExitStack = request.getfixturevalue(_runner_of(request))
-    return stack
-
-
-def _runner_of(request: pytest.FixtureRequest) -> str:
-    if "anyio_backend" in request.fixturenames:
-        if request.getfixturevalue("anyio_backend_name") != "asyncio":
-            pytest.fail("rowlock runs on asyncio: have your fixture `anyio_backend` return 'asyncio'", pytrace=False)
-        return "_rowlock_opened_under_anyio"
-    plugins = request.config.pluginmanager
-    if pytest_asyncio is None or not any(map(plugins.hasplugin, ("asyncio", "pytest_asyncio"))):
-        return "_rowlock_opened_alone"
-    marker = request.node.get_closest_marker("asyncio")
-    asked = marker.kwargs.get("loop_scope") or marker.kwargs.get("scope") if marker else None
-    return f"_rowlock_opened_in_{asked or request.config.getini('asyncio_default_test_loop_scope')}"
-
-
-@pytest.fixture
-def rowlock_tidy(_rowlock_opened: AsyncExitStack) -> None:
-    """Fail the test if it leaves tasks alive."""
-
-
 # ---------------------------------------------------------------- PostgreSQL
 
 
@@ -280,12 +211,12 @@ def rowlock_metadata() -> MetaData | None:
 
 @pytest.fixture
 def _open_sqlite(
-    tmp_path: Path, rowlock_metadata: MetaData | None, _rowlock_opened: AsyncExitStack
+    tmp_path: Path, rowlock_metadata: MetaData | None, rowlock_opened: AsyncExitStack
 ) -> Callable[[DatabaseClock | None], TemporaryDatabase]:
     def open_it(clock: DatabaseClock | None) -> TemporaryDatabase:
         path = tmp_path / ("rowlock.db" if clock is None else "rowlock_with_clock.db")
         database = open_sqlite_database(path, clock=clock)
-        _rowlock_opened.push_async_callback(database.aclose)
+        rowlock_opened.push_async_callback(database.aclose)
         return _with_tables(database, rowlock_metadata)
 
     return open_it
@@ -293,12 +224,12 @@ def _open_sqlite(
 
 @pytest.fixture
 def _open_postgresql(
-    rowlock_postgresql_url: URL, rowlock_metadata: MetaData | None, _rowlock_opened: AsyncExitStack
+    rowlock_postgresql_url: URL, rowlock_metadata: MetaData | None, rowlock_opened: AsyncExitStack
 ) -> Callable[[DatabaseClock | None], TemporaryDatabase]:
     def open_it(clock: DatabaseClock | None) -> TemporaryDatabase:
         database = run_apart(partial(create_postgresql_database, rowlock_postgresql_url, clock=clock))
-        _rowlock_opened.push_async_callback(drop_postgresql_database, rowlock_postgresql_url, database)
-        _rowlock_opened.push_async_callback(database.aclose)
+        rowlock_opened.push_async_callback(drop_postgresql_database, rowlock_postgresql_url, database)
+        rowlock_opened.push_async_callback(database.aclose)
         return _with_tables(database, rowlock_metadata)
 
     return open_it
@@ -382,12 +313,12 @@ def rowlock_session_factory(rowlock_database: TemporaryDatabase) -> async_sessio
 
 @pytest.fixture
 def rowlock_steps(
-    rowlock_session_factory: async_sessionmaker[AsyncSession], _rowlock_opened: AsyncExitStack
+    rowlock_session_factory: async_sessionmaker[AsyncSession], rowlock_opened: AsyncExitStack
 ) -> OpenSteps:
     """Take pipelines one step at a time; after the test, what is still queued is released."""
 
     async def open_steps(pipeline: Pipeline[ModelT], *, beside: Sequence[Pipeline[Any]] = ()) -> Steps[ModelT]:
-        return await _rowlock_opened.enter_async_context(stepping(rowlock_session_factory, pipeline, beside=beside))
+        return await rowlock_opened.enter_async_context(stepping(rowlock_session_factory, pipeline, beside=beside))
 
     return open_steps
 
