@@ -8,7 +8,6 @@ BLOCKED = "tests/pipelines/test_blocked_loop.py"
 POOL = "tests/leases/test_own_pool.py"
 STANDING = "tests/leases/test_standing.py"
 HOST = "tests/pipelines/test_host_loop.py"
-SQLITE = ("--database", "sqlite")
 
 BLOCKED_BUGS = (
     Bug(
@@ -16,28 +15,28 @@ BLOCKED_BUGS = (
         "pipelines/heartbeater.py",
         "            await self.context.lifeline.run(self._beat_apart)\n",
         "            await self._beat_apart()\n",
-        (f"{BLOCKED}::test_a_blocked_loop_costs_no_lease", *SQLITE),
+        (f"{BLOCKED}::test_a_blocked_loop_costs_no_lease[sqlite]",),
     ),
     Bug(
         "heartbeats take a connection of the host's",
         "pipelines/heartbeater.py",
         "self.context.session_factory if lifeline is None else lifeline.sessions",
         "self.context.session_factory",
-        (f"{BLOCKED}::test_a_full_pool_costs_no_lease", *SQLITE),
+        (f"{BLOCKED}::test_a_full_pool_costs_no_lease[sqlite]",),
     ),
     Bug(
         "a wedged loop keeps its leases for ever",
         "pipelines/heartbeater.py",
         "            if not self._is_wedged():\n",
         "            if True:\n",
-        (f"{BLOCKED}::test_a_loop_that_never_comes_back_lets_go", *SQLITE),
+        (f"{BLOCKED}::test_a_loop_that_never_comes_back_lets_go[sqlite]",),
     ),
     Bug(
         "a transaction that stands still is left standing",
         "pipelines/heartbeater.py",
         "                await cut_standing(older_than_s=limit_s)\n",
         "                pass\n",
-        (f"{BLOCKED}::test_a_loop_blocked_within_a_transaction_costs_no_lease", *SQLITE),
+        (f"{BLOCKED}::test_a_loop_blocked_within_a_transaction_costs_no_lease[sqlite]",),
     ),
     Bug(
         "what a beat finds is told in its own thread",
@@ -93,14 +92,14 @@ BLOCKED_BUGS = (
         "leases/own_pool.py",
         "        twin.pool = engine.pool.recreate()\n",
         "",
-        (f"{POOL}::test_a_connection_beside_the_hosts_pool", *SQLITE),
+        (f"{POOL}::test_a_connection_beside_the_hosts_pool[sqlite]",),
     ),
     Bug(
         "options of the engine are forgotten",
         "leases/own_pool.py",
         "            twin._proxied = self._twin(proxied)  # type: ignore[attr-defined]\n            return twin\n",
         "            return self._twin(proxied)\n",
-        (f"{POOL}::test_options_of_an_engine_go_with_it", *SQLITE),
+        (f"{POOL}::test_options_of_an_engine_go_with_it[sqlite]",),
     ),
     Bug(
         "a renewal waits for a locked file past its limit",
@@ -114,7 +113,7 @@ BLOCKED_BUGS = (
         "leases/own_pool.py",
         "            await AsyncEngine(engine).dispose()\n",
         "            pass\n",
-        (f"{POOL}::test_closed_it_leaves_no_connection", "-W", "ignore"),
+        (f"{POOL}::test_closed_it_leaves_no_connection",),
     ),
     Bug(
         "a transaction within its time is cut",
@@ -149,7 +148,7 @@ BLOCKED_BUGS = (
         "leases/transaction.py",
         "            ends_at, left_s = loop.time() + STALL_S_MAX, STALL_S_MAX\n",
         "            pass\n",
-        (f"{STANDING}::test_a_timeout_that_comes_late_is_the_loops", *SQLITE),
+        (f"{STANDING}::test_a_timeout_that_comes_late_is_the_loops[sqlite]",),
     ),
     Bug(
         "an outcome is given up after one try that a blocked loop made long",
