@@ -293,3 +293,20 @@ asyncio.run(main())
     async with asyncio.timeout(BLOCKED_S_MAX):
         await process.communicate()
     assert process.returncode == 7
+
+
+@pytest.mark.parametrize("turn", range(12))
+async def test_a_drain_that_is_cancelled_still_ends_the_thread(sqlite_database: TemporaryDatabase, turn: int) -> None:
+    """The next drain would wait for ever for a thread that was stopped by half."""
+    await add(sqlite_database)
+    manager = PipelineManager(sqlite_database.session_factory, [VolumePipeline()])
+    manager.start()
+    await until_so(lambda: manager.statistics()["VolumePipeline"].counters["fetches"])
+    draining = asyncio.create_task(manager.drain(0))
+    for _ in range(turn):
+        await asyncio.sleep(0)
+    draining.cancel()
+    await asyncio.wait({draining})
+    async with asyncio.timeout(BLOCKED_S_MAX):
+        await manager.drain(0)
+    assert heartbeat_threads() == 0

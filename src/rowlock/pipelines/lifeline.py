@@ -63,8 +63,9 @@ class Lifeline:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(contained(), self._running_loop()))
 
     async def stop(self) -> None:
-        """Wait for the end of what runs over there, close the connections, and end the thread."""
+        """Wait for the end of what runs over there, close the connections, and end the thread. Twice does no harm."""
         loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
         if loop is None or thread is None:
             return
         self._asking.cancel()
@@ -74,7 +75,6 @@ class Lifeline:
             self._stopping = True
             loop.call_soon_threadsafe(loop.stop)
             await asyncio.to_thread(thread.join, CLOSE_S_MAX)
-            self._loop = self._thread = None
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:

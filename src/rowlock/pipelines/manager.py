@@ -17,6 +17,7 @@ from rowlock.clock import is_real
 from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.leases.dialects import check_session_factory
 from rowlock.leases.notifications import check_name, notifying_engine
+from rowlock.leases.transaction import finish
 from rowlock.pipelines.hinter import PipelineHinter, pipeline_hinter
 from rowlock.pipelines.lifeline import Lifeline
 from rowlock.pipelines.lock_graph import LockGraph
@@ -158,9 +159,8 @@ class PipelineManager:
         try:
             await asyncio.gather(*(pipeline.drain(grace) for pipeline in self._pipelines.values()))
         finally:
-            if self._lifeline is not None:
-                await self._lifeline.stop()
-            await self._stop_notifier()
+            # Whole, even if the caller is cancelled: half of it could not be made up for.
+            await finish(self._stop_lines(), purpose="stop heartbeats and notifications")
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -196,7 +196,9 @@ class PipelineManager:
         tables = [pipeline.leased for pipeline in (*self._pipelines.values(), *more)]
         return notifying_engine(self._session_factory, tables)
 
-    async def _stop_notifier(self) -> None:
+    async def _stop_lines(self) -> None:
+        if self._lifeline is not None:
+            await self._lifeline.stop()
         if self._notifier is None:
             return
         for hinter in (self.hinter, pipeline_hinter):
