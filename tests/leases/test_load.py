@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import uuid
 from typing import Any
 
@@ -42,6 +43,15 @@ async def test_a_row_under_another_token_is_not_handed_out(database: TemporaryDa
     rows = await _load(database, [taken, mine])
     assert rows[0] is None
     assert rows[1].id == mine.id
+
+
+async def test_two_claims_of_one_row_are_told_apart(database: TemporaryDatabase) -> None:
+    """An item that waited for longer than its lease would get the row that its own replica has claimed anew."""
+    await add(database, Volume())
+    (mine,) = await claimed(database)
+    late = copy.copy(mine)
+    late.lock_token = uuid.uuid4()
+    assert [row and row.id for row in await _load(database, [late, mine])] == [None, mine.id]
 
 
 async def test_a_deleted_row_is_none(database: TemporaryDatabase) -> None:

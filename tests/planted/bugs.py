@@ -193,8 +193,15 @@ BUGS = (
         (f"{MANAGER}::test_what_was_not_started_is_free_at_once",),
     ),
     Bug(
-        "interrupted work is not given back",
+        "work of a cancelled worker is not given back",
         "pipelines/worker.py",
+        "                await give_back(self.context, [item])\n",
+        "                pass\n",
+        ("tests/pipelines/test_worker_interrupted.py::test_a_cancelled_worker_gives_its_row_back",),
+    ),
+    Bug(
+        "work that a shutdown interrupted is not given back",
+        "pipelines/settler.py",
         "                await give_back(self.context, [item])\n",
         "                pass\n",
         (f"{MANAGER}::test_work_that_does_not_is_interrupted_and_given_back",),

@@ -8,7 +8,8 @@ The one idea: a page is a program. Its code blocks, in order, are run in a folde
 - every other ``python`` block is a part of the page's program, which runs at the end and may use ``await``;
 - a block below the comment ``<!-- fragment -->`` is only shown, and so is one in any other language.
 
-A page in ``docs/how-to/`` finds the files of the tutorial in its folder, as a reader does who has just worked through it.
+A page in ``docs/how-to/``, and the testing tutorial, find the files of the tutorial in their folder, as a reader does who has just
+worked through it.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ def is_run(text: str) -> bool:
 
 def lay_out(page: Path, folder: Path) -> None:
     """Write the files that a reader of the page has."""
-    before = files_of(TUTORIAL.read_text(encoding="utf-8")) if page.is_relative_to(DOCS / "how-to") else {}
+    follows = page.is_relative_to(DOCS / "how-to") or page.name == "tutorial-testing.md"
+    before = files_of(TUTORIAL.read_text(encoding="utf-8")) if follows else {}
     for name, text in (before | files_of(page.read_text(encoding="utf-8"))).items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
