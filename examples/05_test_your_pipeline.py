@@ -2,8 +2,8 @@
 
 The one idea: a test takes a row's day step by step with the real actors on a real database, and moves the time instead of waiting.
 
-It is a pytest file: ``pytest examples/05_test_your_pipeline.py``, with pytest-asyncio in auto mode. It also runs itself:
-``python examples/05_test_your_pipeline.py``.
+It is a pytest file: ``pytest -p rowlock.testing.plugin examples/05_test_your_pipeline.py``, with pytest-asyncio in auto mode. It
+also runs itself: ``python examples/05_test_your_pipeline.py``. In a host, ``pytest_plugins`` of its conftest.py loads the plugin.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import asyncio
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Unpack
 
 import pytest
-from sqlalchemy import ColumnElement
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy import ColumnElement, MetaData
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import (
@@ -32,16 +31,8 @@ from rowlock import (
     ScheduleColumns,
     SettingsKeywords,
 )
-from rowlock.testing import (
-    DatabaseClock,
-    PipelineContract,
-    TemporaryDatabase,
-    inline_sqlite_database,
-    run_until_settled,
-    stepping,
-    virtual_time,
-    virtual_time_now,
-)
+from rowlock.testing import PipelineContract, TemporaryDatabase, virtual_time
+from rowlock.testing.plugin import OpenSteps
 
 Sessions = async_sessionmaker[AsyncSession]
 
@@ -102,17 +93,19 @@ class VolumePipeline(Pipeline[Volume]):
         return Apply({"status": "active", "disk_id": disk_id})
 
 
-# Real SQLite, real time ------------------------------------------------------------------------------------------------
+# Real databases, real time --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def rowlock_metadata() -> MetaData:
+    """Tell the plugin with which tables a database begins."""
+    return Base.metadata
 
 
 @pytest.fixture
-async def session_factory(tmp_path: Path) -> AsyncIterator[Sessions]:
-    """A database of the test's own."""
-    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'test.db'}")
-    async with engine.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all)
-    yield async_sessionmaker(engine, expire_on_commit=False)
-    await engine.dispose()
+def session_factory(rowlock_session_factory: Sessions) -> Sessions:
+    """Give PipelineContract what it asks for; also the place for a session class of your own."""
+    return rowlock_session_factory
 
 
 class TestVolumePipeline(PipelineContract[Volume]):
@@ -143,40 +136,35 @@ async def read_volume(sessions: Sessions, volume_id: uuid.UUID) -> Volume:
         return await session.get_one(Volume, volume_id)
 
 
-async def test_a_failure_is_counted_and_rests(session_factory: Sessions) -> None:
+async def test_a_failure_is_counted_and_rests(session_factory: Sessions, rowlock_steps: OpenSteps) -> None:
     """A volume whose cloud fails would be hammered, or forgotten."""
     volume_id = await add_volume(session_factory)
-    async with stepping(session_factory, VolumePipeline(Cloud(failures=1))) as steps:
-        await steps.fetch_once()
-        item = await steps.work_once()
-        assert item.attempt == 1
-        assert await steps.fetch_once() == []
+    steps = await rowlock_steps(VolumePipeline(Cloud(failures=1)))
+    await steps.fetch_once()
+    item = await steps.work_once()
+    assert item.attempt == 1
+    assert await steps.fetch_once() == []
     volume = await read_volume(session_factory, volume_id)
     assert (volume.status, volume.attempts, volume.lock_token) == ("submitted", 1, None)
     assert volume.last_error == "TimeoutError: the cloud does not answer"
 
 
-async def test_all_volumes_become_active(session_factory: Sessions) -> None:
+async def test_all_volumes_become_active(
+    session_factory: Sessions, rowlock_run_until_settled: Callable[..., Awaitable[int]]
+) -> None:
     """A volume would be left out."""
     ids = [await add_volume(session_factory) for _ in range(5)]
-    assert await run_until_settled(session_factory, [VolumePipeline()]) == 5
+    assert await rowlock_run_until_settled(VolumePipeline()) == 5
     assert {(await read_volume(session_factory, one)).status for one in ids} == {"active"}
 
 
 # Virtual time: hours pass in milliseconds ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> TemporaryDatabase:
-    """A database whose clock is that of the virtual loop."""
-    return inline_sqlite_database(tmp_path / "virtual.db", clock=DatabaseClock(source=virtual_time_now))
-
-
 @virtual_time
-async def test_each_failure_doubles_the_rest(database: TemporaryDatabase) -> None:
+async def test_each_failure_doubles_the_rest(rowlock_virtual_database: TemporaryDatabase) -> None:
     """The backoff would not be what the settings say."""
-    await database.create_tables(Base.metadata)
-    sessions = database.session_factory
+    sessions = rowlock_virtual_database.session_factory
     pipeline = VolumePipeline(Cloud(failures=3))  # rests for 60, 120 and 240 s, each ±20 %
     async with PipelineManager(sessions, [pipeline]):
         volume_id = await add_volume(sessions)
@@ -184,9 +172,9 @@ async def test_each_failure_doubles_the_rest(database: TemporaryDatabase) -> Non
         assert (await read_volume(sessions, volume_id)).attempts in {2, 3}
         await asyncio.sleep(300)
         assert (await read_volume(sessions, volume_id)).status == "active"
-    await database.aclose()
 
 
 if __name__ == "__main__":
-    options = ["--override-ini=asyncio_mode=auto", "--verbose", "--no-header"]
+    plugin = ["-p", "rowlock.testing.plugin", "--rowlock-database=sqlite"]  # without the choice: on PostgreSQL, too
+    options = [*plugin, "--override-ini=asyncio_mode=auto", "--verbose", "--no-header"]
     sys.exit(subprocess.run([sys.executable, "-m", "pytest", *options, __file__], check=False).returncode)
