@@ -1,0 +1,29 @@
+"""The examples as modules, for tests that take their pipelines apart."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
+
+from .pages import ROOT
+
+EXAMPLES = ROOT / "examples"
+
+
+@cache
+def example(number: int) -> ModuleType:
+    """Return the example of that number, loaded once: its mapped classes must not be declared twice."""
+    (path,) = EXAMPLES.glob(f"{number:02}_*.py")
+    name = f"example_{number:02}"
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    sys.path.insert(0, str(EXAMPLES))  # for `hosting`, as it is when the example runs
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    return module

@@ -1,0 +1,179 @@
+"""The pipeline of every example passes the tests that each pipeline should pass, on both databases."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+from rowlock import Pipeline
+from rowlock.testing import PipelineContract, TemporaryDatabase
+
+from .example_modules import EXAMPLES, example
+from .test_examples import EXPECTED
+
+TESTED_BY_ITSELF = 5
+FLEET = 1
+
+
+class ExampleContract(PipelineContract[Any]):
+    """The contract for a pipeline of an example: its number, and columns of its rows."""
+
+    number: int
+    model: str
+    ready: dict[str, Any]
+    unready: dict[str, Any]
+
+    @pytest.fixture
+    async def session_factory(self, database: TemporaryDatabase, tmp_path: Path) -> async_sessionmaker[AsyncSession]:
+        """Give the example its tables, and the fleet to which instances belong."""
+        self.folder, self.sessions = tmp_path, database.session_factory
+        model = self.find(self.model)
+        await database.create_tables(model.metadata)
+        if self.model == "Instance":
+            async with self.sessions.begin() as session:
+                session.add(self.find("Fleet")(id=FLEET, name="f", status="packed"))
+        return self.sessions
+
+    def find(self, name: str) -> Any:
+        """Return what the example calls so."""
+        return getattr(example(self.number), name)
+
+    def ready_row(self) -> Any:
+        """Return a row that wants work."""
+        return self.find(self.model)(**{name: self.value(value) for name, value in self.ready.items()})
+
+    def unready_row(self) -> Any:
+        """Return a row that wants none."""
+        values = self.ready | self.unready
+        return self.find(self.model)(**{name: self.value(value) for name, value in values.items()})
+
+    def value(self, value: Any) -> Any:
+        """Return a new value where each row needs one of its own."""
+        return uuid.uuid4().hex if value is str else value
+
+
+class TestVolumes(ExampleContract):
+    """Example 1."""
+
+    number, model = 1, "Volume"
+    ready, unready = {"name": "a", "size_gb": 1}, {"status": "active"}
+
+    def build(self) -> Pipeline[Any]:
+        """Return a new pipeline."""
+        return self.find("VolumePipeline")()
+
+
+class TestCertificates(ExampleContract):
+    """Example 2, whose rows always want work: only a parked one wants none."""
+
+    number, model = 2, "Certificate"
+    ready, unready = {"domain": str}, {"parked_at": datetime(2026, 1, 1, tzinfo=UTC)}
+
+    def build(self) -> Pipeline[Any]:
+        """Return a new pipeline, and an authority that knows every domain."""
+        authority = self.find("Authority")()
+        authority.registered = _Everything()
+        return self.find("CertificatePipeline")(authority)
+
+
+class _Everything(set[str]):
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+class TestVolumesInsideFastapi(ExampleContract):
+    """Example 3."""
+
+    number, model = 3, "Volume"
+    ready, unready = {"size_gb": 1}, {"status": "active"}
+
+    def build(self) -> Pipeline[Any]:
+        """Return a new pipeline."""
+        return self.find("VolumePipeline")()
+
+
+class TestVolumesOfTwoReplicas(ExampleContract):
+    """Example 4."""
+
+    number, model = 4, "Volume"
+    ready, unready = {}, {"status": "active"}
+
+    def build(self) -> Pipeline[Any]:
+        """Return a new pipeline during which nothing happens."""
+
+        async def nothing(sessions: Any, volume_id: uuid.UUID) -> None:
+            return
+
+        return self.find("VolumePipeline")(self.sessions, self.find("Cloud")(self.folder), meanwhile=nothing)
+
+
+class TestInstancesOfFleets(ExampleContract):
+    """Example 6, the pipeline whose rows are locked."""
+
+    number, model = 6, "Instance"
+    ready, unready = {"fleet_id": FLEET, "name": "b"}, {"status": "down"}
+
+    def build(self) -> Pipeline[Any]:
+        """Return a new pipeline."""
+        return self.find("InstancePipeline")()
+
+
+class TestFleets(ExampleContract):
+    """Example 6, the pipeline that locks."""
+
+    number, model = 6, "Fleet"
+    ready, unready = {"name": str}, {"status": "packed"}
+
+    def build(self) -> Pipeline[Any]:
+        """Return a new pipeline."""
+        return self.find("FleetPipeline")()
+
+
+class TestJobsThatShare(ExampleContract):
+    """Example 7."""
+
+    number, model = 7, "Job"
+    ready, unready = {"name": str}, {"status": "placed"}
+
+    def build(self) -> Pipeline[Any]:
+        """Return a new pipeline."""
+        return self.find("JobPipeline")()
+
+
+class TestJobsThatAreStopped(ExampleContract):
+    """Example 8, the pipeline that services ask to stop."""
+
+    number, model = 8, "Job"
+    ready, unready = {"name": str}, {"status": "running"}
+
+    def build(self) -> Pipeline[Any]:
+        """Return a new pipeline whose work ends at once."""
+        return self.find("JobPipeline")(_done(self.find("Steps")()))
+
+
+class TestInstancesThatAreHeld(ExampleContract):
+    """Example 8, the pipeline whose rows services hold."""
+
+    number, model = 8, "Instance"
+    ready, unready = {"fleet_id": FLEET, "name": "b"}, {"status": "down"}
+
+    def build(self) -> Pipeline[Any]:
+        """Return a new pipeline whose work ends at once."""
+        return self.find("InstancePipeline")(_done(self.find("Steps")()))
+
+
+def _done(steps: Any) -> Any:
+    steps.may_end.set()
+    return steps
+
+
+def test_every_example_is_tested() -> None:
+    """A new example would be copied before its pipeline was tested."""
+    numbers = {int(name.split("_")[0]) for name in EXPECTED}
+    assert numbers == {kind.number for kind in ExampleContract.__subclasses__()} | {TESTED_BY_ITSELF}
+    assert len(list(EXAMPLES.glob("0*.py"))) == len(numbers)
