@@ -18,7 +18,7 @@ nox.options.sessions = ["tidy", "typing", "tests", "examples"]
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 WORKERS_MAX = 4
 """Most test processes at once: each of them opens databases of its own."""
-APART = ("tidy", "shopwindow", "bench", "planted")
+APART = ("tidy", "shopwindow", "bench", "planted", "mutants")
 """Folders of `tests/` that have a session of their own."""
 ROOMS = [f"--ignore=tests/{folder}" for folder in APART]
 SPREAD = ["--numprocesses=auto", f"--maxprocesses={WORKERS_MAX}"]

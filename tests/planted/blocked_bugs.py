@@ -76,8 +76,8 @@ BLOCKED_BUGS = (
     Bug(
         "the thread outlives its manager",
         "pipelines/manager.py",
-        "                await self._lifeline.stop()\n",
-        "                pass\n",
+        "            await self._lifeline.stop()\n",
+        "            pass\n",
         (f"{BLOCKED}::test_a_manager_has_one_thread_and_ends_it",),
     ),
     Bug(

@@ -152,8 +152,8 @@ NOTIFICATION_BUGS = (
     Bug(
         "a shutdown leaves the line open",
         MANAGER,
-        "            await self._stop_notifier()\n",
-        "            pass\n",
+        "        await self._notifier.stop()\n",
+        "        pass\n",
         (f"{LOST}::test_nothing_is_left_behind",),
     ),
     Bug(

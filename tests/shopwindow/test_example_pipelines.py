@@ -21,7 +21,7 @@ FLEET = 1
 
 
 class ExampleContract(PipelineContract[Any]):
-    """The contract for a pipeline of an example: its number, and columns of its rows."""
+    """`PipelineContract` for a pipeline of an example: its number, and columns of its rows."""
 
     number: int
     model: str
