@@ -52,7 +52,7 @@ async def sweep(
 
     A crashed holder's lease is normally taken over within one `lock_timeout`. But its row may no longer be ready, or its pipeline
     may be gone from the code: then nobody claims it, and its owner's name would keep other pipelines away for ever. The same
-    goes for a row that was reset and whose owner never came back.
+    goes for a row that was reset and whose owner never came back, and for half a lock that somebody left by hand.
 
     Args:
         connection: of a transaction that may write.
@@ -64,10 +64,13 @@ async def sweep(
         How many rows were cleared, at most `SWEPT_ROWS_MAX`.
     """
     lock_owner, expires_at = leased.column("lock_owner"), leased.column("lock_expires_at")
+    token, last = leased.column("lock_token"), leased.column("last_processed_at")
     limit = database_time_after(-older_than)
-    never_returned = and_(leased.column("lock_token").is_(None), leased.column("last_processed_at") < limit)
+    never_returned = and_(token.is_(None), last < limit)
+    # No lease is without an end, and no row is reset without a stamp.
+    half_a_lock = and_(expires_at.is_(None), or_(token.is_not(None), last.is_(None)))
     left_by = lock_owner.is_not(None) if owner is None else is_owned_by(leased, owner)
-    abandoned = and_(left_by, or_(expires_at < limit, never_returned))
+    abandoned = and_(left_by, or_(expires_at < limit, never_returned, half_a_lock))
     narrowed = dialect_of(connection).without_waiting(leased, abandoned, limit=SWEPT_ROWS_MAX)
     return await _unlock(connection, leased, narrowed)
 

@@ -4,18 +4,21 @@ Outcomes gather while a transaction is under way (``pipelines/batcher.py``). A r
 an outcome that brings its own statements or has related rows to free, get a transaction of their own, so that they hold up nobody.
 
 An error that passes is waited out. If it hit the COMMIT, what became of it is unknown: the guarded write is tried
-again, and if the guard no longer matches, the row is asked whether it carries the stamp of an earlier try.
+again, and if the guard no longer matches, the row is asked whether it carries the stamp of an earlier try. What the database
+refused, on the other hand, is known not to have happened.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic
+from typing import Any, Generic
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.backoff import exponential
@@ -138,7 +141,8 @@ class Writer(Generic[ModelT]):
                 _stamp(submissions[i], result, stamp)
             return written
 
-        return await self.context.transact(work, purpose="write outcomes")
+        with _stamps_as_before_if_refused(submissions):
+            return await self.context.transact(work, purpose="write outcomes")
 
     async def _write_alone(self, submission: Submission[ModelT]) -> Written:
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
@@ -159,7 +163,8 @@ class Writer(Generic[ModelT]):
             return written
 
         try:
-            return await self.context.transact(work, purpose="write an outcome")
+            with _stamps_as_before_if_refused([submission]):
+                return await self.context.transact(work, purpose="write an outcome")
         except LeaseLost:
             # Of a related row: what was computed while it was held may no longer be true.
             submission.stamps = frozenset()
@@ -183,6 +188,19 @@ async def _within(session: AsyncSession, also: Also, now: datetime) -> None:
     await contained(also, session, now)
     if session.sync_session.get_transaction() is not transaction:
         raise OutcomeError("also ended the transaction that it is part of; it must neither commit nor roll back")
+
+
+@contextmanager
+def _stamps_as_before_if_refused(submissions: Sequence[Submission[Any]]) -> Iterator[None]:
+    """What the database has refused, it has not committed: constraints may be looked at as late as by the COMMIT."""
+    before = [submission.stamps for submission in submissions]
+    try:
+        yield
+    except DBAPIError as error:
+        if not is_transient(error):
+            for submission, stamps in zip(submissions, before, strict=True):
+                submission.stamps = stamps
+        raise
 
 
 def _stamp(submission: Submission[ModelT], written: Written, stamp: frozenset[datetime]) -> None:

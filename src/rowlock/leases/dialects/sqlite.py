@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from sqlalchemy import (
     JSON,
     Column,
     ColumnElement,
+    Dialect,
     Integer,
     Text,
     Update,
@@ -40,6 +43,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias, TypedReturnsRows
+from sqlalchemy.types import TypeEngine
 
 from rowlock.errors import InternalError
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, Position, claim_parameters
@@ -83,7 +87,8 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
         order = replace(order, with_rows=False)
     build = partial(_due, order, part, held)
     due = build() if held else order.prepared((_due, part, order.with_rows), build)
-    claimed = [_claimed(order, row) for row in (await connection.execute(due, claim_parameters(order))).all()]
+    values = _Values.of(order, connection.dialect)
+    claimed = [_claimed(order, row, values) for row in (await connection.execute(due, claim_parameters(order))).all()]
     if claimed:
         lease_each = order.prepared(_lease_each, lambda: _lease_each(order))
         await connection.execute(lease_each, [_parameters(row, order) for row in claimed])
@@ -99,15 +104,47 @@ async def _has_triggers(connection: AsyncConnection, order: ClaimOrder) -> bool:
     return bool(order.statements[_has_triggers])
 
 
-def _claimed(order: ClaimOrder, due: Any) -> ClaimedRow:  # noqa: ANN401 - a row of `_due`
-    leased = order.leased
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Reads what SQLite gives: a column may hold anything there, and one such row must not fail the claim of all others."""
+
+    dialect: Dialect
+    token: TypeEngine[Any]
+
+    @classmethod
+    def of(cls, order: ClaimOrder, dialect: Dialect) -> _Values:
+        return cls(dialect, order.leased.column("lock_token").type)
+
+    def read_token(self, written: object) -> Any:  # noqa: ANN401 - of the column's kind
+        # A token that is none says all the same that somebody died with it; nothing is held under the one told instead.
+        return None if written is None else self._read(self.token, written, otherwise=uuid4())
+
+    def read_time(self, written: object) -> datetime | None:
+        # A row whose place is no time heads the line, where its attempt fails and mends it.
+        time: datetime | None = self._read(UtcDateTime(), written, otherwise=None)
+        return time
+
+    def read_attempts(self, written: object) -> int:
+        attempts: int = self._read(Integer(), written, otherwise=0)
+        return attempts if isinstance(attempts, int) else 0
+
+    def _read(self, type_: TypeEngine[Any], written: object, *, otherwise: object) -> Any:  # noqa: ANN401
+        process = type_.dialect_impl(self.dialect).result_processor(self.dialect, None)
+        try:
+            return written if process is None else process(written)
+        except (TypeError, ValueError, AttributeError):
+            return otherwise
+
+
+def _claimed(order: ClaimOrder, due: Any, values: _Values) -> ClaimedRow:  # noqa: ANN401 - a row of `_due`
+    leased, dead_token = order.leased, values.read_token(due.dead_token)
     claimed = ClaimedRow(
         id=due.id,
         lock_token=leased.new_token(returns=due.returns),
         lock_expires_at=due.now + order.lock_timeout,
-        dead_token=due.dead_token,
-        attempts=None if due.attempts is None else due.attempts + (due.dead_token is not None),
-        place=due.place,
+        dead_token=dead_token,
+        attempts=values.read_attempts(due.attempts) + (dead_token is not None) if leased.has_schedule else None,
+        place=values.read_time(due.place_as_written),
         position=Position(due.place_as_written, due.id),
     )
     return replace(claimed, row=_as_leased(order, due, claimed)) if order.with_rows else claimed
@@ -126,10 +163,9 @@ def _due(order: ClaimOrder, part: Part, held: frozenset[Any]) -> TypedReturnsRow
     token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
     in_line = select(
         leased.key.label("id"),
-        case((leased.column("lock_owner") == order.owner, token), else_=None).label("dead_token"),
+        type_coerce(case((leased.column("lock_owner") == order.owner, token), else_=None), Text).label("dead_token"),
         is_returning(leased, order.owner).label("returns"),
-        attempts.label("attempts"),
-        type_coerce(place_in_line(leased), UtcDateTime).label("place"),
+        type_coerce(attempts, Text).label("attempts"),
         type_coerce(place_in_line(leased), Text).label("place_as_written"),
         database_now().label("now"),
         *_whole_row(order),
