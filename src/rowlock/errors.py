@@ -197,7 +197,7 @@ def describe(error: BaseException, *, chars_max: int = ERROR_TEXT_CHARS_MAX) -> 
     """Return ``"Type: text"`` in at most `chars_max` characters, also when the error's own ``__str__`` raises."""
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - a host's __str__ may do anything; the type alone still says something
+    except BaseException:  # noqa: BLE001 - a host's __str__ may do anything; the type alone still says something
         text = "(no text: its __str__ raised)"
     name = type(error).__name__
     return shorten(f"{name}: {text}" if text else name, chars_max=chars_max)

@@ -154,11 +154,15 @@ def is_heard() -> bool:
 
 
 def emit(event: Event) -> None:
-    """Tell every listener of `event`; one that raises is logged."""
+    """Tell every listener of `event`; one that raises is logged.
+
+    Whatever it raises: a ``SystemExit`` would end the event loop, and any of them would keep the outcomes that are told after this
+    one from being settled.
+    """
     for listener in tuple(_listeners):
         try:
             listener(event)
-        except Exception:
+        except BaseException:
             logger.exception(
                 "A listener raised at the event %s", type(event).__name__, extra={"event": type(event).__name__}
             )

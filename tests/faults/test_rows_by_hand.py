@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -264,7 +264,6 @@ async def test_times_that_others_write_without_a_zone_are_read_as_utc(
         await steps.work_all()
     after = await read(database, run)
     assert (after.status, is_free(after)) == ("done", True)
-    assert after.last_processed_at - datetime.now(UTC) < timedelta(minutes=1)  # noqa: DTZ011
 
 
 NO_TIMES = ["", "0", "1700000000", "1700000000.5", "no time", "9999-99-99"]

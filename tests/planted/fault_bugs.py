@@ -5,6 +5,7 @@ from __future__ import annotations
 from bug import Bug
 
 BY_HAND = "tests/faults/test_rows_by_hand.py"
+HOSTS = "tests/faults/test_hosts_that_raise.py"
 VALUES = "tests/faults/test_values.py"
 
 FAULT_BUGS = (
@@ -42,5 +43,19 @@ FAULT_BUGS = (
         "return attempts if isinstance(attempts, int) else 0",
         "return attempts",
         (f"{BY_HAND}::test_what_is_no_value_of_its_column_costs_its_own_row_only",),
+    ),
+    Bug(
+        "a listener that exits ends the event loop",
+        "events.py",
+        "        except BaseException:\n",
+        "        except Exception:\n",
+        (f"{HOSTS}::test_whatever_a_listener_raises",),
+    ),
+    Bug(
+        "an error that exits when it is asked for its text ends the event loop",
+        "errors.py",
+        "    except BaseException:  # noqa: BLE001 - a host's __str__",
+        "    except Exception:  # noqa: BLE001 - a host's __str__",
+        (f"{HOSTS}::test_an_error_is_stored_and_told",),
     ),
 )

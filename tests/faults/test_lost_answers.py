@@ -1,0 +1,202 @@
+"""COMMITs whose answer is lost, committed or not: every outcome is settled by asking for it, and applied exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event
+
+from rowlock import Apply, Park, Reset, Retry, events
+from rowlock.testing import TemporaryDatabase, stepping
+
+from ..host import AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events
+from ..pipelines.related_scenes import GatheringPipeline, add_volume, attachments_of, locks_of
+from ..pipelines.scenes import add, counted, is_free, is_outcome, read, read_all
+
+
+@contextmanager
+def lost_answers(database: TemporaryDatabase, *, committed: bool, times: int) -> Iterator[list[str]]:
+    """Lose the answers to the next COMMITs of outcomes; the list tells of each one that was lost."""
+    lost: list[str] = []
+    writes: set[int] = set()
+
+    def on_execute(connection: Connection, *arguments: Any) -> None:
+        if is_outcome(arguments[1]):
+            writes.add(id(connection))
+
+    def on_commit(connection: Connection) -> None:
+        if id(connection) not in writes or len(lost) >= times:
+            return
+        writes.discard(id(connection))
+        lost.append("committed" if committed else "rolled back")
+        if committed:
+            driver: Any = connection.connection.dbapi_connection
+            driver.commit()
+        raise ConnectionResetError("the answer to COMMIT was lost")
+
+    listeners = (("before_cursor_execute", on_execute), ("commit", on_commit))
+    for name, listener in listeners:
+        event.listen(database.engine.sync_engine, name, listener)
+    try:
+        yield lost
+    finally:
+        for name, listener in listeners:
+            event.remove(database.engine.sync_engine, name, listener)
+
+
+committed_or_not = pytest.mark.parametrize("committed", [True, False], ids=["committed", "not committed"])
+OUTCOMES: list[tuple[str, Any, dict[str, Any]]] = [
+    ("Apply", Apply({"status": "done", "result": [1]}), {"status": "done", "attempts": 0, "result": [1]}),
+    ("Retry", Retry(error="no"), {"status": "queued", "attempts": 1, "last_error": "no"}),
+    ("Retry", Retry(error="no", values={"result": [2]}), {"attempts": 1, "result": [2]}),
+    ("Retry", ValueError("no"), {"status": "queued", "attempts": 1, "last_error": "ValueError: no"}),
+    ("Reset", Reset(), {"status": "queued", "attempts": 0, "lock_owner": "RunPipeline"}),
+    ("Park", Park("enough"), {"status": "queued", "last_error": "enough"}),
+]
+
+
+@committed_or_not
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize(("name", "answer", "expected"), OUTCOMES, ids=[f"{i}-{o[0]}" for i, o in enumerate(OUTCOMES)])
+async def test_every_outcome_is_applied_once(
+    database: TemporaryDatabase, name: str, answer: Any, expected: dict[str, Any], committed: bool, times: int
+) -> None:
+    """An outcome would be reported stale though it is in the row, or be counted and written a second time."""
+    await add(database, Run(id=1))
+    pipeline = RunPipeline(answer=answer)
+    with heard_events() as heard, lost_answers(database, committed=committed, times=times) as lost:
+        async with stepping(database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+            assert counted(steps)["stale"] == 0
+    assert 1 <= len(lost) <= times if committed else len(lost) == times
+    assert [told.outcome for told in heard.of(events.ItemApplied)] == [name]
+    assert (heard.of(events.ItemStale), pipeline.stale) == ([], [])
+    [row] = await read_all(database, Run)
+    assert {column: getattr(row, column) for column in expected} == expected
+    assert (row.lock_token, row.lock_expires_at) == (None, None)
+
+
+@committed_or_not
+async def test_every_outcome_of_a_batch_is_applied_once(database: TemporaryDatabase, committed: bool) -> None:
+    """One lost answer would make all outcomes of the batch stale, or apply some of them twice."""
+    kinds = [outcome for _, outcome, _ in OUTCOMES]
+    await add(database, *(Run(id=number) for number in range(len(kinds))))
+    pipeline = RunPipeline(answer=lambda item: kinds[item.id], workers_num=len(kinds))
+    with heard_events() as heard, lost_answers(database, committed=committed, times=1) as lost:
+        async with stepping(database.session_factory, pipeline) as steps:
+            items = await steps.fetch_once()
+            for _ in items:
+                await steps.run.context.queue.take()
+            workers = steps.run.workers
+            await asyncio.gather(*(worker.work(item) for worker, item in zip(workers, items, strict=True)))
+            await steps.run.settler.wait_until_idle()
+            assert (counted(steps)["stale"], steps.run.statistics().tracked) == (0, 0)
+    assert len(lost) == 1
+    assert sorted(told.row_id for told in heard.of(events.ItemApplied)) == list(range(len(kinds)))
+    rows = {row.id: row for row in await read_all(database, Run)}
+    for number, (_, _, expected) in enumerate(OUTCOMES):
+        assert {column: getattr(rows[number], column) for column in expected} == expected
+
+
+@committed_or_not
+async def test_what_also_writes_is_there_once(database: TemporaryDatabase, committed: bool) -> None:
+    """A row that `also` adds would be there twice, or without its outcome."""
+
+    async def also(session: Any, now: Any) -> None:
+        session.add(Run(id=100 + len(ran)))
+        ran.append(now)
+
+    ran: list[Any] = []
+    await add(database, Run(id=1))
+    with lost_answers(database, committed=committed, times=1) as lost:
+        async with stepping(
+            database.session_factory, RunPipeline(answer=Apply({"status": "done"}, also=also))
+        ) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+            assert counted(steps)["applied"] == 1
+    assert len(lost) == 1
+    rows = {row.id: row for row in await read_all(database, Run)}
+    assert rows.pop(1).status == "done"
+    assert list(rows) == [100 if committed else 101]
+
+
+@committed_or_not
+async def test_hints_of_a_settled_outcome_are_raised_once(database: TemporaryDatabase, committed: bool) -> None:
+    """Whoever waits for the outcome would not be told, because its answer was lost."""
+    await add(database, Volume())
+    hinted: list[int] = []
+    with lost_answers(database, committed=committed, times=1):
+        pipeline = VolumePipeline(answer=Apply({"status": "active"}, hint="Volume"))
+        async with stepping(database.session_factory, pipeline) as steps:
+            steps.run.context.hinter.attach("Volume", lambda: hinted.append(1))
+            await steps.fetch_once()
+            await steps.work_once()
+    assert hinted == [1]
+
+
+RELATED: list[tuple[str, Any, dict[str, Any], str]] = [
+    ("Apply", lambda item, rows: Apply({"status": "active"}), {"status": "active"}, "submitted"),
+    (
+        "Apply",
+        lambda item, rows: Apply({"status": "active"}, related={row: {"status": "gathered"} for row in rows}),
+        {"status": "active"},
+        "gathered",
+    ),
+    ("Retry", Retry(error="no"), {"status": "submitted"}, "submitted"),
+    ("Reset", Reset(), {"status": "submitted", "lock_owner": "GatheringPipeline"}, "submitted"),
+]
+
+
+@committed_or_not
+@pytest.mark.parametrize(
+    ("name", "then", "main", "status"), RELATED, ids=[f"{i}-{o[0]}" for i, o in enumerate(RELATED)]
+)
+async def test_related_rows_are_written_and_freed_once(
+    database: TemporaryDatabase, name: str, then: Any, main: dict[str, Any], status: str, committed: bool
+) -> None:
+    """Related rows would stay locked, or be found missing and the outcome that is in the row be taken back."""
+    volume = await add_volume(database)
+    pipeline = GatheringPipeline(then=then)
+    with heard_events() as heard, lost_answers(database, committed=committed, times=1) as lost:
+        async with stepping(database.session_factory, pipeline, beside=[AttachmentPipeline()]) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+            assert counted(steps)["stale"] == 0
+    assert len(lost) == 1
+    assert [told.outcome for told in heard.of(events.ItemApplied)] == [name]
+    after = await read(database, volume)
+    assert {column: getattr(after, column) for column in main} == main
+    assert {row.status for row in await attachments_of(database)} == {status}
+    assert set(await locks_of(database)) <= {"Volume "}
+    assert pipeline.stale == []
+
+
+async def test_an_answer_lost_to_a_row_that_moved_on_is_not_applied_again(database: TemporaryDatabase) -> None:
+    """A row that another replica has claimed after the COMMIT would be written a second time by the first one."""
+    await add(database, Volume())
+    other = VolumePipeline(min_processing_interval=0)
+    async with stepping(database.session_factory, VolumePipeline(answer=Apply({"disk_id": "first"}))) as steps:
+        [item] = await steps.fetch_once()
+        with lost_answers(database, committed=True, times=1):
+            retrying = steps.run.settler._writer.write
+
+            async def after_another_claim(submission: Any) -> Any:
+                async with stepping(database.session_factory, other) as others:
+                    [taken] = await others.fetch_once()
+                    assert taken.lock_token != item.lock_token
+                    written = await retrying(submission)
+                    [row] = await read_all(database, Volume)
+                    assert row.lock_token == taken.lock_token
+                return written
+
+            steps.run.settler._writer.write = after_another_claim  # type: ignore[method-assign]
+            await steps.work_once()
+        assert (counted(steps)["applied"], counted(steps)["stale"]) == (1, 0)
+    [row] = await read_all(database, Volume)
+    assert (row.disk_id, is_free(row)) == ("first", True)
