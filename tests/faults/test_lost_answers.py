@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, event
+from sqlalchemy.exc import DBAPIError
 
 from rowlock import Apply, Park, Reset, Retry, events
 from rowlock.testing import TemporaryDatabase, stepping
@@ -36,7 +37,9 @@ def lost_answers(database: TemporaryDatabase, *, committed: bool, times: int) ->
         if committed:
             driver: Any = connection.connection.dbapi_connection
             driver.commit()
-        raise ConnectionResetError("the answer to COMMIT was lost")
+        # What SQLAlchemy makes of a connection that was cut.
+        cut = ConnectionResetError("the answer to COMMIT was lost")
+        raise DBAPIError("COMMIT", {}, cut, connection_invalidated=True)
 
     listeners = (("before_cursor_execute", on_execute), ("commit", on_commit))
     for name, listener in listeners:

@@ -194,3 +194,23 @@ async def test_errors_with_any_text_are_stored(database: TemporaryDatabase) -> N
     """An error whose own text cannot be stored would leave its row locked until the lease ends."""
     rows, _, counters = await play(database, Retry(error="a\x00b\ud800" + "x" * 100_000))
     check_that_one_failed(rows, counters)
+
+
+async def test_a_failure_that_comes_too_late_is_told(database: TemporaryDatabase) -> None:
+    """An item would end without anybody being told how, and the figures would not add up."""
+    await add_parcels(database, Parcel(id=1))
+
+    def answer(item: Any) -> Apply:
+        async def also(session: Any, now: Any) -> None:
+            item.lose()
+            raise OSError("no printer")
+
+        return Apply({"status": "sent"}, also=also)
+
+    with heard_events() as heard:
+        async with stepping(database.session_factory, ParcelPipeline(answer=answer)) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+            assert counted(steps)["stale"] == 1
+    assert [event.reason for event in heard.of(events.ItemStale)] == ["stale"]
+    assert heard.of(events.ItemApplied) == []

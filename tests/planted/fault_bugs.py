@@ -58,4 +58,25 @@ FAULT_BUGS = (
         "    except Exception:  # noqa: BLE001 - a host's __str__",
         (f"{HOSTS}::test_an_error_is_stored_and_told",),
     ),
+    Bug(
+        "rows are claimed that nobody can read, because a migration was not run",
+        "pipelines/fetcher.py",
+        " or is_of_the_schema(error):",
+        ":",
+        ("tests/faults/test_schemas.py::test_a_migration_that_was_not_run_yet",),
+    ),
+    Bug(
+        "a failure that came too late is not told",
+        "pipelines/settler.py",
+        "                self._note_stale(item, written.value)\n        await free_held",
+        "                pass\n        await free_held",
+        (f"{VALUES}::test_a_failure_that_comes_too_late_is_told",),
+    ),
+    Bug(
+        "a statement that was prepared before a migration is the row's failure",
+        "leases/faults.py",
+        ' or type(error.orig).__name__ == "InvalidCachedStatementError"',
+        "",
+        ("tests/faults/test_schemas.py::test_a_column_whose_type_changes_meanwhile",),
+    ),
 )

@@ -52,7 +52,8 @@ def is_transient(error: BaseException) -> bool:
         return True
     if not isinstance(error, exc.DBAPIError):
         return False
-    if error.connection_invalidated:
+    # A statement that was prepared before a migration is prepared anew the next time.
+    if error.connection_invalidated or type(error.orig).__name__ == "InvalidCachedStatementError":
         return True
     sqlstate = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
     if sqlstate is not None:
@@ -61,6 +62,16 @@ def is_transient(error: BaseException) -> bool:
         # The low byte is the code; the rest says more about it. A missing table is an OperationalError here, too.
         return sqlite_errorcode & 0xFF in _TRANSIENT_SQLITE_CODES
     return isinstance(error, exc.OperationalError | exc.InterfaceError)
+
+
+def is_of_the_schema(error: BaseException) -> bool:
+    """Whether the database refused a statement as such, whichever rows it is about: a column or a table is not there, say."""
+    if not isinstance(error, exc.DBAPIError):
+        return False
+    sqlstate = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    if sqlstate is not None:
+        return str(sqlstate).startswith("42")
+    return getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
 
 
 def _is_unwrapped(error: BaseException) -> bool:

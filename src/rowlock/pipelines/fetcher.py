@@ -24,7 +24,7 @@ from rowlock.clock import monotonic
 from rowlock.errors import describe
 from rowlock.leases.claim import claim
 from rowlock.leases.dialects.claims import ClaimOrder, Position
-from rowlock.leases.faults import is_transient
+from rowlock.leases.faults import is_of_the_schema, is_transient
 from rowlock.leases.release import sweep
 from rowlock.leases.transaction import finish
 from rowlock.pipelines.claim_cursor import ClaimCursor
@@ -160,7 +160,8 @@ class Fetcher(Generic[ModelT]):
         try:
             return await finish(self._claim_and_queue(order), purpose="fetch")
         except Exception as error:
-            if not order.with_rows or is_transient(error):
+            # A row of which a column is missing is missing it in every row: without rows all of them would be claimed, and fail.
+            if not order.with_rows or is_transient(error) or is_of_the_schema(error):
                 raise
             # Perhaps one of the rows cannot be read. Without them each is claimed, and fails by itself.
             self._orders.do_without_rows()

@@ -167,6 +167,8 @@ class Settler(Generic[ModelT]):
         else:
             if written.is_made:
                 self._note_written(item, failure, written)
+            else:
+                self._note_stale(item, written.value)
         await free_held(self.context, item)
         await self.clean_up(item, outcome)
 

@@ -1,0 +1,355 @@
+"""A `process` that does what it should not: what is lost is its own, and everything beside it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text, update
+
+from rowlock import Apply, PipelineHinter, PipelineItem, PipelineManager, events
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
+
+from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
+from ..pipelines.scenes import TidyPipeline, add, counted, is_free, read, read_all, until
+
+DONE = Apply({"status": "active"})
+QUICK = {
+    "lock_timeout": 2,
+    "heartbeat_trigger": 1,
+    "heartbeat_interval": 0.1,
+    "renew_timeout": 0.3,
+    "database_timeout": 1,
+    "fetch_delays": (0.05, 0.1),
+}
+
+
+# ---------------------------------------------------------------- sessions
+
+
+async def poison(session: Any, item: Any) -> None:
+    """Have a statement fail, and go on with the session."""
+    for _ in range(2):
+        try:
+            await session.execute(text("SELECT nothing FROM nowhere"))
+        except Exception:  # noqa: BLE001 - the host looks away
+            continue
+
+
+async def close(session: Any, item: Any) -> None:
+    """Close what will be closed by the block."""
+    await session.execute(select(Volume))
+    await session.close()
+
+
+async def invalidate(session: Any, item: Any) -> None:
+    """Throw the connection away."""
+    connection = await session.connection()
+    await connection.invalidate()
+
+
+async def roll_back(session: Any, item: Any) -> None:
+    """Write and take it back."""
+    await session.execute(update(Volume).where(Volume.id == item.id).values(status="half-way"))
+    await session.rollback()
+
+
+async def leave_uncommitted(session: Any, item: Any) -> None:
+    """Write and forget the commit."""
+    await session.execute(update(Volume).where(Volume.id == item.id).values(status="half-way"))
+
+
+async def merge_the_row(session: Any, item: Any) -> None:
+    """Put the detached row into a session, changed, and forget the commit."""
+    item.row.status = "half-way"
+    await session.merge(item.row)
+    await session.flush()
+
+
+@pytest.mark.parametrize("act", [poison, close, invalidate, roll_back, leave_uncommitted, merge_the_row])
+async def test_a_session_that_was_spoilt_spoils_no_outcome(
+    database: TemporaryDatabase, act: Callable[..., Any]
+) -> None:
+    """What the host does to its own session would reach the transaction that writes the outcome."""
+    one, other = await add(database, Volume(), Volume())
+
+    async def process(item: PipelineItem[Any]) -> Apply:
+        if item.id == one.id:
+            async with item.session() as session:
+                await act(session, item)
+        return DONE
+
+    async with stepping(database.session_factory, VolumePipeline(answer=process)) as steps:
+        await steps.fetch_once()
+        await steps.work_all()
+        assert counted(steps)["applied"] == 2
+    for row in (one, other):
+        after = await read(database, row)
+        assert (after.status, is_free(after)) == ("active", True)
+
+
+async def test_a_transaction_left_open_holds_up_its_own_row_only(postgresql_database: TemporaryDatabase) -> None:
+    """A session that is never closed keeps its row locked: the outcomes of all others would wait for it."""
+    database = postgresql_database
+    one, *others = await add(database, *(Volume() for _ in range(5)))
+    left: list[Any] = []
+
+    async def process(item: PipelineItem[Any]) -> Apply:
+        if item.id == one.id and not left:
+            session = item.session()
+            left.append(session)
+            await session.execute(update(Volume).where(Volume.id == item.id).values(size_gb=2))
+        return DONE
+
+    with heard_events() as heard:
+        async with PipelineManager(database.session_factory, [VolumePipeline(answer=process, **QUICK)]):
+            told = await heard.wait_for(events.ItemApplied, count=4)
+            assert {event.row_id for event in told} == {row.id for row in others}
+            # The lease of that one row cannot be renewed either, so its work is lost.
+            await heard.wait_for(events.LeaseLost)
+            await left[0].close()
+            await heard.wait_for(events.ItemApplied, count=5)
+            assert {event.row_id for event in heard.of(events.LeaseLost)} == {one.id}
+    assert all((row.status, is_free(row)) == ("active", True) for row in await read_all(database, Volume))
+
+
+# ---------------------------------------------------------------- the row, tasks, context
+
+
+async def test_what_is_done_to_the_row_is_written_nowhere(database: TemporaryDatabase) -> None:
+    """A change of the instance would be flushed by some session, or change what the outcome is compared with."""
+    await add(database, Run(id=1))
+
+    def process(item: PipelineItem[Any]) -> Apply:
+        item.row.result = "mutated"
+        item.row.attempts = 99
+        item.row.due_at = None
+        item.row.lock_token = None
+        item.row.lock_owner = "Somebody"
+        del item.row.status
+        return Apply({"status": "done"})
+
+    async with stepping(database.session_factory, RunPipeline(answer=process)) as steps:
+        await steps.fetch_once()
+        await steps.work_all()
+    [row] = await read_all(database, Run)
+    assert (row.status, row.result, row.attempts, is_free(row)) == ("done", None, 0, True)
+
+
+def test_tasks_that_process_leaves_are_its_own_affair(virtual_database: TemporaryDatabase) -> None:
+    """An outcome would wait for what was started beside it, or a shutdown would."""
+
+    @virtual_time
+    async def play() -> None:
+        strays: list[asyncio.Task[None]] = []
+
+        async def process(item: PipelineItem[Any]) -> Apply:
+            strays.append(asyncio.create_task(asyncio.Event().wait()))  # type: ignore[arg-type]
+            return DONE
+
+        [row] = await add(virtual_database, Volume())
+        async with PipelineManager(virtual_database.session_factory, [TidyPipeline(answer=process)]) as manager:
+            await until(lambda: manager.statistics()["TidyPipeline"].counters["applied"])
+        assert (await read(virtual_database, row)).status == "active"
+        [stray] = strays
+        assert not stray.done()
+        stray.cancel()
+        await asyncio.wait({stray})
+
+    play()
+
+
+def test_a_task_that_fails_when_nobody_looks_harms_nobody(virtual_database: TemporaryDatabase) -> None:
+    """An exception out of a forgotten task would be taken for the attempt's."""
+
+    @virtual_time
+    async def play() -> None:
+        strays: list[asyncio.Task[None]] = []
+
+        async def fail() -> None:
+            raise OSError("nobody looks")
+
+        async def process(item: PipelineItem[Any]) -> Apply:
+            strays.append(asyncio.create_task(fail()))
+            await asyncio.sleep(1)
+            return DONE
+
+        await add(virtual_database, Volume(), Volume())
+        async with PipelineManager(virtual_database.session_factory, [TidyPipeline(answer=process)]) as manager:
+            await until(lambda: manager.statistics()["TidyPipeline"].counters["applied"] == 2)
+            assert manager.health().healthy
+        assert all(isinstance(stray.exception(), OSError) for stray in strays)
+
+    play()
+
+
+LANGUAGE: contextvars.ContextVar[str] = contextvars.ContextVar("language", default="none")
+
+
+def test_context_of_one_attempt_is_not_anothers(virtual_database: TemporaryDatabase) -> None:
+    """A tenant or a trace that `process` sets would be that of every row after it."""
+
+    @virtual_time
+    async def play() -> None:
+        seen: list[str] = []
+
+        async def process(item: PipelineItem[Any]) -> Apply:
+            seen.append(LANGUAGE.get())
+            LANGUAGE.set("Finnish")
+
+            async def also(_session: Any, _now: Any) -> None:
+                seen.append(LANGUAGE.get())
+                LANGUAGE.set("Estonian")
+
+            return Apply({"status": "active"}, also=also)
+
+        await add(virtual_database, Volume(), Volume())
+        LANGUAGE.set("Welsh")
+        pipeline = TidyPipeline(answer=process, workers_num=1)
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            await steps.work_all()
+        assert seen == ["Welsh"] * 4
+
+    play()
+
+
+# ---------------------------------------------------------------- work that does not end
+
+
+class PlainPipeline(VolumePipeline):
+    """Works in a thread, and never ends with rows of 13 GB.
+
+    Attributes:
+        let_go: ends that as well.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        """Hold on."""
+        super().__init__(**settings)
+        self.let_go = threading.Event()
+
+    def process(self, item: PipelineItem[Any]) -> Apply:  # type: ignore[override]
+        """Work, or hang."""
+        if item.row.size_gb == 13:
+            self.let_go.wait(timeout=60)
+        return DONE
+
+
+async def test_a_thread_that_never_ends_costs_its_own_row_only(database: TemporaryDatabase) -> None:
+    """One call that hangs in a thread would keep a worker, or a thread, from all other rows."""
+    [hung] = await add(database, Volume(size_gb=13))
+    await add(database, *(Volume() for _ in range(8)))
+    pipeline = PlainPipeline(workers_num=2, process_timeout=0.2, cancel_grace=0.1, **QUICK)
+    try:
+        with heard_events() as heard:
+            async with PipelineManager(database.session_factory, [pipeline]) as manager:
+                await heard.wait_for(events.ItemApplied, count=8)
+                await heard.wait_for(events.ItemAbandoned)
+                health = manager.health().pipelines[0]
+                assert (health.abandoned, all(health.loops_alive.values())) == (1, True)
+                assert (await read(database, hung)).status == "submitted"
+                await manager.drain(0)
+                # It may still be at work: its row is nobody else's before the lease has ended.
+                assert not is_free(await read(database, hung))
+    finally:
+        pipeline.let_go.set()
+    async with asyncio.timeout(30):
+        while not pipeline.stale:  # noqa: ASYNC110 - told from a thread that outlives the pipeline
+            await asyncio.sleep(0)
+    assert [item.id for item, _ in pipeline.stale] == [hung.id]
+    assert (await read(database, hung)).status == "submitted"
+
+
+def test_what_returns_after_the_shutdown_is_not_applied(virtual_database: TemporaryDatabase) -> None:
+    """A result of an attempt that outlived its pipeline would be written without a lease, or be cleaned up by nobody."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Volume())
+        let_go = asyncio.Event()
+
+        async def process(item: PipelineItem[Any]) -> Apply:
+            while not let_go.is_set():
+                try:
+                    await let_go.wait()
+                except asyncio.CancelledError:
+                    continue
+            return DONE
+
+        pipeline = TidyPipeline(answer=process)
+        pipeline.start(virtual_database.session_factory, PipelineHinter())
+        await until(lambda: pipeline.items)
+        await pipeline.drain(timedelta(0))
+        token = pipeline.items[0].lock_token
+        let_go.set()
+        await until(lambda: pipeline.stale)
+        after = await read(virtual_database, row)
+        assert (after.status, after.lock_token) == ("submitted", token)
+        assert [outcome for _, outcome in pipeline.stale] == [DONE]
+
+    play()
+
+
+def test_a_host_that_cancels_every_task_is_told_of_what_ended(virtual_database: TemporaryDatabase) -> None:
+    """A pipeline whose loops were all cancelled would look healthy and do nothing."""
+
+    @virtual_time
+    async def play() -> None:
+        await add(virtual_database, Volume())
+        me = asyncio.current_task()
+
+        async def process(item: PipelineItem[Any]) -> Apply:
+            for task in asyncio.all_tasks() - {me}:
+                task.cancel()
+            return DONE
+
+        manager = PipelineManager(virtual_database.session_factory, [TidyPipeline(answer=process)])
+        manager.start()
+        await until(lambda: not manager.health().healthy)
+        await asyncio.sleep(60)
+        assert not manager.health().healthy
+        await manager.drain(0)
+
+    play()
+
+
+# ---------------------------------------------------------------- what is returned
+
+
+async def generator(item: Any) -> Any:
+    """Yield instead of returning."""
+    yield DONE
+
+
+def coroutine_in_a_list(item: Any) -> Any:
+    """Return something that nobody can await."""
+    return [DONE]
+
+
+GARBAGE: list[Any] = [
+    generator,
+    coroutine_in_a_list,
+    lambda item: Apply,
+    lambda item: {"status": "active"},
+    lambda item: ...,
+]
+
+
+@pytest.mark.parametrize("answer", GARBAGE, ids=["generator", "list", "class", "dict", "ellipsis"])
+async def test_what_is_no_outcome_is_a_failure(database: TemporaryDatabase, answer: Any) -> None:
+    """A slip of the host would be taken for success."""
+    await add(database, Run(id=1), Run(id=2))
+    pipeline = RunPipeline(answer=lambda item: answer(item) if item.id == 1 else Apply({"status": "done"}))
+    async with stepping(database.session_factory, pipeline) as steps:
+        await steps.fetch_once()
+        await steps.work_all()
+    rows = {row.id: row for row in await read_all(database, Run)}
+    assert (rows[1].attempts, is_free(rows[1])) == (1, True)
+    assert "OutcomeError: process must return" in rows[1].last_error
+    assert rows[2].status == "done"

@@ -1,0 +1,214 @@
+"""PostgreSQL that refuses for a while: nothing in hand is lost, everything goes on by itself, and `health` tells of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text, update
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+
+from rowlock import Apply, PipelineManager, events, pipeline_hinter
+from rowlock.testing import TemporaryDatabase
+
+from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
+from ..pipelines.scenes import add, is_free, read, read_all
+
+QUICK = {"fetch_delays": (0.05, 0.1), "min_processing_interval": 0, "retry_delay": 0.1}
+WAIT_S_MAX = 30
+
+
+def engine_with(database: TemporaryDatabase, *, isolation_level: str | None = None, **settings: str) -> AsyncEngine:
+    """Return an engine whose sessions have `settings` of the server."""
+    options = {} if isolation_level is None else {"isolation_level": isolation_level}
+    return database.create_engine(connect_args={"server_settings": settings}, **options)
+
+
+@asynccontextmanager
+async def locked(database: TemporaryDatabase, key: Any) -> AsyncIterator[None]:
+    """Hold a row in a service's transaction."""
+    async with database.session_factory.begin() as session:
+        await session.execute(select(Volume).where(Volume.id == key).with_for_update())
+        yield
+
+
+@pytest.mark.parametrize("setting", ["statement_timeout", "lock_timeout"])
+async def test_statements_that_are_cut_short_are_tried_again(
+    postgresql_database: TemporaryDatabase, setting: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An outcome that waited for a locked row past the server's limit would be lost, or counted as a failure."""
+    database = postgresql_database
+    busy, *others = await add(database, *(Volume() for _ in range(4)))
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def process(item: Any) -> Apply:
+        if item.id == busy.id:
+            started.set()
+            await go_on.wait()
+        return Apply({"status": "active"})
+
+    engine = engine_with(database, **{setting: "100ms"})
+    pipeline = VolumePipeline(answer=process, **QUICK)
+    with heard_events() as heard:
+        async with PipelineManager(async_sessionmaker(engine), [pipeline]) as manager:
+            await started.wait()
+            async with locked(database, busy.id):
+                go_on.set()
+                await heard.wait_for(events.ItemApplied, count=len(others))
+                async with asyncio.timeout(WAIT_S_MAX):
+                    while not _logged(caplog, "%s: writing the outcome of row %s is tried again"):  # noqa: ASYNC110
+                        await asyncio.sleep(0)
+            await heard.wait_for(events.ItemApplied, count=4)
+            counters = manager.statistics()[pipeline.name].counters
+            assert (counters["applied"], counters["retried"], counters["stale"]) == (4, 0, 0)
+    assert len(pipeline.items) == 4
+    assert all((row.status, is_free(row)) == ("active", True) for row in await read_all(database, Volume))
+
+
+def _logged(caplog: pytest.LogCaptureFixture, message: str) -> bool:
+    return any(record.msg == message for record in caplog.records)
+
+
+async def test_the_victim_of_a_deadlock_is_written_again(postgresql_database: TemporaryDatabase) -> None:
+    """An outcome that PostgreSQL chose to end would be lost, or what `also` wrote be there twice."""
+    database = postgresql_database
+    await add(database, Run(id=1), Run(id=2, status="other"))
+    engine = engine_with(database, deadlock_timeout="20ms")
+    patient = engine_with(database, deadlock_timeout="60s")
+    waits, tries = asyncio.Event(), []
+
+    async def also(session: Any, now: Any) -> None:
+        tries.append(now)
+        waits.set()
+        await session.execute(update(Run).where(Run.id == 2).values(result=[len(tries)]))
+
+    async def service() -> None:
+        async with async_sessionmaker(patient).begin() as session:
+            await session.execute(update(Run).where(Run.id == 2).values(status="held"))
+            held.set()
+            await waits.wait()
+            await session.execute(update(Run).where(Run.id == 1).values(updated_at=text("now()")))
+
+    held = asyncio.Event()
+    serving = asyncio.create_task(service())
+    await held.wait()
+    with heard_events() as heard:
+        pipeline = RunPipeline(answer=Apply({"status": "done"}, also=also), **QUICK)
+        async with PipelineManager(async_sessionmaker(engine), [pipeline]) as manager:
+            await heard.wait_for(events.ItemApplied)
+            assert manager.statistics()[pipeline.name].counters["retried"] == 0
+    await serving
+    rows = {row.id: row for row in await read_all(database, Run)}
+    assert len(tries) == 2
+    assert (rows[1].status, rows[2].status, rows[2].result) == ("done", "held", [2])
+
+
+@pytest.mark.parametrize("isolation_level", ["REPEATABLE READ", "SERIALIZABLE"])
+async def test_stricter_isolation_loses_and_doubles_nothing(
+    postgresql_database: TemporaryDatabase, isolation_level: str
+) -> None:
+    """Serialization failures would end loops, lose outcomes, or leave rows that nobody takes."""
+    database, count = postgresql_database, 60
+    await add(database, *(Run(id=number) for number in range(count)))
+    stop = asyncio.Event()
+
+    async def service() -> None:
+        # Touches rows that are being claimed, renewed and written.
+        number = 0
+        while not stop.is_set():
+            async with database.session_factory.begin() as session:
+                await session.execute(update(Run).where(Run.id == number % count).values(updated_at=text("now()")))
+            number += 1
+
+    serving = asyncio.create_task(service())
+    try:
+        with heard_events() as heard:
+            engines = [engine_with(database, isolation_level=isolation_level) for _ in range(2)]
+            pipelines = [RunPipeline(**QUICK, database_timeout=2) for _ in engines]
+            managers = [
+                PipelineManager(async_sessionmaker(engine), [pipeline])
+                for engine, pipeline in zip(engines, pipelines, strict=True)
+            ]
+            async with managers[0], managers[1]:
+                await heard.wait_for(events.ItemApplied, count=count)
+            assert heard.of(events.LoopReplaced) == []
+    finally:
+        stop.set()
+        await serving
+    assert sorted(event.row_id for event in heard.of(events.ItemApplied)) == list(range(count))
+    assert all((row.status, row.attempts, is_free(row)) == ("done", 0, True) for row in await read_all(database, Run))
+
+
+async def test_a_database_that_is_read_only_is_waited_for(postgresql_database: TemporaryDatabase) -> None:
+    """After a failover to a standby every loop would have to be started again, and results in hand be lost."""
+    database = postgresql_database
+    [volume] = await add(database, Volume())
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def process(item: Any) -> Apply:
+        started.set()
+        await go_on.wait()
+        return Apply({"status": "active"})
+
+    pipeline = VolumePipeline(answer=process, workers_num=2, **QUICK)
+    with heard_events() as heard:
+        async with PipelineManager(async_sessionmaker(database.create_engine()), [pipeline]) as manager:
+            await started.wait()
+            await make_read_only(database, "on")
+            go_on.set()
+            await heard.wait_for(events.FetchFailed, count=3)
+            assert not manager.health().healthy
+            assert "read-only" in (manager.health().pipelines[0].last_error or "")
+            await make_read_only(database, "off")
+            await heard.wait_for(events.ItemApplied)
+            pipeline_hinter.hint_fetch(Volume)
+            await _until_healthy(manager)
+            assert heard.of(events.LoopReplaced) == []
+            assert manager.statistics()[pipeline.name].counters["retried"] == 0
+    assert ((await read(database, volume)).status, len(pipeline.items)) == ("active", 1)
+
+
+async def make_read_only(database: TemporaryDatabase, state: str) -> None:
+    """Have every transaction from now on be read-only, or no longer: connections are made anew."""
+    admin = engine_with(database, isolation_level="AUTOCOMMIT", default_transaction_read_only="off")
+    async with admin.connect() as connection:
+        await connection.execute(
+            text(f'ALTER DATABASE "{database.url.database}" SET default_transaction_read_only = {state}')
+        )
+        await connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        )
+    await admin.dispose()
+    await database.engine.dispose()
+
+
+async def _until_healthy(manager: PipelineManager) -> None:
+    async with asyncio.timeout(WAIT_S_MAX):
+        while not manager.health().healthy:  # noqa: ASYNC110 - a snapshot sets no event
+            await asyncio.sleep(0.01)
+
+
+def twice(item: Any) -> Apply:
+    """Need two passes for a row."""
+    return Apply({"result": [1]} if item.row.result is None else {"status": "done"})
+
+
+async def test_an_old_snapshot_holds_up_nothing(postgresql_database: TemporaryDatabase) -> None:
+    """A report that runs for hours keeps dead row versions; rows would not be found or not be freed because of it."""
+    database, count = postgresql_database, 100
+    await add(database, *(Run(id=number) for number in range(count)))
+    old = engine_with(database, isolation_level="REPEATABLE READ")
+    async with old.connect() as report:
+        assert await report.scalar(text("SELECT count(*) FROM runs WHERE status = 'queued'")) == count
+        with heard_events() as heard:
+            pipeline = RunPipeline(answer=twice, **QUICK)
+            async with PipelineManager(database.session_factory, [pipeline]):
+                await heard.wait_for(events.ItemApplied, count=2 * count)
+        assert await report.scalar(text("SELECT count(*) FROM runs WHERE status = 'queued'")) == count
+    assert all((row.status, is_free(row)) == ("done", True) for row in await read_all(database, Run))
