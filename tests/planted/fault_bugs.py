@@ -56,7 +56,7 @@ FAULT_BUGS = (
         "errors.py",
         "    except BaseException:  # noqa: BLE001 - a host's __str__",
         "    except Exception:  # noqa: BLE001 - a host's __str__",
-        (f"{HOSTS}::test_an_error_is_stored_and_told",),
+        (f"{HOSTS}::test_an_error_that_exits_when_it_is_asked_for_its_text",),
     ),
     Bug(
         "rows are claimed that nobody can read, because a migration was not run",

@@ -1,0 +1,241 @@
+"""Clocks that are wrong: a host's never matters; the database's decides, so a jump of it costs time or work, never a result."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import async_sessionmaker
+
+from rowlock import Apply, PipelineManager, events, make_due
+from rowlock import clock as clock_module
+from rowlock.testing import DatabaseClock, TemporaryDatabase, stepping, virtual_time
+
+from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
+from ..pipelines.scenes import TidyPipeline, add, counted, is_free, read, read_all, replica, until
+from ..walks.processes import Replica, history, locked, make_tables, post_letters
+
+HOUR_S = 3600
+
+
+def clock_of(database: TemporaryDatabase) -> DatabaseClock:
+    """Return the clock that the database follows."""
+    assert database.clock is not None
+    return database.clock
+
+
+# ---------------------------------------------------------------- clocks of hosts
+
+
+def test_jumps_of_the_hosts_clock_while_rows_are_at_work(
+    virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host whose clock is set would lose its leases, keep them past their end, or find rows due that are not."""
+    asked = 0
+
+    def jumping() -> float:
+        nonlocal asked
+        asked += 1
+        return 1_900_000_000.0 + (HOUR_S if asked % 2 else -HOUR_S)
+
+    class Jumping(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+            return datetime.fromtimestamp(jumping(), tz or UTC)
+
+    @virtual_time
+    async def play() -> None:
+        database = virtual_database
+        await add(database, *(Volume() for _ in range(10)))
+
+        async def process(item: Any) -> Apply:
+            await asyncio.sleep(100)
+            return Apply({"status": "active"})
+
+        pipelines = [TidyPipeline(answer=process, workers_num=5) for _ in range(2)]
+        monkeypatch.setattr(time, "time", jumping)
+        monkeypatch.setattr(clock_module, "datetime", Jumping)
+        with heard_events() as heard:
+            async with AsyncExitStack() as stack:
+                for pipeline in pipelines:
+                    await stack.enter_async_context(PipelineManager(replica(database), [pipeline]))
+                await until(lambda: len(heard.of(events.ItemApplied)) == 10)
+            monkeypatch.undo()
+        assert heard.of(events.LeaseLost) == []
+        assert sum(len(pipeline.items) for pipeline in pipelines) == 10
+        assert all((row.status, is_free(row)) == ("active", True) for row in await read_all(database, Volume))
+
+    play()
+
+
+async def test_replicas_an_hour_apart_share_the_work(postgresql_database: TemporaryDatabase) -> None:
+    """Processes whose clocks are an hour off, and jump, would steal leases from each other or let rows lie."""
+    database, count = postgresql_database, 60
+    await make_tables(database)
+    await post_letters(database, count)
+    started: list[Replica] = []
+    try:
+        for skew_s in (HOUR_S, -HOUR_S, 0):
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                str(Path(__file__).with_name("skewed_replica.py")),
+                str(skew_s),
+                database.url.render_as_string(hide_password=False),
+                "steady",
+                str(count),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+            started.append(Replica(process, []))
+        for one in started:
+            await one.wait_for("Done")
+    finally:
+        for one in started:
+            await one.end()
+    told = Counter(line["event"] for one in started for line in one.told)
+    assert [letter for letter, _ in await history(database)] == list(range(1, count + 1))
+    assert (told["LeaseLost"], told["ItemStale"], told["ItemStarted"]) == (0, 0, count)
+    assert await locked(database) == 0
+
+
+# ---------------------------------------------------------------- the clock of the database
+
+
+@pytest.mark.parametrize("seconds", [20, -20, -HOUR_S])
+async def test_a_jump_that_ends_no_lease_loses_nothing(database_with_clock: TemporaryDatabase, seconds: float) -> None:
+    """A holder would lose a row that nobody else can have, or another would get it too early."""
+    database = database_with_clock
+    await add(database, Volume())
+    settings = {"lock_timeout": 30, "heartbeat_trigger": 29.999, "lease_margin": 1}
+    async with stepping(database.session_factory, VolumePipeline(**settings)) as steps:
+        [item] = await steps.fetch_once()
+        clock_of(database).advance(seconds)
+        assert await steps.beat_once() == 1
+        assert item.lock_expires_at == clock_of(database).now + timedelta(seconds=30)
+        async with stepping(replica(database), VolumePipeline()) as other:
+            assert await other.fetch_once() == []
+        await steps.work_all()
+        assert counted(steps)["applied"] == 1
+
+
+@pytest.mark.parametrize("is_heard_of", [True, False], ids=["after a beat", "before a beat"])
+async def test_a_leap_past_the_lease_costs_work_and_no_result(
+    database_with_clock: TemporaryDatabase, is_heard_of: bool
+) -> None:
+    """Two holders of one row would both write: the one whose lease the leap ended, and the one who took the row."""
+    database = database_with_clock
+    [volume] = await add(database, Volume())
+    later = VolumePipeline(answer=Apply({"status": "active", "disk_id": "later"}))
+    async with stepping(replica(database), later) as other:
+
+        async def process(item: Any) -> Apply:
+            clock_of(database).advance(HOUR_S)
+            if is_heard_of:
+                assert await steps.beat_once() == 0
+            [taken] = await other.fetch_once()
+            assert taken.prev_lock_expired
+            await other.work_all()
+            return Apply({"status": "active", "disk_id": "earlier"})
+
+        earlier = VolumePipeline(answer=process, lock_timeout=30, heartbeat_trigger=29.999, lease_margin=1)
+        async with stepping(database.session_factory, earlier) as steps:
+            await steps.fetch_once()
+            await steps.work_all()
+            assert (counted(steps)["applied"], counted(steps)["stale"]) == (0, 1)
+            assert counted(steps)["leases_lost"] == is_heard_of
+        assert counted(other)["applied"] == 1
+    after = await read(database, volume)
+    assert (after.disk_id, is_free(after)) == ("later", True)
+
+
+async def test_a_leap_that_nobody_used_costs_nothing(database_with_clock: TemporaryDatabase) -> None:
+    """A result would be dropped although its token is still in the row."""
+    database = database_with_clock
+    [volume] = await add(database, Volume())
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        await steps.fetch_once()
+        clock_of(database).advance(HOUR_S)
+        await steps.work_all()
+        assert counted(steps)["applied"] == 1
+    assert (await read(database, volume)).status == "active"
+
+
+async def test_after_a_step_back_the_dead_are_recovered_later(database_with_clock: TemporaryDatabase) -> None:
+    """Rows of a dead replica would be taken at once, under a living one too, or never again."""
+    database = database_with_clock
+    await add(database, Volume())
+    dead = VolumePipeline().build_run(replica(database), None)  # type: ignore[arg-type]
+    assert await dead.fetcher.fetch_once(1) == 1
+    clock_of(database).advance(-HOUR_S)
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        clock_of(database).advance(HOUR_S - 1)
+        assert await steps.fetch_once() == []
+        clock_of(database).advance(31)
+        [item] = await steps.fetch_once()
+        assert item.prev_lock_expired
+
+
+async def test_after_a_step_back_rows_wait_for_their_time_unless_a_service_says_so(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """Rows whose due time lies in the hour that was taken back could not be worked on for an hour by any means."""
+    database = database_with_clock
+    [run] = await add(database, Run(id=1))
+    async with stepping(database.session_factory, RunPipeline()) as steps:
+        clock_of(database).advance(-HOUR_S)
+        assert await steps.fetch_once() == []
+        async with database.session_factory.begin() as session:
+            await make_due(session, await session.get_one(Run, 1))
+        await steps.fetch_once()
+        await steps.work_all()
+    assert (await read(database, run)).status == "done"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_database_clock_that_jumps_at_random(virtual_database: TemporaryDatabase, seed: int) -> None:
+    """Some order of leaps and steps back would have a result applied twice, or a row left locked."""
+
+    @virtual_time
+    async def play() -> None:
+        database, chance, count = virtual_database, random.Random(seed), 12
+        await add(database, *(Run(id=number) for number in range(count)))
+
+        async def process(item: Any) -> Apply:
+            await asyncio.sleep(chance.uniform(0.1, 40))
+            written = item.row.result or []
+            return Apply(
+                {"status": "done" if len(written) == 2 else "queued", "result": [*written, str(item.lock_token)]},
+                after=0,
+            )
+
+        pipelines = [RunPipeline(answer=process, workers_num=4, max_attempts=1000) for _ in range(2)]
+        with heard_events() as heard:
+            async with AsyncExitStack() as stack:
+                for pipeline in pipelines:
+                    engine = database.create_engine()
+                    await stack.enter_async_context(PipelineManager(async_sessionmaker(engine), [pipeline]))
+                for _ in range(20):
+                    await asyncio.sleep(chance.uniform(1, 20))
+                    clock_of(database).advance(chance.choice([-HOUR_S, -60, -5, 5, 25, 60, HOUR_S]))
+                # The furthest back that it can have gone in all; after that, every row is due and every lease over.
+                clock_of(database).advance(20 * HOUR_S)
+                await until(lambda: _done(heard) == count * 3)
+        rows = await read_all(database, Run)
+        assert all((row.status, is_free(row), len(row.result)) == ("done", True, 3) for row in rows)
+        tokens = Counter(token for row in rows for token in row.result)
+        applied = Counter(str(event.lock_token) for event in heard.of(events.ItemApplied))
+        assert tokens == applied
+
+    play()
+
+
+def _done(heard: Any) -> int:
+    return len([event for event in heard.of(events.ItemApplied) if event.outcome == "Apply"])
