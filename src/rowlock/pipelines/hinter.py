@@ -96,7 +96,8 @@ pipeline_hinter = PipelineHinter()
 """Reaches every started manager of this process."""
 
 _PENDING = "rowlock_pending_hints"
-_PendingHints = dict[SessionTransaction | None, list[tuple[PipelineHinter, str]]]
+_PendingHints = dict[SessionTransaction | None, dict[tuple[PipelineHinter, str], None]]
+"""By transaction, each hint once: a session may ask for one with every row that it writes."""
 
 
 def hint_after_commit(
@@ -113,7 +114,8 @@ def hint_after_commit(
     session = session() if isinstance(session, async_scoped_session) else session
     sync_session = session.sync_session if isinstance(session, AsyncSession) else session
     innermost = sync_session.get_nested_transaction() or sync_session.get_transaction()
-    _pending_hints(sync_session).setdefault(innermost, []).extend((hinter, _name_of(model)) for model in models)
+    wanted = dict.fromkeys((hinter, _name_of(model)) for model in models)
+    _pending_hints(sync_session).setdefault(innermost, {}).update(wanted)
 
 
 def _pending_hints(session: Session) -> _PendingHints:
@@ -130,7 +132,7 @@ def _committed(session: Session) -> None:
     pending: _PendingHints = session.info[_PENDING]
     savepoint = session.get_nested_transaction()
     if savepoint is not None:
-        pending.setdefault(savepoint.parent, []).extend(pending.pop(savepoint, []))
+        pending.setdefault(savepoint.parent, {}).update(pending.pop(savepoint, {}))
         return
     raised = dict.fromkeys(hint for hints in pending.values() for hint in hints)
     pending.clear()
