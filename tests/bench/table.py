@@ -6,6 +6,8 @@ from functools import partial
 
 from bloat import bloat
 from claims import idle_rows, in_flight, settled
+from crowds import hints, pipelines
+from crowds import in_flight as crowd_in_flight
 from drain import drain
 from formulas import throughput, wait
 from heartbeats import heartbeats
@@ -66,6 +68,9 @@ MEASURES = (
         (POSTGRESQL,),
         rounds_max=3,
     ),
+    Measure("crowd-in-flight", "10,000 items in flight", crowd_in_flight, rounds_max=1),
+    Measure("crowd-pipelines", "100 pipelines in one process", pipelines, rounds_max=1),
+    Measure("crowd-hints", "a storm of hints", hints, rounds_max=1),
 )
 PEERS = (
     Measure("pgqueuer", "drain, defaults of both", partial(pgqueuer, batch=10, workers=10), (POSTGRESQL,)),
