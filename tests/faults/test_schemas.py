@@ -36,6 +36,14 @@ async def until_healthy(manager: PipelineManager) -> None:
             await asyncio.sleep(0.01)
 
 
+class LookingPipeline(RunPipeline):
+    """Says how its rows are read, so that each is read when work on it begins."""
+
+    def options(self) -> Sequence[LoaderOption]:
+        """Read everything, by name."""
+        return [undefer(Run.status)]
+
+
 MISSING: list[tuple[str, str, str]] = [
     ("a column of the host", "ALTER TABLE runs RENAME COLUMN result TO outcome", "result"),
     ("a lock column", "ALTER TABLE runs RENAME COLUMN lock_token TO token", "lock_token"),
@@ -50,25 +58,30 @@ BACK = {
 }
 
 
+@pytest.mark.parametrize("read_later", [False, True], ids=["read with the claim", "read later"])
 @pytest.mark.parametrize(("statement", "name"), [case[1:] for case in MISSING], ids=[case[0] for case in MISSING])
-async def test_a_migration_that_was_not_run_yet(database: TemporaryDatabase, statement: str, name: str) -> None:
+async def test_a_migration_that_was_not_run_yet(
+    database: TemporaryDatabase, statement: str, name: str, read_later: bool
+) -> None:
     """A new release that starts before its migration would have to be started again, or take other pipelines along."""
-    await add(database, Run(id=1), Volume())
+    await add(database, *(Run(id=number) for number in range(5)), Volume())
     await migrate(database, statement)
-    runs = RunPipeline(**QUICK)
+    runs = LookingPipeline(**QUICK) if read_later else RunPipeline(**QUICK)
     with heard_events() as heard:
         async with PipelineManager(database.session_factory, [runs, VolumePipeline(**QUICK)]) as manager:
-            await heard.wait_for(events.FetchFailed, count=2)
+            await heard.wait_for(events.FetchFailed, count=8)
             await heard.wait_for(events.ItemApplied)
             health = {one.pipeline: one for one in manager.health().pipelines}
-            assert not health["RunPipeline"].healthy
-            assert name in (health["RunPipeline"].last_error or "")
+            assert not health[runs.name].healthy
+            assert name in (health[runs.name].last_error or "")
+            assert runs.statistics().counters["claimed"] <= runs.statistics().counters["fetches_failed"] + 5
             assert health["VolumePipeline"].last_error is None
             await migrate(database, BACK[name])
-            await heard.wait_for(events.ItemApplied, count=2)
+            await heard.wait_for(events.ItemApplied, count=6)
             await until_healthy(manager)
             assert heard.of(events.LoopReplaced) == []
-    assert [(row.status, row.attempts, is_free(row)) for row in await read_all(database, Run)] == [("done", 0, True)]
+    rows = await read_all(database, Run)
+    assert [(row.status, row.attempts, is_free(row)) for row in rows] == [("done", 0, True)] * 5
 
 
 async def test_columns_that_the_model_does_not_know_are_left_alone(database: TemporaryDatabase) -> None:
@@ -101,14 +114,6 @@ async def test_a_column_whose_type_changes_meanwhile(postgresql_database: Tempor
     assert {(row.status, row.attempts) for row in await read_all(database, Run)} == {("done", 0)}
     assert len(runs.items) == 6
     assert heard.of(events.ItemFailed) == []
-
-
-class LookingPipeline(RunPipeline):
-    """Says how its rows are read, so that each is read when work on it begins."""
-
-    def options(self) -> Sequence[LoaderOption]:
-        """Read everything, by name."""
-        return [undefer(Run.status)]
 
 
 async def test_a_table_that_vanishes_while_its_rows_are_at_work(database: TemporaryDatabase) -> None:

@@ -79,4 +79,25 @@ FAULT_BUGS = (
         "",
         ("tests/faults/test_schemas.py::test_a_column_whose_type_changes_meanwhile",),
     ),
+    Bug(
+        "a row fails because no row can be read",
+        "pipelines/worker.py",
+        "return Ended.INTERRUPTED if is_of_the_schema(error) else note_failure(self.context, item, error)",
+        "return note_failure(self.context, item, error)",
+        ("tests/faults/test_schemas.py::test_a_migration_that_was_not_run_yet",),
+    ),
+    Bug(
+        "rows are claimed again and again while none can be read",
+        "pipelines/fetcher.py",
+        "limit=limit if unreadable is None else 1",
+        "limit=limit",
+        ("tests/faults/test_schemas.py::test_a_migration_that_was_not_run_yet",),
+    ),
+    Bug(
+        "health does not tell that no row can be read",
+        "pipelines/fetcher.py",
+        "        if unreadable is not None:\n",
+        "        if False:\n",
+        ("tests/faults/test_schemas.py::test_a_migration_that_was_not_run_yet",),
+    ),
 )

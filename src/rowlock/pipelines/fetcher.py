@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock import events
 from rowlock.backoff import JITTER, fetch_delay, jittered
 from rowlock.clock import monotonic
-from rowlock.errors import describe
+from rowlock.errors import PipelineError, describe
 from rowlock.leases.claim import claim
 from rowlock.leases.dialects.claims import ClaimOrder, Position
 from rowlock.leases.faults import is_of_the_schema, is_transient
@@ -32,6 +32,7 @@ from rowlock.pipelines.claim_orders import ClaimOrders
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.give_back import give_back
 from rowlock.pipelines.heartbeater import Heartbeater
+from rowlock.pipelines.loader import LOADER
 from rowlock.rows.leased_table import ModelT
 
 logger = logging.getLogger(__name__)
@@ -176,11 +177,16 @@ class Fetcher(Generic[ModelT]):
 
     async def _fetch(self, limit: int) -> None:
         hinted, self._hinted = self._hinted, False
+        # While no row can be read, one is claimed now and then to see whether that has changed.
+        unreadable = self.context.errors.get(LOADER)
         try:
-            claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)
+            claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit if unreadable is None else 1)
             await self._sweep_if_due()
         except Exception as error:  # noqa: BLE001 - ready() is host code and may raise anything
             self._note_failure(error)
+            return
+        if unreadable is not None:
+            self._note_failure(PipelineError(f"no row can be read: {unreadable}"))
             return
         self.context.succeeded("fetcher")
         self._plan_rest(claimed, limit, resumed=resumed)

@@ -12,7 +12,8 @@ from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.backoff import exponential
 from rowlock.clock import monotonic, sleep
-from rowlock.leases.faults import is_transient
+from rowlock.errors import describe
+from rowlock.leases.faults import is_of_the_schema, is_transient
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.load import load_rows
 from rowlock.pipelines.attempt import contained
@@ -26,6 +27,8 @@ FRESH_S = 0.1
 """A row that its claim gave is read again if work on it begins later than this after the claim was sent, in seconds."""
 RETRY_DELAY_S = 0.05
 RETRY_DELAY_S_MAX = 1.0
+LOADER = "loader"
+"""Under this name the pipeline's health tells that no row can be read."""
 
 
 class Loader(Generic[ModelT]):
@@ -61,6 +64,8 @@ class Loader(Generic[ModelT]):
             except Exception as error:
                 # Counted from the first failure: a try may have lasted as long as the host blocked its loop.
                 gives_up_at = min(gives_up_at, monotonic() + self.context.settings.lock_timeout.total_seconds())
+                if is_of_the_schema(error):
+                    self.context.failed(LOADER, describe(error))
                 if not is_transient(error) or monotonic() >= gives_up_at or self.context.hurried:
                     raise
                 logger.warning(
@@ -72,6 +77,7 @@ class Loader(Generic[ModelT]):
                 )
                 await sleep(exponential(tries, first_s=RETRY_DELAY_S, most_s=RETRY_DELAY_S_MAX))
                 continue
+            self.context.succeeded(LOADER)
             if row is not None:
                 item.row = row
             return row is not None
