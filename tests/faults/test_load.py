@@ -86,18 +86,18 @@ async def test_a_hundred_pipelines_share_a_process(database: TemporaryDatabase) 
     """With many pipelines some would never have their turn at the pool, the loop or the file."""
     models = shelves(100)
     await database.create_tables(models[0].metadata)  # type: ignore[attr-defined]
-    pipelines = [pipeline_of(model, workers_num=2, lock_timeout=60, heartbeat_trigger=30) for model in models]
+    pipelines = [pipeline_of(model, workers_num=1, lock_timeout=60, heartbeat_trigger=30) for model in models]
     async with database.session_factory.begin() as session:
-        session.add_all([model(id=number) for model in models for number in range(3)])
+        session.add_all([model(id=number) for model in models for number in range(2)])
     with heard_events() as heard:
         async with PipelineManager(database.session_factory, pipelines) as manager:
             for model in models:
                 manager.hinter.hint_fetch(model)
-            await heard.wait_for(events.ItemApplied, count=300)
-            assert {name for name, figures in manager.statistics().items() if figures.counters["applied"] != 3} == set()
-            loops = [loop for one in manager.health().pipelines for loop in one.loops_alive.items()]
-            assert all(alive for _, alive in loops)
-            assert len(loops) == 100 * (2 + 3)
+            for count in range(10, 201, 10):
+                # Each step has its own bound: this is about whose turn comes, not when.
+                await heard.wait_for(events.ItemApplied, count=count)
+            assert {name for name, figures in manager.statistics().items() if figures.counters["applied"] != 2} == set()
+            assert all(alive for one in manager.health().pipelines for alive in one.loops_alive.values())
     assert heard.of(events.LeaseLost) == []
     assert heard.of(events.LoopReplaced) == []
 

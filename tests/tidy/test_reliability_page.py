@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 
 import pytest
 
@@ -28,13 +29,14 @@ def rows_of(text: str) -> list[list[str]]:
     return rows
 
 
-def functions_of(file: str) -> set[str]:
+@lru_cache
+def functions_of(file: str) -> frozenset[str]:
     """Return the names of the tests of a file below ``tests/``; none if there is no such file."""
     path = ROOT / "tests" / file
     if not path.exists():
-        return set()
+        return frozenset()
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def dead_tests(text: str) -> list[str]:
