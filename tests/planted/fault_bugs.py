@@ -89,8 +89,8 @@ FAULT_BUGS = (
     Bug(
         "rows are claimed again and again while none can be read",
         "pipelines/fetcher.py",
-        "limit=limit if unreadable is None else 1",
-        "limit=limit",
+        "        limit = limit if unreadable is None else 1\n",
+        "",
         ("tests/faults/test_schemas.py::test_a_migration_that_was_not_run_yet",),
     ),
     Bug(

@@ -31,7 +31,8 @@ PROMISE_BUGS = (
             return written
 
         try:
-            return await self.context.transact(work, purpose="write an outcome")
+            with _stamps_as_before_if_refused([submission]):
+                return await self.context.transact(work, purpose="write an outcome")
 """,
         """\
             _stamp(submission, written, frozenset({now}))

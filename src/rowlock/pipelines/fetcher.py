@@ -176,11 +176,12 @@ class Fetcher(Generic[ModelT]):
                 await self._woken.wait()
 
     async def _fetch(self, limit: int) -> None:
-        hinted, self._hinted = self._hinted, False
         # While no row can be read, one is claimed now and then to see whether that has changed.
         unreadable = self.context.errors.get(LOADER)
+        limit = limit if unreadable is None else 1
+        hinted, self._hinted = self._hinted, False
         try:
-            claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit if unreadable is None else 1)
+            claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)
             await self._sweep_if_due()
         except Exception as error:  # noqa: BLE001 - ready() is host code and may raise anything
             self._note_failure(error)
