@@ -20,7 +20,15 @@ from ..host import Volume, VolumePipeline, heard_events
 from ..pipelines.scenes import add
 from .crowds import Book, HoldingPipeline, add_books, pipeline_of, shelves
 
-RENEWED_OFTEN = {"lock_timeout": 6, "heartbeat_trigger": 5.5, "lease_margin": 0.5, "renew_timeout": 4}
+RENEWED_OFTEN = {
+    "lock_timeout": 60,
+    "heartbeat_trigger": 59.5,
+    "heartbeat_interval": 0.5,
+    "lease_margin": 1,
+    "renew_timeout": 30,
+    "database_timeout": 60,
+}
+"""Renewed half a second after the claim, and far from its end all the same: this is about numbers, not about a slow machine."""
 
 
 # ---------------------------------------------------------------- items in flight
@@ -42,6 +50,7 @@ async def test_a_crowd_in_flight_keeps_its_leases_and_leaves_nothing(database: T
             await _until_all_renewed(heard, times=2 * (running + queued))
             figures = manager.statistics()[pipeline.name]
             assert (figures.running, figures.queued, figures.tracked) == (running, queued, running + queued)
+            assert heard.of(events.LeaseLost) == []
             pipeline.let_go.set()
             await heard.wait_for(events.ItemApplied, count=running + queued)
             run: Any = pipeline.run
@@ -51,7 +60,6 @@ async def test_a_crowd_in_flight_keeps_its_leases_and_leaves_nothing(database: T
             context = run.context
             assert (len(context.running), len(context.queue), len(run.settler), len(context.abandoned)) == (0, 0, 0, 0)
             assert len(context.background) == 0
-    assert heard.of(events.LeaseLost) == []
     assert pipeline.statistics().counters["claimed"] == running + queued
 
 
@@ -82,20 +90,24 @@ async def test_the_queue_claims_no_more_than_it_has_room_for(database: Temporary
 # ---------------------------------------------------------------- pipelines
 
 
+@pytest.mark.timeout(300)
 async def test_a_hundred_pipelines_share_a_process(database: TemporaryDatabase) -> None:
     """With many pipelines some would never have their turn at the pool, the loop or the file."""
-    models = shelves(100)
+    # On a server each connection of the pool prepares the statements of each: a quarter of them says as much there.
+    count = 100 if database.dialect_name == "sqlite" else 25
+    models = shelves(count)
     await database.create_tables(models[0].metadata)  # type: ignore[attr-defined]
-    pipelines = [pipeline_of(model, workers_num=1, lock_timeout=60, heartbeat_trigger=30) for model in models]
+    # No lease is near its end here, however slow the machine.
+    pipelines = [pipeline_of(model, workers_num=1, lock_timeout=600, heartbeat_trigger=300) for model in models]
     async with database.session_factory.begin() as session:
         session.add_all([model(id=number) for model in models for number in range(2)])
     with heard_events() as heard:
         async with PipelineManager(database.session_factory, pipelines) as manager:
             for model in models:
                 manager.hinter.hint_fetch(model)
-            for count in range(10, 201, 10):
+            for applied in range(10, 2 * count + 1, 10):
                 # Each step has its own bound: this is about whose turn comes, not when.
-                await heard.wait_for(events.ItemApplied, count=count)
+                await heard.wait_for(events.ItemApplied, count=applied)
             assert {name for name, figures in manager.statistics().items() if figures.counters["applied"] != 2} == set()
             assert all(alive for one in manager.health().pipelines for alive in one.loops_alive.values())
     assert heard.of(events.LeaseLost) == []
@@ -230,12 +242,12 @@ async def test_a_storm_of_hints_starves_nobody(database: TemporaryDatabase) -> N
                 await heard.wait_for(events.ItemApplied, count=3)
                 await add_books(database, 3, first=100)
                 await heard.wait_for(events.ItemApplied, count=6)
+                assert heard.of(events.LeaseLost) == []
             finally:
                 over.set()
                 await inside
                 thread.join()
             await heard.wait_for(events.ItemApplied, count=9)
-    assert heard.of(events.LeaseLost) == []
 
 
 async def test_hints_that_wait_for_a_commit_are_kept_once(database: TemporaryDatabase) -> None:

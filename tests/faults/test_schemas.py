@@ -13,10 +13,10 @@ from sqlalchemy.orm import undefer
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import PipelineManager, events
-from rowlock.testing import TemporaryDatabase
+from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Attachment, AttachmentPipeline, Base, Run, RunPipeline, Volume, VolumePipeline, heard_events
-from ..pipelines.scenes import add, is_free, read_all
+from ..pipelines.scenes import add, counted, is_free, read_all
 
 QUICK = {"fetch_delays": (0.05, 0.1), "min_processing_interval": 0, "retry_delay": 0.1}
 WAIT_S_MAX = 30
@@ -114,6 +114,20 @@ async def test_a_column_whose_type_changes_meanwhile(postgresql_database: Tempor
     assert {(row.status, row.attempts) for row in await read_all(database, Run)} == {("done", 0)}
     assert len(runs.items) == 6
     assert heard.of(events.ItemFailed) == []
+
+
+async def test_what_was_prepared_before_a_migration_is_prepared_anew(postgresql_database: TemporaryDatabase) -> None:
+    """A row that was claimed before a migration, and read after it, would be counted as failed."""
+    database = postgresql_database
+    await add(database, *(Run(id=number) for number in range(2)))
+    engine = database.create_engine(pool_size=1, max_overflow=0)
+    async with stepping(async_sessionmaker(engine), RunPipeline(**QUICK)) as steps:
+        for _ in range(2):
+            await steps.fetch_once(1)
+            if steps.queued[0].id == 1:
+                await migrate(database, "ALTER TABLE runs ALTER COLUMN id TYPE bigint")
+            await steps.work_all()
+        assert (counted(steps)["applied"], counted(steps)["retried"]) == (2, 0)
 
 
 async def test_a_table_that_vanishes_while_its_rows_are_at_work(database: TemporaryDatabase) -> None:

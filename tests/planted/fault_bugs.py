@@ -77,7 +77,7 @@ FAULT_BUGS = (
         "leases/faults.py",
         ' or type(error.orig).__name__ == "InvalidCachedStatementError"',
         "",
-        ("tests/faults/test_schemas.py::test_a_column_whose_type_changes_meanwhile",),
+        ("tests/faults/test_schemas.py::test_what_was_prepared_before_a_migration_is_prepared_anew",),
     ),
     Bug(
         "a row fails because no row can be read",
