@@ -6,33 +6,49 @@ The one idea: a test moves the time, the database's and the event loop's, and ne
 the event loop, `inline_sqlite` the database that runs in it, `database_clock` the database's time, `databases` the real
 databases of a test. Only who imports them loads what they need: `plugin` has all of it as fixtures of pytest, `strategies` draws
 outcomes, settings and steps for Hypothesis. Not here: anything that production code needs.
+`stepping` takes a pipeline one step at a time, `contract` has the tests that every pipeline should pass. `history` lets the
+database write down what becomes of leases, and `checker` judges that. `virtual_time` is the event loop, `inline_sqlite` the
+database that runs in it, `database_clock` the database's time, `databases` the real databases of a test. Not here: anything that
+production code needs.
 """
 
 from __future__ import annotations
 
+from rowlock.testing.checker import Violation, check
 from rowlock.testing.contract import PipelineContract
 from rowlock.testing.database_clock import DatabaseClock
 from rowlock.testing.databases import PostgresqlServer, TemporaryDatabase, inline_sqlite_database
+from rowlock.testing.history import Change, RowState, historian_statements, install_historian, key_text, read_history
 from rowlock.testing.inline_sqlite import inline_sqlite_engine
 from rowlock.testing.stepping import Steps, run_until_settled, stepping
 from rowlock.testing.steps import Step, StepKind, take_step
+from rowlock.testing.timeline import timeline
 from rowlock.testing.virtual_time import VirtualTimeLoop, run_virtual, virtual_time, virtual_time_now
 
 __all__ = [
+    "Change",
     "DatabaseClock",
     "PipelineContract",
     "PostgresqlServer",
     "Step",
     "StepKind",
+    "RowState",
     "Steps",
     "TemporaryDatabase",
+    "Violation",
     "VirtualTimeLoop",
+    "check",
+    "historian_statements",
     "inline_sqlite_database",
     "inline_sqlite_engine",
+    "install_historian",
+    "key_text",
+    "read_history",
     "run_until_settled",
     "run_virtual",
     "stepping",
     "take_step",
+    "timeline",
     "virtual_time",
     "virtual_time_now",
 ]

@@ -1,0 +1,346 @@
+"""The one judge of a history: which promises were broken, and by which change.
+
+The one idea: it judges what was committed and nothing else, so the same judge serves a simulation, a chaos run and a host's test.
+Each rule is named after the promise that it watches over; what the library may do in keeping with its promises is legal here, and
+no rule rests on an order that the historian does not vouch for.
+
+| promise | what is looked for |
+|---|---|
+| A1 | an outcome without a lease; a token that comes back after it was cleared or replaced; two outcomes under one token |
+| A2 | a lease replaced by another token while it was alive by the database's time |
+| A3 | an expired lease prolonged under its own token |
+| A5 | a related row locked without its main row, or left locked when the main row was freed; half a lease |
+| A6 | an outcome that writes a column which only services write (`services_own`) |
+| A8 | `last_processed_at` going back; two times in one transaction |
+| A9 | a name in `lock_owner` by somebody who may not put it there, or take it away |
+| B1 | rows that are not settled in the end, or still carry a lock column (`settled`) |
+| B2 | a lease that had ended and was looked after too late (`taken_within`) |
+| B4 | attempts that are not counted one by one, or go on past their limit (`attempts_max`) |
+| B5 | a lease left behind by clean shutdowns (`stopped`) |
+
+Not here: A4, A7, A10 to A12, B3 and B6, which no lock column tells of. Hosts judge their own columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from itertools import chain, islice
+from typing import Final, NamedTuple
+
+from rowlock.testing.history import Change, RowState
+from rowlock.testing.ledger import FREE, Ledger, Place, is_composed, is_outcome, place_of, taken_token
+from rowlock.testing.timeline import timeline
+
+__all__ = ["VIOLATIONS_MAX", "Violation", "check"]
+
+VIOLATIONS_MAX: Final = 100
+"""Most violations that are reported; the first ones tell more than the last."""
+
+Rule = Callable[[Change, Ledger], Iterator[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken promise.
+
+    Attributes:
+        promise: such as ``A2``.
+        text: what was done.
+        table: of the row.
+        key: of the row, as text.
+        number: of the change that broke it; None if it is the state in the end.
+        story: the row's changes, one a line.
+    """
+
+    promise: str
+    text: str
+    table: str
+    key: str
+    number: int | None
+    story: str
+
+    def __str__(self) -> str:
+        """Say it with the row's timeline."""
+        where = f"{self.table} {self.key}" + ("" if self.number is None else f", change {self.number}")
+        return f"{self.promise} broken: {where}: {self.text}\n{self.story}"
+
+
+def check(
+    changes: Sequence[Change],
+    *,
+    settled: Callable[[str, RowState], bool] | None = None,
+    stopped: bool = False,
+    taken_within: timedelta | None = None,
+    attempts_max: int | None = None,
+    services_own: Sequence[str] = (),
+) -> list[Violation]:
+    """Judge a history that began when its historian was installed.
+
+    Args:
+        changes: all of them, in order.
+        settled: given a table's name and a row's last state, whether that row wants nothing more; asked for every row that is
+            there in the end. Parked rows count as settled.
+        stopped: whether every replica was shut down cleanly, and no service holds rows.
+        taken_within: how long after its end a lease may stay unattended: a fetch delay, with a second or two for the machine.
+        attempts_max: the pipelines' `max_attempts`.
+        services_own: names of watched columns that no pipeline writes.
+
+    Returns:
+        At most `VIOLATIONS_MAX` violations, in the order of the changes; empty if all is well.
+    """
+    rules = [*_RULES]
+    if services_own:
+        rules.append(("A6", partial(_overwritten, columns=services_own)))
+    if taken_within is not None:
+        rules.append(("B2", partial(_late, taken_within=taken_within)))
+    if attempts_max is not None:
+        rules.append(("B4", partial(_endless, attempts_max=attempts_max)))
+    ledger = Ledger()
+    broken = chain(
+        _along_the_way(changes, ledger, rules),
+        # Only when all has been entered: generators run as they are asked.
+        _in_the_end(ledger, settled=settled, stopped=stopped),
+    )
+    return [
+        Violation(one.promise, one.text, *one.place, one.number, timeline(changes, *one.place))
+        for one in islice(broken, VIOLATIONS_MAX)
+    ]
+
+
+class _Broken(NamedTuple):
+    promise: str
+    text: str
+    place: Place
+    number: int | None = None
+
+
+def _along_the_way(changes: Sequence[Change], ledger: Ledger, rules: Sequence[tuple[str, Rule]]) -> Iterator[_Broken]:
+    for change in changes:
+        for promise, rule in rules:
+            for text in rule(change, ledger):
+                yield _Broken(promise, text, place_of(change), change.number)
+        ledger.enter(change)
+
+
+def _in_the_end(ledger: Ledger, *, settled: Callable[[str, RowState], bool] | None, stopped: bool) -> Iterator[_Broken]:
+    for place, text in _leaked(ledger):
+        yield _Broken("A5", text, place)
+    for place, state in ledger.rows.items():
+        unsettled = None if settled is None else _unsettled(place, state, settled)
+        if unsettled is not None:
+            yield _Broken("B1", unsettled, place)
+        if stopped and (state.lock_token is not None or state.lock_expires_at is not None):
+            yield _Broken("B5", f"still locked by {state.lock_owner} after everybody was shut down", place)
+
+
+def _one_outcome(change: Change, ledger: Ledger) -> Iterator[str]:
+    before, after = change.before, change.after
+    if before is not None and after is not None and is_outcome(change):
+        if before.lock_token is None:
+            yield "an outcome was written that no lease stands for"
+        elif after.lock_token is not None:
+            yield "an outcome was written that left the row locked"
+        elif (life := ledger.tokens.get(before.lock_token)) and life.home not in (None, place_of(change)):
+            yield "an outcome was written to a related row under its main row's token"
+    token = taken_token(change)
+    life = None if token is None else ledger.tokens.get(token)
+    if life is not None and life.home in (None, place_of(change)) and place_of(change) in life.left:
+        yield f"token {token} came back after it was cleared or replaced"
+
+
+def _no_theft(change: Change, ledger: Ledger) -> Iterator[str]:
+    before = change.before
+    if before is None or before.lock_token is None or taken_token(change) is None:
+        return
+    if before.lock_expires_at is not None and before.lock_expires_at > change.at:
+        left_s = (before.lock_expires_at - change.at).total_seconds()
+        yield f"the lease of {before.lock_owner} was taken {left_s:.3f} s before its end"
+
+
+def _no_revival(change: Change, ledger: Ledger) -> Iterator[str]:
+    before, after = change.before, change.after
+    if before is None or after is None or before.lock_token is None or before.lock_token != after.lock_token:
+        return
+    ends, ends_now = before.lock_expires_at, after.lock_expires_at
+    # By the start of the statement: the lease was looked at no sooner.
+    if ends is None or ends_now is None or ends_now <= ends or ends > change.statement_at:
+        return
+    life = ledger.tokens.get(before.lock_token)
+    if life is not None and life.home not in (None, place_of(change)):
+        # To lock a related row once more is to take it, which is judged as that.
+        main = ledger.home_state(before.lock_token)
+        if main is not None and main.lock_token == before.lock_token:
+            return
+    yield f"a lease that had ended {(change.statement_at - ends).total_seconds():.3f} s before was prolonged"
+
+
+def _related_with_main(change: Change, ledger: Ledger) -> Iterator[str]:
+    token, after = taken_token(change), change.after
+    life = None if token is None else ledger.tokens.get(token)
+    if token is None or after is None or life is None or life.home in (None, place_of(change)):
+        return
+    main = ledger.home_state(token)
+    if main is None or main.lock_token != token:
+        yield f"locked under the token of {_named(life.home)}, which does not carry it any more"
+    elif main.lock_expires_at is None or after.lock_expires_at is None:
+        return
+    elif change.transaction_at is not None and main.lock_expires_at <= change.transaction_at:
+        yield f"locked under the token of {_named(life.home)}, whose lease had ended"
+    elif after.lock_expires_at > main.lock_expires_at:
+        yield f"locked for longer than its main row {_named(life.home)}"
+
+
+def _whole_lease(change: Change, ledger: Ledger) -> Iterator[str]:
+    after = change.after
+    if after is not None and (after.lock_token is None) != (after.lock_expires_at is None):
+        yield "half a lease: a token and an end of the lease come and go together"
+
+
+def _time_goes_on(change: Change, ledger: Ledger) -> Iterator[str]:
+    before, after = change.before, change.after
+    if before is None or after is None or not is_outcome(change):
+        return
+    was, became = before.last_processed_at, after.last_processed_at
+    if became is None or (was is not None and became < was):
+        yield f"last_processed_at went back from {was} to {became}"
+        return
+    stamp = None if change.transaction is None else ledger.stamps.get(change.transaction)
+    if stamp is not None and stamp != became:
+        yield f"one transaction wrote two times, {stamp} and {became}"
+    if after.parked_at not in (None, before.parked_at, became):
+        yield f"one outcome wrote two times, {became} and {after.parked_at}"
+
+
+def _names(change: Change, ledger: Ledger) -> Iterator[str]:
+    before, after = change.before, change.after
+    if before is None or after is None:
+        return
+    if after.lock_token is None:
+        if after.lock_owner is not None:
+            yield from _names_left(change, ledger, left=after.lock_owner)
+    elif after.lock_owner is None:
+        yield "locked by nobody: a token without an owner"
+    elif after.lock_token == before.lock_token:
+        # An item may lock a row for itself alone that it had locked as a shared one, and the reverse.
+        if _stem(before.lock_owner) != _stem(after.lock_owner):
+            yield f"the name of {before.lock_owner} was overwritten by {after.lock_owner}"
+    elif ledger.is_claim(change) and before.lock_token is not None:
+        last = ledger.tokens.get(before.lock_token)
+        is_pipelines = last is not None and last.home == place_of(change)
+        if is_pipelines and before.lock_owner != after.lock_owner:
+            yield f"{after.lock_owner} claimed what only {before.lock_owner} may recover"
+
+
+def _names_left(change: Change, ledger: Ledger, *, left: str) -> Iterator[str]:
+    before = change.before or FREE
+    if before.lock_token is None:
+        if left != before.lock_owner:
+            yield f"the name {left} was put on a row that nobody holds"
+        return
+    life = ledger.tokens.get(before.lock_token)
+    is_main = life is not None and life.home == place_of(change)
+    if not is_main and left == ledger.returning.get(place_of(change)):
+        return
+    if left != before.lock_owner:
+        yield f"freed with the name of {left}, who had not reset it"
+    elif life is not None and life.home is not None and not is_main:
+        yield f"a related row was freed, and the name of {left} left in it"
+    elif life is not None and life.home is None and is_composed(left):
+        yield f"freed, and the name of {left} left in it"
+    elif not is_outcome(change) and not _is_stamped_ahead(change, before):
+        yield f"freed without an outcome, and the name of {left} left in it"
+
+
+def _is_stamped_ahead(change: Change, before: RowState) -> bool:
+    # The stamp never goes back: after the clock did, an outcome leaves it as it is.
+    now = change.transaction_at or change.at
+    return before.last_processed_at is not None and before.last_processed_at >= now
+
+
+def _attempts(change: Change, ledger: Ledger) -> Iterator[str]:
+    before, after = change.before, change.after
+    if before is None or after is None or before.attempts is None or after.attempts is None:
+        return
+    if ledger.is_claim(change):
+        dead = before.lock_token is not None and before.lock_owner == after.lock_owner
+        if after.attempts != before.attempts + dead:
+            died = "whose holder had died" if dead else "that nobody had died on"
+            yield f"claimed, {died}, and attempts went from {before.attempts} to {after.attempts}"
+    elif after.attempts not in (before.attempts, 0):
+        life = None if before.lock_token is None else ledger.tokens.get(before.lock_token)
+        if after.lock_token is not None or life is None:
+            yield f"attempts went from {before.attempts} to {after.attempts} without an attempt"
+        elif life.attempts is not None and after.attempts != life.attempts + 1:
+            yield f"one attempt, claimed at {life.attempts}, was counted to {after.attempts}"
+
+
+def _overwritten(change: Change, _: Ledger, *, columns: Sequence[str]) -> Iterator[str]:
+    before, after = change.before, change.after
+    if before is not None and after is not None and is_outcome(change):
+        for name in columns:
+            was, became = before.values.get(name), after.values.get(name)
+            if was != became:
+                yield f"an outcome wrote {name}, which is the services' own: {was!r} became {became!r}"
+
+
+def _late(change: Change, _: Ledger, *, taken_within: timedelta) -> Iterator[str]:
+    before = change.before or FREE
+    if before.lock_token is None or before.lock_expires_at is None:
+        return
+    is_left = change.after is None or change.after.lock_token != before.lock_token
+    late = change.at - before.lock_expires_at
+    if is_left and late > taken_within:
+        yield f"the lease of {before.lock_owner} had ended {late.total_seconds():.3f} s before anybody looked after the row"
+
+
+def _endless(change: Change, _: Ledger, *, attempts_max: int) -> Iterator[str]:
+    before, after = change.before or FREE, change.after
+    if after is None or not is_outcome(change) or before.attempts is None or after.attempts is None:
+        return
+    if after.attempts > before.attempts and after.attempts >= attempts_max and after.parked_at is None:
+        yield f"failed {after.attempts} times, and was not parked at {attempts_max}"
+
+
+_RULES: Final[tuple[tuple[str, Rule], ...]] = (
+    ("A1", _one_outcome),
+    ("A2", _no_theft),
+    ("A3", _no_revival),
+    ("A5", _related_with_main),
+    ("A5", _whole_lease),
+    ("A8", _time_goes_on),
+    ("A9", _names),
+    ("B4", _attempts),
+)
+
+
+def _leaked(ledger: Ledger) -> Iterator[tuple[Place, str]]:
+    """Find related rows that are still locked though the transaction that ended their main row's lease should have freed them.
+
+    Left to their expiry, and to the sweep, are those of a main row that was deleted, swept itself, or taken by another's claim.
+    """
+    for place, state in ledger.rows.items():
+        life = None if state.lock_token is None else ledger.tokens.get(state.lock_token)
+        if life is None or life.home is None or life.home not in life.left or place == life.home:
+            continue
+        is_anothers = life.replaced_by is not None and life.replaced_by != life.owner
+        if not (life.home_is_deleted or life.swept or is_anothers):
+            yield place, f"still locked under the token of {_named(life.home)}, which is free of it"
+
+
+def _unsettled(place: Place, state: RowState, settled: Callable[[str, RowState], bool]) -> str | None:
+    if state.lock_token is not None or state.lock_owner is not None or state.lock_expires_at is not None:
+        return f"still carries lock columns of {state.lock_owner} in the end"
+    if state.parked_at is None and not settled(place[0], state):
+        return "is not settled in the end"
+    return None
+
+
+def _stem(owner: str | None) -> str | None:
+    return None if owner is None else owner.partition(":")[0]
+
+
+def _named(place: Place | None) -> str:
+    return "an unknown row" if place is None else f"{place[0]} {place[1]}"
