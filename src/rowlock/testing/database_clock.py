@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import DBAPIConnection
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-__all__ = ["DEFAULT_START", "DatabaseClock", "follow_on_postgresql", "follow_on_sqlite"]
+__all__ = ["DEFAULT_START", "DatabaseClock", "follow_on_connection", "follow_on_postgresql", "follow_on_sqlite"]
 
 DEFAULT_START: Final = datetime(2031, 5, 17, 12, 0, tzinfo=UTC)
 """Where a clock starts: years from any host's own time, so that code which asks the host is found out."""
@@ -127,12 +127,17 @@ def follow_on_sqlite(clock: DatabaseClock, engine: AsyncEngine) -> None:
 
     @event.listens_for(engine.sync_engine, "connect")
     def override(connection: DBAPIConnection, _record: object) -> None:
-        for name in _SQLITE_FUNCTIONS:
-            # deterministic: SQLite then asks once per statement, as it does for its own 'now'.
-            connection.create_function(name, -1, partial(_sqlite_time, clock, name), deterministic=True)
-        for name in _SQLITE_KEYWORDS:
-            function = partial(_sqlite_time, clock, name.replace("current_", "").replace("timestamp", "datetime"))
-            connection.create_function(name, 0, function, deterministic=True)
+        follow_on_connection(clock, connection)
+
+
+def follow_on_connection(clock: DatabaseClock, connection: sqlite3.Connection | DBAPIConnection) -> None:
+    """Make one SQLite connection follow the clock."""
+    for name in _SQLITE_FUNCTIONS:
+        # deterministic: SQLite then asks once per statement, as it does for its own 'now'.
+        connection.create_function(name, -1, partial(_sqlite_time, clock, name), deterministic=True)
+    for name in _SQLITE_KEYWORDS:
+        function = partial(_sqlite_time, clock, name.replace("current_", "").replace("timestamp", "datetime"))
+        connection.create_function(name, 0, function, deterministic=True)
 
 
 async def follow_on_postgresql(clock: DatabaseClock, url: URL) -> None:

@@ -145,7 +145,7 @@ class InlineConnection:
 
     async def commit(self) -> None:
         """Commit; wait while readers hold the file."""
-        await self.run(_waiting(self.sqlite3_connection.commit))
+        await self.call(self.sqlite3_connection.commit, commits=True)
 
     async def rollback(self) -> None:
         """Roll back."""
@@ -182,6 +182,10 @@ class InlineConnection:
     def set_busy_timeout(self, timeout_s: float) -> None:
         """Set how long a statement waits for the file's lock. **Unit** seconds."""
         self._tx.busy_timeout_s = timeout_s
+
+    async def call(self, function: Callable[[], Any], *, commits: bool = False) -> Any:  # noqa: ANN401 - whatever it returns
+        """Run a statement, or a COMMIT; wait while the file is locked. Whoever disturbs the way to the database overrides this."""
+        return await self.run(_waiting(function))
 
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """Queue a function; it runs even if nobody waits for the future any more.
@@ -250,13 +254,13 @@ class InlineCursor:
         if match := _SET_BUSY_TIMEOUT.fullmatch(sql):  # the trap: SQLite would then wait itself, for ever
             self._connection.set_busy_timeout(int(match[1]) / 1000)
             return self
-        await self._connection.run(_waiting(partial(self._cursor.execute, sql, parameters)))
+        await self._connection.call(partial(self._cursor.execute, sql, parameters))
         return self
 
     async def executemany(self, sql: str, parameters: Iterable[Any]) -> InlineCursor:
         """Run a statement once for each set of parameters; wait while the file is locked."""
         # A list: a second try must see all of them again.
-        await self._connection.run(_waiting(partial(self._cursor.executemany, sql, list(parameters))))
+        await self._connection.call(partial(self._cursor.executemany, sql, list(parameters)))
         return self
 
     async def fetchone(self) -> tuple[Any, ...] | None:

@@ -1,0 +1,133 @@
+"""What happened, in order: faults, the host's own notes, and every change of a row as the database committed it.
+
+The one idea: after each COMMIT the historian's new notes are read and put down under the name of the process that committed. So the
+chronicle says who did what to which row and when, also where the answer to that COMMIT was lost, and tells each row's story by itself.
+
+Not here: what is right and wrong.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rowlock import Event, events
+from rowlock.testing.history import HISTORY_QUERY, Change, changes_from, key_text
+from rowlock.testing.ledger import Place, place_of
+from rowlock.testing.simulation.processes import current_process
+from rowlock.testing.timeline import timeline
+from rowlock.testing.virtual_time import START_S, virtual_time_now
+
+__all__ = ["Chronicle", "Entry", "Wrong", "place_of_row"]
+
+ENTRIES_MAX: Final = 100_000
+"""Most entries of one run."""
+
+_TOLD_BY_CHANGES: Final = (events.RowsClaimed, events.LeasesRenewed, events.ItemApplied, events.ItemReleased)
+_NOT_TOLD: Final = ("pipeline", "row_id")
+_NEW: Final = HISTORY_QUERY.replace(" ORDER BY", " WHERE number > ? ORDER BY")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line.
+
+    Attributes:
+        at_s: virtual seconds since the start.
+        who: the process; empty for the simulation itself.
+        text: what happened.
+        place: the row that it is about; None if it concerns all.
+        change: what was committed, if it is that.
+    """
+
+    at_s: float
+    who: str
+    text: str
+    place: Place | None
+    change: Change | None = None
+
+    def __str__(self) -> str:
+        """Return it as one line."""
+        text = self.text
+        if self.change is not None and self.place is not None:
+            text = timeline([self.change], *self.place).strip()
+        elif self.place is not None:
+            text = f"{self.place[0]} {self.place[1]}: {text}"
+        return f"{self.at_s:10.4f}  {self.who:<12}  {text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A promise that was broken, and the row that it was broken for, if it was one."""
+
+    text: str
+    place: Place | None = None
+
+
+class Chronicle:
+    """Writes down what happens in one run.
+
+    Attributes:
+        entries: in order.
+        wrongs: promises that were broken.
+        changes: what the historian noted.
+        tables: the table of each pipeline, by its name.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read the database at `path`."""
+        self.entries: list[Entry] = []
+        self.wrongs: list[Wrong] = []
+        self.changes: list[Change] = []
+        self.tables: dict[str, str] = {}
+        self._file = sqlite3.connect(path)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._file.close()
+
+    def note(self, text: str, *, place: Place | None = None, change: Change | None = None) -> None:
+        """Write a line, under the name of whoever runs."""
+        if len(self.entries) >= ENTRIES_MAX:
+            return
+        process = current_process.get()
+        at_s = virtual_time_now() - START_S
+        self.entries.append(Entry(at_s, "" if process is None else process.name, text, place, change))
+
+    def hear(self, event: Event) -> None:
+        """Write down what the library tells of itself, but for what the changes of rows tell anyway."""
+        if isinstance(event, _TOLD_BY_CHANGES):
+            return
+        facts = [f"{name} {_fact(getattr(event, name))}" for name in event.__dataclass_fields__ if name not in _NOT_TOLD]
+        table = self.tables.get(event.pipeline)
+        row_id = getattr(event, "row_id", None)
+        place = None if table is None or row_id is None else place_of_row(table, row_id)
+        self.note(" ".join([f"{event.pipeline}: {type(event).__name__}", *facts]), place=place)
+
+    def wrong(self, text: str, *, place: Place | None = None) -> None:
+        """Write down that a promise was broken."""
+        self.note(f"WRONG: {text}", place=place)
+        self.wrongs.append(Wrong(text, place))
+
+    def read_changes(self) -> None:
+        """Write down what was committed since the last time."""
+        number = self.changes[-1].number if self.changes else 0
+        for change in changes_from(self._file.execute(_NEW, (number,)).fetchall()):
+            self.changes.append(change)
+            self.note("", place=place_of(change), change=change)
+
+    def story_of(self, place: Place) -> list[Entry]:
+        """Return what happened to one row, and to everybody, without what happened to other rows alone."""
+        return [entry for entry in self.entries if entry.place in {None, place}]
+
+
+def place_of_row(table: str, key: object) -> Place:
+    """Return a row as entries name it."""
+    return table, key_text(key)
+
+
+def _fact(value: object) -> str:
+    return str(value)[:8] if isinstance(value, uuid.UUID) else str(value)

@@ -1,0 +1,177 @@
+"""Who takes part in a run: replicas, services, and the one who puts the rows in.
+
+The one idea: each is a process with a line and an engine of its own; a replica is a whole `PipelineManager` in it. Host code is
+watched: while somebody who may still trust its lease works on a row, nobody else may begin to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from rowlock import Outcome, Pipeline, PipelineItem, PipelineManager
+from rowlock.testing.ledger import Place
+from rowlock.testing.simulation.chronicle import Chronicle, place_of_row
+from rowlock.testing.simulation.line import Line
+from rowlock.testing.simulation.ports import Harbour, Port
+from rowlock.testing.simulation.processes import Process, current_process
+from rowlock.testing.simulation.scenario import Scenario, World
+
+__all__ = ["Crew", "Replica"]
+
+
+@dataclass(eq=False)
+class Replica:
+    """One life of a replica.
+
+    Attributes:
+        ending: runs from its shutdown on.
+    """
+
+    process: Process
+    port: Port
+    manager: PipelineManager
+    pipelines: list[Pipeline[Any]]
+    ending: asyncio.Task[None] | None = None
+
+    @property
+    def is_in_service(self) -> bool:
+        """Whether it was neither killed nor shut down."""
+        return self.process.is_alive and self.ending is None
+
+    def shut_down(self, grace_s: float) -> None:
+        """Stop as a host does, with some time for what runs."""
+        self.ending = self.process.spawn(self.manager.drain(grace_s), name=f"end of {self.process.name}")
+
+
+class Crew:
+    """All processes of one run.
+
+    Attributes:
+        replicas: every life of every replica, in order.
+        services: the services that were started, with their tasks.
+        latency_s: how long one way to the database takes everybody, on average.
+    """
+
+    def __init__(self, scenario: Scenario, *, world: World, harbour: Harbour, chronicle: Chronicle, rng: Random) -> None:
+        """Nobody is there yet."""
+        self.replicas: list[Replica] = []
+        self.services: dict[Process, asyncio.Task[None]] = {}
+        self.latency_s = 0.0
+        self._scenario, self._world, self._harbour, self._chronicle, self._rng = scenario, world, harbour, chronicle, rng
+        self._at_work: dict[Place, list[_Work]] = {}
+
+    @property
+    def in_service(self) -> list[Replica]:
+        """The replicas that were neither killed nor shut down."""
+        return [replica for replica in self.replicas if replica.is_in_service]
+
+    @property
+    def processes(self) -> list[Process]:
+        """Replicas and services that were not killed and have not ended."""
+        ending = [one.process for one in self.replicas if one.process.is_alive and not (one.ending and one.ending.done())]
+        return ending + [process for process, task in self.services.items() if process.is_alive and not task.done()]
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a service is still at work."""
+        return any(process.is_alive and not task.done() for process, task in self.services.items())
+
+    def raise_the_dead(self) -> None:
+        """Let dead processes go on as ghosts that reach nothing, so that their tasks can be ended."""
+        for process in (*(replica.process for replica in self.replicas), *self.services):
+            if process.is_alive:
+                process.thaw()
+            else:
+                process.rise()
+
+    def new_process(self, name: str) -> tuple[Process, Port]:
+        """Start a process that does nothing yet."""
+        line = Line(self._rng, on_commit=self._chronicle.read_changes)
+        line.latency_s = self.latency_s
+        process, port = Process(name, line), self._harbour.next_port(line)
+        self._world.add(process, port)
+        return process, port
+
+    def new_replica(self) -> Replica:
+        """Start a replica."""
+        process, port = self.new_process(f"replica {len(self.replicas) + 1}")
+
+        def start() -> Replica:
+            pipelines = list(self._scenario.pipelines())
+            for pipeline in pipelines:
+                self._watch(pipeline)
+            manager = PipelineManager(port.session_factory, pipelines)
+            manager.start()
+            return Replica(process, port, manager, pipelines)
+
+        replica = process.call(start)
+        self.replicas.append(replica)
+        self._chronicle.note(f"{process.name} starts")
+        return replica
+
+    def new_service(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start a service."""
+        name = getattr(work, "__name__", "service").strip("_")
+        process, _ = self.new_process(f"{name} {len(self.services) + 1}")
+        self.services[process] = process.spawn(self._serve(work), name=process.name)
+
+    async def _serve(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except AssertionError as error:
+            self._chronicle.wrong(f"a service says: {error}")
+        except Exception as error:  # noqa: BLE001 - whatever the database does to it
+            self._chronicle.note(f"gives up: {type(error).__name__}: {error}")
+
+    def _watch(self, pipeline: Pipeline[Any]) -> None:
+        # In the loop also where they are plain functions: threads are not simulated.
+        process, on_stale = pipeline.process, pipeline.on_stale
+
+        async def watched_process(item: PipelineItem[Any]) -> Any:  # noqa: ANN401 - to be checked by the worker
+            place = place_of_row(pipeline.leased.table.name, item.id)
+            work = _Work(current_process.get(), pipeline.name, item)
+            self._begin(place, work)
+            try:
+                return await _in_the_loop(process, item)
+            finally:
+                self._at_work[place].remove(work)
+
+        async def watched_on_stale(item: PipelineItem[Any], outcome: Outcome) -> None:
+            await _in_the_loop(on_stale, item, outcome)
+
+        pipeline.process = watched_process  # type: ignore[method-assign]
+        pipeline.on_stale = watched_on_stale  # type: ignore[method-assign,assignment]
+
+    def _begin(self, place: Place, work: _Work) -> None:
+        others = self._at_work.setdefault(place, [])
+        for other in others:
+            if other.is_trusted() and work.is_trusted():
+                self._chronicle.wrong(f"{work} begins while {other} is at work", place=place)
+        others.append(work)
+
+
+@dataclass(eq=False, slots=True)
+class _Work:
+    process: Process | None
+    pipeline: str
+    item: PipelineItem[Any]
+    token: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.token = str(self.item.lock_token)[:8]
+
+    def __str__(self) -> str:
+        return f"{self.pipeline} of {self.process.name if self.process else 'nobody'} (token {self.token})"
+
+    def is_trusted(self) -> bool:
+        return self.process is not None and self.process.is_running and self.item.is_trusted()
+
+
+async def _in_the_loop(function: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401 - whatever the host returns
+    result = function(*args)
+    return await result if inspect.isawaitable(result) else result

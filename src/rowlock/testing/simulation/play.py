@@ -1,0 +1,176 @@
+"""One run: everything goes wrong for a while, then nothing does, and all rows must settle in a bounded time.
+
+Not here: what goes wrong (``faults.py``), and who takes part (``crew.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import ExitStack
+from datetime import datetime
+from random import Random
+from typing import Any, Final
+
+from rowlock import subscribe
+from rowlock.testing.checker import check
+from rowlock.testing.simulation.chances import all_chance_from
+from rowlock.testing.simulation.chronicle import Chronicle
+from rowlock.testing.simulation.crew import Crew
+from rowlock.testing.simulation.faults import Disturber
+from rowlock.testing.simulation.apart import processes_apart
+from rowlock.testing.simulation.loop import SimulationLoop
+from rowlock.testing.simulation.ports import Harbour
+from rowlock.testing.simulation.rows import Settling, put_rows
+from rowlock.testing.simulation.scenario import Scenario, World
+
+__all__ = ["Play"]
+
+LATENCIES_S: Final = (0.0, 0.001, 0.005)
+"""How long one way to the database takes on average. **Unit** virtual seconds."""
+HOST_WAITS_S: Final = 1000.0
+"""How long whoever adds rows waits for the file's lock, which a frozen process may keep. **Unit** virtual seconds."""
+PAUSE_S_MAX: Final = 2.0
+"""How often it is looked whether all has settled. **Unit** virtual seconds."""
+VIRTUAL_S_MAX: Final = 100_000.0
+ITERATIONS_MAX: Final = 5_000_000
+GHOSTS_S: Final = 60.0
+"""How long what is left of dead processes may take to end, once all is over. **Unit** virtual seconds."""
+
+
+class Play:
+    """Plays what was drawn from `seed`.
+
+    Attributes:
+        chronicle: what happened.
+        settled_after_s: how long after the last fault all had settled.
+    """
+
+    def __init__(self, scenario_class: type[Scenario], harbour: Harbour, seed: int) -> None:
+        """Make everything anew."""
+        harbour.clean()
+        self.settled_after_s = 0.0
+        self._harbour, self._rng, self._seed = harbour, Random(seed), seed
+        self.chronicle = Chronicle(harbour.path)
+        self._world = World(seed, harbour, self.chronicle)
+        self._scenario_class = scenario_class
+
+    def run(self) -> None:
+        """Play on a loop of its own; an exception out of it is a broken promise, too."""
+        with ExitStack() as stack:
+            stack.callback(self.chronicle.close)
+            stack.enter_context(all_chance_from(self._seed, wall_time=self._wall_time))
+            stack.enter_context(processes_apart(self._rng))
+            stack.callback(subscribe(self.chronicle.hear))
+            self._scenario = self._scenario_class(self._world)
+            services = list(self._scenario.services())
+            lives = 2 * self._scenario.replicas_num + self._scenario.faults_num_max + len(services) + 1
+            self._harbour.have_ports(lives)
+            self._crew = Crew(
+                self._scenario,
+                world=self._world,
+                harbour=self._harbour,
+                chronicle=self.chronicle,
+                rng=self._rng,
+            )
+            runner = stack.enter_context(asyncio.Runner(loop_factory=_new_loop))
+            runner.get_loop().set_exception_handler(self._hear_of_error)
+            try:
+                runner.run(self._play(services))
+            except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - also a loop that cannot go on
+                self.chronicle.wrong(f"the run ended with {type(error).__name__}: {error}")
+            finally:
+                runner.run(self._bury())
+
+    async def _play(self, services: list[Any]) -> None:
+        crew, rng, scenario = self._crew, self._rng, self._scenario
+        crew.latency_s = rng.choice(LATENCIES_S)
+        rows = list(scenario.rows())
+        host, port = crew.new_process("host")
+        host.line.busy_timeout_s = HOST_WAITS_S
+        at_once = rng.randint(0, len(rows))
+        async with port.session_factory.begin() as session:
+            session.add_all(rows[:at_once])
+        replicas = [crew.new_replica() for _ in range(scenario.replicas_num)]
+        self.chronicle.tables = {pipeline.name: pipeline.leased.table.name for pipeline in replicas[0].pipelines}
+        settling = Settling(self._harbour, replicas[0].pipelines, scenario.unsettled)
+        pace_s = min(pipeline.settings.lock_timeout.total_seconds() for pipeline in replicas[0].pipelines)
+        disturber = Disturber(
+            crew, kinds=list(scenario.faults), pace_s=pace_s, chronicle=self.chronicle, rng=rng
+        )
+        putting = put_rows(port.session_factory, rows[at_once:], pace_s=pace_s, chronicle=self.chronicle, rng=rng)
+        coming = host.spawn(putting, name="rows come")
+        for service in services:
+            crew.new_service(service)
+        await disturber.disturb(rng.randint(0, scenario.faults_num_max))
+        await asyncio.sleep(pace_s * rng.choice((0, 0.3, 1.5)))
+        self.chronicle.note("the faults are over")
+        disturber.calm()
+        self._world.is_calm = True
+        await coming
+        while len(crew.in_service) < scenario.replicas_num:
+            crew.new_replica()
+        await self._settle(settling)
+        await self._end()
+        self._judge()
+
+    async def _settle(self, settling: Settling) -> None:
+        loop, within = asyncio.get_running_loop(), self._scenario.settle_within
+        began_at = loop.time()
+        ends_at = began_at + (settling.bound_s if within is None else within.total_seconds())
+        pause_s = 0.1
+        while (left := settling.left()) or self._crew.is_served:
+            if loop.time() > ends_at:
+                for place, matter in left:
+                    self.chronicle.wrong(f"has not settled {ends_at - began_at:g} s after the faults: {matter}", place=place)
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, PAUSE_S_MAX)
+        self.settled_after_s = loop.time() - began_at
+        self.chronicle.note("all has settled")
+
+    async def _end(self) -> None:
+        crew = self._crew
+        for replica in crew.in_service:
+            replica.shut_down(PAUSE_S_MAX)
+        endings = [one.ending for one in crew.replicas if one.ending is not None and one.process.is_alive]
+        if endings:
+            _, pending = await asyncio.wait(endings, timeout=GHOSTS_S)
+            if pending:
+                self.chronicle.wrong(f"{len(pending)} replicas were shut down and have not ended after {GHOSTS_S:g} s")
+        for replica in crew.replicas:
+            if replica.ending is not None and replica.process.is_alive and replica.ending.done():
+                replica.ending.result()
+
+    def _judge(self) -> None:
+        self.chronicle.read_changes()
+        for violation in check(self.chronicle.changes, stopped=True):
+            self.chronicle.wrong(f"{violation.promise}: {violation.text}", place=(violation.table, violation.key))
+        try:
+            self._scenario.check()
+        except AssertionError as error:
+            self.chronicle.wrong(f"the check fails: {error}")
+
+    async def _bury(self) -> None:
+        """End what is left of dead processes, now that nobody can be harmed."""
+        self._crew.raise_the_dead()
+        for _ in range(int(GHOSTS_S)):
+            left = asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+            if not left:
+                return
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=1.0)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:  # type: ignore[arg-type]
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    def _wall_time(self) -> datetime:
+        return self._world.utc_now()
+
+    def _hear_of_error(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        if str(context.get("message", "")).startswith("Exception in callback"):
+            self.chronicle.wrong(f"a callback failed: {context.get('exception')!r}")
+
+
+def _new_loop() -> SimulationLoop:
+    return SimulationLoop(max_virtual_s=VIRTUAL_S_MAX, max_iterations=ITERATIONS_MAX)

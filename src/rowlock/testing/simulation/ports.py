@@ -1,0 +1,140 @@
+"""The database file of a simulation, and engines on it that are used by one process after another.
+
+The one idea: to make an engine and compile its statements takes longer than to simulate a minute, so engines outlive processes, and
+runs. Each has connected once before, since the first connection of an engine takes other turns of the loop than the following.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import URL, create_engine, event
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+
+from rowlock.testing.database_clock import DatabaseClock, follow_on_connection
+from rowlock.testing.history import historian_statements
+from rowlock.testing.simulation.line import Line, SimulatedConnection
+from rowlock.testing.virtual_time import run_virtual, virtual_time_now
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+__all__ = ["Harbour", "Port"]
+
+CONNECTIONS_MAX: Final = 20
+"""Most connections of one process at once."""
+
+
+class Port:
+    """An engine, and the line of whoever uses it now.
+
+    Attributes:
+        line: of whoever uses it now.
+        engine: its connections go over that line.
+        session_factory: sessions on it, with ``expire_on_commit=False``.
+    """
+
+    def __init__(self, harbour: Harbour) -> None:
+        """Make the engine, and connect once."""
+        self.line = Line(Random(0))
+        self._harbour = harbour
+        url = URL.create("sqlite+aiosqlite", database="simulated")
+        self.engine: AsyncEngine = create_async_engine(
+            url, async_creator=self._connect, pool_size=CONNECTIONS_MAX, max_overflow=0
+        )
+        self.session_factory: async_sessionmaker[AsyncSession] = async_sessionmaker(self.engine, expire_on_commit=False)
+        run_virtual(self._connect_once)
+
+    def clear(self) -> None:
+        """Lose every connection, and forget about all that were ever made."""
+        self.line.drop_all()
+        self.engine.sync_engine.dispose(close=False)
+
+    async def _connect(self) -> SimulatedConnection:
+        await asyncio.sleep(0)
+        return await self.line.connect(self._harbour.path, self._harbour.clock)
+
+    async def _connect_once(self) -> None:
+        async with self.engine.connect():
+            pass
+        self.clear()
+
+
+class Harbour:
+    """The database file, its clock and its engines.
+
+    Attributes:
+        path: the file of this run.
+        clock: the database's time, which runs with the loop's.
+        eye: sees what was committed, outside the loop and in no time.
+    """
+
+    def __init__(self, schema: Callable[[Harbour], tuple[Iterable[type], Iterable[str]]]) -> None:
+        """Create the tables of the models that `schema` returns, the historian, and what else it says in SQL."""
+        self._folder = tempfile.TemporaryDirectory(prefix="rowlock-simulation-")
+        self._runs = 0
+        self.path = self._new_path()
+        self.clock = DatabaseClock(source=virtual_time_now)
+        self.eye: Engine = create_engine("sqlite:///simulated", creator=lambda: sqlite3.connect(self.path))
+        event.listen(self.eye, "connect", lambda connection, _: follow_on_connection(self.clock, connection))
+        models, also = schema(self)
+        self._create([*dict.fromkeys(models)], also)
+        self._blank = self.path.read_bytes()
+        self._ports: list[Port] = []
+        self._used = 0
+
+    def close(self) -> None:
+        """Remove the file."""
+        self.eye.dispose()
+        self._folder.cleanup()
+
+    def clean(self) -> None:
+        """Begin anew: empty tables, all engines unused, and the time at which every run starts."""
+        self.eye.dispose()
+        for port in self._ports:
+            port.clear()
+        for suffix in ("", "-wal", "-shm"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        # Another file each time: SQLite closes a connection for good only when the last cursor on it is gone.
+        self.path = self._new_path()
+        self.path.write_bytes(self._blank)
+        self.clock = DatabaseClock(source=virtual_time_now)
+        self._used = 0
+
+    def have_ports(self, count: int) -> None:
+        """See to it that so many engines are there; not in a running loop."""
+        while len(self._ports) < count:
+            self._ports.append(Port(self))
+
+    def next_port(self, line: Line) -> Port:
+        """Return an engine that nobody has used in this run, with a line of its own."""
+        port = self._ports[self._used]
+        self._used += 1
+        port.line = line
+        return port
+
+    def _new_path(self) -> Path:
+        self._runs += 1
+        return Path(self._folder.name) / f"simulation-{self._runs}.db"
+
+    def _create(self, models: list[type], also: Iterable[str]) -> None:
+        metadatas: dict[Any, None] = dict.fromkeys(model.metadata for model in models)  # type: ignore[attr-defined]
+        with self.eye.begin() as connection:
+            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+            for metadata in metadatas:
+                metadata.create_all(connection)
+        dialect: Any = sqlite.dialect()
+        file = sqlite3.connect(self.path)
+        for statement in (*historian_statements(dialect, models), *also):
+            file.execute(statement)
+        file.commit()
+        file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        file.close()
+        self.eye.dispose()

@@ -1,0 +1,147 @@
+"""What a host brings: its pipelines, its rows, its services, and what must be true in the end.
+
+The one idea: a scenario is made anew for every run, so whatever lives outside the database (the cloud that `process` calls, say)
+belongs in its attributes; the replicas of a run share it, as they share the world. The world is what it sees of the simulation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from datetime import datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session
+
+from rowlock import Pipeline
+from rowlock.testing.simulation.chronicle import Chronicle, place_of_row
+from rowlock.testing.simulation.kinds import Fault
+from rowlock.testing.simulation.ports import Harbour, Port
+from rowlock.testing.simulation.processes import Process, current_process
+
+if TYPE_CHECKING:
+    from rowlock.testing.database_clock import DatabaseClock
+
+__all__ = ["Scenario", "World"]
+
+RowT = TypeVar("RowT")
+
+
+class World:
+    """The simulation, as a scenario sees it.
+
+    Attributes:
+        seed: the number of the run.
+        random: for whatever the scenario draws.
+        is_calm: the faults are over; what is drawn should let rows settle from now on.
+    """
+
+    def __init__(self, seed: int, harbour: Harbour, chronicle: Chronicle) -> None:
+        """Belong to one run."""
+        self.seed = seed
+        self.random = Random(f"{seed} scenario")
+        self.is_calm = False
+        self._harbour = harbour
+        self._chronicle = chronicle
+        self._ports: dict[Process, Port] = {}
+
+    def add(self, process: Process, port: Port) -> None:
+        """Let a process have that line; called by the simulation."""
+        self._ports[process] = port
+
+    @property
+    def clock(self) -> DatabaseClock:
+        """The database's time."""
+        return self._harbour.clock
+
+    @property
+    def process(self) -> Process | None:
+        """The process whose code runs."""
+        return current_process.get()
+
+    @property
+    def session_factory(self) -> async_sessionmaker[AsyncSession]:
+        """Sessions over the line of the process whose code runs.
+
+        Raises:
+            RuntimeError: called outside of any process.
+        """
+        process = current_process.get()
+        if process is None:
+            raise RuntimeError("only replicas and services have a line to the database; read() reads from outside")
+        return self._ports[process].session_factory
+
+    def utc_now(self) -> datetime:
+        """Return what the wall clock of the running process shows, right or wrong."""
+        process = current_process.get()
+        return self.clock.now + (timedelta(0) if process is None else process.skew)
+
+    def note(self, text: str, *, row: object = None) -> None:
+        """Write a line into the timeline; `row` is a mapped instance that it is about."""
+        self._chronicle.note(text, place=None if row is None else _place_of(row))
+
+    def wrong(self, text: str, *, row: object = None) -> None:
+        """Say that something is wrong: the run has failed."""
+        self._chronicle.wrong(text, place=None if row is None else _place_of(row))
+
+    def read(self, model: type[RowT]) -> list[RowT]:
+        """Return all committed rows of `model` by key, detached, read outside of any process and in no time."""
+        with Session(self._harbour.eye, expire_on_commit=False) as session:
+            return list(session.scalars(select(model).order_by(*model.__mapper__.primary_key)))  # type: ignore[attr-defined]
+
+
+class Scenario:
+    """Override what you need; `pipelines` at least.
+
+    Attributes:
+        world: the simulation.
+        replicas_num: how many replicas run at once.
+        faults: what may go wrong. Each run draws some of these.
+        faults_num_max: most faults of one run.
+        settle_within: how long rows may take to settle once the faults are over; by default, computed from the settings.
+        schema: SQL to be executed beside the tables of the models, such as triggers of your own.
+    """
+
+    replicas_num: int = 2
+    faults: Collection[Fault] = tuple(Fault)
+    faults_num_max: int = 10
+    settle_within: timedelta | None = None
+    schema: Sequence[str] = ()
+
+    def __init__(self, world: World) -> None:
+        """Begin a run."""
+        self.world = world
+
+    def pipelines(self) -> Sequence[Pipeline[Any]]:
+        """Return new pipelines for one replica; called for each, and again whenever one is restarted."""
+        raise TypeError(f"{type(self).__name__} must say what runs in a replica: override pipelines()")
+
+    def rows(self) -> Iterable[object]:
+        """Return new rows. Some are there from the beginning, others come while everything goes wrong."""
+        return ()
+
+    def services(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+        """Return what the host's services do meanwhile: coroutine functions, each run in a process of its own.
+
+        What they raise is noted; the database may fail them, too. An ``AssertionError`` fails the run.
+        """
+        return ()
+
+    def unsettled(self, pipeline: Pipeline[Any]) -> ColumnElement[bool]:
+        """Return which rows of a pipeline still want something; for pipelines whose rows are always ready."""
+        return pipeline.ready()
+
+    def check(self) -> None:
+        """Assert what must be true in the end, when all rows have settled and every replica was shut down."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        await asyncio.sleep(seconds)
+
+
+def _place_of(row: object) -> tuple[str, str]:
+    mapper = type(row).__mapper__  # type: ignore[attr-defined]
+    return place_of_row(mapper.local_table.name, mapper.primary_key_from_instance(row)[0])
