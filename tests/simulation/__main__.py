@@ -1,4 +1,8 @@
-"""Plays random schedules: ``python tests/simulation --schedules 10000 --seed 1``; ``--steps`` shows what happened in each."""
+"""Plays random runs: ``python tests/simulation --seeds 5000 --seed 1``; ``--story`` shows what happened in each.
+
+``--of orders`` (whole managers, the bare protocol), ``--of family`` (whole managers that lock each other's rows, and services),
+``--of steps`` (the schedules of single steps).
+"""
 
 from __future__ import annotations
 
@@ -10,30 +14,38 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rowlock.testing.simulation import run_command
+from rowlock.testing.simulation.command import with_options
+from tests.simulation.family import Family
+from tests.simulation.orders import Orders
 from tests.simulation.play import play
 
 
 def main() -> int:
-    """Play schedules and print those that broke a promise."""
+    """Play as many runs as asked for, and print those that broke a promise."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--schedules", type=int, default=1000, help="how many")
-    parser.add_argument("--seed", type=int, default=1, help="the first one's number")
-    parser.add_argument("--managed", action="store_true", help="with whole managers instead of single steps")
-    parser.add_argument("--first", action="store_true", help="stop at the first that broke a promise")
-    parser.add_argument("--steps", action="store_true", help="print what happened")
-    options = parser.parse_args()
+    parser.add_argument("--of", choices=("orders", "family", "steps"), default="orders", help="what is played")
+    options, others = parser.parse_known_args()
+    if options.of == "steps":
+        return play_steps(others)
+    scenario = {"orders": Orders, "family": Family}[options.of]
+    return run_command(scenario, others, replay=f"python tests/simulation --of {options.of}")
+
+
+def play_steps(arguments: list[str]) -> int:
+    """Play schedules of single steps."""
+    options = with_options(argparse.ArgumentParser()).parse_args(arguments)
     failed, began = 0, time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="rowlock-simulation-") as folder:
-        seeds = range(options.seed, options.seed + options.schedules)
-        for played in play(seeds, Path(folder), managed=options.managed):
+        for played in play(range(options.seed, options.seed + options.seeds), Path(folder)):
             failed += bool(played.wrongs)
             if played.wrongs:
                 print(played, end="\n\n", flush=True)
                 if options.first:
                     break
-            elif options.steps:
+            elif options.story:
                 print("\n".join(played.steps), end="\n\n")
-    print(f"{options.schedules} schedules, {failed} failed, {time.perf_counter() - began:.1f} s")
+    print(f"{options.seeds} schedules, {failed} failed, {time.perf_counter() - began:.1f} s")
     return 1 if failed else 0
 
 

@@ -68,17 +68,25 @@ class Director:
         left_behind: locks being taken that nobody waits for.
     """
 
-    def __init__(self, rng: Random, book: Book, exists: Callable[[str, str, int], set[Place]]) -> None:
-        """`exists` returns those rows of a table whose column has a value."""
+    def __init__(
+        self,
+        rng: Random,
+        book: Book,
+        exists: Callable[[str, str, int], set[Place]],
+        *,
+        is_calm: Callable[[], bool] | None = None,
+    ) -> None:
+        """`exists` returns those rows of a table whose column has a value; `is_calm` says so, or the attribute that is set."""
         self.book = book
         self.is_calm = False
+        self._is_calm = is_calm or (lambda: self.is_calm)
         self.left_behind: set[asyncio.Task[Any]] = set()
         self._rng = rng
         self._exists = exists
 
     def draw(self) -> Plan:
         """Return the plan of the next attempt."""
-        if self.is_calm:
+        if self._is_calm():
             return CALM
         rng = self._rng
         return Plan(
@@ -95,7 +103,7 @@ class Director:
         place = (item.row.__tablename__, item.id)
         who = f"{pipeline.replica} {pipeline.name} of {place[0]} {item.id} ({mark})"
         self.book.note(f"{who} begins: {plan.before_s:g} s, {plan.locks} locks, {plan.after_s:g} s, {plan.ending}")
-        with self.book.at_work(who, [place], lambda: item.is_trusted() and not pipeline.is_dead) as work:
+        with self.book.at_work(who, [place], lambda: item.is_trusted() and not pipeline.is_gone()) as work:
             await asyncio.sleep(plan.before_s)
             if plan.ending == "leave behind":
                 return await self._leave_behind(pipeline, item)
@@ -176,6 +184,7 @@ class SimulatedPipeline(Pipeline[Any]):
     Attributes:
         replica: whose it is.
         is_dead: its replica has died; what still moves is a ghost.
+        is_gone: whether nobody works here any more, for now or for good.
         related: the model of which it locks rows.
         is_shared: whether others of its kind want the same rows.
     """
@@ -203,6 +212,7 @@ class SimulatedPipeline(Pipeline[Any]):
         super().__init__()
         self.replica = replica
         self.is_dead = False
+        self.is_gone: Callable[[], bool] = lambda: self.is_dead
         self.director = director
 
     def ready(self) -> ColumnElement[bool]:

@@ -31,13 +31,11 @@ class Played:
     seed: int
     wrongs: list[str]
     steps: list[str]
-    managed: bool
 
     def __str__(self) -> str:
-        option = " --managed" if self.managed else ""
         lines = [
             f"schedule {self.seed} broke a promise: {self.wrongs[0]}",
-            f"replay it: python tests/simulation --seed {self.seed} --schedules 1{option} --steps",
+            f"replay it: python tests/simulation --of steps --seed {self.seed} --seeds 1 --story",
             *self.steps,
         ]
         return "\n".join(lines)
@@ -65,23 +63,23 @@ def ground(folder: Path) -> Iterator[Ground]:
         run_virtual(lambda: _each(engines, AsyncEngine.dispose))
 
 
-def play(seeds: Iterable[int], folder: Path, *, managed: bool = False) -> Iterator[Played]:
+def play(seeds: Iterable[int], folder: Path) -> Iterator[Played]:
     """Play the schedules of `seeds`, one after the other."""
     with ground(folder) as place:
         for seed in seeds:
-            yield play_one(seed, place, managed=managed)
+            yield play_one(seed, place)
 
 
-def play_one(seed: int, place: Ground, *, managed: bool) -> Played:
+def play_one(seed: int, place: Ground) -> Played:
     """Play one schedule; an exception out of it is a broken promise, too."""
-    schedule = Schedule(seed, place, managed=managed)
+    schedule = Schedule(seed, place)
     exchanges = list(place.exchanges)
     try:
         run_virtual(schedule.play, max_virtual_s=VIRTUAL_S_MAX)
     except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - also a loop that cannot go on
         schedule.book.wrongs.append(f"{type(error).__name__}: {error}")
     place.exchanges[:] = exchanges
-    return Played(seed, schedule.book.wrongs, schedule.book.steps, managed)
+    return Played(seed, schedule.book.wrongs, schedule.book.steps)
 
 
 async def _each(engines: Iterable[AsyncEngine], act: Callable[[AsyncEngine], Awaitable[None]]) -> None:

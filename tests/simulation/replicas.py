@@ -1,7 +1,7 @@
 """Replicas, with a life each: they start, work, and die or are shut down.
 
-Two kinds with the same actors. `SteppedReplica` fetches when it is told to, which is cheap and finds the orders of events that a
-fetcher's rests would hide; `ManagedReplica` is the whole manager, as a host starts it.
+The one idea: they have the real actors and fetch when they are told to, which is cheap and finds the orders of events that a
+fetcher's rests would hide. Not here: whole managers, as a host starts them (``family.py``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import suppress
 from random import Random
 from typing import Any, Final
 
-from rowlock import PipelineError, PipelineManager
+from rowlock import PipelineError
 from rowlock.pipelines.attempt import Ended
 from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.lock_graph import LockGraph
@@ -129,24 +129,6 @@ class SteppedReplica(Replica):
         if self._tending:
             await asyncio.wait(self._tending.values())
         await asyncio.gather(*(steps.run.drain(0) for steps in self._steps))
-
-
-class ManagedReplica(Replica):
-    """Runs a manager; to fetch means to hint."""
-
-    def __init__(self, name: str, exchange: Exchange, line: Line, pipelines: list[SimulatedPipeline]) -> None:
-        """Start the manager."""
-        super().__init__(name, exchange, line, pipelines)
-        self._manager = PipelineManager(self._session_factory, pipelines)
-        self._manager.start()
-
-    async def fetch(self, index: int) -> None:
-        """Hint."""
-        self._manager.hinter.hint_fetch(self.pipelines[index].model)
-
-    async def end(self, grace_s: float) -> None:
-        """Shut down and drain."""
-        await self._manager.drain(grace_s)
 
 
 async def _tend(steps: Steps[Any]) -> None:

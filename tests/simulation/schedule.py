@@ -28,13 +28,15 @@ from .pipelines import (
     SimulatedPipeline,
     VolumePipeline,
 )
-from .replicas import GRACES_S, ManagedReplica, Replica, SteppedReplica
+from .replicas import GRACES_S, Replica, SteppedReplica
 from .services import Services
 from .tables import fill, orphans
 from .verdict import judge, unsettled
 
 LEVELS: Final = (FleetPipeline, InstancePipeline, JobPipeline)
 SHARING: Final = (MountPipeline, VolumePipeline)
+KINDS: Final = ((*LEVELS,), LEVELS[:2], LEVELS[1:], SHARING, SHARING, (*LEVELS, *SHARING))
+"""Which pipelines work beside each other."""
 TICK_S: Final = 0.3
 SETTLE_S_MAX: Final = 60.0
 """In what time all must have settled once the disturbance is over. The longest way there: an attempt that hangs (12 s) and
@@ -66,20 +68,18 @@ class Schedule:
         book: what happened.
     """
 
-    def __init__(self, seed: int, ground: Ground, *, managed: bool) -> None:
+    def __init__(self, seed: int, ground: Ground) -> None:
         """Draw the rows and the pipelines."""
         self.book = Book()
         self._ground = ground
-        self._managed = managed
         self._rng = rng = Random(seed)
         self._director = Director(rng, self.book, self._exists)
         self._services = Services(self.book)
         self._lives: list[Replica] = []
         self._busy: list[Exchange] = []
         self._asked = 0
-        kinds = rng.choice(((*LEVELS,), LEVELS[:2], LEVELS[1:], SHARING, SHARING, (*LEVELS, *SHARING)))
-        self._kinds: tuple[type[SimulatedPipeline], ...] = kinds
-        self._rows = _draw_rows(rng, kinds)
+        self._kinds: tuple[type[SimulatedPipeline], ...] = rng.choice(KINDS)
+        self._rows = draw_rows(rng, self._kinds)
 
     async def play(self) -> None:
         """Disturb, let settle, judge."""
@@ -127,14 +127,16 @@ class Schedule:
         if self._rng.random() < 0.3:
             exchange.line.die_in(self._rng.randint(4, 16), lambda: self.book.note("a service died"))
         wait_s, hold_s = self._rng.choice((0, 1, 4)), self._rng.choice((0, 0.5, 4))
-        self._services.start(self._services.hold(exchange, places, wait_s=wait_s, hold_s=hold_s), name="hold")
+        line, sessions = exchange.line, exchange.session_factory
+        holding = self._services.hold(sessions, places, lambda: not line.is_cut, wait_s=wait_s, hold_s=hold_s)
+        self._services.start(holding, name="hold")
 
     async def _ask(self) -> None:
         self._asked += 1
-        await self._services.ask(self._exchange(), self._any_place(), self._asked)
+        await self._services.ask(self._exchange().session_factory, self._any_place(), self._asked)
 
     async def _remove(self) -> None:
-        await self._services.remove(self._exchange(), self._any_place())
+        await self._services.remove(self._exchange().session_factory, self._any_place())
 
     async def _kill(self) -> None:
         replica = self._any_alive()
@@ -192,7 +194,7 @@ class Schedule:
                 return
             replica = self._any_alive()
             for index, kind in enumerate(self._kinds):
-                if not self._managed and any(place == kind.model.__tablename__ for place, *_ in left):
+                if any(place == kind.model.__tablename__ for place, *_ in left):
                     await replica.fetch(index)
             if loop.time() >= sweeps_at + 15:
                 sweeps_at = loop.time()
@@ -234,10 +236,7 @@ class Schedule:
         pipelines = [kind(name, self._director) for kind in self._kinds]
         exchange = self._exchange()
         self.book.note(f"{name} starts")
-        if self._managed:
-            self._lives.append(ManagedReplica(name, exchange, exchange.line, pipelines))
-        else:
-            self._lives.append(SteppedReplica(name, exchange, exchange.line, pipelines, rng=self._rng))
+        self._lives.append(SteppedReplica(name, exchange, exchange.line, pipelines, rng=self._rng))
 
     def _exchange(self) -> Exchange:
         exchange = self._ground.exchanges.pop()
@@ -254,7 +253,8 @@ class Schedule:
         return {(table, key) for (key,) in rows}
 
 
-def _draw_rows(rng: Random, kinds: tuple[type[Any], ...]) -> dict[str, list[dict[str, int]]]:
+def draw_rows(rng: Random, kinds: tuple[type[Any], ...]) -> dict[str, list[dict[str, int]]]:
+    """Return a few rows for the pipelines of `kinds`, by table."""
     rows: dict[str, list[dict[str, int]]] = {}
     if LEVELS[1] in kinds:
         fleets = rng.randint(1, 2)

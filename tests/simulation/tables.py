@@ -127,14 +127,15 @@ def create_tables(file: sqlite3.Connection) -> None:
         "sqlite://", lambda ddl, *_, **__: file.execute(str(ddl.compile(dialect=engine.dialect)))
     )
     Base.metadata.create_all(engine, checkfirst=False)
-    file.execute(_HISTORY)
-    for table in TABLES:
-        for trigger in _TRIGGERS:
-            file.execute(trigger.format(t=table))
-    for names in LOCKING:
-        for trigger in _UNFOUNDED:
-            file.execute(trigger.format(**names))
+    for statement in historian():
+        file.execute(statement)
     file.commit()
+
+
+def historian() -> list[str]:
+    """Return the SQL that lets the database write down which attempt wrote what."""
+    each = [trigger.format(t=table) for table in TABLES for trigger in _TRIGGERS]
+    return [_HISTORY, *each, *(trigger.format(**names) for names in LOCKING for trigger in _UNFOUNDED)]
 
 
 def fill(file: sqlite3.Connection, rows: dict[str, list[dict[str, int]]], now: datetime) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sqlite3
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from rowlock import Event, events
@@ -77,17 +76,13 @@ class Chronicle:
         tables: the table of each pipeline, by its name.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Read the database at `path`."""
+    def __init__(self, file: sqlite3.Connection) -> None:
+        """Read the database by that connection."""
         self.entries: list[Entry] = []
         self.wrongs: list[Wrong] = []
         self.changes: list[Change] = []
         self.tables: dict[str, str] = {}
-        self._file = sqlite3.connect(path)
-
-    def close(self) -> None:
-        """Let go of the database."""
-        self._file.close()
+        self._file = file
 
     def note(self, text: str, *, place: Place | None = None, change: Change | None = None) -> None:
         """Write a line, under the name of whoever runs."""

@@ -91,7 +91,7 @@ class Crew:
 
     def new_process(self, name: str) -> tuple[Process, Port]:
         """Start a process that does nothing yet."""
-        line = Line(self._rng, on_commit=self._chronicle.read_changes)
+        line = Line(self._rng, on_commit=self._committed)
         line.latency_s = self.latency_s
         process, port = Process(name, line), self._harbour.next_port(line)
         self._world.add(process, port)
@@ -119,6 +119,13 @@ class Crew:
         name = getattr(work, "__name__", "service").strip("_")
         process, _ = self.new_process(f"{name} {len(self.services) + 1}")
         self.services[process] = process.spawn(self._serve(work), name=process.name)
+
+    def _committed(self) -> None:
+        self._chronicle.read_changes()
+        try:
+            self._scenario.always()
+        except AssertionError as error:
+            self._chronicle.wrong(f"what must always be true is not: {error}")
 
     async def _serve(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:

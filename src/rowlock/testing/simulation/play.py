@@ -51,14 +51,13 @@ class Play:
         harbour.clean()
         self.settled_after_s = 0.0
         self._harbour, self._rng, self._seed = harbour, Random(seed), seed
-        self.chronicle = Chronicle(harbour.path)
+        self.chronicle = Chronicle(harbour.file)
         self._world = World(seed, harbour, self.chronicle)
         self._scenario_class = scenario_class
 
     def run(self) -> None:
         """Play on a loop of its own; an exception out of it is a broken promise, too."""
         with ExitStack() as stack:
-            stack.callback(self.chronicle.close)
             stack.enter_context(all_chance_from(self._seed, wall_time=self._wall_time))
             stack.enter_context(processes_apart(self._rng))
             stack.callback(subscribe(self.chronicle.hear))

@@ -74,6 +74,7 @@ class Harbour:
         path: the file of this run.
         clock: the database's time, which runs with the loop's.
         eye: sees what was committed, outside the loop and in no time.
+        file: the same as a plain connection of the driver.
     """
 
     def __init__(self, schema: Callable[[Harbour], tuple[Iterable[type], Iterable[str]]]) -> None:
@@ -84,6 +85,7 @@ class Harbour:
         self.clock = DatabaseClock(source=virtual_time_now)
         self.eye: Engine = create_engine("sqlite:///simulated", creator=lambda: sqlite3.connect(self.path))
         event.listen(self.eye, "connect", lambda connection, _: follow_on_connection(self.clock, connection))
+        self.file = sqlite3.connect(":memory:")
         models, also = schema(self)
         self._create([*dict.fromkeys(models)], also)
         self._blank = self.path.read_bytes()
@@ -93,11 +95,13 @@ class Harbour:
     def close(self) -> None:
         """Remove the file."""
         self.eye.dispose()
+        self.file.close()
         self._folder.cleanup()
 
     def clean(self) -> None:
         """Begin anew: empty tables, all engines unused, and the time at which every run starts."""
         self.eye.dispose()
+        self.file.close()
         for port in self._ports:
             port.clear()
         for suffix in ("", "-wal", "-shm"):
@@ -105,6 +109,7 @@ class Harbour:
         # Another file each time: SQLite closes a connection for good only when the last cursor on it is gone.
         self.path = self._new_path()
         self.path.write_bytes(self._blank)
+        self.file = sqlite3.connect(self.path)
         self.clock = DatabaseClock(source=virtual_time_now)
         self._used = 0
 

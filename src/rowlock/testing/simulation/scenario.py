@@ -7,6 +7,7 @@ belongs in its attributes; the replicas of a run share it, as they share the wor
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from datetime import datetime, timedelta
 from random import Random
@@ -58,6 +59,11 @@ class World:
         return self._harbour.clock
 
     @property
+    def file(self) -> sqlite3.Connection:
+        """What is committed, by a plain connection of the driver that takes no time; not to be written to."""
+        return self._harbour.file
+
+    @property
     def process(self) -> Process | None:
         """The process whose code runs."""
         return current_process.get()
@@ -102,6 +108,7 @@ class Scenario:
         faults: what may go wrong. Each run draws some of these.
         faults_num_max: most faults of one run.
         settle_within: how long rows may take to settle once the faults are over; by default, computed from the settings.
+        models: mapped classes with lock columns besides those that `pipelines` shows, where what runs is drawn.
         schema: SQL to be executed beside the tables of the models, such as triggers of your own.
     """
 
@@ -109,6 +116,7 @@ class Scenario:
     faults: Collection[Fault] = tuple(Fault)
     faults_num_max: int = 10
     settle_within: timedelta | None = None
+    models: Sequence[type] = ()
     schema: Sequence[str] = ()
 
     def __init__(self, world: World) -> None:
@@ -133,6 +141,9 @@ class Scenario:
     def unsettled(self, pipeline: Pipeline[Any]) -> ColumnElement[bool]:
         """Return which rows of a pipeline still want something; for pipelines whose rows are always ready."""
         return pipeline.ready()
+
+    def always(self) -> None:
+        """Assert what must be true after every COMMIT; `world.file` and `world.read` see what is committed."""
 
     def check(self) -> None:
         """Assert what must be true in the end, when all rows have settled and every replica was shut down."""

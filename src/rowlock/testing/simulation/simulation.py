@@ -145,10 +145,8 @@ def simulate(scenario: type[Scenario], *, seed: int) -> SimulationReport:
 
 
 def _schema(scenario: type[Scenario], harbour: Harbour) -> tuple[list[type], list[str]]:
-    chronicle = Chronicle(harbour.path)
-    chronicle.close()
-    probe = scenario(World(0, harbour, chronicle))
-    return [leased.model for leased in tables_of(probe.pipelines()).values()], list(probe.schema)
+    probe = scenario(World(0, harbour, Chronicle(harbour.file)))
+    return [*probe.models, *(leased.model for leased in tables_of(probe.pipelines()).values())], list(probe.schema)
 
 
 def _fingerprint(told: Chronicle) -> str:

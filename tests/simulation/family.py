@@ -1,0 +1,128 @@
+"""The host of the simulation on whole managers: fleets of instances of jobs, mounts that share volumes, and their services.
+
+The one idea: what the attempts do is drawn as in ``schedule.py``; what happens to the replicas is `rowlock.testing.simulation`'s
+business. The judge of this folder looks at what each attempt had in mind, besides the one that looks at leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from rowlock import Pipeline
+from rowlock.testing.simulation import Scenario, World
+
+from .book import Book, Place
+from .pipelines import Director, SimulatedPipeline
+from .schedule import KINDS, draw_rows
+from .services import Services
+from .tables import MODELS, TABLES, historian, orphans
+from .verdict import judge
+
+RESTS_S: Final = (0, 0.02, 0.3, 1, 3)
+CALM_S_MAX: Final = 60.0
+"""How long a service goes on at most. **Unit** virtual seconds."""
+
+
+class Family(Scenario):
+    """Pipelines that lock each other's rows, and services that hold, change and delete them."""
+
+    models = tuple(MODELS.values())
+    schema = tuple(historian())
+
+    def __init__(self, world: World) -> None:
+        """Draw which pipelines there are, and their rows."""
+        super().__init__(world)
+        self.book = WorldBook(world)
+        self.director = Director(world.random, self.book, self._exists, is_calm=lambda: world.is_calm)
+        self.kinds: tuple[type[SimulatedPipeline], ...] = world.random.choice(KINDS)
+        self.drawn = draw_rows(world.random, self.kinds)
+        self.service = Services(self.book)
+        self._asked = 0
+
+    def pipelines(self) -> Sequence[Pipeline[Any]]:
+        """One of each kind."""
+        process = self.world.process
+        built = [kind("nobody" if process is None else process.name, self.director) for kind in self.kinds]
+        for pipeline in built:
+            if process is not None:
+                pipeline.is_gone = lambda: not process.is_running
+        return built
+
+    def rows(self) -> Iterable[object]:
+        """Parents first."""
+        return [MODELS[table](**row) for table in TABLES for row in self.drawn.get(table, ())]
+
+    def services(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+        """One that asks and one that deletes, so that the order of what they did is known, and some that hold rows."""
+        holding = self.world.random.randint(0, 3)
+        return [self.ask, self.remove, *[self.hold] * holding]
+
+    async def ask(self) -> None:
+        """Ask for something now and then."""
+        await self._now_and_then(self._ask_once, most=4)
+
+    async def remove(self) -> None:
+        """Delete a row, sometimes."""
+        await self._now_and_then(lambda: self.service.remove(self.world.session_factory, self._any_place()), most=1)
+
+    async def hold(self) -> None:
+        """Hold rows, and write them."""
+        await self._now_and_then(self._hold_once, most=2)
+
+    def always(self) -> None:
+        """No related row outlives its main row's lease."""
+        for table, key, owner in orphans(self.world.file):
+            raise AssertionError(f"{table} {key} is locked by {owner}, which holds no main row under that token")
+
+    def check(self) -> None:
+        """Nothing was lost or half written."""
+        judge(self.book, self.world.file, self.service)
+
+    async def _now_and_then(self, act: Callable[[], Coroutine[Any, Any, None]], *, most: int) -> None:
+        random = self.world.random
+        for _ in range(random.randint(0, most)):
+            await asyncio.sleep(random.choice(RESTS_S))
+            async with asyncio.timeout(CALM_S_MAX):
+                await act()
+
+    async def _ask_once(self) -> None:
+        self._asked += 1
+        await self.service.ask(self.world.session_factory, self._any_place(), self._asked)
+
+    async def _hold_once(self) -> None:
+        random, process = self.world.random, self.world.process
+        assert process is not None
+        table = random.choice(sorted(self.drawn))
+        count = min(len(self.drawn[table]), random.choice((1, 1, 2)))
+        places = [(table, row["id"]) for row in random.sample(self.drawn[table], count)]
+        alive = partial(getattr, process, "is_running")
+        wait_s, hold_s = random.choice((0, 1, 4)), random.choice((0, 0.5, 4))
+        await self.service.hold(self.world.session_factory, places, alive, wait_s=wait_s, hold_s=hold_s)
+
+    def _any_place(self) -> Place:
+        table = self.world.random.choice(sorted(self.drawn))
+        return table, self.world.random.choice(self.drawn[table])["id"]
+
+    def _exists(self, table: str, column: str, value: int) -> set[Place]:
+        found = self.world.file.execute(f"SELECT id FROM {table} WHERE {column} = ?", (value,))
+        return {(table, key) for (key,) in found}
+
+
+class WorldBook(Book):
+    """A book whose lines are the simulation's."""
+
+    def __init__(self, world: World) -> None:
+        """Write into the timeline of `world`."""
+        super().__init__()
+        self._world = world
+
+    def note(self, text: str) -> None:
+        """Write a line."""
+        self._world.note(text)
+
+    def wrong(self, text: str) -> None:
+        """Fail the run."""
+        self._world.wrong(text)
