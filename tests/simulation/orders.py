@@ -68,9 +68,9 @@ class OrderPipeline(Pipeline[Order]):
     heartbeat_trigger = 3
     heartbeat_interval = 0.4
     renew_timeout = 1
-    fetch_delays = (0.5, 1)
+    fetch_delays = (0.5, 2)
     database_timeout = 3
-    process_timeout = 12
+    process_timeout = 8
     cancel_grace = 1
     retry_delay = 0.5
     retry_delay_max = 2
