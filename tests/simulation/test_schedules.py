@@ -21,7 +21,6 @@ from .tables import orphans
 from .verdict import judge, unsettled
 
 SCHEDULES = int(os.environ.get("ROWLOCK_SIMULATION_SCHEDULES", "240"))
-MANAGED = SCHEDULES // 10
 PER_TEST = 40
 A_MARK = re.compile(r"\([0-9a-f]{8}\)")
 
@@ -38,19 +37,11 @@ def test_random_schedules(first: int, tmp_path: Path) -> None:
     assert not failures, "\n\n".join(failures)
 
 
-@pytest.mark.parametrize("first", range(1, MANAGED + 1, PER_TEST))
-def test_random_schedules_of_whole_managers(first: int, tmp_path: Path) -> None:
-    """The loops of a manager would do in time what single steps do not."""
-    failures = broken(play(range(first, min(first + PER_TEST, MANAGED + 1)), tmp_path, managed=True))
-    assert not failures, "\n\n".join(failures)
-
-
-@pytest.mark.parametrize("managed", [False, True])
-def test_a_number_replays_its_schedule(tmp_path: Path, managed: bool) -> None:
+def test_a_number_replays_its_schedule(tmp_path: Path) -> None:
     """A schedule that failed once could not be looked at again."""
     (tmp_path / "alone").mkdir()
-    third = list(play((301, 302, 304), tmp_path, managed=managed))[-1]
-    alone = next(iter(play((304,), tmp_path / "alone", managed=managed)))
+    third = list(play((301, 302, 304), tmp_path))[-1]
+    alone = next(iter(play((304,), tmp_path / "alone")))
     assert [A_MARK.sub("", step) for step in third.steps] == [A_MARK.sub("", step) for step in alone.steps]
     assert len(alone.steps) > 5
 
@@ -64,8 +55,8 @@ def test_a_failure_says_how_to_replay_it(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Schedule, "play", fail)
     with ground(tmp_path) as place:
-        told = str(play_one(7, place, managed=False))
-    assert "python tests/simulation --seed 7 --schedules 1 --steps" in told
+        told = str(play_one(7, place))
+    assert "python tests/simulation --of steps --seed 7 --seeds 1 --story" in told
     assert "a step" in told
     assert "planned" in told
 

@@ -82,6 +82,8 @@ class Chronicle:
         self.wrongs: list[Wrong] = []
         self.changes: list[Change] = []
         self.tables: dict[str, str] = {}
+        self._tokens: dict[Place, uuid.UUID] = {}
+        self._takers: dict[uuid.UUID, str] = {}
         self._file = file
 
     def note(self, text: str, *, place: Place | None = None, change: Change | None = None) -> None:
@@ -96,6 +98,8 @@ class Chronicle:
         """Write down what the library tells of itself, but for what the changes of rows tell anyway."""
         if isinstance(event, _TOLD_BY_CHANGES):
             return
+        if isinstance(event, events.LoopReplaced):
+            self.wrong(f"{event.pipeline}: the {event.loop} died: {event.error}")
         facts = [f"{name} {_fact(getattr(event, name))}" for name in event.__dataclass_fields__ if name not in _NOT_TOLD]
         table = self.tables.get(event.pipeline)
         row_id = getattr(event, "row_id", None)
@@ -112,11 +116,21 @@ class Chronicle:
         number = self.changes[-1].number if self.changes else 0
         for change in changes_from(self._file.execute(_NEW, (number,)).fetchall()):
             self.changes.append(change)
+            self._follow(change)
             self.note("", place=place_of(change), change=change)
 
-    def story_of(self, place: Place) -> list[Entry]:
-        """Return what happened to one row, and to everybody, without what happened to other rows alone."""
-        return [entry for entry in self.entries if entry.place in {None, place}]
+    def held_by(self, name: str) -> list[Place]:
+        """Return the rows that are leased under a token that the process of that name has taken."""
+        return [place for place, token in self._tokens.items() if self._takers.get(token) == name]
+
+    def _follow(self, change: Change) -> None:
+        token = None if change.after is None else change.after.lock_token
+        if token is None:
+            self._tokens.pop(place_of(change), None)
+            return
+        process = current_process.get()
+        self._tokens[place_of(change)] = token
+        self._takers.setdefault(token, "" if process is None else process.name)
 
 
 def place_of_row(table: str, key: object) -> Place:

@@ -43,9 +43,22 @@ class Replica:
         """Whether it was neither killed nor shut down."""
         return self.process.is_alive and self.ending is None
 
-    def shut_down(self, grace_s: float) -> None:
+    def shut_down(self, grace_s: float, chronicle: Chronicle) -> None:
         """Stop as a host does, with some time for what runs."""
-        self.ending = self.process.spawn(self.manager.drain(grace_s), name=f"end of {self.process.name}")
+        self.ending = self.process.spawn(self._end(grace_s, chronicle), name=f"end of {self.process.name}")
+
+    async def _end(self, grace_s: float, chronicle: Chronicle) -> None:
+        troubles = self._troubles()
+        await self.manager.drain(grace_s)
+        chronicle.note("has ended")
+        abandoned = sum(one.counters["abandoned"] for one in self.manager.statistics().values())
+        if self._troubles() != troubles or abandoned:
+            return
+        for place in chronicle.held_by(self.process.name):
+            chronicle.wrong(f"{self.process.name} was shut down without any trouble, and still holds the row", place=place)
+
+    def _troubles(self) -> tuple[int, float]:
+        return self.process.line.failures, self.process.thawed_at_s
 
 
 class Crew:
@@ -157,7 +170,7 @@ class Crew:
     def _begin(self, place: Place, work: _Work) -> None:
         others = self._at_work.setdefault(place, [])
         for other in others:
-            if other.is_trusted() and work.is_trusted():
+            if work.is_trusted() and (other.is_trusted() or other.is_left_at_work()):
                 self._chronicle.wrong(f"{work} begins while {other} is at work", place=place)
         others.append(work)
 
@@ -167,13 +180,20 @@ class _Work:
     process: Process | None
     pipeline: str
     item: PipelineItem[Any]
-    token: str = field(init=False)
+    task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
 
-    def __post_init__(self) -> None:
-        self.token = str(self.item.lock_token)[:8]
+    @property
+    def token(self) -> str:
+        return str(self.item.lock_token)[:8]
 
     def __str__(self) -> str:
         return f"{self.pipeline} of {self.process.name if self.process else 'nobody'} (token {self.token})"
+
+    def is_left_at_work(self) -> bool:
+        """Whether its time is over and nobody has told it so, though its process could have."""
+        if self.task is None or self.process is None or not self.process.is_running:
+            return False
+        return self.task.cancelling() == 0 and asyncio.get_running_loop().time() > self.process.thawed_at_s
 
     def is_trusted(self) -> bool:
         return self.process is not None and self.process.is_running and self.item.is_trusted()

@@ -175,7 +175,7 @@ class Disturber:
             replica = self._rng.choice(in_service)
             grace_s = self.pace_s * self._rng.choice((0, 0.05, 0.5, 2))
             self._chronicle.note(f"{replica.process.name} is shut down, with a grace of {grace_s:g} s")
-            replica.shut_down(grace_s)
+            replica.shut_down(grace_s, self._chronicle)
             self._later(self.pace_s * self._rng.choice((0, 0.1)), self._restart)
 
     def _set_clock(self) -> None:

@@ -44,11 +44,15 @@ class SimulatedConnection(InlineConnection):
     async def call(self, function: Callable[[], Any], *, commits: bool = False) -> Any:  # noqa: ANN401 - whatever it returns
         """Go there, run, and come back."""
         line = self.line
-        await line.pass_by(self, commits=commits, answer=False)
-        result = await super().call(function, commits=commits)
-        if commits:
-            line.on_commit()
-        await line.pass_by(self, commits=commits, answer=True)
+        try:
+            await line.pass_by(self, commits=commits, answer=False)
+            result = await super().call(function, commits=commits)
+            if commits:
+                line.on_commit()
+            await line.pass_by(self, commits=commits, answer=True)
+        except BaseException:
+            line.failures += 1
+            raise
         return result
 
     async def close(self) -> None:
@@ -110,6 +114,7 @@ class Line:
         busy_timeout_s: how long a statement waits for the file's lock.
         is_gone: its process is a ghost; nothing will ever get through.
         troubles: what is arranged.
+        failures: how often something did not get through, or was not waited for.
         connections: those that are open, in order.
         on_commit: called after each COMMIT that was made, before its answer is on the way.
     """
@@ -121,6 +126,7 @@ class Line:
         self.hangs = False
         self.busy_timeout_s = BUSY_TIMEOUT_S
         self.is_gone = False
+        self.failures = 0
         self.troubles: list[Trouble] = []
         self.connections: dict[SimulatedConnection, None] = {}
         self.on_commit = on_commit
@@ -131,6 +137,7 @@ class Line:
         """Open a connection, if the line lets it through."""
         await self._travel()
         if not self.is_open or self.is_gone:
+            self.failures += 1
             await self._wait_if_it_hangs()
             raise ConnectionRefusedError("the database cannot be reached")
         return SimulatedConnection(path, self, clock)

@@ -131,7 +131,7 @@ class Play:
     async def _end(self) -> None:
         crew = self._crew
         for replica in crew.in_service:
-            replica.shut_down(PAUSE_S_MAX)
+            replica.shut_down(PAUSE_S_MAX, self.chronicle)
         endings = [one.ending for one in crew.replicas if one.ending is not None and one.process.is_alive]
         if endings:
             _, pending = await asyncio.wait(endings, timeout=GHOSTS_S)

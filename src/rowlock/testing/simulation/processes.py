@@ -41,6 +41,7 @@ class Process:
         state: what becomes of its callbacks.
         held: callbacks that came due while it did not run; read by the loop.
         skew: by how much its wall clock is wrong.
+        thawed_at_s: when it went on last, by the loop's time.
         hints_lost: the share of hints that do not reach it.
     """
 
@@ -51,6 +52,7 @@ class Process:
         self.state = State.RUNNING
         self.held: list[asyncio.Handle] = []
         self.skew = timedelta(0)
+        self.thawed_at_s = 0.0
         self.hints_lost = 0.0
         self._context = copy_context()
         self._context.run(current_process.set, self)
@@ -94,6 +96,7 @@ class Process:
     def thaw(self) -> None:
         """Go on; whatever came due meanwhile runs at once, in the order in which it came due."""
         if self.state is State.FROZEN:
+            self.thawed_at_s = asyncio.get_running_loop().time()
             self._release()
 
     def rise(self) -> None:
