@@ -92,6 +92,13 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def simulation(session: nox.Session) -> None:
+    """Thousands of random runs of whole managers under faults: `-- --seeds 5000`; `-- --help` says what else."""
+    install(session, "test")
+    session.run("python", "tests/simulation", *session.posargs)
+
+
+@nox.session
 def planted(session: nox.Session) -> None:
     """Guards taken out one by one, and the tests that must notice. `-- --jobs 4` tries four at once."""
     install(session, "test")

@@ -1,7 +1,7 @@
 """A small host for many runs: orders that are paid and then shipped by two pipelines on one table, and customers who cancel.
 
-What it is for: the bare protocol. Each attempt calls something outside, which is slow, fails, hangs or ignores its cancellation, and
-every outcome that is written is counted there and in the row.
+What it is for: the bare protocol. Each attempt calls something outside, which is slow, fails, hangs or ignores its cancellation,
+and every outcome that is written leaves its token in the row.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from rowlock.testing.database_clock import DatabaseClock
 from rowlock.testing.databases import PostgresqlServer, TemporaryDatabase, inline_sqlite_database
 from rowlock.testing.history import Change, RowState, historian_statements, install_historian, key_text, read_history
 from rowlock.testing.inline_sqlite import inline_sqlite_engine
+from rowlock.testing.simulation import PromiseBrokenError, Scenario, Simulation, SimulationReport, simulate
 from rowlock.testing.stepping import Steps, run_until_settled, stepping
 from rowlock.testing.steps import Step, StepKind, take_step
 from rowlock.testing.timeline import timeline
@@ -46,6 +47,7 @@ __all__ = [
     "read_history",
     "run_until_settled",
     "run_virtual",
+    "simulate",
     "stepping",
     "take_step",
     "timeline",

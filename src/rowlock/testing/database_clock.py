@@ -19,7 +19,7 @@ import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import event
 
@@ -130,7 +130,7 @@ def follow_on_sqlite(clock: DatabaseClock, engine: AsyncEngine) -> None:
         follow_on_connection(clock, connection)
 
 
-def follow_on_connection(clock: DatabaseClock, connection: sqlite3.Connection | DBAPIConnection) -> None:
+def follow_on_connection(clock: DatabaseClock, connection: Any) -> None:  # noqa: ANN401 - the driver's own, or one that acts like it
     """Make one SQLite connection follow the clock."""
     for name in _SQLITE_FUNCTIONS:
         # deterministic: SQLite then asks once per statement, as it does for its own 'now'.

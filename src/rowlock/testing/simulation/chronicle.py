@@ -1,7 +1,7 @@
 """What happened, in order: faults, the host's own notes, and every change of a row as the database committed it.
 
-The one idea: after each COMMIT the historian's new notes are read and put down under the name of the process that committed. So the
-chronicle says who did what to which row and when, also where the answer to that COMMIT was lost, and tells each row's story by itself.
+The one idea: after each COMMIT the historian's new notes are read and put down under the name of the process that committed. So
+the chronicle says who did what to which row and when, also where the answer to that COMMIT was lost, and each row has its story.
 
 Not here: what is right and wrong.
 """
@@ -100,7 +100,9 @@ class Chronicle:
             return
         if isinstance(event, events.LoopReplaced):
             self.wrong(f"{event.pipeline}: the {event.loop} died: {event.error}")
-        facts = [f"{name} {_fact(getattr(event, name))}" for name in event.__dataclass_fields__ if name not in _NOT_TOLD]
+        facts = [
+            f"{name} {_fact(getattr(event, name))}" for name in event.__dataclass_fields__ if name not in _NOT_TOLD
+        ]
         table = self.tables.get(event.pipeline)
         row_id = getattr(event, "row_id", None)
         place = None if table is None or row_id is None else place_of_row(table, row_id)

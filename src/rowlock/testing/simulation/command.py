@@ -17,9 +17,7 @@ PROGRESS_S: Final = 5.0
 """How often the progress is told. **Unit** seconds."""
 
 
-def run_command(
-    scenario: type[Scenario], arguments: Sequence[str] | None = None, *, replay: str | None = None
-) -> int:
+def run_command(scenario: type[Scenario], arguments: Sequence[str] | None = None, *, replay: str | None = None) -> int:
     """Play as many runs as the command line says, tell those that broke a promise, and return the exit code.
 
     Args:
@@ -59,7 +57,9 @@ def tell(reports: Iterable[SimulationReport], *, total: int, first: bool, story:
             print("\n".join([*map(str, report.entries), str(report)]), flush=True)
         if monotonic() - told_at > PROGRESS_S:
             told_at = monotonic()
-            print(f"{played} of {total}, {len(failed)} failed, {played / (told_at - began_at):.1f} a second", flush=True)
+            print(
+                f"{played} of {total}, {len(failed)} failed, {played / (told_at - began_at):.1f} a second", flush=True
+            )
         if failed and first:
             break
     seconds = monotonic() - began_at

@@ -55,7 +55,9 @@ class Replica:
         if self._troubles() != troubles or abandoned:
             return
         for place in chronicle.held_by(self.process.name):
-            chronicle.wrong(f"{self.process.name} was shut down without any trouble, and still holds the row", place=place)
+            chronicle.wrong(
+                f"{self.process.name} was shut down without any trouble, and still holds the row", place=place
+            )
 
     def _troubles(self) -> tuple[int, float]:
         return self.process.line.failures, self.process.thawed_at_s
@@ -70,12 +72,20 @@ class Crew:
         latency_s: how long one way to the database takes everybody, on average.
     """
 
-    def __init__(self, scenario: Scenario, *, world: World, harbour: Harbour, chronicle: Chronicle, rng: Random) -> None:
+    def __init__(
+        self, scenario: Scenario, *, world: World, harbour: Harbour, chronicle: Chronicle, rng: Random
+    ) -> None:
         """Nobody is there yet."""
         self.replicas: list[Replica] = []
         self.services: dict[Process, asyncio.Task[None]] = {}
         self.latency_s = 0.0
-        self._scenario, self._world, self._harbour, self._chronicle, self._rng = scenario, world, harbour, chronicle, rng
+        self._scenario, self._world, self._harbour, self._chronicle, self._rng = (
+            scenario,
+            world,
+            harbour,
+            chronicle,
+            rng,
+        )
         self._at_work: dict[Place, list[_Work]] = {}
 
     @property
@@ -86,7 +96,9 @@ class Crew:
     @property
     def processes(self) -> list[Process]:
         """Replicas and services that were not killed and have not ended."""
-        ending = [one.process for one in self.replicas if one.process.is_alive and not (one.ending and one.ending.done())]
+        ending = [
+            one.process for one in self.replicas if one.process.is_alive and not (one.ending and one.ending.done())
+        ]
         return ending + [process for process, task in self.services.items() if process.is_alive and not task.done()]
 
     @property
@@ -165,7 +177,7 @@ class Crew:
             await _in_the_loop(on_stale, item, outcome)
 
         pipeline.process = watched_process  # type: ignore[method-assign]
-        pipeline.on_stale = watched_on_stale  # type: ignore[method-assign,assignment]
+        pipeline.on_stale = watched_on_stale  # type: ignore[method-assign]
 
     def _begin(self, place: Place, work: _Work) -> None:
         others = self._at_work.setdefault(place, [])

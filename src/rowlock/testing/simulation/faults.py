@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from datetime import timedelta
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -78,7 +79,7 @@ class Disturber:
 
     def _kill(self) -> None:
         process = self._any_process()
-        if self._rng.random() < 0.3:
+        if self._perhaps(0.3):
             self._chronicle.note(f"{process.name} is killed")
             self._die(process)
         else:
@@ -96,7 +97,7 @@ class Disturber:
 
     def _freeze(self) -> None:
         process = self._any_process()
-        if self._rng.random() < 0.3:
+        if self._perhaps(0.3):
             self._chronicle.note(f"{process.name} is frozen")
             self._stand_still(process)
         else:
@@ -110,7 +111,7 @@ class Disturber:
     def _stand_still(self, process: Process) -> None:
         seconds = self.pace_s * self._rng.choice((0.2, 0.9, 1.1, 2.5))
         process.freeze()
-        if self._rng.random() < 0.7:
+        if self._perhaps(0.7):
             # A frozen client that leaves a transaction open is thrown out by a server that has a limit for that.
             self._later(seconds * self._rng.choice((0, 0.1, 0.5)), lambda: _evict(process))
         self._later(seconds, lambda: self._thaw(process))
@@ -121,13 +122,13 @@ class Disturber:
             process.thaw()
 
     def _outage(self) -> None:
-        seconds, hangs = self._duration_s(), self._rng.random() < 0.5
+        seconds, hangs = self._duration_s(), self._perhaps(0.5)
         self._chronicle.note(f"nobody reaches the database for {seconds:.2f} s{', and nobody is told so' * hangs}")
         for process in self._crew.processes:
             self._cut_off(process, seconds, hangs=hangs)
 
     def _cut(self) -> None:
-        process, seconds, hangs = self._any_process(), self._duration_s(), self._rng.random() < 0.5
+        process, seconds, hangs = self._any_process(), self._duration_s(), self._perhaps(0.5)
         told = ", and is not told so" * hangs
         self._chronicle.note(f"{process.name} does not reach the database for {seconds:.2f} s{told}")
         self._cut_off(process, seconds, hangs=hangs)
@@ -145,11 +146,11 @@ class Disturber:
     def _slow_down(self, process: Process, latency_s: float, seconds: float) -> None:
         line = process.line
         line.latency_s = latency_s
-        self._later(seconds, lambda: setattr(line, "latency_s", self._crew.latency_s))
+        self._later(seconds, partial(setattr, line, "latency_s", self._crew.latency_s))
 
     def _spoil_statement(self) -> None:
         process = self._any_process()
-        if self._rng.random() < 0.4:
+        if self._perhaps(0.4):
             self._arrange(process, _refuse, what="will be refused", answers=False)
         else:
             self._arrange(process, _lose, what="will lose its connection")
@@ -162,7 +163,7 @@ class Disturber:
         self._chronicle.note(f"{share:.0%} of all hints get lost for {seconds:.2f} s")
         for process in self._crew.processes:
             process.hints_lost = share
-            self._later(seconds, lambda process=process: setattr(process, "hints_lost", 0.0))
+            self._later(seconds, partial(setattr, process, "hints_lost", 0.0))
 
     def _hint(self) -> None:
         self._chronicle.note("everybody is hinted for nothing")
@@ -200,7 +201,7 @@ class Disturber:
         answers: bool | None = None,
     ) -> None:
         left = self._rng.randrange(3 if commits else STATEMENTS_MAX)
-        after = self._rng.random() < 0.5 if answers is None else answers
+        after = self._perhaps(0.5) if answers is None else answers
         which = f"{'after' if after else 'before'} {'COMMIT' if commits else 'statement'} {left + 1} from now"
         self._chronicle.note(f"{process.name} {what}, {which}")
         process.line.troubles.append(Trouble(act, left, commits=commits, answers=after))
@@ -212,6 +213,9 @@ class Disturber:
         # Replicas twice: they are what this is about.
         replicas = [replica.process for replica in self._crew.in_service]
         return self._rng.choice([*replicas, *replicas, *self._crew.processes] or [self._crew.new_replica().process])
+
+    def _perhaps(self, chance: float) -> bool:
+        return self._rng.random() < chance
 
     def _duration_s(self) -> float:
         return self.pace_s * self._rng.choice((0.05, 0.2, 0.8, 1.5))

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from rowlock import subscribe
 from rowlock.testing.checker import check
+from rowlock.testing.simulation.apart import processes_apart
 from rowlock.testing.simulation.chances import all_chance_from
 from rowlock.testing.simulation.chronicle import Chronicle
 from rowlock.testing.simulation.crew import Crew
 from rowlock.testing.simulation.faults import Disturber
-from rowlock.testing.simulation.apart import processes_apart
 from rowlock.testing.simulation.loop import SimulationLoop
 from rowlock.testing.simulation.ports import Harbour
 from rowlock.testing.simulation.rows import Settling, put_rows
@@ -94,9 +94,7 @@ class Play:
         self.chronicle.tables = {pipeline.name: pipeline.leased.table.name for pipeline in replicas[0].pipelines}
         settling = Settling(self._harbour, replicas[0].pipelines, scenario.unsettled)
         pace_s = min(pipeline.settings.lock_timeout.total_seconds() for pipeline in replicas[0].pipelines)
-        disturber = Disturber(
-            crew, kinds=list(scenario.faults), pace_s=pace_s, chronicle=self.chronicle, rng=rng
-        )
+        disturber = Disturber(crew, kinds=list(scenario.faults), pace_s=pace_s, chronicle=self.chronicle, rng=rng)
         putting = put_rows(port.session_factory, rows[at_once:], pace_s=pace_s, chronicle=self.chronicle, rng=rng)
         coming = host.spawn(putting, name="rows come")
         for service in services:
@@ -121,7 +119,9 @@ class Play:
         while (left := settling.left()) or self._crew.is_served:
             if loop.time() > ends_at:
                 for place, matter in left:
-                    self.chronicle.wrong(f"has not settled {ends_at - began_at:g} s after the faults: {matter}", place=place)
+                    self.chronicle.wrong(
+                        f"has not settled {ends_at - began_at:g} s after the faults: {matter}", place=place
+                    )
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, PAUSE_S_MAX)
@@ -154,13 +154,13 @@ class Play:
         """End what is left of dead processes, now that nobody can be harmed."""
         self._crew.raise_the_dead()
         for _ in range(int(GHOSTS_S)):
-            left = asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+            left = asyncio.all_tasks() - {asyncio.current_task()}
             if not left:
                 return
             for task in left:
                 task.cancel()
             await asyncio.wait(left, timeout=1.0)
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:  # type: ignore[arg-type]
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     def _wall_time(self) -> datetime:

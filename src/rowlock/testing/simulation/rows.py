@@ -24,14 +24,27 @@ __all__ = ["Settling", "put_rows"]
 
 
 async def put_rows(
-    sessions: async_sessionmaker[AsyncSession], rows: Sequence[object], *, pace_s: float, chronicle: Chronicle, rng: Random
+    sessions: async_sessionmaker[AsyncSession],
+    rows: Sequence[object],
+    *,
+    pace_s: float,
+    chronicle: Chronicle,
+    rng: Random,
 ) -> None:
     """Add `rows` one after the other, with rests between."""
-    ways: tuple[Callable[..., Any], ...] = (_hint_with_the_commit, _hint_afterwards, _hint_too_early, _hint_for_nothing, _add)
+    ways: tuple[Callable[..., Any], ...] = (
+        _hint_with_the_commit,
+        _hint_afterwards,
+        _hint_too_early,
+        _hint_for_nothing,
+        _add,
+    )
     for row in rows:
         await asyncio.sleep(pace_s * rng.choice((0, 0.02, 0.2)))
         way = rng.choice(ways)
-        chronicle.note(f"a {type(row).__name__} comes{way.__name__.replace('_', ' ').replace(' add', ' without a hint')}")
+        chronicle.note(
+            f"a {type(row).__name__} comes{way.__name__.replace('_', ' ').replace(' add', ' without a hint')}"
+        )
         await way(sessions, row)
 
 
@@ -93,7 +106,9 @@ class Settling:
             for leased in tables_of(self._pipelines).values():
                 owner, token = leased.column("lock_owner"), leased.column("lock_token")
                 wants = self._wants(leased)
-                held = or_(*(leased.column(name).is_not(None) for name in ("lock_token", "lock_owner", "lock_expires_at")))
+                held = or_(
+                    *(leased.column(name).is_not(None) for name in ("lock_token", "lock_owner", "lock_expires_at"))
+                )
                 statement = select(leased.key, wants, owner, token).where(or_(wants, held)).order_by(leased.key)
                 for key, is_wanting, holder, by in connection.execute(statement):
                     place = place_of_row(leased.table.name, key)
@@ -102,7 +117,7 @@ class Settling:
 
     def _wants(self, leased: LeasedTable[Any]) -> ColumnElement[bool]:
         own = [pipeline for pipeline in self._pipelines if pipeline.leased.table is leased.table]
-        wants = or_(False, *(self._unsettled(pipeline) for pipeline in own))  # noqa: FBT003 - an empty or_() means nothing
+        wants = or_(False, *(self._unsettled(pipeline) for pipeline in own))
         return and_(wants, leased.column("parked_at").is_(None)) if leased.has_schedule else wants
 
 

@@ -73,7 +73,11 @@ class SimulationReport:
         """Tell what was broken, how to replay it, and the story of the rows concerned."""
         if self.is_good:
             return f"seed {self.seed}: all is well, settled {self.settled_after_s:.1f} s after the last fault"
-        lines = [f"seed {self.seed} broke a promise:", *(f"  {wrong}" for wrong in self.wrongs[:20]), f"replay it: {self.replay}"]
+        lines = [
+            f"seed {self.seed} broke a promise:",
+            *(f"  {wrong}" for wrong in self.wrongs[:20]),
+            f"replay it: {self.replay}",
+        ]
         for place in list(dict.fromkeys(wrong.place for wrong in self.wrongs))[:STORIES_MAX]:
             lines += ["", "what happened:" if place is None else f"what happened to {place[0]} {place[1]}:"]
             lines += map(str, self.story_of(place))

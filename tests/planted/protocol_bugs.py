@@ -1,0 +1,142 @@
+"""Bugs of the protocol itself, found by whole managers under faults; see ``tests/simulation/test_simulation.py``."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+ORDERS = ("tests/simulation/test_simulation.py::test_orders",)
+FAMILY = ("tests/simulation/test_simulation.py::test_family",)
+
+PROTOCOL_BUGS = (
+    Bug(
+        "a claim judges leases by the host's clock",
+        "rows/eligibility.py",
+        "    return or_(expires_at.is_(None), expires_at <= database_now())",
+        '    host = __import__("rowlock.clock", fromlist=["clock"]).utc_now\n'
+        '    now = __import__("sqlalchemy").bindparam(None, callable_=host, type_=expires_at.type)\n'
+        "    return or_(expires_at.is_(None), expires_at <= now)",
+        ORDERS,
+    ),
+    Bug(
+        "leases are found by their rows alone, whatever the token",
+        "leases/dialects/sqlite.py",
+        '        pair.in_(bindparam("rowlock_held_lease", expanding=True)),\n',
+        '        pair.in_(bindparam("rowlock_held_lease", expanding=True)).is_not(None),\n',
+        ORDERS,
+    ),
+    Bug(
+        "a late heartbeat revives a lease that has ended",
+        "leases/renew.py",
+        'valid = and_(dialect.under_tokens(leased), leased.column("lock_expires_at") > database_instant())',
+        "valid = dialect.under_tokens(leased)",
+        ORDERS,
+    ),
+    Bug(
+        "trust never ends",
+        "leases/item.py",
+        "        return monotonic() < self.trusted_until\n",
+        "        return True\n",
+        ORDERS,
+    ),
+    Bug(
+        "work goes on when its lease is lost",
+        "pipelines/worker.py",
+        "partial(attempt.end, Ended.LEASE_LOST)",
+        "lambda: None",
+        ORDERS,
+    ),
+    Bug(
+        "what was not started stays leased after a shutdown",
+        "pipelines/give_back.py",
+        "            released = await release(connection, context.leased, chunk)\n",
+        "            released = 0\n",
+        ORDERS,
+    ),
+    Bug(
+        "a result whose COMMIT was not answered is taken for lost",
+        "pipelines/writer.py",
+        "        if stamps and await was_processed_at(",
+        "        if False and await was_processed_at(",
+        ORDERS,
+    ),
+    Bug(
+        "what is given back at a shutdown is begun all the same",
+        "pipelines/item_queue.py",
+        "        left = list(self)\n        self._heap.clear()\n",
+        "        left = list(self)\n",
+        ORDERS,
+    ),
+    Bug(
+        "an attempt whose holder died is not counted",
+        "leases/dialects/sqlite.py",
+        "due.attempts + (due.dead_token is not None)",
+        "due.attempts",
+        ORDERS,
+    ),
+    Bug(
+        "who takes over a row goes on under the dead holder's token",
+        "leases/dialects/sqlite.py",
+        "lock_token=leased.new_token(returns=due.returns)",
+        "lock_token=due.dead_token or leased.new_token(returns=due.returns)",
+        ORDERS,
+    ),
+    Bug(
+        "rows of a dead holder are never taken",
+        "rows/eligibility.py",
+        "    return or_(expires_at.is_(None), expires_at <= database_now())",
+        "    return expires_at.is_(None)",
+        ORDERS,
+    ),
+    Bug(
+        "a failed fetch ends the fetcher",
+        "pipelines/fetcher.py",
+        "        except Exception as error:  # noqa: BLE001 - ready() is host code and may raise anything\n",
+        "        except ZeroDivisionError as error:\n",
+        ORDERS,
+    ),
+    Bug(
+        "a result overwrites what a service has changed",
+        "leases/apply.py",
+        "    unchanged = [dialect.is_still(column, value) for column, value in write.unless_changed.items()]\n",
+        "    unchanged = []\n",
+        ORDERS,
+    ),
+    Bug(
+        "an outage is taken for the outcome's own failure",
+        "pipelines/writer.py",
+        "                if not is_transient(error) or monotonic() >= gives_up_at or self.context.hurried:\n"
+        "                    if submission.stamps:\n"
+        "                        return Written.UNKNOWN\n"
+        "                    raise\n",
+        "                raise\n",
+        ORDERS,
+    ),
+    Bug(
+        "a dead holder's related rows stay locked",
+        "leases/claim.py",
+        "                await free_dead(connection, related, dead)\n",
+        "                pass\n",
+        FAMILY,
+    ),
+    Bug(
+        "related rows are not freed with their main row",
+        "pipelines/writer.py",
+        "                await free_related(connection, item)\n",
+        "                pass\n",
+        FAMILY,
+    ),
+    Bug(
+        "related rows are stolen while they are held",
+        "rows/eligibility.py",
+        '    return or_(is_free(leased), leased.attribute("lock_token") == token)',
+        '    return or_(is_free(leased), leased.attribute("lock_token").is_not(None))',
+        FAMILY,
+    ),
+    Bug(
+        "related rows are kept alive by nobody",
+        "pipelines/heartbeater.py",
+        "            return confirmed, await renew_related(connection, holders, lock_timeout=timeout)\n",
+        "            return confirmed, frozenset()\n",
+        FAMILY,
+    ),
+)
