@@ -84,6 +84,7 @@ class Chronicle:
         self.tables: dict[str, str] = {}
         self._tokens: dict[Place, uuid.UUID] = {}
         self._takers: dict[uuid.UUID, str] = {}
+        self._lost: set[object] = set()
         self._file = file
 
     def note(self, text: str, *, place: Place | None = None, change: Change | None = None) -> None:
@@ -98,6 +99,8 @@ class Chronicle:
         """Write down what the library tells of itself, but for what the changes of rows tell anyway."""
         if isinstance(event, _TOLD_BY_CHANGES):
             return
+        if isinstance(event, events.LeaseLost):
+            self._lost.add(event.lock_token)
         if isinstance(event, events.LoopReplaced):
             self.wrong(f"{event.pipeline}: the {event.loop} died: {event.error}")
         facts = [
@@ -122,8 +125,9 @@ class Chronicle:
             self.note("", place=place_of(change), change=change)
 
     def held_by(self, name: str) -> list[Place]:
-        """Return the rows that are leased under a token that the process of that name has taken."""
-        return [place for place, token in self._tokens.items() if self._takers.get(token) == name]
+        """Return the rows that are leased under a token that the process of that name has taken, and has not lost."""
+        held = [(place, token) for place, token in self._tokens.items() if self._takers.get(token) == name]
+        return [place for place, token in held if token not in self._lost]
 
     def _follow(self, change: Change) -> None:
         token = None if change.after is None else change.after.lock_token
