@@ -18,13 +18,6 @@ PROTOCOL_BUGS = (
         ORDERS,
     ),
     Bug(
-        "leases are found by their rows alone, whatever the token",
-        "leases/dialects/sqlite.py",
-        '        pair.in_(bindparam("rowlock_held_lease", expanding=True)),\n',
-        '        pair.in_(bindparam("rowlock_held_lease", expanding=True)).is_not(None),\n',
-        ORDERS,
-    ),
-    Bug(
         "a late heartbeat revives a lease that has ended",
         "leases/renew.py",
         'valid = and_(dialect.under_tokens(leased), leased.column("lock_expires_at") > database_instant())',

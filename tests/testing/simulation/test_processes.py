@@ -62,7 +62,7 @@ def test_a_frozen_process_goes_on_where_it_was_and_late() -> None:
         await asyncio.sleep(10)
         assert notes == ["0", "1"]
         it.thaw()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
         assert notes == ["0", "1", "2"]
         await asyncio.sleep(1.5)
         assert notes == ["0", "1", "2", "3"]

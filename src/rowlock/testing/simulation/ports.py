@@ -86,11 +86,14 @@ class Harbour:
         self.eye: Engine = create_engine("sqlite:///simulated", creator=lambda: sqlite3.connect(self.path))
         event.listen(self.eye, "connect", lambda connection, _: follow_on_connection(self.clock, connection))
         self.file = sqlite3.connect(":memory:")
-        models, also = schema(self)
-        self._create([*dict.fromkeys(models)], also)
-        self._blank = self.path.read_bytes()
         self._ports: list[Port] = []
         self._used = 0
+        try:
+            self._create(*schema(self))
+        except BaseException:
+            self.close()
+            raise
+        self._blank = self.path.read_bytes()
 
     def close(self) -> None:
         """Remove the file."""
@@ -129,7 +132,8 @@ class Harbour:
         self._runs += 1
         return Path(self._folder.name) / f"simulation-{self._runs}.db"
 
-    def _create(self, models: list[type], also: Iterable[str]) -> None:
+    def _create(self, models: Iterable[type], also: Iterable[str]) -> None:
+        models = [*dict.fromkeys(models)]
         metadatas: dict[Any, None] = dict.fromkeys(model.metadata for model in models)  # type: ignore[attr-defined]
         with self.eye.begin() as connection:
             connection.exec_driver_sql("PRAGMA journal_mode=WAL")
