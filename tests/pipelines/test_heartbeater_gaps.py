@@ -143,3 +143,17 @@ async def test_beats_are_spread(virtual_database: TemporaryDatabase) -> None:
     assert len(gaps) > 150
     assert 0.8 - 1e-9 <= min(gaps) < 0.85
     assert 1.15 < max(gaps) <= 1.2 + 1e-9
+
+
+async def test_an_item_whose_outcome_is_on_its_way_is_not_told_lost(database: TemporaryDatabase) -> None:
+    """A beat that crosses a commit would tell of a lease lost that was not, in health and to every listener."""
+    [row] = await add(database, Volume())
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        [item] = await steps.fetch_once()
+        item.trusted_until -= 16
+        item.is_settled = True  # and committed, but the loop has not turned since
+        await change(database, row, lock_token=None, lock_owner=None, lock_expires_at=None)
+        with heard_events() as heard:
+            assert await steps.beat_once() == 0
+        assert heard.of(events.LeaseLost) == []
+        assert not item.is_lost

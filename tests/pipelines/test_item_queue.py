@@ -102,8 +102,8 @@ async def test_a_discarded_item_leaves_the_others_in_order_and_frees_its_place()
     queue.put(items)
     heard: list[int] = []
     queue.on_room = lambda: heard.append(queue.room)
-    queue.discard(items[1])
-    queue.discard(items[1])
+    queue.discard([items[1]])
+    queue.discard([items[1]])
     assert heard == [2]
     assert [item.place for item in queue] == [2, 3, 4]
     assert [await queue.take() for _ in range(3)] == [items[3], items[0], items[2]]
@@ -205,7 +205,7 @@ def test_no_item_waits_while_a_worker_waits(steps: list[tuple[str, int]]) -> Non
                     takers[number % len(takers)].cancel()
                 case "discard" if len(queue):
                     item = list(queue)[number % len(queue)]
-                    queue.discard(item)
+                    queue.discard([item])
                     discarded.append(item)
                 case "settle":
                     await turns(5)

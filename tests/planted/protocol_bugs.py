@@ -62,7 +62,7 @@ PROTOCOL_BUGS = (
     Bug(
         "an attempt whose holder died is not counted",
         "leases/dialects/sqlite.py",
-        "due.attempts + (due.dead_token is not None)",
+        "values.read_attempts(due.attempts) + (dead_token is not None)",
         "due.attempts",
         ORDERS,
     ),

@@ -71,7 +71,8 @@ def is_of_the_schema(error: BaseException) -> bool:
     sqlstate = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
     if sqlstate is not None:
         return str(sqlstate).startswith("42")
-    return getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
+    # SQLite has one code for all that is wrong with a statement, values that a function cannot read among it.
+    return getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR and "no such " in str(error.orig)
 
 
 def _is_unwrapped(error: BaseException) -> bool:

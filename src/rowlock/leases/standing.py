@@ -20,7 +20,7 @@ from sqlalchemy import PoolProxiedConnection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.clock import monotonic
-from rowlock.errors import TransactionTimeout
+from rowlock.errors import HostCodeError, TransactionTimeout, describe
 
 logger = logging.getLogger(__name__)
 
@@ -88,11 +88,15 @@ async def standing(*, purpose: str, timeout_s: float) -> AsyncIterator[Standing]
     Raises:
         TransactionTimeout: it was cut. Whether it was committed is unknown.
     """
-    transaction, error = Standing(), None
+    transaction = Standing()
+    error: Exception | None = None
     try:
         yield transaction
     except Exception as raised:  # noqa: BLE001 - raised again below
         error = raised
+    except (SystemExit, KeyboardInterrupt) as raised:
+        # Out of a listener or a type of the host's: out of our task it would end the whole event loop.
+        error = HostCodeError(describe(raised))
     finally:
         transaction.ends()
     if transaction.was_cut:

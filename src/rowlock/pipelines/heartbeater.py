@@ -77,7 +77,7 @@ class Heartbeater(Generic[ModelT]):
         """Call `act` at once if trust in the lease of `item` ends."""
         self._on_lost[item.lock_token] = act
         if not item.is_trusted():
-            self._lose(item)
+            self._lose_all([item])
 
     async def run(self) -> None:
         """Renew, again and again, where leases are renewed."""
@@ -162,7 +162,9 @@ class Heartbeater(Generic[ModelT]):
             return await tokens_still_held(connection, self.context.leased, items)
 
         held = await self._transact(work, purpose="look which leases are still held", writes=False)
-        self._on_host(partial(self._lose_all, [item for item in items if item.lock_token not in held]))
+        # An outcome may have been committed meanwhile that is not noted yet: about such items the guard has decided.
+        lost = [item for item in items if item.lock_token not in held and not item.is_settled]
+        self._on_host(partial(self._lose_all, lost))
 
     async def _transact(self, work: Any, *, purpose: str, writes: bool = True) -> Any:  # noqa: ANN401 - as in_transaction
         lifeline = self.context.lifeline
@@ -212,16 +214,17 @@ class Heartbeater(Generic[ModelT]):
         return is_wedged
 
     def _lose_all(self, items: Iterable[PipelineItem[ModelT]]) -> None:
-        for item in items:
-            if item.lock_token in self._tracked:
-                self._lose(item)
+        lost = [item for item in items if item.lock_token in self._tracked]
+        if lost:
+            self.context.queue.discard(lost)
+        for item in lost:
+            self._lose(item)
 
     def _lose(self, item: PipelineItem[ModelT]) -> None:
         with self._lock:
             item.lose()
             self._tracked.pop(item.lock_token, None)
         act = self._on_lost.pop(item.lock_token, None)
-        self.context.queue.discard(item)
         self.context.counters.leases_lost += 1
         logger.warning(
             "%s: the lease of row %s was lost",

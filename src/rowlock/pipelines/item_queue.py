@@ -99,9 +99,10 @@ class ItemQueue(Generic[ModelT]):
         self._wake(len(self._takers))
         return left
 
-    def discard(self, item: PipelineItem[ModelT]) -> None:
-        """Remove `item` if it is still queued."""
-        kept = [entry for entry in self._heap if entry[2] is not item]
+    def discard(self, items: Iterable[PipelineItem[ModelT]]) -> None:
+        """Remove those of `items` that are still queued."""
+        gone = frozenset(items)
+        kept = [entry for entry in self._heap if entry[2] not in gone]
         if len(kept) < len(self._heap):
             self._heap = kept
             heapify(self._heap)
