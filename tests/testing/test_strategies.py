@@ -28,7 +28,7 @@ from ..host import Run, RunPipeline, Volume, VolumePipeline
 from ..shopwindow.programs import run_python
 
 SOME = settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     derandomize=True,
     database=None,
