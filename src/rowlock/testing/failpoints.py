@@ -1,0 +1,169 @@
+"""Failpoints at every boundary of a statement: something goes wrong right before, or right after, the k-th one.
+
+The one idea: nothing in the library knows of it. SQLAlchemy tells an engine's statements by its events, and its dialect is asked
+for every COMMIT and ROLLBACK, so both sides of each can be counted; a sweep over all k leaves no moment untried.
+
+    with Failpoints(engine, at=k, act=lose_connection) as points:
+        await the_step_under_test()
+    if points.reached is None: ...                         # it has fewer boundaries: the sweep is over
+
+Acts: `lose_connection` raises what an outage does; after a COMMIT that is the lost answer to it. `die` and `freeze` are for a
+replica that is a process of its own. An act may be any function of the host's tests.
+
+Not here: who starts such processes and goes on afterwards; `crash_everywhere`, which kills within a process.
+
+Source: FreeBSD's ``fail(9)``; the statement boundary as the unit comes from SQLite's own crash tests.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, TypeAlias
+
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+__all__ = ["AFTER", "BEFORE", "BOUNDARIES_MAX", "Boundary", "Failpoints", "die", "freeze", "lose_connection"]
+
+BOUNDARIES_MAX: Final = 100_000
+"""How many boundaries one `Failpoints` counts. A step with more never ends."""
+
+BEFORE: Final = "before"
+AFTER: Final = "after"
+STATEMENT_SHOWN_MAX: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """One side of a statement.
+
+    Attributes:
+        number: its place in the order, from 0.
+        side: ``before`` or ``after``.
+        statement: the SQL, or ``BEGIN``, ``COMMIT``, ``ROLLBACK``. There is nothing after a ``BEGIN``: drivers send it with the
+            first statement.
+    """
+
+    number: int
+    side: str
+    statement: str
+
+    @property
+    def is_lost_answer(self) -> bool:
+        """Whether the database has committed, and nobody has heard of it."""
+        return (self.side, self.statement) == (AFTER, "COMMIT")
+
+    def __str__(self) -> str:
+        shown = " ".join(self.statement.split())[:STATEMENT_SHOWN_MAX]
+        return f"boundary {self.number}, {self.side} {shown}"
+
+
+Act: TypeAlias = Callable[[Boundary], None]
+
+
+def lose_connection(boundary: Boundary) -> None:
+    """Raise what reaches a caller whose connection was cut.
+
+    Raises:
+        ConnectionResetError: always.
+    """
+    raise ConnectionResetError(f"the connection was cut: {boundary}")
+
+
+def die(boundary: Boundary) -> None:
+    """End this process as kill -9 does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def freeze(boundary: Boundary) -> None:
+    """Stop this process; it goes on from here when somebody sends it ``SIGCONT``."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@dataclass(eq=False)
+class Failpoints:
+    """Counts the boundaries of an engine, and acts at one of them.
+
+    Attributes:
+        engine: whose statements; also those of its ``execution_options()`` and of other threads.
+        at: at which boundary, from 0; never if None.
+        act: what is done there, once.
+        sides: which sides count. One process sees no difference between after a statement and before the next one.
+        armed: whether boundaries count; set it to False for the parts of a story that are not under test.
+        reached: the boundary at which that was, or None.
+        passed: all boundaries that counted so far, in order.
+    """
+
+    engine: AsyncEngine
+    at: int | None = None
+    act: Act = lose_connection
+    sides: Collection[str] = (BEFORE, AFTER)
+    armed: bool = True
+    reached: Boundary | None = None
+    passed: list[Boundary] = field(default_factory=list, repr=False)
+    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _undo: list[Callable[[], None]] = field(default_factory=list, repr=False)
+
+    def __enter__(self) -> Failpoints:
+        """Count from now on."""
+        for name, side in (("before_cursor_execute", BEFORE), ("after_cursor_execute", AFTER)):
+            self._listen(name, lambda *args, side=side: self.boundary(side, args[2]))
+        self._listen("begin", lambda *_: self.boundary(BEFORE, "BEGIN"))
+        for name in ("commit", "rollback"):
+            self._wrap(name)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the engine as it was."""
+        while self._undo:
+            self._undo.pop()()
+
+    def boundary(self, side: str, statement: str) -> None:
+        """Count one boundary, and act if it is the one.
+
+        Raises:
+            OverflowError: there were `BOUNDARIES_MAX`.
+        """
+        with self._turn:
+            if not self.armed or side not in self.sides:
+                return
+            if len(self.passed) >= BOUNDARIES_MAX:
+                raise OverflowError(f"{BOUNDARIES_MAX} boundaries and no end; {statement}")
+            here = Boundary(len(self.passed), side, statement)
+            self.passed.append(here)
+            if here.number != self.at:
+                return
+            self.reached = here
+        self.act(here)
+
+    def _listen(self, name: str, listener: Callable[..., None]) -> None:
+        engine = self.engine.sync_engine
+        event.listen(engine, name, listener)
+        self._undo.append(lambda: event.remove(engine, name, listener))
+
+    def _wrap(self, name: str) -> None:
+        # The events come before the driver is asked, and there is none for its answer. The dialect is this engine's alone.
+        dialect: Any = self.engine.sync_engine.dialect
+        method, attribute, statement = getattr(dialect, f"do_{name}"), f"do_{name}", name.upper()
+        outer = vars(dialect).get(attribute)
+
+        def with_both_sides(connection: object) -> None:
+            self.boundary(BEFORE, statement)
+            method(connection)
+            self.boundary(AFTER, statement)
+
+        def undo() -> None:
+            if outer is None:
+                delattr(dialect, attribute)
+            else:
+                setattr(dialect, attribute, outer)
+
+        setattr(dialect, attribute, with_both_sides)
+        self._undo.append(undo)

@@ -1,0 +1,104 @@
+"""Replicas that are processes of their own, made in a few milliseconds: ``python -m tests.failpoints.nursery``.
+
+The one idea: a warm process that has imported everything and has no thread, event loop or connection yet may be forked safely.
+It reads one order a line, forks a replica that plays a story, and tells when that has ended or stopped. Everything is one JSON
+object a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import struct
+import sys
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import make_url
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+
+from rowlock.testing import DatabaseClock
+from rowlock.testing.database_clock import follow_on_sqlite
+from rowlock.testing.failpoints import AFTER, BEFORE, Failpoints, die, freeze
+
+from .stories import STORIES, Scene
+
+REPLICA_S_MAX: Final = 60
+"""How long a replica may live before it is taken for hung. **Unit** seconds."""
+
+ACTS: Final = {"die": (die, (BEFORE, AFTER)), "freeze": (freeze, (BEFORE,))}
+"""What is done, and at which sides of statements."""
+CLOCK: Final = struct.Struct("d")
+
+
+def clock_of(path: str) -> DatabaseClock:
+    """Return a clock that shows what the test's clock wrote into a file."""
+
+    def seconds() -> float:
+        return float(CLOCK.unpack(Path(path).read_bytes())[0])
+
+    return DatabaseClock(datetime.fromtimestamp(seconds(), UTC), source=seconds)
+
+
+async def play(order: dict[str, Any]) -> None:
+    """Be a replica."""
+    url = make_url(order["url"])
+    engine = create_async_engine(url)
+    if url.get_backend_name() == "sqlite":
+        follow_on_sqlite(clock_of(order["clock"]), engine)
+    sessions = async_sessionmaker(engine, expire_on_commit=False)
+    act, sides = ACTS[order["act"]]
+    with Failpoints(engine, at=order["at"], act=act, sides=sides, armed=False) as points:
+        await STORIES[order["story"]].play(Scene(sessions, points))
+    await engine.dispose()
+
+
+def be_a_replica(order: dict[str, Any]) -> None:
+    """Play, and end this process without any of its parent's clean-up."""
+    signal.alarm(REPLICA_S_MAX)
+    try:
+        asyncio.run(play(order))
+    except BaseException:  # noqa: BLE001 - nothing of the parent may run in the child
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def tell(**fields: object) -> None:
+    """Say what became of a replica."""
+    print(json.dumps(fields), flush=True)
+
+
+def watch(pid: int) -> None:
+    """Wait for the end of a replica, and for a word of the test while it is stopped."""
+    while True:
+        _, status = os.waitpid(pid, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            tell(stopped=True)
+            sys.stdin.readline()
+            os.kill(pid, signal.SIGCONT)
+            continue
+        tell(stopped=False, code=os.waitstatus_to_exitcode(status))
+        return
+
+
+def main() -> None:
+    """Make replicas until the orders end."""
+    logging.disable(logging.CRITICAL)
+    for driver in ("sqlite+aiosqlite://", "postgresql+asyncpg://"):
+        create_async_engine(driver)  # imports it, and connects to nothing
+    tell(ready=True)
+    while line := sys.stdin.readline():
+        pid = os.fork()
+        if pid == 0:
+            be_a_replica(json.loads(line))
+        watch(pid)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""A replica dies, or freezes past its lease, at every boundary of every statement; another one finishes its story, once."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from rowlock.testing import TemporaryDatabase
+
+from .heirs import (
+    Nursery,
+    finish,
+    judge,
+    make_tables,
+    may_be_written,
+    set_scene,
+    shared_clock,
+    times_noted,
+    wait_for_the_server,
+)
+from .stories import STORIES
+
+BOUNDARIES_MIN = 4
+"""Fewer than that in any story, and the failpoints were not where they should be."""
+BOUNDARIES_MAX = 200
+
+
+@pytest.mark.parametrize("name", STORIES)
+async def test_killed_at_every_boundary(
+    database_with_clock: TemporaryDatabase, nursery: Nursery, clock_file: Path, name: str
+) -> None:
+    """kill -9 right before or after some statement would lose a row, settle it twice, or leave it locked."""
+    database, story = database_with_clock, STORIES[name]
+    await make_tables(database)
+    with shared_clock(database, clock_file):
+        for at in range(BOUNDARIES_MAX):
+            await set_scene(database, story)
+            code = nursery.replica(story, database, at=at, act="die", clock=clock_file)
+            assert code in {0, -signal.SIGKILL}, f"at boundary {at} the replica ended with {code}"
+            await wait_for_the_server(database)
+            await finish(database, story.heirs())
+            await judge(database)
+            if code == 0:
+                break
+    assert BOUNDARIES_MIN <= at < BOUNDARIES_MAX - 1
+
+
+@pytest.mark.parametrize("name", STORIES)
+async def test_frozen_at_every_boundary(
+    database_with_clock: TemporaryDatabase, nursery: Nursery, clock_file: Path, name: str
+) -> None:
+    """A replica that was frozen past its lease would overwrite what its heir has written."""
+    database, story = database_with_clock, STORIES[name]
+    await make_tables(database)
+    overtaken = 0
+    with shared_clock(database, clock_file):
+        for at in range(BOUNDARIES_MAX):
+            await set_scene(database, story)
+            code = nursery.replica(story, database, at=at, act="freeze", clock=clock_file)
+            is_frozen = code is None
+            if is_frozen and await may_be_written(database):
+                await finish(database, story.heirs())
+                before, overtaken = await times_noted(database), overtaken + 1
+                assert nursery.thaw() == 0
+                assert await times_noted(database) == before, f"thawed at boundary {at}, it wrote something"
+            elif is_frozen:
+                # In the middle of a transaction everybody waits for it; then it must be as if it had been slow.
+                assert nursery.thaw() == 0
+            await wait_for_the_server(database)
+            await finish(database, story.heirs())
+            await judge(database)
+            if not is_frozen:
+                assert code == 0
+                break
+    assert BOUNDARIES_MIN <= at < BOUNDARIES_MAX - 1
+    assert overtaken > 1

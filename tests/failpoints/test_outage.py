@@ -1,0 +1,40 @@
+"""A replica loses its connection at every boundary of every statement, the answers to its COMMITs included, and lives on."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy.ext.asyncio import async_sessionmaker
+
+from rowlock.testing import TemporaryDatabase
+from rowlock.testing.failpoints import Failpoints
+
+from ..leases.transactions import checked_out
+from .heirs import finish, judge, make_tables, set_scene, wait_for_the_server
+from .stories import STORIES, Scene
+from .test_death import BOUNDARIES_MAX, BOUNDARIES_MIN
+
+
+@pytest.mark.parametrize("name", STORIES)
+async def test_an_error_at_every_boundary(database_with_clock: TemporaryDatabase, name: str) -> None:
+    """A connection that was lost in the wrong moment would cost a row, settle it twice, or leave a connection in use."""
+    database, story = database_with_clock, STORIES[name]
+    await make_tables(database)
+    answers_lost = 0
+    for at in range(BOUNDARIES_MAX):
+        await set_scene(database, story)
+        engine = database.create_engine()
+        with Failpoints(engine, at=at, armed=False) as points:
+            try:
+                await story.play(Scene(async_sessionmaker(engine, expire_on_commit=False), points))
+            except ConnectionResetError:
+                assert points.reached, "somebody else has cut the connection"
+        assert checked_out(engine) == 0
+        await engine.dispose()
+        await wait_for_the_server(database)
+        await finish(database, story.heirs())
+        await judge(database)
+        if points.reached is None:
+            break
+        answers_lost += points.reached.is_lost_answer
+    assert BOUNDARIES_MIN <= at < BOUNDARIES_MAX - 1
+    assert answers_lost > 0
