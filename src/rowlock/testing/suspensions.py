@@ -1,0 +1,128 @@
+"""Sees every suspension of a coroutine and of all tasks that come of it, and may keep them from going on.
+
+The one idea: a task factory hands out tasks whose coroutines are driven through an observer, step by step. Whoever was started
+inside of `observed` is seen, however deep; everybody else is not touched. So a test can say "cancel it at the n-th suspension", or
+"from here on it is dead", for every n.
+
+Not here: what to do at a suspension (``crash_everywhere``, and the tests of cancellation).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+__all__ = ["Observer", "Watched", "frames_of", "observed"]
+
+
+class Observer(Protocol):
+    """Is told of every suspension."""
+
+    def suspended(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Note that a coroutine waits for something now."""
+        ...
+
+    def holds(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Future[None] | None:
+        """Return what a coroutine must wait for before it goes on, or None; when that is done, it is cancelled."""
+        ...
+
+
+_observer: ContextVar[Observer | None] = ContextVar("rowlock_observer", default=None)
+
+
+class Watched(Coroutine[Any, Any, Any]):
+    """A coroutine whose suspensions an observer sees."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], observer: Observer) -> None:
+        self._coroutine = coroutine
+        self._observer = observer
+        self._held = False
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - frames and names, for whoever shows a task
+        return getattr(self._coroutine, name)
+
+    def __await__(self) -> Iterator[Any]:
+        """Be awaited as the coroutine itself."""
+        value: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                waits_for = self.send(value) if error is None else self.throw(error)
+            except StopIteration as end:
+                return end.value
+            value, error = None, None
+            try:
+                value = yield waits_for
+            except GeneratorExit:
+                self.close()
+                raise
+            except BaseException as thrown:  # noqa: BLE001 - it is the coroutine's to handle
+                error = thrown
+
+    def send(self, value: Any) -> Any:  # noqa: ANN401 - as any coroutine
+        """Go on, or stay where it is."""
+        if (barrier := self._barrier()) is not None:
+            return barrier
+        if self._held:
+            self._held = False
+            return self.throw(asyncio.CancelledError())
+        waits_for = self._coroutine.send(value)
+        self._observer.suspended(self._coroutine)
+        return waits_for
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:  # noqa: ANN401 - as any coroutine
+        """Go on with an error, or stay where it is."""
+        if (barrier := self._barrier()) is not None:
+            return barrier
+        error = typ if isinstance(typ, BaseException) else val if isinstance(val, BaseException) else typ()
+        waits_for = self._coroutine.throw(error.with_traceback(tb) if tb is not None else error)
+        self._observer.suspended(self._coroutine)
+        return waits_for
+
+    def close(self) -> None:
+        """Close the coroutine."""
+        self._coroutine.close()
+
+    def _barrier(self) -> Any:  # noqa: ANN401 - what a future hands to its task
+        holds_until = self._observer.holds(self._coroutine)
+        if holds_until is None or holds_until.done():
+            return None
+        self._held = True
+        return next(iter(holds_until.__await__()))
+
+
+@contextmanager
+def observed(observer: Observer) -> Iterator[None]:
+    """Have `observer` told of the suspensions of every task that is started inside the block, or by such a task later on."""
+    loop = asyncio.get_running_loop()
+    before = loop.get_task_factory()
+
+    def make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Future[Any]:  # noqa: ANN401
+        context = options.get("context")
+        seen_by = _observer.get() if context is None else context.get(_observer)
+        if seen_by is observer and inspect.iscoroutine(coroutine):
+            coroutine = Watched(coroutine, observer)
+        return asyncio.Task(coroutine, loop=loop, **options) if before is None else before(loop, coroutine, **options)
+
+    loop.set_task_factory(make_task)
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+        loop.set_task_factory(before)
+
+
+def frames_of(coroutine: Any) -> Iterator[tuple[str, int, str]]:  # noqa: ANN401 - whatever one awaits
+    """Yield file, line and name of each frame that waits, from the coroutine's own to the innermost."""
+    while coroutine is not None:
+        frame = next((f for a in ("cr_frame", "gi_frame", "ag_frame") if (f := getattr(coroutine, a, None))), None)
+        if frame is not None:
+            yield frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+        coroutine = next(
+            (c for a in ("cr_await", "gi_yieldfrom", "ag_await") if (c := getattr(coroutine, a, None))), None
+        )
