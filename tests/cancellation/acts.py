@@ -1,4 +1,4 @@
-"""What is cancelled in these tests. Each sets its scene, gives the coroutine function to be cancelled, and tidies up as a host does."""
+"""What is cancelled in these tests: each act sets its scene, gives what is to be cancelled, and tidies up as a host does."""
 
 from __future__ import annotations
 

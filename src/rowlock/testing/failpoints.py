@@ -95,6 +95,7 @@ class Failpoints:
         act: what is done there, once.
         sides: which sides count. One process sees no difference between after a statement and before the next one.
         armed: whether boundaries count; set it to False for the parts of a story that are not under test.
+        note: is told of every boundary that counts.
         reached: the boundary at which that was, or None.
         passed: all boundaries that counted so far, in order.
     """
@@ -104,6 +105,7 @@ class Failpoints:
     act: Act = lose_connection
     sides: Collection[str] = (BEFORE, AFTER)
     armed: bool = True
+    note: Act | None = None
     reached: Boundary | None = None
     passed: list[Boundary] = field(default_factory=list, repr=False)
     _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -138,10 +140,12 @@ class Failpoints:
                 raise OverflowError(f"{BOUNDARIES_MAX} boundaries and no end; {statement}")
             here = Boundary(len(self.passed), side, statement)
             self.passed.append(here)
-            if here.number != self.at:
-                return
-            self.reached = here
-        self.act(here)
+            if here.number == self.at:
+                self.reached = here
+        if self.note is not None:
+            self.note(here)
+        if self.reached is here:
+            self.act(here)
 
     def _listen(self, name: str, listener: Callable[..., None]) -> None:
         engine = self.engine.sync_engine

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-__all__ = ["Observer", "Watched", "frames_of", "observed"]
+__all__ = ["Observer", "Watched", "frames_of", "observed", "seen_by"]
 
 
 class Observer(Protocol):
@@ -45,7 +45,7 @@ class Watched(Coroutine[Any, Any, Any]):
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - frames and names, for whoever shows a task
         return getattr(self._coroutine, name)
 
-    def __await__(self) -> Iterator[Any]:
+    def __await__(self) -> Generator[Any, Any, Any]:
         """Be awaited as the coroutine itself."""
         value: Any = None
         error: BaseException | None = None
@@ -53,7 +53,7 @@ class Watched(Coroutine[Any, Any, Any]):
             try:
                 waits_for = self.send(value) if error is None else self.throw(error)
             except StopIteration as end:
-                return end.value
+                return cast("Any", end.value)
             value, error = None, None
             try:
                 value = yield waits_for
@@ -103,18 +103,27 @@ def observed(observer: Observer) -> Iterator[None]:
 
     def make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Future[Any]:  # noqa: ANN401
         context = options.get("context")
-        seen_by = _observer.get() if context is None else context.get(_observer)
-        if seen_by is observer and inspect.iscoroutine(coroutine):
-            coroutine = Watched(coroutine, observer)
+        seer = _observer.get() if context is None else context.get(_observer)
+        if seer is not None and inspect.iscoroutine(coroutine):
+            coroutine = Watched(coroutine, seer)
         return asyncio.Task(coroutine, loop=loop, **options) if before is None else before(loop, coroutine, **options)
 
     loop.set_task_factory(make_task)
+    try:
+        with seen_by(observer):
+            yield
+    finally:
+        loop.set_task_factory(before)
+
+
+@contextmanager
+def seen_by(observer: Observer) -> Iterator[None]:
+    """Have tasks that are started inside the block, itself inside of `observed`, seen by another observer."""
     token = _observer.set(observer)
     try:
         yield
     finally:
         _observer.reset(token)
-        loop.set_task_factory(before)
 
 
 def frames_of(coroutine: Any) -> Iterator[tuple[str, int, str]]:  # noqa: ANN401 - whatever one awaits
