@@ -174,6 +174,12 @@ async def unsettled(database: TemporaryDatabase) -> list[str]:
     return [f"{type(row).__name__} {row.id} {row.status}" for row in rows if row.status not in {"active", "done"}]
 
 
+async def leased(database: TemporaryDatabase) -> list[str]:
+    """Return the rows that somebody holds."""
+    rows = [row for model in TABLES for row in await read_all(database, model)]
+    return [f"{row.__tablename__} {row.id} by {row.lock_owner}" for row in rows if row.lock_token is not None]
+
+
 async def judge(database: TemporaryDatabase) -> None:
     """Check that each row was settled once, no claim twice, and that nothing is locked."""
     assert await unsettled(database) == []

@@ -24,15 +24,14 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock.testing import DatabaseClock
 from rowlock.testing.database_clock import follow_on_sqlite
-from rowlock.testing.failpoints import AFTER, BEFORE, Failpoints, die, freeze
+from rowlock.testing.failpoints import Failpoints, die, freeze
 
 from .stories import STORIES, Scene
 
 REPLICA_S_MAX: Final = 60
 """How long a replica may live before it is taken for hung. **Unit** seconds."""
 
-ACTS: Final = {"die": (die, (BEFORE, AFTER)), "freeze": (freeze, (BEFORE,))}
-"""What is done, and at which sides of statements."""
+ACTS: Final = {"die": die, "freeze": freeze}
 CLOCK: Final = struct.Struct("d")
 
 
@@ -52,8 +51,7 @@ async def play(order: dict[str, Any]) -> None:
     if url.get_backend_name() == "sqlite":
         follow_on_sqlite(clock_of(order["clock"]), engine)
     sessions = async_sessionmaker(engine, expire_on_commit=False)
-    act, sides = ACTS[order["act"]]
-    with Failpoints(engine, at=order["at"], act=act, sides=sides, armed=False) as points:
+    with Failpoints(engine, at=order["at"], act=ACTS[order["act"]], distinct=True, armed=False) as points:
         await STORIES[order["story"]].play(Scene(sessions, points))
     await engine.dispose()
 

@@ -57,12 +57,15 @@ class Story:
         play: the step, with what leads to it and what follows.
         rows: what is put in before; volumes come with attachments.
         heirs: builds the pipelines that finish it.
+        may_leave_leases: whether a connection that was lost may leave rows leased until that expires: those of a claim whose answer
+            was lost, and those that could not be given back.
     """
 
     name: str
     play: Callable[[Scene], Awaitable[None]]
     rows: Callable[[], Sequence[Any]] = lambda: [Volume()]
     heirs: Callable[[], Sequence[Pipeline[Any]]] = lambda: [VolumePipeline(**SETTINGS)]
+    may_leave_leases: bool = False
 
 
 async def work_together(steps: Steps[Any]) -> None:
@@ -236,7 +239,7 @@ def _run_heirs() -> Sequence[Pipeline[Any]]:
 STORIES = {
     story.name: story
     for story in (
-        Story("claim", claim, rows=_many),
+        Story("claim", claim, rows=_many, may_leave_leases=True),
         Story("load", load, rows=_many),
         Story("renew", renew, rows=_many),
         Story("renew-related", renew_related, heirs=_gatherers),
@@ -250,7 +253,7 @@ STORIES = {
         Story("reset", settle(lambda *_: Reset())),
         Story("lock-related", lock_related(GatheringPipeline), heirs=_gatherers),
         Story("lock-shared", lock_related(SharingPipeline), heirs=_sharers),
-        Story("give-back", give_back, rows=_many),
-        Story("drain", drain, rows=_many, heirs=_gatherers),
+        Story("give-back", give_back, rows=_many, may_leave_leases=True),
+        Story("drain", drain, rows=_many, heirs=_gatherers, may_leave_leases=True),
     )
 }

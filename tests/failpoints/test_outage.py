@@ -9,7 +9,7 @@ from rowlock.testing import TemporaryDatabase
 from rowlock.testing.failpoints import Failpoints
 
 from ..leases.transactions import checked_out
-from .heirs import finish, judge, make_tables, set_scene, wait_for_the_server
+from .heirs import finish, judge, leased, make_tables, set_scene, wait_for_the_server
 from .stories import STORIES, Scene
 from .test_death import BOUNDARIES_MAX, BOUNDARIES_MIN
 
@@ -23,13 +23,15 @@ async def test_an_error_at_every_boundary(database_with_clock: TemporaryDatabase
     for at in range(BOUNDARIES_MAX):
         await set_scene(database, story)
         engine = database.create_engine()
-        with Failpoints(engine, at=at, armed=False) as points:
+        with Failpoints(engine, at=at, distinct=True, armed=False) as points:
             try:
                 await story.play(Scene(async_sessionmaker(engine, expire_on_commit=False), points))
             except ConnectionResetError:
                 assert points.reached, "somebody else has cut the connection"
         assert checked_out(engine) == 0
         await engine.dispose()
+        if not story.may_leave_leases:
+            assert await leased(database) == [], f"after {points.reached}"
         await wait_for_the_server(database)
         await finish(database, story.heirs())
         await judge(database)

@@ -52,7 +52,7 @@ WorldT = TypeVar("WorldT")
 
 MOMENTS_MAX: Final = 1000
 """At how many moments a replica is killed before a process is taken for endless."""
-ATTEMPTS_MAX: Final = 50
+ATTEMPTS_MAX: Final = 20
 """How often a row is worked on in one run."""
 RUN_S_MAX: Final = 60.0
 """How long one run may take. **Unit** seconds."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, TypeAlias
@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-__all__ = ["AFTER", "BEFORE", "BOUNDARIES_MAX", "Boundary", "Failpoints", "die", "freeze", "lose_connection"]
+__all__ = ["BOUNDARIES_MAX", "Boundary", "Failpoints", "die", "freeze", "lose_connection"]
 
 BOUNDARIES_MAX: Final = 100_000
 """How many boundaries one `Failpoints` counts. A step with more never ends."""
@@ -93,7 +93,8 @@ class Failpoints:
         engine: whose statements; also those of its ``execution_options()`` and of other threads.
         at: at which boundary, from 0; never if None.
         act: what is done there, once.
-        sides: which sides count. One process sees no difference between after a statement and before the next one.
+        distinct: whether only those count at which the world has changed: both sides of a COMMIT, and the side before everything
+            else. To be dead after one statement is to be dead before the next.
         armed: whether boundaries count; set it to False for the parts of a story that are not under test.
         note: is told of every boundary that counts.
         reached: the boundary at which that was, or None.
@@ -103,7 +104,7 @@ class Failpoints:
     engine: AsyncEngine
     at: int | None = None
     act: Act = lose_connection
-    sides: Collection[str] = (BEFORE, AFTER)
+    distinct: bool = False
     armed: bool = True
     note: Act | None = None
     reached: Boundary | None = None
@@ -134,7 +135,7 @@ class Failpoints:
             OverflowError: there were `BOUNDARIES_MAX`.
         """
         with self._turn:
-            if not self.armed or side not in self.sides:
+            if not self.armed or (self.distinct and side == AFTER and statement != "COMMIT"):
                 return
             if len(self.passed) >= BOUNDARIES_MAX:
                 raise OverflowError(f"{BOUNDARIES_MAX} boundaries and no end; {statement}")

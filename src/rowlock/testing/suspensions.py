@@ -92,7 +92,10 @@ class Watched(Coroutine[Any, Any, Any]):
         if holds_until is None or holds_until.done():
             return None
         self._held = True
-        return next(iter(holds_until.__await__()))
+        # One for each: to cancel a task is to cancel the future that it waits for.
+        own: asyncio.Future[None] = holds_until.get_loop().create_future()
+        holds_until.add_done_callback(lambda _: None if own.done() else own.set_result(None))
+        return next(iter(own.__await__()))
 
 
 @contextmanager
