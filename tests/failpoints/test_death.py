@@ -54,6 +54,7 @@ async def test_frozen_at_every_boundary(
     """A replica that was frozen past its lease would overwrite what its heir has written."""
     database, story = database_with_clock, STORIES[name]
     await make_tables(database)
+    assert database.clock is not None
     overtaken = 0
     with shared_clock(database, clock_file):
         for at in range(BOUNDARIES_MAX):
@@ -62,6 +63,7 @@ async def test_frozen_at_every_boundary(
             is_frozen = code is None
             if is_frozen and await may_be_written(database):
                 await finish(database, story.heirs())
+                database.clock.advance(1)  # so that two times are told apart
                 before, overtaken = await times_noted(database), overtaken + 1
                 assert nursery.thaw() == 0
                 assert await times_noted(database) == before, f"thawed at boundary {at}, it wrote something"

@@ -16,7 +16,10 @@ FAILPOINT_BUGS = (
         "leases/transaction.py",
         "    return await finish(whole(), purpose=purpose, timeout=timeout)\n",
         "    return await whole()\n",
-        (f"{CANCELLED}::test_cancelled_in_a_storm[sqlite-write-alone]", f"{CANCELLED}::test_cancelled_once[sqlite-renew]"),
+        (
+            f"{CANCELLED}::test_cancelled_in_a_storm[sqlite-write-alone]",
+            f"{CANCELLED}::test_cancelled_once[sqlite-renew]",
+        ),
     ),
     Bug(
         "a cancellation comes between the claim and the queue",
