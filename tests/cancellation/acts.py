@@ -82,7 +82,7 @@ async def drain(sessions: Sessions) -> AsyncIterator[Work]:
             all_run.set()
         await asyncio.Event().wait()
 
-    manager = PipelineManager(sessions, [GatheringPipeline(then=hang, **SETTINGS)], heartbeat_thread=False)
+    manager = PipelineManager(sessions, [GatheringPipeline(then=hang, **SETTINGS)])
     manager.start()
     await all_run.wait()
 
