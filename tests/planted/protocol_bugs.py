@@ -18,18 +18,11 @@ PROTOCOL_BUGS = (
         ORDERS,
     ),
     Bug(
-        "a late heartbeat revives a lease that has ended",
-        "leases/renew.py",
-        'valid = and_(dialect.under_tokens(leased), leased.column("lock_expires_at") > database_instant())',
-        "valid = dialect.under_tokens(leased)",
-        ORDERS,
-    ),
-    Bug(
         "trust never ends",
         "leases/item.py",
         "        return monotonic() < self.trusted_until\n",
         "        return True\n",
-        ORDERS,
+        (f"{ORDERS[0]}[21]", *ORDERS),
     ),
     Bug(
         "work goes on when its lease is lost",
@@ -43,21 +36,21 @@ PROTOCOL_BUGS = (
         "pipelines/give_back.py",
         "            released = await release(connection, context.leased, chunk)\n",
         "            released = 0\n",
-        ORDERS,
+        (f"{ORDERS[0]}[21]", *ORDERS),
     ),
     Bug(
         "a result whose COMMIT was not answered is taken for lost",
         "pipelines/writer.py",
         "        if stamps and await was_processed_at(",
         "        if False and await was_processed_at(",
-        ORDERS,
+        (f"{ORDERS[0]}[41]", *ORDERS),
     ),
     Bug(
         "what is given back at a shutdown is begun all the same",
         "pipelines/item_queue.py",
         "        left = list(self)\n        self._heap.clear()\n",
         "        left = list(self)\n",
-        ORDERS,
+        (f"{ORDERS[0]}[21]", *ORDERS),
     ),
     Bug(
         "an attempt whose holder died is not counted",
@@ -71,13 +64,6 @@ PROTOCOL_BUGS = (
         "leases/dialects/sqlite.py",
         "lock_token=leased.new_token(returns=due.returns)",
         "lock_token=due.dead_token or leased.new_token(returns=due.returns)",
-        ORDERS,
-    ),
-    Bug(
-        "rows of a dead holder are never taken",
-        "rows/eligibility.py",
-        "    return or_(expires_at.is_(None), expires_at <= database_now())",
-        "    return expires_at.is_(None)",
         ORDERS,
     ),
     Bug(
@@ -95,16 +81,6 @@ PROTOCOL_BUGS = (
         ORDERS,
     ),
     Bug(
-        "an outage is taken for the outcome's own failure",
-        "pipelines/writer.py",
-        "                if not is_transient(error) or monotonic() >= gives_up_at or self.context.hurried:\n"
-        "                    if submission.stamps:\n"
-        "                        return Written.UNKNOWN\n"
-        "                    raise\n",
-        "                raise\n",
-        ORDERS,
-    ),
-    Bug(
         "a dead holder's related rows stay locked",
         "leases/claim.py",
         "                await free_dead(connection, related, dead)\n",
@@ -116,20 +92,6 @@ PROTOCOL_BUGS = (
         "pipelines/writer.py",
         "                await free_related(connection, item)\n",
         "                pass\n",
-        FAMILY,
-    ),
-    Bug(
-        "related rows are stolen while they are held",
-        "rows/eligibility.py",
-        '    return or_(is_free(leased), leased.attribute("lock_token") == token)',
-        '    return or_(is_free(leased), leased.attribute("lock_token").is_not(None))',
-        FAMILY,
-    ),
-    Bug(
-        "related rows are kept alive by nobody",
-        "pipelines/heartbeater.py",
-        "            return confirmed, await renew_related(connection, holders, lock_timeout=timeout)\n",
-        "            return confirmed, frozenset()\n",
         FAMILY,
     ),
 )
