@@ -2,15 +2,12 @@
 
 The one idea: a test moves the time, the database's and the event loop's, and never waits for it.
 
-`stepping` takes a pipeline one step at a time, `contract` has the tests that every pipeline should pass, `simulation` plays whole
-replicas with faults that are drawn from a number. `history` lets the database write down what becomes of leases, and `checker`
-judges that. `virtual_time` is the event loop, `inline_sqlite` the database that runs in it, `database_clock` the database's time,
-`databases` the real databases of a test. Only who imports them loads what they need: `plugin` has all of it as fixtures of pytest,
-`strategies` draws outcomes, settings and steps for Hypothesis. Not here: anything that production code needs.
-`stepping` takes a pipeline one step at a time, `contract` has the tests that every pipeline should pass; `crash_everywhere` kills
-its `process` at every await, `failpoints` are at every statement. `virtual_time` is
-the event loop, `inline_sqlite` the database that runs in it, `database_clock` the database's time, `databases` the real
-databases of a test. Not here: anything that production code needs.
+`stepping` takes a pipeline one step at a time, `contract` has the tests that every pipeline should pass. `crash_everywhere` kills its
+`process` at every await, `failpoints` are at every statement, `simulation` plays whole replicas with faults that are drawn from a
+number. `history` lets the database write down what becomes of leases, and `checker` judges that. `virtual_time` is the event loop,
+`inline_sqlite` the database that runs in it, `database_clock` the database's time, `databases` the real databases of a test. Only
+who imports them loads what they need: `plugin` has all of it as fixtures of pytest, `strategies` draws outcomes, settings and steps
+for Hypothesis. Not here: anything that production code needs.
 """
 
 from __future__ import annotations
@@ -20,8 +17,8 @@ from rowlock.testing.contract import PipelineContract
 from rowlock.testing.crash_everywhere import CrashContract, CrashError, crash_everywhere
 from rowlock.testing.database_clock import DatabaseClock
 from rowlock.testing.databases import PostgresqlServer, TemporaryDatabase, inline_sqlite_database
-from rowlock.testing.history import Change, RowState, historian_statements, install_historian, key_text, read_history
 from rowlock.testing.failpoints import Failpoints
+from rowlock.testing.history import Change, RowState, historian_statements, install_historian, key_text, read_history
 from rowlock.testing.inline_sqlite import inline_sqlite_engine
 from rowlock.testing.simulation import PromiseBrokenError, Scenario, Simulation, SimulationReport, simulate
 from rowlock.testing.stepping import Steps, run_until_settled, stepping
@@ -49,8 +46,8 @@ __all__ = [
     "Violation",
     "VirtualTimeLoop",
     "check",
-    "historian_statements",
     "crash_everywhere",
+    "historian_statements",
     "inline_sqlite_database",
     "inline_sqlite_engine",
     "install_historian",
