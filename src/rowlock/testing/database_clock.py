@@ -127,10 +127,10 @@ def follow_on_sqlite(clock: DatabaseClock, engine: AsyncEngine) -> None:
 
     @event.listens_for(engine.sync_engine, "connect")
     def override(connection: DBAPIConnection, _record: object) -> None:
-        follow_on_connection(clock, connection)
+        follow_on_connection(connection, clock)
 
 
-def follow_on_connection(clock: DatabaseClock, connection: Any) -> None:  # noqa: ANN401 - the driver's own, or one that acts like it
+def follow_on_connection(connection: Any, clock: DatabaseClock) -> None:  # noqa: ANN401 - the driver's own, or one that acts like it
     """Make one SQLite connection follow the clock."""
     for name in _SQLITE_FUNCTIONS:
         # deterministic: SQLite then asks once per statement, as it does for its own 'now'.

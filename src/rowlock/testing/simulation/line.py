@@ -37,7 +37,7 @@ class SimulatedConnection(InlineConnection):
         super().__init__(path, busy_timeout_s=line.busy_timeout_s)
         self.line = line
         self._raw = self.sqlite3_connection
-        follow_on_connection(clock, self._raw)
+        follow_on_connection(self._raw, clock)
         self._raw.execute("PRAGMA synchronous=OFF")
         line.connections[self] = None
 

@@ -21,7 +21,7 @@ from rowlock.testing.simulation.crew import Crew
 from rowlock.testing.simulation.faults import Disturber
 from rowlock.testing.simulation.loop import SimulationLoop
 from rowlock.testing.simulation.ports import Harbour
-from rowlock.testing.simulation.rows import Settling, put_rows
+from rowlock.testing.simulation.rows import Settling, put_at_once, put_rows
 from rowlock.testing.simulation.scenario import Scenario, World
 
 __all__ = ["Play"]
@@ -88,8 +88,7 @@ class Play:
         host, port = crew.new_process("host")
         host.line.busy_timeout_s = HOST_WAITS_S
         at_once = rng.randint(0, len(rows))
-        async with port.session_factory.begin() as session:
-            session.add_all(rows[:at_once])
+        await put_at_once(port.session_factory, rows[:at_once])
         replicas = [crew.new_replica() for _ in range(scenario.replicas_num)]
         self.chronicle.tables = {pipeline.name: pipeline.leased.table.name for pipeline in replicas[0].pipelines}
         settling = Settling(self._harbour, replicas[0].pipelines, scenario.unsettled)

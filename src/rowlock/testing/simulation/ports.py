@@ -84,12 +84,12 @@ class Harbour:
         self.path = self._new_path()
         self.clock = DatabaseClock(source=virtual_time_now)
         self.eye: Engine = create_engine("sqlite:///simulated", creator=lambda: sqlite3.connect(self.path))
-        event.listen(self.eye, "connect", lambda connection, _: follow_on_connection(self.clock, connection))
+        event.listen(self.eye, "connect", lambda connection, _: follow_on_connection(connection, self.clock))
         self.file = sqlite3.connect(":memory:")
         self._ports: list[Port] = []
         self._used = 0
         try:
-            self._create(*schema(self))
+            _create_tables(self.eye, *schema(self))
         except BaseException:
             self.close()
             raise
@@ -132,18 +132,16 @@ class Harbour:
         self._runs += 1
         return Path(self._folder.name) / f"simulation-{self._runs}.db"
 
-    def _create(self, models: Iterable[type], also: Iterable[str]) -> None:
-        models = [*dict.fromkeys(models)]
-        metadatas: dict[Any, None] = dict.fromkeys(model.metadata for model in models)  # type: ignore[attr-defined]
-        with self.eye.begin() as connection:
-            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-            for metadata in metadatas:
-                metadata.create_all(connection)
-        dialect: Any = sqlite.dialect()
-        file = sqlite3.connect(self.path)
-        for statement in (*historian_statements(dialect, models), *also):
-            file.execute(statement)
-        file.commit()
-        file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        file.close()
-        self.eye.dispose()
+
+def _create_tables(engine: Engine, models: Iterable[type], also: Iterable[str]) -> None:
+    metadatas: dict[Any, None] = dict.fromkeys(model.metadata for model in models)  # type: ignore[attr-defined]
+    dialect: Any = sqlite.dialect()
+    with engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+        for metadata in metadatas:
+            metadata.create_all(connection)
+        for statement in (*historian_statements(dialect, dict.fromkeys(models)), *also):
+            connection.exec_driver_sql(statement)
+        connection.commit()
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    engine.dispose()

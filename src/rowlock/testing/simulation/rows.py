@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import Pipeline, hint_after_commit, pipeline_hinter
@@ -20,11 +20,11 @@ from rowlock.testing.ledger import Place
 from rowlock.testing.simulation.chronicle import Chronicle, place_of_row
 from rowlock.testing.simulation.ports import Harbour
 
-__all__ = ["Settling", "put_rows"]
+__all__ = ["Settling", "put_at_once", "put_rows", "tables_of"]
 
 
 async def put_rows(
-    sessions: async_sessionmaker[AsyncSession],
+    session_factory: async_sessionmaker[AsyncSession],
     rows: Sequence[object],
     *,
     pace_s: float,
@@ -45,41 +45,47 @@ async def put_rows(
         chronicle.note(
             f"a {type(row).__name__} comes{way.__name__.replace('_', ' ').replace(' add', ' without a hint')}"
         )
-        await way(sessions, row)
+        await way(session_factory, row)
 
 
-async def _add(sessions: async_sessionmaker[AsyncSession], row: object) -> None:
-    async with sessions.begin() as session:
+async def put_at_once(session_factory: async_sessionmaker[AsyncSession], rows: Sequence[object]) -> None:
+    """Add `rows` together."""
+    async with session_factory.begin() as session:
+        session.add_all(rows)
+
+
+async def _add(session_factory: async_sessionmaker[AsyncSession], row: object) -> None:
+    async with session_factory.begin() as session:
         session.add(row)
 
 
-async def _hint_afterwards(sessions: async_sessionmaker[AsyncSession], row: object) -> None:
-    await _add(sessions, row)
+async def _hint_afterwards(session_factory: async_sessionmaker[AsyncSession], row: object) -> None:
+    await _add(session_factory, row)
     pipeline_hinter.hint_fetch(type(row))
 
 
-async def _hint_with_the_commit(sessions: async_sessionmaker[AsyncSession], row: object) -> None:
-    async with sessions.begin() as session:
+async def _hint_with_the_commit(session_factory: async_sessionmaker[AsyncSession], row: object) -> None:
+    async with session_factory.begin() as session:
         session.add(row)
         hint_after_commit(session, type(row))
 
 
-async def _hint_too_early(sessions: async_sessionmaker[AsyncSession], row: object) -> None:
-    async with sessions.begin() as session:
+async def _hint_too_early(session_factory: async_sessionmaker[AsyncSession], row: object) -> None:
+    async with session_factory.begin() as session:
         session.add(row)
         await session.flush()
         pipeline_hinter.hint_fetch(type(row))
         await asyncio.sleep(0.01)
 
 
-async def _hint_for_nothing(sessions: async_sessionmaker[AsyncSession], row: object) -> None:
-    async with sessions() as session:
+async def _hint_for_nothing(session_factory: async_sessionmaker[AsyncSession], row: object) -> None:
+    async with session_factory() as session:
         session.add(row)
         await session.flush()
         hint_after_commit(session, type(row))
         pipeline_hinter.hint_fetch(type(row))
         await session.rollback()
-    await _add(sessions, row)
+    await _add(session_factory, row)
 
 
 class Settling:
@@ -101,19 +107,9 @@ class Settling:
 
     def left(self) -> list[tuple[Place, str]]:
         """Return the rows that have not settled, each with what is the matter."""
-        found = []
+        tables = tables_of(self._pipelines).values()
         with self._harbour.eye.connect() as connection:
-            for leased in tables_of(self._pipelines).values():
-                owner, token = leased.column("lock_owner"), leased.column("lock_token")
-                wants = self._wants(leased)
-                held = or_(
-                    *(leased.column(name).is_not(None) for name in ("lock_token", "lock_owner", "lock_expires_at"))
-                )
-                statement = select(leased.key, wants, owner, token).where(or_(wants, held)).order_by(leased.key)
-                for key, is_wanting, holder, by in connection.execute(statement):
-                    place = place_of_row(leased.table.name, key)
-                    found.append((place, _matter(is_wanting, holder, by)))
-        return found
+            return [one for leased in tables for one in _left_in(connection, leased, self._wants(leased))]
 
     def _wants(self, leased: LeasedTable[Any]) -> ColumnElement[bool]:
         own = [pipeline for pipeline in self._pipelines if pipeline.leased.table is leased.table]
@@ -125,6 +121,16 @@ def tables_of(pipelines: Sequence[Pipeline[Any]]) -> dict[str, LeasedTable[Any]]
     """Return the tables that pipelines lease rows of, related ones among them, by name."""
     locked = [lock.leased for pipeline in pipelines for lock in pipeline.declared_locks]
     return {leased.table.name: leased for leased in (*(pipeline.leased for pipeline in pipelines), *locked)}
+
+
+def _left_in(connection: Connection, leased: LeasedTable[Any], wants: ColumnElement[bool]) -> list[tuple[Place, str]]:
+    owner, token = leased.column("lock_owner"), leased.column("lock_token")
+    held = or_(*(leased.column(name).is_not(None) for name in ("lock_token", "lock_owner", "lock_expires_at")))
+    statement = select(leased.key, wants, owner, token).where(or_(wants, held)).order_by(leased.key)
+    return [
+        (place_of_row(leased.table.name, key), _matter(is_wanting, holder, by))
+        for key, is_wanting, holder, by in connection.execute(statement)
+    ]
 
 
 def _matter(is_wanting: object, owner: str | None, token: object) -> str:

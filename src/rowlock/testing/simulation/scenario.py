@@ -96,7 +96,7 @@ class World:
     def read(self, model: type[RowT]) -> list[RowT]:
         """Return all committed rows of `model` by key, detached, read outside of any process and in no time."""
         with Session(self._harbour.eye, expire_on_commit=False) as session:
-            return list(session.scalars(select(model).order_by(*model.__mapper__.primary_key)))  # type: ignore[attr-defined]
+            return _all_rows(session, model)
 
 
 class Scenario:
@@ -151,6 +151,10 @@ class Scenario:
     async def sleep(self, seconds: float) -> None:
         """Let virtual time pass."""
         await asyncio.sleep(seconds)
+
+
+def _all_rows(session: Session, model: type[RowT]) -> list[RowT]:
+    return list(session.scalars(select(model).order_by(*model.__mapper__.primary_key)))  # type: ignore[attr-defined]
 
 
 def _place_of(row: object) -> tuple[str, str]:
