@@ -1,0 +1,153 @@
+"""The monkey: does one bad thing after the other, as drawn from a seed, and writes down what it did.
+
+The seed gives the order of the faults and their sizes. What they hit is up to the machine: the same seed is the same monkey, not
+the same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from random import Random
+from typing import Any
+
+from .host import BATCHES, JOBS, LOCK_TIMEOUT_S
+from .proxy import Lost
+from .replicas import Replica, Replicas
+from .server import Server
+
+PAUSES_S = (0.1, 0.5, 1.0, 2.0)
+FREEZES_S = (0.3, 1.3 * LOCK_TIMEOUT_S, 2 * LOCK_TIMEOUT_S)
+STALLS_S = (0.5, 2.5, 1.5 * LOCK_TIMEOUT_S)
+COMMITS_S_MAX = 0.5
+"""How long the monkey waits for a COMMIT to lose."""
+
+
+class Monkey:
+    """Breaks things.
+
+    Attributes:
+        done: how often which fault.
+        log: what was done, one line each.
+        unclean: replicas that did not end in time when they were told to.
+    """
+
+    def __init__(self, seed: int, server: Server, replicas: Replicas) -> None:
+        """Draw from `seed`."""
+        self.done: Counter[str] = Counter()
+        self.log: list[str] = []
+        self.unclean: list[str] = []
+        self._rng = Random(seed)
+        self._server, self._replicas = server, replicas
+        self._lasting: list[asyncio.Task[None]] = []
+        self._began = asyncio.get_running_loop().time()
+        self._faults: list[tuple[float, Callable[[], Awaitable[None]]]] = [
+            (3, self._kill),
+            (3, self._freeze),
+            (0.5, self._restart),
+            (0.5, self._crash),
+            (2, self._terminate),
+            (2, self._cut),
+            (2, self._stall),
+            (3, self._lose_answers),
+            (2, self._lose_questions),
+            (1, self._shut_down),
+        ]
+
+    async def play(self, seconds: float) -> None:
+        """Break things for so long, while services want more and more."""
+        ends_at = asyncio.get_running_loop().time() + seconds
+        weights = [weight for weight, _ in self._faults]
+        asking = asyncio.create_task(self._ask())
+        self._lasting = []
+        try:
+            # Each kind once, so that a short run has seen them all; then as drawn.
+            first = [fault for _, fault in self._rng.sample(self._faults, len(self._faults))]
+            while asyncio.get_running_loop().time() < ends_at:
+                fault = first.pop() if first else self._rng.choices(self._faults, weights)[0][1]
+                await fault()
+                await asyncio.sleep(self._rng.choice(PAUSES_S))
+        finally:
+            asking.cancel()
+            await asyncio.wait({asking})
+            await asyncio.gather(*self._lasting)
+
+    def note(self, fault: str, text: str = "") -> None:
+        """Write a fault down."""
+        self.done[fault] += 1
+        self.log.append(f"{asyncio.get_running_loop().time() - self._began:7.2f}  {fault} {text}".rstrip())
+
+    async def _ask(self) -> None:
+        rng = Random(self._rng.random())
+        while True:
+            await self._server.ask_for("jobs", rng.sample(range(1, JOBS + 1), 8))
+            await self._server.ask_for("batches", rng.sample(range(1, BATCHES + 1), 2))
+            await asyncio.sleep(0.25)
+
+    async def _kill(self) -> None:
+        replica = self._any()
+        self.note("kill -9", replica.name)
+        await replica.kill()
+        await self._replicas.start(replica.speed)
+
+    async def _freeze(self) -> None:
+        replica, seconds = self._any(), self._rng.choice(FREEZES_S)
+        past = "past the lease" if seconds > LOCK_TIMEOUT_S else "for a moment"
+        self.note(f"freeze {past}", f"{replica.name} for {seconds:.1f} s")
+        self._meanwhile(replica.freeze(seconds))
+
+    async def _restart(self) -> None:
+        self.note("server restarts")
+        await self._server.restart(at_once=False)
+
+    async def _crash(self) -> None:
+        self.note("server crashes")
+        await self._server.restart(at_once=True)
+
+    async def _terminate(self) -> None:
+        share = self._rng.choice((0.2, 0.5, 1.0))
+
+        def choose(pids: list[int]) -> list[int]:
+            return self._rng.sample(pids, round(share * len(pids)))
+
+        count = await self._server.terminate(choose)
+        self.note("connections terminated", f"{count}")
+
+    async def _cut(self) -> None:
+        replica = self._any()
+        self.note("connections cut", f"{replica.proxy.cut()} of {replica.name}")
+
+    async def _stall(self) -> None:
+        replica, seconds = self._any(), self._rng.choice(STALLS_S)
+        self.note("connections stall", f"of {replica.name} for {seconds:.1f} s")
+        self._meanwhile(replica.proxy.stall(seconds))
+
+    async def _lose_answers(self) -> None:
+        await self._lose(Lost.ANSWER)
+
+    async def _lose_questions(self) -> None:
+        await self._lose(Lost.QUESTION)
+
+    async def _lose(self, part: Lost) -> None:
+        for _ in range(self._rng.randint(1, 5)):
+            replica = self._any()
+            before = replica.proxy.commits_lost
+            replica.proxy.lose_next_commit(part)
+            await asyncio.sleep(COMMITS_S_MAX)
+            if replica.proxy.commits_lost > before:
+                self.note(f"{part.value} of a COMMIT lost", f"of {replica.name}")
+
+    async def _shut_down(self) -> None:
+        replica = self._any()
+        if not await replica.shut_down():
+            self.unclean.append(replica.name)
+        self.note("clean shutdown", replica.name)
+        await self._replicas.start(replica.speed)
+
+    def _meanwhile(self, lasting: Coroutine[Any, Any, None]) -> None:
+        # What lasts is in the way of what comes next: a server may restart while a replica is frozen.
+        self._lasting.append(asyncio.create_task(lasting))
+
+    def _any(self) -> Replica:
+        return self._rng.choice(self._replicas.alive)

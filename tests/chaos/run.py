@@ -1,0 +1,101 @@
+"""One run: replicas at work, the monkey among them, calm, the end, and the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rowlock.testing import PostgresqlServer
+
+from .host import LOCK_TIMEOUT_S
+from .monkey import Monkey
+from .replicas import SPEEDS, Replicas
+from .server import LOOKS_EVERY_S, Server
+from .verdict import Verdict, judge, read_work
+
+SETTLE_S_MAX = 90.0
+"""In what time everything settles once the faults have stopped: some leases, a sweep, long rounds, and a machine that is busy."""
+IDLE_S_MAX = 2 * LOCK_TIMEOUT_S
+"""How long a transaction may be open and idle: one of the library is over after `database_timeout`, one of the dead by then."""
+LOG_LINES = 300
+"""Most lines of the monkey's log that are shown; the last ones."""
+WRONGS = 10
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run has come to."""
+
+    seed: int
+    seconds: float
+    faults: dict[str, int]
+    log: list[str]
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        """Say what was done and found; where a promise was broken, how to run it again."""
+        faults = ", ".join(f"{count} {fault}" for fault, count in sorted(self.faults.items()))
+        figures = ", ".join(f"{count} {name}" for name, count in self.verdict.figures.items())
+        lines = [f"seed {self.seed}, {self.seconds:.0f} s of faults: {faults}", figures]
+        if self.verdict.wrongs:
+            lines += [
+                f"{len(self.verdict.wrongs)} promises broken; run it again:"
+                f" python tests/chaos --minutes {self.seconds / 60:g} --seed {self.seed}",
+                *self.verdict.wrongs[:WRONGS],
+                "what the monkey did:",
+                *self.log[-LOG_LINES:],
+            ]
+        return "\n".join(lines)
+
+
+async def run(seed: int, *, seconds: float, server: PostgresqlServer) -> Ran:
+    """Let the monkey play for so long on a server of its own, and judge."""
+    with tempfile.TemporaryDirectory(prefix="rowlock-chaos-") as name:
+        folder = Path(name)
+        asked = Server(server)
+        replicas = Replicas(asked.url, folder)
+        try:
+            await asked.prepare()
+            monkey = Monkey(seed, asked, replicas)
+            for speed in SPEEDS:
+                await replicas.start(speed)
+            await monkey.play(seconds)
+            return await _end(monkey, asked, replicas, seconds=seconds, seed=seed, folder=folder)
+        finally:
+            await replicas.end()
+            await asked.aclose()
+
+
+async def _end(monkey: Monkey, server: Server, replicas: Replicas, *, seconds: float, seed: int, folder: Path) -> Ran:
+    wrongs = [f"B5 broken: {name} did not end when it was told to" for name in monkey.unclean]
+    monkey.note("calm")
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    if not await _until(server.unsettled):
+        wrongs.append(f"B1 broken: not settled after {SETTLE_S_MAX:g} s: {(await server.unsettled())[:20]}")
+    settled_s = loop.time() - began
+    if left := await server.left_open(older_than_s=IDLE_S_MAX):
+        wrongs.append(f"B5 broken: transactions are open and idle: {left}")
+    ended = await asyncio.gather(*(replica.shut_down() for replica in replicas.alive))
+    if not all(ended):
+        wrongs.append("B5 broken: a replica did not end when it was told to")
+    if not await _until(server.connections):
+        wrongs.append(f"B5 broken: connections are left: {await server.connections()}")
+    verdict = judge(await server.history(), read_work(folder, replicas.past))
+    verdict.figures["seconds until all had settled"] = round(settled_s)
+    verdict.wrongs[:0] = wrongs
+    del monkey.done["calm"]
+    return Ran(seed, seconds, dict(monkey.done), monkey.log, verdict)
+
+
+async def _until(look: Callable[[], Awaitable[object]]) -> bool:
+    """Wait until nothing is found any more."""
+    ends_at = asyncio.get_running_loop().time() + SETTLE_S_MAX
+    while await look():
+        if asyncio.get_running_loop().time() > ends_at:
+            return False
+        await asyncio.sleep(LOOKS_EVERY_S * 4)
+    return True
