@@ -106,6 +106,13 @@ def planted(session: nox.Session) -> None:
 
 
 @nox.session
+def chaos(session: nox.Session) -> None:
+    """Kills, freezes, crashes and cut connections on a real server, ``-- --minutes 10 --seed 7``; a minute of it is in `tests`."""
+    install(session, "test")
+    session.run("python", "tests/chaos", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """The documentation as a site; a dead link or a missing page fails."""
     install(session, "docs")

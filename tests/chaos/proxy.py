@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
+from itertools import takewhile
 
 from sqlalchemy import URL
 
@@ -174,8 +175,9 @@ class Proxy:
         with suppress(OSError):
             while read := await source.read(CHUNK_BYTES):
                 await self._flows.wait()
-                for message in messages.take(read):
-                    if is_lost(message):
-                        return
-                    target.write(message)
+                whole = messages.take(read)
+                passing = list(takewhile(lambda message: not is_lost(message), whole))
+                target.write(b"".join(passing))
                 await target.drain()
+                if len(passing) < len(whole):
+                    return
