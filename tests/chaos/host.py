@@ -23,8 +23,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineItem, ScheduleColumns
 
-JOBS, BATCHES, SITES = 200, 60, 30
-SITES_PER_BATCH = 3
+JOBS, BATCHES, SITES = 200, 40, 60
+SITES_PER_BATCH = 2
 LOCK_TIMEOUT_S = 3.0
 WORK_S = (0.01, 0.15)
 LONG_WORK_S = 1.5 * LOCK_TIMEOUT_S

@@ -16,7 +16,7 @@ from .replicas import SPEEDS, Replicas
 from .server import LOOKS_EVERY_S, Server
 from .verdict import Verdict, judge, read_work
 
-SETTLE_S_MAX = 60.0
+SETTLE_S_MAX = 90.0
 """In what time everything settles once the faults have stopped: some leases, a sweep, long rounds, and a machine that is busy."""
 IDLE_S_MAX = 2 * LOCK_TIMEOUT_S
 """How long a transaction may be open and idle: one of the library is over after `database_timeout`, one of the dead by then."""

@@ -24,6 +24,8 @@ from .host import BATCHES, JOBS, SITES, WATCHED, Base, Batch, Job, Site
 AWAY_S_MAX = 30.0
 """How long the server may be away for who asks it."""
 LOOKS_EVERY_S = 0.05
+ROUNDS_BEHIND_MAX = 2
+"""Most rounds that a row may want at once."""
 
 _OTHERS = "datname = current_database() AND pid <> pg_backend_pid()"
 _UNSETTLED = " UNION ALL ".join(
@@ -64,9 +66,10 @@ class Server:
         await asyncio.to_thread(self._server.start)
 
     async def ask_for(self, table: str, keys: Sequence[int]) -> None:
-        """Want one more round of these rows, as a service does."""
+        """Want one more round of these rows, as a service does, unless they are far behind: in the end all must settle."""
         await self._execute(
-            f"UPDATE {table} SET wanted = wanted + 1, due_at = LEAST(due_at, now()) WHERE id = ANY(:keys)",
+            f"UPDATE {table} SET wanted = wanted + 1, due_at = LEAST(due_at, now()) "
+            f"WHERE id = ANY(:keys) AND wanted < done + {ROUNDS_BEHIND_MAX}",
             keys=list(keys),
         )
 
