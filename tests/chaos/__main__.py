@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rowlock.testing import PostgresqlServer
 from tests.chaos.run import run
+from tests.chaos.server import own_server
 
 
 def main() -> int:
@@ -22,14 +20,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10, help="how long the faults go on")
     parser.add_argument("--seed", type=int, default=1, help="of the monkey")
     options = parser.parse_args()
-    # Not in the folder for temporary files: its path may be too long for a socket.
-    folder = Path(tempfile.mkdtemp(prefix="rowlock-chaos-server-", dir="/tmp" if Path("/tmp").is_dir() else None))
-    server, began = PostgresqlServer(folder, durable=True), time.monotonic()
-    try:
+    began = time.monotonic()
+    with own_server() as server:
         ran = asyncio.run(run(options.seed, seconds=options.minutes * 60, server=server))
-    finally:
-        server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
     print(ran)
     print(f"{time.monotonic() - began:.0f} s in all")
     return 1 if ran.verdict.wrongs else 0

@@ -56,15 +56,14 @@ class Monkey:
         ]
 
     async def play(self, seconds: float) -> None:
-        """Break things for so long, while services want more and more."""
+        """Break things for so long, and until each kind had its turn, while services want more and more."""
         ends_at = asyncio.get_running_loop().time() + seconds
         weights = [weight for weight, _ in self._faults]
         asking = asyncio.create_task(self._ask())
         self._lasting = []
         try:
-            # Each kind once, so that a short run has seen them all; then as drawn.
             first = [fault for _, fault in self._rng.sample(self._faults, len(self._faults))]
-            while asyncio.get_running_loop().time() < ends_at:
+            while first or asyncio.get_running_loop().time() < ends_at:
                 fault = first.pop() if first else self._rng.choices(self._faults, weights)[0][1]
                 await fault()
                 await asyncio.sleep(self._rng.choice(PAUSES_S))

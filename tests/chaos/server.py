@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncpg
@@ -37,11 +40,24 @@ _UNSETTLED = " UNION ALL ".join(
 T = TypeVar("T")
 
 
+@contextmanager
+def own_server() -> Iterator[PostgresqlServer]:
+    """Give a server that nobody else uses; it is durable, or a crash would lose what was committed."""
+    # Not in the folder for temporary files: its path may be too long for a socket.
+    folder = Path(tempfile.mkdtemp(prefix="rowlock-chaos-server-", dir="/tmp" if Path("/tmp").is_dir() else None))
+    server = PostgresqlServer(folder, durable=True)
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 class Server:
     """One server with one database."""
 
     def __init__(self, server: PostgresqlServer) -> None:
-        """Start it; it must be durable, or a crash loses what was committed."""
+        """Start it."""
         self._server = server
         self.url: URL = server.start().set(drivername="postgresql+asyncpg")
         self._engine = create_async_engine(self.url, pool_size=1)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from rowlock.testing import PostgresqlServer
-
 from .run import run
+from .server import own_server
 
 SECONDS = 60.0
 SEED = 1
@@ -25,9 +22,10 @@ FAULTS = {
 
 
 @pytest.mark.timeout(400)
-async def test_a_minute_of_chaos(postgresql_server: Callable[..., PostgresqlServer]) -> None:
+async def test_a_minute_of_chaos() -> None:
     """What holds against each fault by itself would not hold against all of them together."""
-    ran = await run(SEED, seconds=SECONDS, server=postgresql_server(durable=True))
+    with own_server() as server:
+        ran = await run(SEED, seconds=SECONDS, server=server)
     assert not ran.verdict.wrongs, str(ran)
     assert ran.faults.keys() >= FAULTS
     assert ran.verdict.figures["leases that ended under a holder"] > 0
