@@ -45,7 +45,7 @@ QUICK: dict[str, Any] = {
     "cancel_grace": 1,
     "max_attempts": 100,
     "abandoned_after": 3 * LOCK_TIMEOUT_S,
-    "fetch_delays": (0.1, 0.2, 0.4),
+    "fetch_delays": (0.1, 0.3, 0.5),
 }
 
 

@@ -80,7 +80,7 @@ class Monkey:
     async def _ask(self) -> None:
         rng = Random(self._rng.random())
         while True:
-            await self._server.ask_for("jobs", rng.sample(range(1, JOBS + 1), 8))
+            await self._server.ask_for("jobs", rng.sample(range(1, JOBS + 1), 5))
             await self._server.ask_for("batches", rng.sample(range(1, BATCHES + 1), 1))
             await asyncio.sleep(0.25)
 

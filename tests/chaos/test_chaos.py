@@ -21,7 +21,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_a_minute_of_chaos() -> None:
     """What holds against each fault by itself would not hold against all of them together."""
     with own_server() as server:
