@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,8 @@ from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run
 from .transactions import file_may_be_written, run_in
+
+ENDLESS = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT max(n) FROM numbers"
 
 
 @pytest.fixture
@@ -92,6 +95,23 @@ async def test_one_that_has_ended_is_left_alone(runs: TemporaryDatabase) -> None
     await run_in(runs.session_factory, work)
     await asyncio.to_thread(cut, 0.0)
     assert runs.engine.sync_engine.pool.checkedin() == 1  # type: ignore[attr-defined]
+    assert await status_of(runs) == "queued"
+
+
+async def test_one_that_is_out_of_time_frees_the_file_at_once(runs: TemporaryDatabase) -> None:
+    """A statement that takes too long would keep the file locked for as long as it lasts, and then until garbage is collected."""
+
+    async def work(_session: Any, connection: Any) -> None:
+        await connection.execute(text("UPDATE runs SET status = 'half' WHERE id = 1 RETURNING id"))
+        await connection.execute(text(ENDLESS))
+
+    gc.disable()
+    try:
+        with pytest.raises(TransactionTimeout):
+            await run_in(runs.session_factory, work, timeout=timedelta(seconds=0.3))
+        assert file_may_be_written(runs)
+    finally:
+        gc.enable()
     assert await status_of(runs) == "queued"
 
 

@@ -132,7 +132,7 @@ BLOCKED_BUGS = (
     Bug(
         "a connection that was closed goes back into the pool",
         "leases/standing.py",
-        "            self._pooled.invalidate(soft=True)\n",
+        "        pooled.invalidate(soft=True)\n",
         "",
         (f"{STANDING}::test_its_connection_serves_nobody_else",),
     ),
@@ -172,5 +172,12 @@ BLOCKED_BUGS = (
         "    except (SystemExit, KeyboardInterrupt) as raised:\n",
         "    except ZeroDivisionError as raised:\n",
         ("tests/leases/test_transaction.py::test_a_listener_of_the_hosts_does_not_end_the_loop[sqlite-error0]",),
+    ),
+    Bug(
+        "a transaction that is out of time keeps the file locked",
+        "leases/transaction.py",
+        "beside=give_up(task)",
+        "beside=None",
+        (f"{STANDING}::test_one_that_is_out_of_time_frees_the_file_at_once",),
     ),
 )

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.errors import LockWaitTimeout, PipelineError, TransactionTimeout
 from rowlock.leases.dialects import bind_of, dialect_named, dialect_of
-from rowlock.leases.standing import standing
+from rowlock.leases.standing import Standing, standing
 from rowlock.rows.leased_table import LeasedTable
 
 logger = logging.getLogger(__name__)
@@ -61,10 +61,10 @@ async def in_transaction(
     Raises:
         TransactionTimeout: it did not end in time. Whether it was committed is unknown.
     """
-    timeout_s = timeout.total_seconds()
+    own, timeout_s = Standing(), timeout.total_seconds()
 
     async def whole() -> T:
-        async with session_factory() as session, standing(purpose=purpose, timeout_s=timeout_s) as own, session.begin():
+        async with session_factory() as session, standing(own, purpose=purpose, timeout_s=timeout_s), session.begin():
             bind = bind_of(session, leased)
             options = {"isolation_level": "AUTOCOMMIT"} if alone and bind.dialect.name == "postgresql" else {}
             connection = await session.connection(bind_arguments={"bind": bind}, execution_options=options)
@@ -73,7 +73,7 @@ async def in_transaction(
                 await dialect_of(connection).begin_writing(connection)
             return await work(session, connection)
 
-    return await finish(whole(), purpose=purpose, timeout=timeout)
+    return await finish(whole(), purpose=purpose, timeout=timeout, give_up=own.give_up)
 
 
 @asynccontextmanager
@@ -97,8 +97,20 @@ async def excluding_takers(
         yield held
 
 
-async def finish(work: Coroutine[Any, Any, T], *, purpose: str, timeout: timedelta | None = None) -> T:
+async def finish(
+    work: Coroutine[Any, Any, T],
+    *,
+    purpose: str,
+    timeout: timedelta | None = None,
+    give_up: Callable[[asyncio.Task[T]], asyncio.Task[None] | None] = lambda _task: None,
+) -> T:
     """Run `work` to its end in a task of its own, even if the caller is cancelled meanwhile; then let the cancellation out.
+
+    Args:
+        work: what is to be done.
+        purpose: a verb phrase for errors and logs.
+        timeout: how long it may take; then it is cancelled.
+        give_up: called with its task before that; returns what is waited for, too.
 
     Raises:
         TransactionTimeout: `work` did not end within `timeout`.
@@ -108,7 +120,7 @@ async def finish(work: Coroutine[Any, Any, T], *, purpose: str, timeout: timedel
     cancelled = await _wait_shielded(task, None if timeout is None else timeout.total_seconds())
     out_of_time = not task.done()
     if out_of_time:
-        cancelled = await _let_go(task) or cancelled
+        cancelled = await _let_go(task, beside=give_up(task)) or cancelled
     if cancelled is not None:
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             logger.warning(
@@ -140,11 +152,12 @@ async def _wait_shielded(task: asyncio.Task[Any], timeout_s: float | None) -> as
     return cancelled
 
 
-async def _let_go(task: asyncio.Task[Any]) -> asyncio.CancelledError | None:
+async def _let_go(task: asyncio.Task[Any], *, beside: asyncio.Task[None] | None) -> asyncio.CancelledError | None:
     _overdue.add(task)
     task.add_done_callback(_forget)
     task.cancel()
-    return await _wait_shielded(task, CANCEL_WAIT_S_MAX)
+    cancelled = await _wait_shielded(task, CANCEL_WAIT_S_MAX)
+    return cancelled if beside is None else await _wait_shielded(beside, CANCEL_WAIT_S_MAX) or cancelled
 
 
 def _forget(task: asyncio.Task[Any]) -> None:

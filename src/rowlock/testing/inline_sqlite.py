@@ -147,6 +147,9 @@ class InlineConnection:
         """Commit; wait while readers hold the file."""
         await self.call(self.sqlite3_connection.commit, commits=True)
 
+    async def interrupt(self) -> None:
+        """Do nothing: a statement is one step of the loop, so none runs while somebody asks."""
+
     async def rollback(self) -> None:
         """Roll back."""
         await self.run(self.sqlite3_connection.rollback)
