@@ -176,15 +176,18 @@ class TransactionTimeout(Refusal):
     """The database did not finish a transaction in time; whether it was committed is unknown until it is asked.
 
     Attributes:
-        timeout_s: how long was waited, in seconds.
+        timeout_s: how long was waited at most, in seconds.
+        was_cut: it was ended from another thread, since the event loop stood still in the middle of it.
     """
 
     slug = "transaction-timeout"
 
-    def __init__(self, *, purpose: str, timeout_s: float) -> None:
-        super().__init__(f"the transaction to {purpose} did not end within {timeout_s:g} s")
+    def __init__(self, *, purpose: str, timeout_s: float, was_cut: bool = False) -> None:
+        why = " while the event loop stood still" if was_cut else f" within {timeout_s:g} s"
+        super().__init__(f"the transaction to {purpose} did not end{why}")
         self.purpose = purpose
         self.timeout_s = timeout_s
+        self.was_cut = was_cut
 
 
 class InternalError(RowlockError):

@@ -175,7 +175,7 @@ async def test_a_file_that_was_replaced_is_worked_on(sqlite_database: TemporaryD
     with heard_events() as heard:
         async with PipelineManager(async_sessionmaker(engine), [RunPipeline(answer=process, **QUICK)]):
             await started.wait()
-            for path in file.parent.glob("test.db*"):
+            for path in file.parent.glob(f"{file.name}*"):
                 path.unlink()
             other = TemporaryDatabase(database.url)
             await other.create_tables(Base.metadata)

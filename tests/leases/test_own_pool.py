@@ -7,9 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import event, text
-from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
-from rowlock.leases.own_pool import OwnPool
+from rowlock.leases.own_pool import OwnPool, has_pool
+from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Run, Volume
@@ -108,3 +109,23 @@ async def test_closed_it_leaves_no_connection(postgresql_database: TemporaryData
             left = text(f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}")
             while await connection.scalar(left):
                 await connection.rollback()
+
+
+async def test_options_for_one_session_cost_no_connection(database: TemporaryDatabase) -> None:
+    """A host that makes options for each session, one for each tenant, would lose a connection with every heartbeat."""
+    engine = database.create_engine()
+    connects: list[object] = []
+    event.listen(engine.sync_engine, "connect", lambda connection, _record: connects.append(connection))
+    pool = OwnPool(lambda: AsyncSession(engine.execution_options(tenant="a")), file_wait=WAIT)
+    for _ in range(5):
+        assert await answer_of(pool, "SELECT 1") == 1
+    assert len(connects) == 1
+    await pool.close()
+
+
+async def test_sessions_of_one_connection_have_no_pool(sqlite_database: TemporaryDatabase) -> None:
+    """The one connection of a test that shares it would be used by two threads at once."""
+    leased = LeasedTable.of(Volume)
+    assert has_pool(sqlite_database.session_factory, leased)
+    async with sqlite_database.engine.connect() as connection:
+        assert not has_pool(async_sessionmaker(connection), leased)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -11,27 +12,34 @@ import pytest
 from sqlalchemy import text
 
 from rowlock import TransactionTimeout
+from rowlock.leases.own_pool import OwnPool
 from rowlock.leases.standing import cut_standing
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run
-from .transactions import file_may_be_written, run_in
+from .transactions import may_write, run_in
 
 ENDLESS = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT max(n) FROM numbers"
 
 
 @pytest.fixture
-async def runs(sqlite_database: TemporaryDatabase) -> TemporaryDatabase:
+async def runs(database: TemporaryDatabase) -> TemporaryDatabase:
     """A database with one run."""
-    await sqlite_database.create_tables(Base.metadata)
-    async with sqlite_database.session_factory.begin() as session:
+    await database.create_tables(Base.metadata)
+    async with database.session_factory.begin() as session:
         session.add(Run(id=1))
-    return sqlite_database
+    return database
 
 
-def cut(older_than_s: float) -> None:
+def cut(database: TemporaryDatabase, older_than_s: float, *, thread: int = threading.get_ident()) -> None:
     """Cut from another loop, in another thread, while this one stands still."""
-    asyncio.run(cut_standing(older_than_s=older_than_s))
+
+    async def work() -> None:
+        pool = OwnPool(database.session_factory, file_wait=timedelta(seconds=1))
+        await cut_standing(pool, thread=thread, older_than_s=older_than_s)
+        await pool.close()
+
+    asyncio.run(work())
 
 
 async def status_of(database: TemporaryDatabase) -> str:
@@ -45,8 +53,8 @@ async def test_what_stands_is_cut_and_rolled_back(runs: TemporaryDatabase) -> No
 
     async def work(_session: Any, connection: Any) -> None:
         await connection.execute(text("UPDATE runs SET status = 'half' WHERE id = 1"))
-        await asyncio.to_thread(cut, 0.0)
-        assert file_may_be_written(runs)
+        await asyncio.to_thread(cut, runs, 0.0)
+        assert await may_write(runs)
         await connection.execute(text("UPDATE runs SET status = 'whole' WHERE id = 1"))
 
     with pytest.raises(TransactionTimeout, match="take a step"):
@@ -58,7 +66,7 @@ async def test_its_connection_serves_nobody_else(runs: TemporaryDatabase) -> Non
     """A COMMIT that went nowhere would pass for one, and the host's next statement would fail on a connection that is closed."""
 
     async def work(_session: Any, connection: Any) -> None:
-        await asyncio.to_thread(cut, 0.0)
+        await asyncio.to_thread(cut, runs, 0.0)
 
     with pytest.raises(TransactionTimeout):
         await run_in(runs.session_factory, work)
@@ -70,7 +78,7 @@ async def test_a_young_one_is_left_alone(runs: TemporaryDatabase) -> None:
 
     async def work(_session: Any, connection: Any) -> None:
         await connection.execute(text("UPDATE runs SET status = 'whole' WHERE id = 1"))
-        await asyncio.to_thread(cut, 60.0)
+        await asyncio.to_thread(cut, runs, 60.0)
 
     await run_in(runs.session_factory, work)
     assert await status_of(runs) == "whole"
@@ -80,7 +88,7 @@ async def test_one_that_only_reads_is_left_alone(runs: TemporaryDatabase) -> Non
     """A read, which locks nobody out, would be cut."""
 
     async def work(_session: Any, connection: Any) -> Any:
-        await asyncio.to_thread(cut, 0.0)
+        await asyncio.to_thread(cut, runs, 0.0)
         return await connection.scalar(text("SELECT status FROM runs"))
 
     assert await run_in(runs.session_factory, work, writes=False) == "queued"
@@ -93,7 +101,7 @@ async def test_one_that_has_ended_is_left_alone(runs: TemporaryDatabase) -> None
         pass
 
     await run_in(runs.session_factory, work)
-    await asyncio.to_thread(cut, 0.0)
+    await asyncio.to_thread(cut, runs, 0.0)
     assert runs.engine.sync_engine.pool.checkedin() == 1  # type: ignore[attr-defined]
     assert await status_of(runs) == "queued"
 
@@ -109,7 +117,7 @@ async def test_one_that_is_out_of_time_frees_the_file_at_once(runs: TemporaryDat
     try:
         with pytest.raises(TransactionTimeout):
             await run_in(runs.session_factory, work, timeout=timedelta(seconds=0.3))
-        assert file_may_be_written(runs)
+        assert await may_write(runs)
     finally:
         gc.enable()
     assert await status_of(runs) == "queued"

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from rowlock import Apply, Heartbeater, Outcome, PipelineItem, PipelineManager, events
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Volume, VolumePipeline, heard_events
-from .scenes import add, is_free, read, read_all
+from ..host import Attachment, AttachmentPipeline, Volume, VolumePipeline, heard_events
+from .scenes import add, is_claim, is_free, is_outcome, read, read_all
 
 LOCK_TIMEOUT: Final = timedelta(seconds=3)
 BLOCKED_S_MAX: Final = 60.0
@@ -136,42 +137,73 @@ async def test_a_blocked_loop_costs_no_lease(database: TemporaryDatabase) -> Non
     assert health.longest_stall_s >= 2 * LOCK_TIMEOUT.total_seconds()
 
 
-async def test_a_loop_blocked_within_a_transaction_costs_no_lease(database: TemporaryDatabase) -> None:
-    """SQLite's file would stay locked by a transaction that stands still, and no lease could be renewed."""
+STATEMENTS: Final[dict[str, Callable[[str], bool]]] = {
+    "a claim": is_claim,
+    "an outcome": is_outcome,
+    "rows found for outcomes": lambda statement: statement.startswith("SELECT") and "volumes.lock_token" in statement,
+    "also": lambda _statement: False,
+    "a related lock": lambda statement: (
+        statement.startswith(("UPDATE attachments", "WITH")) and "lock_token" in statement
+    ),
+}
+
+
+@pytest.mark.parametrize("moment", STATEMENTS)
+async def test_a_loop_blocked_within_a_transaction_costs_no_lease(  # noqa: C901 - one story of two items
+    database: TemporaryDatabase, moment: str
+) -> None:
+    """What a transaction has locked that stands still, a whole file on SQLite, could not be renewed, and its work be done again."""
     first, second = await add(database, Volume(), Volume(size_gb=0))
+    await add(database, Attachment(volume_id=first.id, status="active"))
     runs: Counter[Any] = Counter()
-    writes = 0
-    held: list[PipelineItem[Any]] = []
+    items: dict[Any, PipelineItem[Any]] = {}
+    blocks: list[str] = []
     has_second, is_written = asyncio.Event(), asyncio.Event()
+    loops_thread = threading.get_ident()
+
+    def block() -> None:
+        if not blocks and len(items) == 2 and threading.get_ident() == loops_thread:
+            blocks.append(moment)
+            block_until(renewed_past(items[second.id], items[second.id].lock_expires_at, 3))
+
+    def on_execute(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if STATEMENTS[moment](statement):
+            block()
 
     async def also(session: AsyncSession, _now: datetime) -> None:
-        nonlocal writes
-        writes += 1
-        if writes == 1:
-            block_until(renewed_past(held[0], held[0].lock_expires_at, 3))
+        block()
         (await session.get_one(Volume, first.id)).size_gb += 10
         await session.flush()
 
     async def answer(item: PipelineItem[Any]) -> Outcome:
         runs[item.id] += 1
+        items[item.id] = item
         if item.id == second.id:
-            held.append(item)
             has_second.set()
             await is_written.wait()
             return Apply({"status": "active"})
         await has_second.wait()
-        return Apply({"status": "active"}, also=also)
+        if moment == "a related lock":
+            assert len(await item.lock_related(Attachment, Attachment.volume_id == item.id)) == 1
+        if moment == "a claim":
+            await until_so(lambda: blocks)
+        return Apply({"status": "active"}, also=also if moment == "also" else None)
 
-    with heard_events() as heard:
-        async with PipelineManager(database.session_factory, [VolumePipeline(answer=answer, **SETTINGS)]):
-            await heard.wait_for(events.ItemApplied)
-            is_written.set()
-    # On PostgreSQL the row that is being written is locked, by us: it cannot be renewed, and nobody else can take it.
-    assert second.id not in {event.row_id for event in heard.of(events.LeaseLost)}
+    event.listen(database.engine.sync_engine, "after_cursor_execute", on_execute)
+    pipelines = [VolumePipeline(answer=answer, **SETTINGS), AttachmentPipeline(**SETTINGS)]
+    async with PipelineManager(database.session_factory, pipelines) as manager:
+
+        async def first_is_active() -> bool:
+            return (await read(database, first)).status == "active"
+
+        await until_so(first_is_active)
+        is_written.set()
+    assert blocks == [moment]
     assert runs == Counter({first.id: 1, second.id: 1})
-    row = await read(database, first)
-    assert (row.status, row.size_gb) == ("active", 11), "once, however often it was tried"
-    assert (await read(database, second)).status == "active"
+    counters = manager.statistics()["VolumePipeline"].counters
+    assert (counters["applied"], counters["retried"], counters["stale"], counters["leases_lost"]) == (2, 0, 0, 0)
+    assert (await read(database, first)).size_gb == (11 if moment == "also" else 1), "once, however often it was tried"
+    assert {row.status for row in await read_all(database, Volume)} == {"active"}
 
 
 async def test_a_loop_that_never_comes_back_lets_go(database: TemporaryDatabase, caplog: Any) -> None:
@@ -212,6 +244,31 @@ async def test_a_full_pool_costs_no_lease(database: TemporaryDatabase) -> None:
             await is_kept.wait()
             await heard.wait_for(events.ItemApplied)
     assert {(event.due, event.renewed) for event in heard.of(events.LeasesRenewed)} == {(1, 1)}
+
+
+async def test_connections_that_know_their_thread_are_used_in_it(database: TemporaryDatabase, caplog: Any) -> None:
+    """A host whose connections can be made on its own loop only would lose every lease, and not know why."""
+    await add(database, Volume())
+    engine = database.create_engine()
+    thread = threading.get_ident()
+
+    def stay_here(*_: Any) -> None:
+        assert threading.get_ident() == thread, "not in this thread"
+
+    event.listen(engine.sync_engine, "before_cursor_execute", stay_here)
+
+    async def answer(_item: PipelineItem[Any]) -> Outcome:
+        await heard.wait_for(events.LeasesRenewed, count=4)
+        return Apply({"status": "active"})
+
+    with heard_events() as heard:
+        pipeline = VolumePipeline(answer=answer, **SETTINGS)
+        async with PipelineManager(async_sessionmaker(engine), [pipeline]) as manager:
+            await heard.wait_for(events.ItemApplied)
+            assert manager.health().healthy
+    assert len(pipeline.items) == 1
+    assert [event.renewed for event in heard.of(events.LeasesRenewed)][:4] == [0, 1, 1, 1]
+    assert any("heartbeat_thread=False" in record.getMessage() for record in caplog.records)
 
 
 async def test_without_the_thread_the_hosts_pool_is_used(sqlite_database: TemporaryDatabase) -> None:

@@ -17,11 +17,18 @@ import copy
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, Pool, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
+from rowlock.leases.dialects import bind_of
 from rowlock.leases.transaction import SessionFactory
+from rowlock.rows.leased_table import LeasedTable
+
+
+def has_pool(session_factory: SessionFactory, leased: LeasedTable[Any]) -> bool:
+    """Whether sessions about that table take their connections from a pool, and are not bound to one connection."""
+    return isinstance(bind_of(session_factory(), leased), Engine)
 
 
 class OwnPool:
@@ -34,7 +41,7 @@ class OwnPool:
         """Open nothing yet; a statement waits for a locked SQLite file for `file_wait` at most."""
         self._session_factory = session_factory
         self._file_wait = file_wait
-        self._engines: dict[Engine, Engine] = {}
+        self._engines: dict[Pool, Engine] = {}
 
     def __call__(self) -> AsyncSession:
         """Return a new session of the host's factory; its statements go to the engines that they would go to, by our pools."""
@@ -47,6 +54,10 @@ class OwnPool:
         session.sync_session.get_bind = get_bind  # type: ignore[method-assign]
         return session
 
+    def connect(self, engine: Engine) -> AsyncConnection:
+        """Return a connection to the database of the host's `engine`, to be entered."""
+        return AsyncEngine(self._beside(engine)).connect()
+
     async def close(self) -> None:
         """Close every connection; in the loop that used them."""
         while self._engines:
@@ -54,18 +65,21 @@ class OwnPool:
             await AsyncEngine(engine).dispose()
 
     def _beside(self, bind: Any) -> Any:  # noqa: ANN401 - whatever the host's sessions are bound to
-        if not isinstance(bind, Engine):
-            return bind
-        if bind not in self._engines:
-            self._engines[bind] = self._twin(bind)
-        return self._engines[bind]
+        return self._twin(bind) if isinstance(bind, Engine) else bind
 
     def _twin(self, engine: Engine) -> Engine:
-        twin = copy.copy(engine)
         if (proxied := getattr(engine, "_proxied", None)) is not None:
-            # Made by `execution_options`: it has no pool of its own, but asks the engine that it was made of.
+            # Made by `execution_options`, perhaps for this one session: it has no pool of its own, but asks the engine that it
+            # was made of.
+            twin = copy.copy(engine)
             twin._proxied = self._twin(proxied)  # type: ignore[attr-defined]
             return twin
+        if engine.pool not in self._engines:
+            self._engines[engine.pool] = self._twin_of_root(engine)
+        return self._engines[engine.pool]
+
+    def _twin_of_root(self, engine: Engine) -> Engine:
+        twin = copy.copy(engine)
         twin.pool = engine.pool.recreate()
         if engine.dialect.name == "sqlite":
             # After the host's own listeners, which may set it too.

@@ -14,15 +14,15 @@ Source: dstack's pipelines, "Locking many related resources" and "Locking a shar
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Column, ColumnElement, Engine, select, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.errors import LeaseLost, PipelineError
+from rowlock.errors import LeaseLost, PipelineError, TransactionTimeout
 from rowlock.leases.dialects import bind_of
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.take import TAKEN_ROWS_MAX, TakeOrder, read_taken, take
@@ -32,6 +32,8 @@ from rowlock.rows.eligibility import OWNER_SEPARATOR
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class RelatedLocker:
@@ -88,12 +90,26 @@ class RelatedLocker:
                     held.may_hold(leased, taken)
                     return await read_taken(session, leased, taken.keys, compared=intent)
 
-                rows = await in_transaction(
-                    self._session_factory, leased, work, purpose="lock related rows", timeout=self._timeout
-                )
+                rows = await self._again_if_cut(item, leased, work)
             held.holds(leased, {_key_of(leased, row): _as_read(leased, row, intent) for row in rows})
             self._learn(leased)
         return rows
+
+    async def _again_if_cut(
+        self,
+        item: PipelineItem[Any],
+        leased: LeasedTable[Any],
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+    ) -> T:
+        # Taken under the same token, so a second time does no harm where the first was committed after all.
+        while True:
+            try:
+                return await in_transaction(
+                    self._session_factory, leased, work, purpose="lock related rows", timeout=self._timeout
+                )
+            except TransactionTimeout as error:
+                if not error.was_cut or not item.is_trusted():
+                    raise
 
     async def _need_main(self, connection: AsyncConnection, item: PipelineItem[Any]) -> datetime:
         """Return until when the main row is ours, and keep it so until the commit: no claim may free its token meanwhile."""

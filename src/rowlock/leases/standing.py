@@ -1,13 +1,12 @@
-"""Transactions of ours that hold the write lock of a SQLite file, and how one is ended that is out of time or left standing.
+"""Transactions of ours that hold locks, and how one is ended that is out of time or that its own event loop leaves standing.
 
-The one idea: a host that blocks its loop in the middle of a transaction keeps the whole file locked, for itself too: no lease could
-be renewed. The bound that the loop cannot keep is kept from another thread, which closes the connection. SQLite rolls back what was
-not committed, and to its owner the transaction is one that ran out of time.
+The one idea: a host that blocks its loop in the middle of a transaction keeps locked what that has locked, for its own heartbeats
+too: on SQLite the whole file, on PostgreSQL the rows whose outcomes are being written. The bound that the loop cannot keep is kept
+from another thread, which closes the connection, or has the server end it. What was not committed is rolled back, and to its owner
+the transaction is one that ran out of time.
 
-One that is out of time on a loop that turns is ended in the same way before it is cancelled. Cancelled within a statement, its
+One that is out of time on a loop that turns is rolled back before it is cancelled, on SQLite. Cancelled within a statement, its
 connection would be closed with a cursor still open somewhere in a traceback, and SQLite keeps the lock until that is collected.
-
-PostgreSQL locks rows only, and claims pass them over: there nothing of the kind is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from contextlib import asynccontextmanager, suppress
 from types import CoroutineType
 from typing import Any, Protocol
 
-from sqlalchemy import PoolProxiedConnection
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.clock import monotonic
@@ -42,47 +41,64 @@ class _Driver(Protocol):
     def close(self) -> Awaitable[None]: ...
 
 
+class Connects(Protocol):
+    """Gives connections to the same databases beside the host's own: ``leases/own_pool.py``."""
+
+    def connect(self, engine: Engine) -> AsyncConnection:
+        """Return a connection that is to be entered."""
+        ...
+
+
 class Standing:
-    """One transaction, from the moment at which it asks for the write lock.
+    """One transaction, from the moment at which it may take locks.
 
     Attributes:
         was_cut: its connection was closed under it.
+        stood_still: by another thread, since its loop stood still.
     """
 
     def __init__(self) -> None:
-        self.was_cut = False
-        self._pooled: PoolProxiedConnection | None = None
-        self._driver: _Driver | None = None
+        self.was_cut = self.stood_still = False
+        self._connection: Connection | None = None
         self._began_at = 0.0
-        # Held by whoever ends it: a connection must not be closed once it may serve somebody else.
+        self._thread = 0
+        # Whoever ends it first has it: the transaction itself, or another thread.
         self._ending = threading.Lock()
 
+    @property
+    def _driver(self) -> Any:  # noqa: ANN401 - the driver's own
+        return None if self._connection is None else self._connection.connection.driver_connection
+
     def begins(self, connection: AsyncConnection) -> None:
-        """Let it be cut from now on, if it is one that locks the whole file."""
-        if connection.dialect.name == "sqlite" and connection.sync_connection is not None:
-            self._pooled = connection.sync_connection.connection
-            self._driver, self._began_at = self._pooled.driver_connection, monotonic()
-            _standing.add(self)
+        """Let it be cut from now on."""
+        self._connection, self._began_at = connection.sync_connection, monotonic()
+        self._thread = threading.get_ident()
+        _standing.add(self)
 
     def ends(self) -> None:
         """Let it not be cut any more."""
         _standing.discard(self)
         with self._ending:
-            self._driver = None
+            self._connection = None
 
-    async def cut(self, *, older_than_s: float) -> None:
-        """End it, if it has stood for so long; called on another loop than its own."""
-        if monotonic() - self._began_at < older_than_s:
+    async def cut(self, beside: Connects, *, thread: int, older_than_s: float) -> None:
+        """End it, if it has stood for so long in the loop of `thread`; called in another one."""
+        if self._thread != thread or monotonic() - self._began_at < older_than_s:
             return
         with self._ending:
-            if self._driver is None or self._pooled is None or self.was_cut:
+            connection, driver = self._connection, self._driver
+            if connection is None or self.was_cut:
                 return
-            self._retire(self._pooled)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_S_MAX):
-                    await _roll_back(self._driver)
-                    await self._driver.close()
-        logger.warning("A transaction was ended that kept the database locked while the event loop stood still")
+            self._retire(connection)
+            self.stood_still = True
+        with suppress(Exception):
+            async with asyncio.timeout(CLOSE_S_MAX):
+                if connection.dialect.name == "sqlite":
+                    await _roll_back(driver)
+                    await driver.close()
+                else:
+                    await _terminate(beside, connection.engine, driver=driver, older_than_s=older_than_s)
+        logger.warning("A transaction was ended that kept rows or a file locked while the event loop stood still")
 
     def give_up(self, task: asyncio.Task[Any]) -> asyncio.Task[None] | None:
         """End it, which is out of time, if its `task` waits for a statement; called on its own loop, before that is cancelled.
@@ -90,17 +106,17 @@ class Standing:
         Returns:
             What ends it, to be waited for.
         """
-        driver, pooled = self._driver, self._pooled
-        if driver is None or pooled is None or self.was_cut or not _is_within(task, driver):
+        connection, driver = self._connection, self._driver
+        if connection is None or connection.dialect.name != "sqlite" or self.was_cut or not _is_within(task, driver):
             return None
         # Its cancellation closes the connection, but only then.
-        self._retire(pooled)
+        self._retire(connection)
         return asyncio.create_task(_roll_back(driver), name="rowlock: roll back what is out of time")
 
-    def _retire(self, pooled: PoolProxiedConnection) -> None:
+    def _retire(self, connection: Connection) -> None:
         self.was_cut = True
         # Not given to anybody else: the pool opens another one in its place.
-        pooled.invalidate(soft=True)
+        connection.connection.invalidate(soft=True)
 
 
 _standing: set[Standing] = set()
@@ -147,12 +163,23 @@ async def standing(transaction: Standing, *, purpose: str, timeout_s: float) -> 
         transaction.ends()
     if transaction.was_cut:
         # Also without an error: a COMMIT on a connection that was closed may say nothing.
-        raise TransactionTimeout(purpose=purpose, timeout_s=timeout_s) from error
+        raise TransactionTimeout(purpose=purpose, timeout_s=timeout_s, was_cut=transaction.stood_still) from error
     if error is not None:
         raise error
 
 
-async def cut_standing(*, older_than_s: float) -> None:
-    """End the transactions of this process that keep a SQLite file locked for longer than that; from another loop than theirs."""
+async def cut_standing(beside: Connects, *, thread: int, older_than_s: float) -> None:
+    """End the transactions of the loop in `thread` that have stood for longer than that; called on another loop."""
     for transaction in tuple(_standing):
-        await transaction.cut(older_than_s=older_than_s)
+        await transaction.cut(beside, thread=thread, older_than_s=older_than_s)
+
+
+async def _terminate(beside: Connects, engine: Engine, *, driver: Any, older_than_s: float) -> None:  # noqa: ANN401
+    pid = driver.get_server_pid() if hasattr(driver, "get_server_pid") else driver.info.backend_pid
+    # Behind a pooler the number may be somebody else's: then there is no transaction of ours that waits for so long.
+    statement = text(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = :pid AND usename = current_user "
+        "AND state LIKE 'idle in transaction%' AND xact_start < clock_timestamp() - make_interval(secs => :seconds)"
+    )
+    async with beside.connect(engine) as connection:
+        await connection.execute(statement, {"pid": pid, "seconds": older_than_s / 2})

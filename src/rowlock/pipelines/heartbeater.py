@@ -28,6 +28,7 @@ from rowlock import events
 from rowlock.backoff import jittered
 from rowlock.clock import monotonic, sleep
 from rowlock.errors import describe
+from rowlock.leases.faults import is_of_the_schema, is_transient
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related_rows import renew_related
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew, tokens_still_held
@@ -54,7 +55,7 @@ class Heartbeater(Generic[ModelT]):
         self._on_lost: dict[Any, Callable[[], None]] = {}
         self._settings = context.settings
         self._lock = threading.Lock()
-        self._let_go = False
+        self._let_go = self._must_come_home = False
 
     def __len__(self) -> int:
         return len(self._tracked)
@@ -81,14 +82,15 @@ class Heartbeater(Generic[ModelT]):
 
     async def run(self) -> None:
         """Renew, again and again, where leases are renewed."""
-        if self.context.lifeline is None:
-            await self.beat()
-        else:
+        if self.context.lifeline is not None:
             await self.context.lifeline.run(self._beat_apart)
+            # It cannot be done there.
+            self.context.lifeline = None
+        await self.beat()
 
     async def beat(self) -> None:
         """Renew, again and again, the leases that are near their end. A failed renewal is tried again at the next beat."""
-        while True:
+        while self.context.lifeline is None or not self._must_come_home:
             await sleep(jittered(self._settings.beat.total_seconds()))
             if not self._is_wedged():
                 await self.beat_once()
@@ -102,6 +104,7 @@ class Heartbeater(Generic[ModelT]):
                 renewed += await self._renew(chunk)
             except Exception as error:  # noqa: BLE001 - whatever went wrong, the next beat tries again while trust lasts
                 self._on_host(partial(self._note_failure, error))
+                self._come_home_if_unsuited(error)
             else:
                 self._on_host(partial(self.context.succeeded, "heartbeater"))
         if due:
@@ -123,7 +126,8 @@ class Heartbeater(Generic[ModelT]):
     def lose_expired(self) -> None:
         """End the work of items whose trust is over now."""
         now = monotonic()
-        self._lose_all([item for item in self._tracked.values() if item.trusted_until <= now])
+        # Where the outcome is on its way the guard decides, and whoever writes it has asked for trust before.
+        self._lose_all([item for item in self._tracked.values() if item.trusted_until <= now and not item.is_settled])
 
     def _until_next_end(self) -> float:
         # Anything claimed or renewed during the rest is trusted for longer than one beat, so looking once per beat misses none.
@@ -187,17 +191,33 @@ class Heartbeater(Generic[ModelT]):
             self.context.lifeline.host.do(act)
 
     async def _beat_apart(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.beat())
-            group.create_task(self._keep_database_free())
+        keeping_free = asyncio.create_task(self._keep_database_free())
+        try:
+            await self.beat()
+        finally:
+            keeping_free.cancel()
+            await asyncio.wait({keeping_free})
+
+    def _come_home_if_unsuited(self, error: Exception) -> None:
+        """Go on renewing on the host's loop if the host's connections cannot be made elsewhere: some know their loop or thread."""
+        if self.context.lifeline is None or is_transient(error) or is_of_the_schema(error):
+            return
+        self._must_come_home = True
+        logger.warning(
+            "%s: leases cannot be renewed in a thread of their own here, and are from now on renewed on the event loop; tell the "
+            "manager so with heartbeat_thread=False",
+            self.context.name,
+            extra={"pipeline": self.context.name},
+            exc_info=error,
+        )
 
     async def _keep_database_free(self) -> None:
-        """End what our own loop keeps locked while it stands still: nobody could renew anything."""
+        """End what our own loop keeps locked while it stands still: its leases could not be renewed."""
         limit_s, lifeline = self._settings.renewal_limit.total_seconds(), self.context.lifeline
         while lifeline is not None:
             await sleep(self._settings.beat.total_seconds())
             if lifeline.host.stalled_s >= limit_s:
-                await cut_standing(older_than_s=limit_s)
+                await cut_standing(lifeline.sessions, thread=lifeline.host.thread, older_than_s=limit_s)
 
     def _is_wedged(self) -> bool:
         """Whether the host's loop has stood still for so long that its leases are let go: it may never come back."""

@@ -33,13 +33,14 @@ class HostLoop:
     """Made on the host's loop, used by both sides.
 
     Attributes:
+        thread: in which it turns.
         longest_stall_s: for how long the loop stood still at most, in seconds, to half a second.
     """
 
     def __init__(self) -> None:
         self.longest_stall_s = 0.0
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
         self._asked_at: float | None = None
         self._is_told = False
 
@@ -51,7 +52,7 @@ class HostLoop:
 
     def do(self, act: Callable[[], None]) -> None:
         """Call `act` on the loop: now if this is the loop, else as soon as it turns. A loop that has ended does nothing more."""
-        if threading.get_ident() == self._thread:
+        if threading.get_ident() == self.thread:
             act()
             return
         with suppress(RuntimeError):
@@ -72,7 +73,7 @@ class HostLoop:
 
     def where(self) -> str:
         """Return the innermost lines that the loop's thread is at, outermost first."""
-        frame = sys._current_frames().get(self._thread)
+        frame = sys._current_frames().get(self.thread)
         if frame is None:
             return "its thread has ended"
         lines = traceback.extract_stack(frame)[-FRAMES_MAX:]

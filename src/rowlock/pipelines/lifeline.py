@@ -89,7 +89,9 @@ class Lifeline:
     async def _close(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
-            await asyncio.wait(others, timeout=CLOSE_S_MAX)
+            _, overdue = await asyncio.wait(others, timeout=CLOSE_S_MAX)
+            for task in overdue:
+                task.cancel()
         try:
             async with asyncio.timeout(CLOSE_S_MAX):
                 await self.sessions.close()

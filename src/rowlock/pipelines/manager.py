@@ -17,6 +17,7 @@ from rowlock.clock import is_real
 from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.leases.dialects import check_session_factory
 from rowlock.leases.notifications import check_name, notifying_engine
+from rowlock.leases.own_pool import has_pool
 from rowlock.leases.transaction import finish
 from rowlock.pipelines.hinter import PipelineHinter, pipeline_hinter
 from rowlock.pipelines.lifeline import Lifeline
@@ -183,7 +184,8 @@ class PipelineManager:
         return ManagerHealth(tuple(pipeline.health() for pipeline in self._pipelines.values()), notifications, stall_s)
 
     def _start(self, pipeline: Pipeline[Any]) -> None:
-        pipeline.start(self._session_factory, self.hinter, self._graph, lifeline=self._lifeline)
+        lifeline = self._lifeline if has_pool(self._session_factory, pipeline.leased) else None
+        pipeline.start(self._session_factory, self.hinter, self._graph, lifeline=lifeline)
         for hinter in (self.hinter, pipeline_hinter):
             hinter.attach(pipeline.leased.name, pipeline.hint)
 
@@ -197,7 +199,8 @@ class PipelineManager:
         return notifying_engine(self._session_factory, tables)
 
     async def _stop_lines(self) -> None:
-        if self._lifeline is not None:
+        # A drain that was cancelled leaves work behind, which still needs its leases.
+        if self._lifeline is not None and all(pipeline.state == "stopped" for pipeline in self._pipelines.values()):
             await self._lifeline.stop()
         if self._notifier is None:
             return

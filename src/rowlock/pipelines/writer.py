@@ -127,13 +127,15 @@ class Writer(Generic[ModelT]):
     async def _write_together(self, submissions: Sequence[Submission[ModelT]]) -> list[Written | None]:
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[Written | None]:
             leased = self.context.leased
+            # Asked here again, since the outcome may have waited for its turn; and before the rows are locked: a token that is
+            # found then proves by itself that nobody has taken the row, however long the answer took.
+            trusted = [i for i, submission in enumerate(submissions) if submission.item.is_trusted()]
             items = [submission.item for submission in submissions]
             now, locked = await lock_for_apply(connection, leased, items)
             written: list[Written | None] = [None] * len(submissions)
             if now is None:
                 return written
-            # Trust is looked at again here: the outcome may have waited for its turn.
-            ours = [i for i, item in enumerate(items) if item.lock_token in locked and item.is_trusted()]
+            ours = [i for i in trusted if items[i].lock_token in locked]
             planner, stamp = self._planner(now), frozenset({now})
             writes = [(items[i], planner.plan(items[i], submissions[i].outcome)) for i in ours]
             for i, result in zip(ours, await apply_locked(connection, leased, writes), strict=True):

@@ -85,6 +85,7 @@ class Chronicle:
         self._tokens: dict[Place, uuid.UUID] = {}
         self._takers: dict[uuid.UUID, str] = {}
         self._lost: set[object] = set()
+        self._untold: dict[str, set[object]] = {}
         self._file = file
 
     def note(self, text: str, *, place: Place | None = None, change: Change | None = None) -> None:
@@ -97,6 +98,10 @@ class Chronicle:
 
     def hear(self, event: Event) -> None:
         """Write down what the library tells of itself, but for what the changes of rows tell anyway."""
+        if isinstance(event, events.RowsClaimed | events.FetchFailed):
+            # A COMMIT whose answer was lost: whoever claimed these rows does not know that they are its own.
+            untold = self._untold.pop(self._whose(event.pipeline), set())
+            self._lost |= untold if isinstance(event, events.FetchFailed) else set()
         if isinstance(event, _TOLD_BY_CHANGES):
             return
         if isinstance(event, events.LeaseLost):
@@ -136,7 +141,13 @@ class Chronicle:
             return
         process = current_process.get()
         self._tokens[place_of(change)] = token
+        if token not in self._takers and change.after is not None and change.after.lock_owner is not None:
+            self._untold.setdefault(self._whose(change.after.lock_owner), set()).add(token)
         self._takers.setdefault(token, "" if process is None else process.name)
+
+    def _whose(self, pipeline: str) -> str:
+        process = current_process.get()
+        return f"{pipeline} of {'' if process is None else process.name}"
 
 
 def place_of_row(table: str, key: object) -> Place:
