@@ -84,6 +84,17 @@ async def test_a_young_one_is_left_alone(runs: TemporaryDatabase) -> None:
     assert await status_of(runs) == "whole"
 
 
+async def test_one_of_another_loop_is_left_alone(runs: TemporaryDatabase) -> None:
+    """One manager's loop that stands still would cost the transactions of every other one in the process."""
+
+    async def work(_session: Any, connection: Any) -> None:
+        await connection.execute(text("UPDATE runs SET status = 'whole' WHERE id = 1"))
+        await asyncio.to_thread(lambda: cut(runs, 0.0, thread=threading.get_ident()))
+
+    await run_in(runs.session_factory, work)
+    assert await status_of(runs) == "whole"
+
+
 async def test_one_that_only_reads_is_left_alone(runs: TemporaryDatabase) -> None:
     """A read, which locks nobody out, would be cut."""
 

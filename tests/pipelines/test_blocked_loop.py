@@ -6,64 +6,32 @@ The time is the true one here, and nobody waits for it: the code that blocks goe
 from __future__ import annotations
 
 import asyncio
-import inspect
-import sys
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import datetime
 from typing import Any, Final
 
 import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from rowlock import Apply, Heartbeater, Outcome, PipelineItem, PipelineManager, events
+from rowlock import Apply, Outcome, PipelineItem, PipelineManager, events
+from rowlock.pipelines.writer import CUTS_MAX
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Attachment, AttachmentPipeline, Volume, VolumePipeline, heard_events
+from ..host import Attachment, AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events
+from .blocking import (
+    LOCK_TIMEOUT,
+    LOOK_EVERY_S,
+    SETTINGS,
+    block_until,
+    renewed_past,
+    until_so,
+)
 from .scenes import add, is_claim, is_free, is_outcome, read, read_all
-
-LOCK_TIMEOUT: Final = timedelta(seconds=3)
-BLOCKED_S_MAX: Final = 60.0
-"""How long the loop may be blocked until a test gives up. **Unit** seconds."""
-LOOK_EVERY_S: Final = 0.02
-SETTINGS: Final[dict[str, Any]] = {
-    "workers_num": 2,
-    "lock_timeout": LOCK_TIMEOUT,
-    "heartbeat_trigger": 2.5,
-    "min_processing_interval": 0,
-    "fetch_delays": (0.1,),
-}
-
-
-def block_until(condition: Callable[[], bool]) -> None:
-    """Keep this thread, and the event loop in it, until the condition holds."""
-    look = threading.Event()
-    for _ in range(round(BLOCKED_S_MAX / LOOK_EVERY_S)):
-        if condition():
-            return
-        look.wait(LOOK_EVERY_S)
-    raise AssertionError("what the blocked loop waits for did not happen")
-
-
-def renewed_past(item: PipelineItem[Any], first: datetime, times: int) -> Callable[[], bool]:
-    """Return whether the lease of `item` was renewed for so many times its length, as far as its holder has heard."""
-    return lambda: item.lock_expires_at >= first + times * LOCK_TIMEOUT
-
-
-async def until_so(condition: Callable[[], Any]) -> None:
-    """Wait until the condition, which may be awaited, holds; without events, which two threads would tell."""
-    async with asyncio.timeout(BLOCKED_S_MAX):
-        while not (await found if inspect.isawaitable(found := condition()) else found):  # noqa: ASYNC110 - no event tells of it
-            await asyncio.sleep(LOOK_EVERY_S)
-
-
-def heartbeat_threads() -> int:
-    """Return how many threads renew leases in this process."""
-    return sum(thread.name == "rowlock heartbeats" for thread in threading.enumerate())
 
 
 class OtherReplica:
@@ -246,128 +214,61 @@ async def test_a_full_pool_costs_no_lease(database: TemporaryDatabase) -> None:
     assert {(event.due, event.renewed) for event in heard.of(events.LeasesRenewed)} == {(1, 1)}
 
 
-async def test_connections_that_know_their_thread_are_used_in_it(database: TemporaryDatabase, caplog: Any) -> None:
-    """A host whose connections can be made on its own loop only would lose every lease, and not know why."""
-    await add(database, Volume())
-    engine = database.create_engine()
-    thread = threading.get_ident()
+async def test_a_loop_that_stands_still_in_the_log_costs_no_lease(sqlite_database: TemporaryDatabase) -> None:
+    """The line that tells of the block would wait for the handler that blocks, and the heartbeats with it."""
+    await add(sqlite_database, Volume())
+    is_over = threading.Event()
 
-    def stay_here(*_: Any) -> None:
-        assert threading.get_ident() == thread, "not in this thread"
+    class Stuck(logging.Handler):
+        """Waits, as a pipe does that nobody reads."""
 
-    event.listen(engine.sync_engine, "before_cursor_execute", stay_here)
+        def emit(self, record: logging.LogRecord) -> None:
+            """Wait, if it is the host's line."""
+            if record.getMessage() == "stuck":
+                block_until(is_over.is_set)
 
-    async def answer(_item: PipelineItem[Any]) -> Outcome:
-        await heard.wait_for(events.LeasesRenewed, count=4)
+    async def answer(item: PipelineItem[Any]) -> Outcome:
+        renewed = renewed_past(item, item.lock_expires_at, 3)
+        watch = threading.Thread(target=lambda: (block_until(renewed), is_over.set()))
+        watch.start()
+        logging.getLogger("rowlock").warning("stuck")
+        watch.join()
         return Apply({"status": "active"})
 
-    with heard_events() as heard:
-        pipeline = VolumePipeline(answer=answer, **SETTINGS)
-        async with PipelineManager(async_sessionmaker(engine), [pipeline]) as manager:
-            await heard.wait_for(events.ItemApplied)
-            assert manager.health().healthy
-    assert len(pipeline.items) == 1
-    assert [event.renewed for event in heard.of(events.LeasesRenewed)][:4] == [0, 1, 1, 1]
-    assert any("heartbeat_thread=False" in record.getMessage() for record in caplog.records)
-
-
-async def test_without_the_thread_the_hosts_pool_is_used(sqlite_database: TemporaryDatabase) -> None:
-    """A host that counts its connections could not do without the one more."""
-    manager = PipelineManager(sqlite_database.session_factory, [VolumePipeline()], heartbeat_thread=False)
-    await add(sqlite_database)
-    async with manager:
-        await until_so(lambda: manager.statistics()["VolumePipeline"].counters["fetches"])
-        assert heartbeat_threads() == 0
-    assert manager.health().longest_stall_s == 0.0
-
-
-@pytest.mark.parametrize("pipelines", [1, 3])
-async def test_a_manager_has_one_thread_and_ends_it(sqlite_database: TemporaryDatabase, pipelines: int) -> None:
-    """A service with many pipelines would have as many threads, and keep them when they have ended."""
-    await add(sqlite_database)
-    kinds = [type(f"Pipeline{number}", (VolumePipeline,), {}) for number in range(pipelines)]
-    async with PipelineManager(sqlite_database.session_factory, [kind() for kind in kinds]) as manager:
-        await until_so(lambda: all(pipeline.counters["fetches"] for pipeline in manager.statistics().values()))
-        assert heartbeat_threads() == 1
-    assert heartbeat_threads() == 0
-
-
-@pytest.mark.parametrize("error", [SystemExit(3), RuntimeError("planned")])
-async def test_a_heartbeat_that_dies_is_replaced(sqlite_database: TemporaryDatabase, error: BaseException) -> None:
-    """One error on the other side, even one that ends its thread, would cost every lease of the replica from then on."""
-    await add(sqlite_database, Volume())
-    deaths = [error]
-
-    class Dying(Heartbeater[Any]):
-        """Dies once."""
-
-        async def beat_once(self) -> int:
-            """Die, or beat."""
-            if deaths:
-                raise deaths.pop()
-            return await super().beat_once()
-
-    class Pipeline(VolumePipeline):
-        """Has that one."""
-
-        heartbeater_class = Dying
-
-    async def answer(_item: PipelineItem[Any]) -> Outcome:
-        await heard.wait_for(events.LeasesRenewed, count=2)
-        return Apply({"status": "active"})
-
-    with heard_events() as heard:
-        async with PipelineManager(sqlite_database.session_factory, [Pipeline(answer=answer, **SETTINGS)]) as manager:
-            await heard.wait_for(events.ItemApplied)
-            assert manager.health().healthy
-    assert len(heard.of(events.LoopReplaced)) == 1
-    assert heartbeat_threads() == 0
-
-
-async def test_the_interpreter_ends_though_nobody_drained(sqlite_database: TemporaryDatabase) -> None:
-    """A host that dies of an exception would hang for ever in the end, for a thread that it does not know of."""
-    await add(sqlite_database, Volume())
-    program = """
-import asyncio, sys
-from rowlock import PipelineManager
-from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
-from tests.host import VolumePipeline
-async def hang(item):
-    await asyncio.Event().wait()
-async def main():
-    pipeline = VolumePipeline(answer=hang, lock_timeout=1, heartbeat_trigger=0.9)
-    manager = PipelineManager(async_sessionmaker(create_async_engine(sys.argv[1])), [pipeline])
-    manager.start()
-    while not manager.statistics()["VolumePipeline"].counters["renewals"]:
-        await asyncio.sleep(0.01)
-    raise SystemExit(7)
-asyncio.run(main())
-"""
-    url = sqlite_database.url.render_as_string(hide_password=False)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, url, cwd=Path(__file__).parents[2], stderr=asyncio.subprocess.PIPE
-    )
+    handler = Stuck()
+    logging.getLogger("rowlock").addHandler(handler)
     try:
-        async with asyncio.timeout(BLOCKED_S_MAX):
-            await process.communicate()
-    except TimeoutError:
-        process.kill()
-        await process.communicate()
-    assert process.returncode == 7
+        pipeline = VolumePipeline(answer=answer, **SETTINGS)
+        async with PipelineManager(sqlite_database.session_factory, [pipeline]) as manager:
+            await until_so(lambda: manager.statistics()[pipeline.name].counters["applied"])
+    finally:
+        logging.getLogger("rowlock").removeHandler(handler)
+    assert len(pipeline.items) == 1
 
 
-@pytest.mark.parametrize("turn", range(12))
-async def test_a_drain_that_is_cancelled_still_ends_the_thread(sqlite_database: TemporaryDatabase, turn: int) -> None:
-    """The next drain would wait for ever for a thread that was stopped by half."""
-    await add(sqlite_database)
-    manager = PipelineManager(sqlite_database.session_factory, [VolumePipeline()])
-    manager.start()
-    await until_so(lambda: manager.statistics()["VolumePipeline"].counters["fetches"])
-    draining = asyncio.create_task(manager.drain(0))
-    for _ in range(turn):
-        await asyncio.sleep(0)
-    draining.cancel()
-    await asyncio.wait({draining})
-    async with asyncio.timeout(BLOCKED_S_MAX):
-        await manager.drain(0)
-    assert heartbeat_threads() == 0
+async def test_an_outcome_that_always_blocks_fails_in_the_end(sqlite_database: TemporaryDatabase) -> None:
+    """A row whose outcome blocks the loop each time would be worked on for ever, uncounted, and never be parked."""
+    await add(sqlite_database, Run(id=1))
+    cuts = 0
+
+    async def also(_session: AsyncSession, _now: datetime) -> None:
+        nonlocal cuts
+        cuts += 1
+        block_until(lambda: len(cut_logs) >= cuts)
+
+    cut_logs: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = cut_logs.append  # type: ignore[method-assign]
+    logger = logging.getLogger("rowlock.leases.standing")
+    logger.addHandler(handler)
+    settings = SETTINGS | {"lock_timeout": 60, "heartbeat_trigger": 30, "heartbeat_interval": 0.1, "renew_timeout": 0.5}
+    try:
+        pipeline = RunPipeline(answer=Apply({"status": "done"}, also=also), **settings)
+        async with PipelineManager(sqlite_database.session_factory, [pipeline]) as manager:
+            await until_so(lambda: manager.statistics()[pipeline.name].counters["retried"])
+    finally:
+        logger.removeHandler(handler)
+    row = (await read_all(sqlite_database, Run))[0]
+    assert (row.status, row.attempts) == ("queued", 1)
+    assert "stood still" in row.last_error
+    assert cuts == CUTS_MAX + 1

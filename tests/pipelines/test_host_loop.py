@@ -13,6 +13,13 @@ from rowlock.testing import virtual_time
 from .scenes import turns
 
 
+def end_of_logging() -> None:
+    """Wait for what is being logged in threads of its own."""
+    for thread in threading.enumerate():
+        if thread.name == "rowlock log":
+            thread.join()
+
+
 @virtual_time
 async def test_a_loop_that_turns_is_not_stalled() -> None:
     """A healthy host would be told of in the log, and its leases let go."""
@@ -34,6 +41,7 @@ async def test_a_loop_that_stands_still_is_told_of_once(caplog: Any) -> None:
     await asyncio.sleep(host_loop.TOLD_AFTER_S - 1)
     assert caplog.records == []
     await asyncio.sleep(60)
+    end_of_logging()
     [told] = caplog.records
     assert told.stalled_s == host_loop.TOLD_AFTER_S
     assert "host_loop.py" in told.where, "here the loop's thread is the one that asks"
@@ -42,6 +50,7 @@ async def test_a_loop_that_stands_still_is_told_of_once(caplog: Any) -> None:
     answers.pop()()
     assert host.stalled_s == 0.0
     await asyncio.sleep(60)
+    end_of_logging()
     assert len(caplog.records) == 2, "the next block is told of again"
     asking.cancel()
     await asyncio.wait({asking})

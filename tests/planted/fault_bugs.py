@@ -19,8 +19,8 @@ FAULT_BUGS = (
     Bug(
         "a COMMIT whose answer was lost counts as refused",
         "pipelines/writer.py",
-        "        if not is_transient(error):\n            for submission",
-        "        if True:\n            for submission",
+        "if isinstance(error, TransactionTimeout) else not is_transient(error):",
+        "if isinstance(error, TransactionTimeout) else True:",
         ("tests/faults/test_lost_answers.py",),
     ),
     Bug(

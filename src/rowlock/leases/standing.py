@@ -16,6 +16,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from types import CoroutineType
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.clock import monotonic
 from rowlock.errors import HostCodeError, TransactionTimeout, describe
+from rowlock.leases.log_apart import log_apart
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +57,12 @@ class Standing:
     Attributes:
         was_cut: its connection was closed under it.
         stood_still: by another thread, since its loop stood still.
+        was_undone: before it was whole, so that no COMMIT can have been sent.
+        is_whole: all is done but the COMMIT; written by whoever does it.
     """
 
     def __init__(self) -> None:
-        self.was_cut = self.stood_still = False
+        self.was_cut = self.stood_still = self.was_undone = self.is_whole = False
         self._connection: Connection | None = None
         self._began_at = 0.0
         self._thread = 0
@@ -94,13 +98,14 @@ class Standing:
         with suppress(Exception):
             async with asyncio.timeout(CLOSE_S_MAX):
                 if connection.dialect.name == "sqlite":
-                    await _roll_back(driver)
+                    self.was_undone = await _roll_back(driver) and not self.is_whole
                     await driver.close()
                 else:
-                    await _terminate(beside, connection.engine, driver=driver, older_than_s=older_than_s)
-        logger.warning("A transaction was ended that kept rows or a file locked while the event loop stood still")
+                    ended = await _terminate(beside, connection.engine, driver=driver, older_than_s=older_than_s)
+                    self.was_undone = ended and not self.is_whole
+        log_apart(partial(logger.warning, "A transaction was ended that kept locks while the event loop stood still"))
 
-    def give_up(self, task: asyncio.Task[Any]) -> asyncio.Task[None] | None:
+    def give_up(self, task: asyncio.Task[Any]) -> asyncio.Task[bool] | None:
         """End it, which is out of time, if its `task` waits for a statement; called on its own loop, before that is cancelled.
 
         Returns:
@@ -133,7 +138,8 @@ def _is_within(task: asyncio.Task[Any], driver: _Driver) -> bool:
     return False
 
 
-async def _roll_back(driver: _Driver) -> None:
+async def _roll_back(driver: _Driver) -> bool:
+    """Roll back what is under way, and return whether that could be done."""
     # Queued first, and only then is a statement stopped that keeps it waiting: SQLite would stop a rollback that comes later, too.
     # Both may find that the connection is gone.
     rolling_back = asyncio.ensure_future(driver.rollback())
@@ -142,6 +148,8 @@ async def _roll_back(driver: _Driver) -> None:
         if pending:
             await driver.interrupt()
         await rolling_back
+        return True
+    return False
 
 
 @asynccontextmanager
@@ -163,7 +171,9 @@ async def standing(transaction: Standing, *, purpose: str, timeout_s: float) -> 
         transaction.ends()
     if transaction.was_cut:
         # Also without an error: a COMMIT on a connection that was closed may say nothing.
-        raise TransactionTimeout(purpose=purpose, timeout_s=timeout_s, was_cut=transaction.stood_still) from error
+        raise TransactionTimeout(
+            purpose=purpose, timeout_s=timeout_s, was_cut=transaction.stood_still, was_undone=transaction.was_undone
+        ) from error
     if error is not None:
         raise error
 
@@ -174,7 +184,8 @@ async def cut_standing(beside: Connects, *, thread: int, older_than_s: float) ->
         await transaction.cut(beside, thread=thread, older_than_s=older_than_s)
 
 
-async def _terminate(beside: Connects, engine: Engine, *, driver: Any, older_than_s: float) -> None:  # noqa: ANN401
+async def _terminate(beside: Connects, engine: Engine, *, driver: Any, older_than_s: float) -> bool:  # noqa: ANN401
+    """Have the server end what is under way, and return whether it did."""
     pid = driver.get_server_pid() if hasattr(driver, "get_server_pid") else driver.info.backend_pid
     # Behind a pooler the number may be somebody else's: then there is no transaction of ours that waits for so long.
     statement = text(
@@ -182,4 +193,4 @@ async def _terminate(beside: Connects, engine: Engine, *, driver: Any, older_tha
         "AND state LIKE 'idle in transaction%' AND xact_start < clock_timestamp() - make_interval(secs => :seconds)"
     )
     async with beside.connect(engine) as connection:
-        await connection.execute(statement, {"pid": pid, "seconds": older_than_s / 2})
+        return bool(await connection.scalar(statement, {"pid": pid, "seconds": older_than_s / 2}))

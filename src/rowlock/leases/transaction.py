@@ -71,7 +71,9 @@ async def in_transaction(
             if writes:
                 own.begins(connection)
                 await dialect_of(connection).begin_writing(connection)
-            return await work(session, connection)
+            result = await work(session, connection)
+            own.is_whole = True
+            return result
 
     return await finish(whole(), purpose=purpose, timeout=timeout, give_up=own.give_up)
 
@@ -102,7 +104,7 @@ async def finish(
     *,
     purpose: str,
     timeout: timedelta | None = None,
-    give_up: Callable[[asyncio.Task[T]], asyncio.Task[None] | None] = lambda _task: None,
+    give_up: Callable[[asyncio.Task[T]], asyncio.Task[bool] | None] = lambda _task: None,
 ) -> T:
     """Run `work` to its end in a task of its own, even if the caller is cancelled meanwhile; then let the cancellation out.
 
@@ -152,7 +154,7 @@ async def _wait_shielded(task: asyncio.Task[Any], timeout_s: float | None) -> as
     return cancelled
 
 
-async def _let_go(task: asyncio.Task[Any], *, beside: asyncio.Task[None] | None) -> asyncio.CancelledError | None:
+async def _let_go(task: asyncio.Task[Any], *, beside: asyncio.Task[bool] | None) -> asyncio.CancelledError | None:
     _overdue.add(task)
     task.add_done_callback(_forget)
     task.cancel()

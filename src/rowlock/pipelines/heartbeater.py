@@ -30,6 +30,7 @@ from rowlock.clock import monotonic, sleep
 from rowlock.errors import describe
 from rowlock.leases.faults import is_of_the_schema, is_transient
 from rowlock.leases.item import PipelineItem
+from rowlock.leases.log_apart import log_apart
 from rowlock.leases.related_rows import renew_related
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew, tokens_still_held
 from rowlock.leases.standing import cut_standing
@@ -203,13 +204,12 @@ class Heartbeater(Generic[ModelT]):
         if self.context.lifeline is None or is_transient(error) or is_of_the_schema(error):
             return
         self._must_come_home = True
-        logger.warning(
+        text = (
             "%s: leases cannot be renewed in a thread of their own here, and are from now on renewed on the event loop; tell the "
-            "manager so with heartbeat_thread=False",
-            self.context.name,
-            extra={"pipeline": self.context.name},
-            exc_info=error,
+            "manager so with heartbeat_thread=False"
         )
+        extra = {"pipeline": self.context.name}
+        self._on_host(partial(logger.warning, text, self.context.name, extra=extra, exc_info=error))
 
     async def _keep_database_free(self) -> None:
         """End what our own loop keeps locked while it stands still: its leases could not be renewed."""
@@ -224,12 +224,9 @@ class Heartbeater(Generic[ModelT]):
         stalled_s = 0.0 if self.context.lifeline is None else self.context.lifeline.host.stalled_s
         is_wedged = stalled_s > self._settings.wedge_after.total_seconds()
         if is_wedged and not self._let_go:
-            logger.error(
-                "%s: the event loop has stood still for %.0f s, so its leases are no longer renewed",
-                self.context.name,
-                stalled_s,
-                extra={"pipeline": self.context.name, "stalled_s": stalled_s, "leases": len(self)},
-            )
+            text = "%s: the event loop has stood still for %.0f s, so its leases are no longer renewed"
+            extra = {"pipeline": self.context.name, "stalled_s": stalled_s, "leases": len(self)}
+            log_apart(partial(logger.error, text, self.context.name, stalled_s, extra=extra))
         self._let_go = is_wedged
         return is_wedged
 

@@ -15,9 +15,11 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from rowlock.clock import monotonic, sleep
+from rowlock.leases.log_apart import log_apart
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +61,8 @@ class HostLoop:
             self._loop.call_soon_threadsafe(act)
 
     async def ask(self) -> None:
-        """Ask again and again; runs on another loop."""
-        while True:
+        """Ask again and again, until the loop has ended; runs on another loop."""
+        while not self._loop.is_closed():
             stalled_s = self.stalled_s
             self.longest_stall_s = max(self.longest_stall_s, stalled_s)
             if self._asked_at is None:
@@ -84,9 +86,5 @@ class HostLoop:
 
     def _tell(self, stalled_s: float) -> None:
         where = self.where()
-        logger.warning(
-            "The event loop has stood still for %.0f s, at %s; leases are renewed meanwhile",
-            stalled_s,
-            where,
-            extra={"stalled_s": stalled_s, "where": where},
-        )
+        text = "The event loop has stood still for %.0f s, at %s; leases are renewed meanwhile"
+        log_apart(partial(logger.warning, text, stalled_s, where, extra={"stalled_s": stalled_s, "where": where}))

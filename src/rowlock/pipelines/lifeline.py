@@ -83,8 +83,17 @@ class Lifeline:
                 target=self._live, args=(self._loop,), name="rowlock heartbeats", daemon=True
             )
             self._thread.start()
-            self._asking = asyncio.run_coroutine_threadsafe(self.host.ask(), self._loop)
+            self._asking = asyncio.run_coroutine_threadsafe(self._live_as_long_as_the_host(), self._loop)
         return self._loop
+
+    async def _live_as_long_as_the_host(self) -> None:
+        await self.host.ask()
+        # It ended without a drain: nobody will ever stop this thread, or what runs in it.
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await self._close()
+        self._stopping = True
+        asyncio.get_running_loop().stop()
 
     async def _close(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -92,6 +101,8 @@ class Lifeline:
             _, overdue = await asyncio.wait(others, timeout=CLOSE_S_MAX)
             for task in overdue:
                 task.cancel()
+            if overdue:
+                await asyncio.wait(overdue, timeout=CLOSE_S_MAX)
         try:
             async with asyncio.timeout(CLOSE_S_MAX):
                 await self.sessions.close()

@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.backoff import exponential
 from rowlock.clock import monotonic, sleep
-from rowlock.errors import LeaseLost, OutcomeError
+from rowlock.errors import LeaseLost, OutcomeError, TransactionTimeout
 from rowlock.leases.apply import (
     Written,
     apply,
@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_DELAY_S = 0.05
 RETRY_DELAY_S_MAX = 1.0
+CUTS_MAX = 2
+"""An outcome whose own transaction was ended so often, since the loop stood still in it, is written again; after that it failed."""
 
 
 @dataclass(eq=False, slots=True)
@@ -95,7 +97,7 @@ class Writer(Generic[ModelT]):
         Raises:
             Exception: the database refused the values, or did not come back in time.
         """
-        item, tries = submission.item, 0
+        item, tries, cuts = submission.item, 0, 0
         gives_up_at = math.inf
         while True:
             tries += 1
@@ -106,7 +108,8 @@ class Writer(Generic[ModelT]):
             except Exception as error:
                 # Counted from the first failure: a try may have lasted as long as the host blocked its loop.
                 gives_up_at = min(gives_up_at, monotonic() + self.context.settings.lock_timeout.total_seconds())
-                if not is_transient(error) or monotonic() >= gives_up_at or self.context.hurried:
+                cuts += isinstance(error, TransactionTimeout) and error.was_cut
+                if not is_transient(error) or monotonic() >= gives_up_at or cuts > CUTS_MAX or self.context.hurried:
                     if submission.stamps:
                         return Written.UNKNOWN
                     raise
@@ -194,12 +197,15 @@ async def _within(session: AsyncSession, also: Also, now: datetime) -> None:
 
 @contextmanager
 def _stamps_as_before_if_refused(submissions: Sequence[Submission[Any]]) -> Iterator[None]:
-    """What the database has refused, it has not committed: constraints may be looked at as late as by the COMMIT."""
+    """What the database has refused, it has not committed: constraints may be looked at as late as by the COMMIT.
+
+    Nor what was rolled back before that, since the loop stood still.
+    """
     before = [submission.stamps for submission in submissions]
     try:
         yield
-    except DBAPIError as error:
-        if not is_transient(error):
+    except (DBAPIError, TransactionTimeout) as error:
+        if error.was_undone if isinstance(error, TransactionTimeout) else not is_transient(error):
             for submission, stamps in zip(submissions, before, strict=True):
                 submission.stamps = stamps
         raise
