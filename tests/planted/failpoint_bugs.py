@@ -80,7 +80,7 @@ FAILPOINT_BUGS = (
     Bug(
         "a row is read once, and given up",
         "pipelines/loader.py",
-        "                if not is_transient(error) or monotonic() >= gives_up_at or cuts > CUTS_MAX or self.context.hurried:\n",
+        "                if not is_transient(error) or monotonic() >= gives_up_at or self.context.hurried:\n",
         "                if not is_transient(error):\n                    raise\n                return False\n                if True:\n",
         (f"{OUTAGE}[sqlite-load]",),
     ),

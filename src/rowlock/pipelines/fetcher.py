@@ -176,9 +176,9 @@ class Fetcher(Generic[ModelT]):
                 await self._woken.wait()
 
     async def _fetch(self, limit: int) -> None:
-        # While no row can be read, one is claimed now and then to see whether that has changed.
+        # While no row can be read, two are claimed now and then to see whether that has changed, or concerns one of them alone.
         unreadable = self.context.errors.get(LOADER)
-        limit = limit if unreadable is None else 1
+        limit = limit if unreadable is None else min(limit, 2)
         hinted, self._hinted = self._hinted, False
         try:
             claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)

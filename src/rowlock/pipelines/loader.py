@@ -27,6 +27,8 @@ FRESH_S = 0.1
 """A row that its claim gave is read again if work on it begins later than this after the claim was sent, in seconds."""
 RETRY_DELAY_S = 0.05
 RETRY_DELAY_S_MAX = 1.0
+ROWS_DIFFER_S = 60.0
+"""For so long after a row could be read while another could not, such a failure is that row's own, in seconds."""
 LOADER = "loader"
 """Under this name the pipeline's health tells that no row can be read."""
 
@@ -40,6 +42,7 @@ class Loader(Generic[ModelT]):
 
     def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
+        self._others_load_until = -math.inf
         self._batcher: Batcher[PipelineItem[ModelT], ModelT | None] = Batcher(
             self._load_together, name=f"{context.name} reads rows"
         )
@@ -64,7 +67,7 @@ class Loader(Generic[ModelT]):
             except Exception as error:
                 # Counted from the first failure: a try may have lasted as long as the host blocked its loop.
                 gives_up_at = min(gives_up_at, monotonic() + self.context.settings.lock_timeout.total_seconds())
-                if is_of_the_schema(error):
+                if self.concerns_all_rows(error):
                     self.context.failed(LOADER, describe(error))
                 if not is_transient(error) or monotonic() >= gives_up_at or self.context.hurried:
                     raise
@@ -77,11 +80,17 @@ class Loader(Generic[ModelT]):
                 )
                 await sleep(exponential(tries, first_s=RETRY_DELAY_S, most_s=RETRY_DELAY_S_MAX))
                 continue
-            self.context.succeeded(LOADER)
+            if LOADER in self.context.errors:
+                self._others_load_until = monotonic() + ROWS_DIFFER_S
+                self.context.succeeded(LOADER)
             if row is not None:
                 item.row = row
             return row is not None
         return False
+
+    def concerns_all_rows(self, error: Exception) -> bool:
+        """Whether no row can be read, as before a migration, rather than this one, whose kind may have a table of its own."""
+        return is_of_the_schema(error) and monotonic() >= self._others_load_until
 
     async def _load_together(self, items: Sequence[PipelineItem[ModelT]]) -> list[ModelT | None]:
         options = await contained(self._options)

@@ -12,7 +12,6 @@ from typing import Generic
 
 from rowlock import events
 from rowlock.errors import RelatedLockUnavailable
-from rowlock.leases.faults import is_of_the_schema
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result, Returned
 from rowlock.pipelines.context import PipelineContext
@@ -71,7 +70,9 @@ class Worker(Generic[ModelT]):
                 return Ended.LEASE_LOST
         except Exception as error:  # noqa: BLE001 - options() is host code, and the row may not be readable
             # Where no row can be read, it is not this one's failure: it is given back, and the fetcher knows.
-            return Ended.INTERRUPTED if is_of_the_schema(error) else note_failure(self.context, item, error)
+            return (
+                Ended.INTERRUPTED if self._loader.concerns_all_rows(error) else note_failure(self.context, item, error)
+            )
         if self.context.leased.has_schedule and item.attempt > self.context.settings.max_attempts:
             return Park(f"gave up after {item.attempt - 1} attempts: the last holder died")
         return self._decision(item, await self._attempt(item))
