@@ -82,14 +82,14 @@ FAULT_BUGS = (
     Bug(
         "a row fails because no row can be read",
         "pipelines/worker.py",
-        "return Ended.INTERRUPTED if is_of_the_schema(error) else note_failure(self.context, item, error)",
-        "return note_failure(self.context, item, error)",
+        "Ended.INTERRUPTED if self._loader.concerns_all_rows(error) else note_failure(self.context, item, error)",
+        "note_failure(self.context, item, error)",
         ("tests/faults/test_schemas.py::test_a_migration_that_was_not_run_yet",),
     ),
     Bug(
         "rows are claimed again and again while none can be read",
         "pipelines/fetcher.py",
-        "        limit = limit if unreadable is None else 1\n",
+        "        limit = limit if unreadable is None else min(limit, 2)\n",
         "",
         ("tests/faults/test_schemas.py::test_a_migration_that_was_not_run_yet",),
     ),
@@ -99,5 +99,12 @@ FAULT_BUGS = (
         "        if unreadable is not None:\n",
         "        if False:\n",
         ("tests/faults/test_schemas.py::test_a_migration_that_was_not_run_yet",),
+    ),
+    Bug(
+        "one kind of row that cannot be read stops all others",
+        "pipelines/loader.py",
+        "return is_of_the_schema(error) and monotonic() >= self._others_load_until",
+        "return is_of_the_schema(error)",
+        ("tests/faults/test_schemas.py::test_one_kind_that_cannot_be_read_does_not_stop_the_others",),
     ),
 )
