@@ -157,3 +157,17 @@ async def test_an_item_whose_outcome_is_on_its_way_is_not_told_lost(database: Te
             assert await steps.beat_once() == 0
         assert heard.of(events.LeaseLost) == []
         assert not item.is_lost
+
+
+async def test_whoever_asks_too_late_is_told_at_once(sqlite_database: TemporaryDatabase) -> None:
+    """A lease that was lost while its row was being read would let work begin, and nobody would ever cancel it."""
+    await add(sqlite_database, Volume())
+    async with stepping(sqlite_database.session_factory, VolumePipeline()) as steps:
+        [item] = await steps.fetch_once()
+        heartbeater, told = steps.run.heartbeater, list[str]()
+        item.trusted_until = now() - 1
+        heartbeater.lose_expired()
+        assert item.is_lost
+        heartbeater.when_lost(item, lambda: told.append("lost"))
+        assert told == ["lost"]
+        assert heartbeater._on_lost == {}

@@ -76,7 +76,10 @@ class Heartbeater(Generic[ModelT]):
         self._on_lost.pop(item.lock_token, None)
 
     def when_lost(self, item: PipelineItem[ModelT], act: Callable[[], None]) -> None:
-        """Call `act` at once if trust in the lease of `item` ends."""
+        """Call `act` at once if trust in the lease of `item` ends, or has ended."""
+        if item.is_lost:
+            act()
+            return
         self._on_lost[item.lock_token] = act
         if not item.is_trusted():
             self._lose_all([item])
