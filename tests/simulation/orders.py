@@ -88,8 +88,9 @@ class OrderPipeline(Pipeline[Order]):
         return Order.status == self.from_status
 
     def on_stale(self, item: PipelineItem[Order], outcome: Outcome) -> None:
-        """Take back what was done outside."""
-        self.outside.done[item.id, self.from_status] -= 1
+        """Take back what was done outside, if anything was."""
+        if isinstance(outcome, Apply) and outcome.values:
+            self.outside.done[item.id, self.from_status] -= 1
 
     async def process(self, item: PipelineItem[Order]) -> Outcome:
         """Do the step outside, then write it."""
