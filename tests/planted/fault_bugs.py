@@ -6,6 +6,7 @@ from bug import Bug
 
 BY_HAND = "tests/faults/test_rows_by_hand.py"
 HOSTS = "tests/faults/test_hosts_that_raise.py"
+KEYS = "tests/faults/test_spoilt_keys.py"
 VALUES = "tests/faults/test_values.py"
 
 FAULT_BUGS = (
@@ -26,8 +27,8 @@ FAULT_BUGS = (
     Bug(
         "half a lock is never swept",
         "leases/release.py",
-        "or_(expires_at < limit, never_returned, half_a_lock)",
-        "or_(expires_at < limit, never_returned)",
+        "or_(expires_at < limit, never_returned, half_a_lock, endless)",
+        "or_(expires_at < limit, never_returned, endless)",
         (f"{BY_HAND}::test_no_leftover_keeps_a_row_for_ever",),
     ),
     Bug(
@@ -106,5 +107,68 @@ FAULT_BUGS = (
         "return is_of_the_schema(error) and monotonic() >= self._others_load_until",
         "return is_of_the_schema(error)",
         ("tests/faults/test_schemas.py::test_one_kind_that_cannot_be_read_does_not_stop_the_others",),
+    ),
+    Bug(
+        "a key that cannot be read fails the claim of all rows",
+        "leases/dialects/sqlite_keys.py",
+        "        except Exception:  # noqa: BLE001 - a type may be the host's",
+        "        except ZeroDivisionError:",
+        (f"{KEYS}::test_a_key_that_is_none_costs_its_own_row_only",),
+    ),
+    Bug(
+        "a key that cannot be read keeps whole rows from all others",
+        "leases/dialects/sqlite.py",
+        "(written_key(leased) if column is leased.key else column for column in columns)",
+        "columns",
+        (f"{KEYS}::test_a_key_that_is_none_costs_its_own_row_only",),
+    ),
+    Bug(
+        "a row that its key does not find is claimed for ever",
+        "leases/dialects/sqlite_keys.py",
+        " and not await self._finds(connection, key, value)",
+        " and False",
+        (f"{KEYS}::test_a_key_in_another_shape_takes_no_lease_of_the_row_that_has_the_key",),
+    ),
+    Bug(
+        "a row that its key finds in another shape is left alone",
+        "leases/dialects/sqlite_keys.py",
+        " and not await self._finds(connection, key, value)",
+        "",
+        (f"{KEYS}::test_a_key_that_is_found_in_another_shape_is_not_left_alone",),
+    ),
+    Bug(
+        "rows whose keys cannot be read take the places of a claim",
+        "leases/dialects/sqlite.py",
+        "        if len(spoilt) == known:\n",
+        "        if True:\n",
+        (f"{KEYS}::test_many_such_rows_at_the_head_starve_nobody",),
+    ),
+    Bug(
+        "rows whose keys cannot be read are read by every claim",
+        "leases/dialects/sqlite.py",
+        "    if leased.spoilt_keys:\n",
+        "    if False:\n",
+        (f"{KEYS}::test_many_such_rows_at_the_head_starve_nobody",),
+    ),
+    Bug(
+        "keys that cannot be read are remembered without a bound",
+        "leases/dialects/sqlite_keys.py",
+        " or len(spoilt) >= SPOILT_KEYS_MAX",
+        "",
+        (f"{KEYS}::test_how_many_are_remembered_is_bounded",),
+    ),
+    Bug(
+        "a lock whose end is no time is never swept",
+        "leases/release.py",
+        "never_returned, half_a_lock, endless)",
+        "never_returned, half_a_lock)",
+        (f"{KEYS}::test_an_end_that_is_no_time_is_swept",),
+    ),
+    Bug(
+        "a lock without an owner whose end is no time is never swept",
+        "leases/release.py",
+        "or_(lock_owner.is_not(None), endless)",
+        "lock_owner.is_not(None)",
+        (f"{KEYS}::test_an_end_that_is_no_time_is_swept",),
     ),
 )

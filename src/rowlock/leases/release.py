@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects import dialect_of
 from rowlock.leases.item import PipelineItem, leases_of
-from rowlock.rows.database_time import database_time_after
+from rowlock.rows.database_time import database_time_after, is_no_time
 from rowlock.rows.eligibility import is_owned_by
 from rowlock.rows.lease_values import pinned, unlocked_values
 from rowlock.rows.leased_table import LeasedTable
@@ -52,7 +52,8 @@ async def sweep(
 
     A crashed holder's lease is normally taken over within one `lock_timeout`. But its row may no longer be ready, or its pipeline
     may be gone from the code: then nobody claims it, and its owner's name would keep other pipelines away for ever. The same
-    goes for a row that was reset and whose owner never came back, and for half a lock that somebody left by hand.
+    goes for a row that was reset and whose owner never came back, and for half a lock that somebody left by hand, or one with an
+    end that is no time.
 
     Args:
         connection: of a transaction that may write.
@@ -69,8 +70,10 @@ async def sweep(
     never_returned = and_(token.is_(None), last < limit)
     # No lease is without an end, and no row is reset without a stamp.
     half_a_lock = and_(expires_at.is_(None), or_(token.is_not(None), last.is_(None)))
-    left_by = lock_owner.is_not(None) if owner is None else is_owned_by(leased, owner)
-    abandoned = and_(left_by, or_(expires_at < limit, never_returned, half_a_lock))
+    # An end that is no time may stand behind all times, and would never come.
+    endless = is_no_time(expires_at)
+    left_by = or_(lock_owner.is_not(None), endless) if owner is None else is_owned_by(leased, owner)
+    abandoned = and_(left_by, or_(expires_at < limit, never_returned, half_a_lock, endless))
     narrowed = dialect_of(connection).without_waiting(leased, abandoned, limit=SWEPT_ROWS_MAX)
     return await _unlock(connection, leased, narrowed)
 

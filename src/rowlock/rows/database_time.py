@@ -90,6 +90,14 @@ class same_time(FunctionElement[bool]):  # noqa: N801
     inherit_cache = True
 
 
+class is_no_time(FunctionElement[bool]):  # noqa: N801
+    """Whether something is written in a column of times that is none: ``is_no_time(column)``. SQLite alone keeps such."""
+
+    name = "is_no_time"
+    type = Boolean()
+    inherit_cache = True
+
+
 def database_time_after(delay: timedelta) -> FunctionElement[datetime]:
     """Return the SQL expression for the database's time plus `delay`, which may be negative."""
     return _DatabaseTimeAfter(bindparam(None, delay.total_seconds(), type_=Float, unique=True))
@@ -173,6 +181,17 @@ def _same_on_sqlite(element: same_time, compiler: SQLCompiler, **kw: Any) -> str
     one, other = (compiler.process(clause, **kw) for clause in element.clauses)
     shape = _literal_format(compiler)
     return f"(strftime({shape}, {one}) IS strftime({shape}, {other}))"
+
+
+@compiles(is_no_time)
+def _is_no_time(element: is_no_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    return "false"
+
+
+@compiles(is_no_time, "sqlite")
+def _is_no_time_on_sqlite(element: is_no_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    [written] = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"({written} IS NOT NULL AND strftime({_literal_format(compiler)}, {written}) IS NULL)"
 
 
 def _literal_format(compiler: SQLCompiler) -> str:

@@ -154,6 +154,11 @@ class LeasedTable(Generic[ModelT]):
         return {}
 
     @cached_property
+    def spoilt_keys(self) -> set[object]:
+        """What stands in keys that do not find their rows; written, and bounded, by ``leases/dialects/sqlite_keys.py``."""
+        return set()
+
+    @cached_property
     def key_name(self) -> str:
         """The attribute name of the primary key."""
         return self.mapper.get_property_by_column(self.key).key

@@ -9,12 +9,12 @@ SQLAlchemy's driver would begin a deferred transaction by itself before the firs
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 from sqlalchemy import (
@@ -43,15 +43,24 @@ from sqlalchemy import (
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias, TypedReturnsRows
-from sqlalchemy.types import TypeEngine
 
 from rowlock.errors import InternalError
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, Position, claim_parameters
+from rowlock.leases.dialects.sqlite_keys import (
+    SPOILT,
+    WrittenKeys,
+    is_not_spoilt,
+    spoilt_parameters,
+    written_key,
+)
 from rowlock.locks.locker import get_locker
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_returning, place_in_line
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable, keeps_time
+
+Reader: TypeAlias = Callable[[Any], Any]
+"""Makes a value of what is written; None where it is taken as it is."""
 
 
 async def begin_writing(connection: AsyncConnection) -> None:
@@ -81,18 +90,38 @@ async def excluding(leased: LeasedTable[Any]) -> AsyncIterator[frozenset[Any]]:
 
 async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[ClaimedRow]:
     """Read what is due, then lease it, under the write lock taken at the start."""
-    part = Part.of(order.after)
     if order.with_rows and await _has_triggers(connection, order):
         # What they write when the row is leased would not be in it.
         order = replace(order, with_rows=False)
-    build = partial(_due, order, part, held)
-    due = build() if held else order.prepared((_due, part, order.with_rows), build)
+    found = await _read_due(connection, order, held)
     values = _Values.of(order, connection.dialect)
-    claimed = [_claimed(order, row, values) for row in (await connection.execute(due, claim_parameters(order))).all()]
+    claimed = [_claimed(order, row, values, key=key) for row, key in found]
     if claimed:
         lease_each = order.prepared(_lease_each, lambda: _lease_each(order))
-        await connection.execute(lease_each, [_parameters(row, order) for row in claimed])
+        parameters = [_parameters(order, row, due.id) for row, (due, _) in zip(claimed, found, strict=True)]
+        await connection.execute(lease_each, parameters)
     return claimed
+
+
+async def _read_due(connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[tuple[Any, Any]]:
+    """Return what is due, each row with its key.
+
+    A row that its key does not find takes no place of the others: they are read again without it.
+    """
+    leased, part = order.leased, Part.of(order.after)
+    keys_of, spoilt = WrittenKeys.of(leased, connection.dialect), leased.spoilt_keys
+    while True:
+        known, build = len(spoilt), partial(_due, order, part, held)
+        due = build() if held else order.prepared((_due, part, order.with_rows, known > 0), build)
+        parameters = claim_parameters(order) | (spoilt_parameters(leased) if spoilt else {})
+        rows = (await connection.execute(due, parameters)).all()
+        keys = await keys_of.keys_of(connection, [row.id for row in rows])
+        for row, key in zip(rows, keys, strict=True):
+            if key is SPOILT:
+                keys_of.leave_alone(row.id, owner=order.owner)
+        # Each turn leaves another row alone, and they are bounded.
+        if len(spoilt) == known:
+            return [(row, key) for row, key in zip(rows, keys, strict=True) if key is not SPOILT]
 
 
 async def _has_triggers(connection: AsyncConnection, order: ClaimOrder) -> bool:
@@ -108,12 +137,14 @@ async def _has_triggers(connection: AsyncConnection, order: ClaimOrder) -> bool:
 class _Values:
     """Reads what SQLite gives: a column may hold anything there, and one such row must not fail the claim of all others."""
 
-    dialect: Dialect
-    token: TypeEngine[Any]
+    token: Reader | None
+    time: Reader | None
+    attempts: Reader | None
 
     @classmethod
     def of(cls, order: ClaimOrder, dialect: Dialect) -> _Values:
-        return cls(dialect, order.leased.column("lock_token").type)
+        types = order.leased.column("lock_token").type, UtcDateTime(), Integer()
+        return cls(*(type_.dialect_impl(dialect).result_processor(dialect, None) for type_ in types))
 
     def read_token(self, written: object) -> Any:  # noqa: ANN401 - of the column's kind
         # A token that is none says all the same that somebody died with it; nothing is held under the one told instead.
@@ -121,31 +152,31 @@ class _Values:
 
     def read_time(self, written: object) -> datetime | None:
         # A row whose place is no time heads the line, where its attempt fails and mends it.
-        time: datetime | None = self._read(UtcDateTime(), written, otherwise=None)
+        time: datetime | None = self._read(self.time, written, otherwise=None)
         return time
 
     def read_attempts(self, written: object) -> int:
-        attempts: int = self._read(Integer(), written, otherwise=0)
+        attempts: int = self._read(self.attempts, written, otherwise=0)
         return attempts if isinstance(attempts, int) else 0
 
-    def _read(self, type_: TypeEngine[Any], written: object, *, otherwise: object) -> Any:  # noqa: ANN401
-        process = type_.dialect_impl(self.dialect).result_processor(self.dialect, None)
+    @staticmethod
+    def _read(reader: Reader | None, written: object, *, otherwise: object) -> Any:  # noqa: ANN401
         try:
-            return written if process is None else process(written)
+            return written if reader is None else reader(written)
         except (TypeError, ValueError, AttributeError):
             return otherwise
 
 
-def _claimed(order: ClaimOrder, due: Any, values: _Values) -> ClaimedRow:  # noqa: ANN401 - a row of `_due`
+def _claimed(order: ClaimOrder, due: Any, values: _Values, *, key: Any) -> ClaimedRow:  # noqa: ANN401 - a row of `_due`
     leased, dead_token = order.leased, values.read_token(due.dead_token)
     claimed = ClaimedRow(
-        id=due.id,
+        id=key,
         lock_token=leased.new_token(returns=due.returns),
         lock_expires_at=due.now + order.lock_timeout,
         dead_token=dead_token,
         attempts=values.read_attempts(due.attempts) + (dead_token is not None) if leased.has_schedule else None,
         place=values.read_time(due.place_as_written),
-        position=Position(due.place_as_written, due.id),
+        position=Position(due.place_as_written, key),
     )
     return replace(claimed, row=_as_leased(order, due, claimed)) if order.with_rows else claimed
 
@@ -154,6 +185,7 @@ def _as_leased(order: ClaimOrder, due: Sequence[Any], claimed: ClaimedRow) -> di
     # It was read before it was leased.
     attributes = order.leased.attributes
     row = dict(zip(attributes, due[-len(attributes) :], strict=True))
+    row |= {order.leased.key_name: claimed.id}
     row |= {"lock_token": claimed.lock_token, "lock_owner": order.owner, "lock_expires_at": claimed.lock_expires_at}
     return row | {"attempts": claimed.attempts} if order.leased.has_schedule else row
 
@@ -162,7 +194,7 @@ def _due(order: ClaimOrder, part: Part, held: frozenset[Any]) -> TypedReturnsRow
     leased = order.leased
     token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
     in_line = select(
-        leased.key.label("id"),
+        written_key(leased).label("id"),
         type_coerce(case((leased.column("lock_owner") == order.owner, token), else_=None), Text).label("dead_token"),
         is_returning(leased, order.owner).label("returns"),
         type_coerce(attempts, Text).label("attempts"),
@@ -170,6 +202,8 @@ def _due(order: ClaimOrder, part: Part, held: frozenset[Any]) -> TypedReturnsRow
         database_now().label("now"),
         *_whole_row(order),
     ).where(order.eligible, leased.key.not_in(held) if held else true())
+    if leased.spoilt_keys:
+        in_line = in_line.where(is_not_spoilt(leased))
     first, *others = (in_line.where(range_) for range_ in _ranges(leased, part))
     limit = bindparam("rowlock_limit", type_=Integer)
     if others:
@@ -179,8 +213,10 @@ def _due(order: ClaimOrder, part: Part, held: frozenset[Any]) -> TypedReturnsRow
 
 def _whole_row(order: ClaimOrder) -> list[ColumnElement[Any]]:
     # By names of ours: a column of the host's may be called like one of those above.
-    columns = order.leased.attributes.values() if order.with_rows else ()
-    return [column.label(f"rowlock_row_{number}") for number, column in enumerate(columns)]
+    leased = order.leased
+    columns = leased.attributes.values() if order.with_rows else ()
+    as_read = (written_key(leased) if column is leased.key else column for column in columns)
+    return [column.label(f"rowlock_row_{number}") for number, column in enumerate(as_read)]
 
 
 def _ranges(leased: LeasedTable[Any], part: Part) -> list[ColumnElement[bool]]:
@@ -211,11 +247,12 @@ def _lease_each(order: ClaimOrder) -> Update:
     )
     if leased.has_schedule:
         values[leased.column("attempts")] = bindparam("rowlock_attempts", type_=Integer)
-    return update(leased.table).where(leased.key == bindparam("rowlock_key", type_=leased.key.type)).values(values)
+    # As written: another row's key may be the same value in another shape.
+    return update(leased.table).where(written_key(leased) == bindparam("rowlock_key", type_=Text)).values(values)
 
 
-def _parameters(row: ClaimedRow, order: ClaimOrder) -> dict[str, Any]:
-    parameters = {"rowlock_key": row.id, "rowlock_token": row.lock_token, "rowlock_expiry": row.lock_expires_at}
+def _parameters(order: ClaimOrder, row: ClaimedRow, written: object) -> dict[str, Any]:
+    parameters = {"rowlock_key": written, "rowlock_token": row.lock_token, "rowlock_expiry": row.lock_expires_at}
     return {**parameters, "rowlock_attempts": row.attempts} if order.leased.has_schedule else parameters
 
 

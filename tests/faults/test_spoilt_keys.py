@@ -1,0 +1,208 @@
+"""Keys that a script has spoilt: SQLite keeps whatever is written, and only the rows with such keys are affected."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from sqlalchemy import Dialect, Text, text
+from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+from rowlock import Apply, LockColumns, Pipeline, PipelineItem, events
+from rowlock.leases.dialects import sqlite_keys
+from rowlock.testing import Steps, TemporaryDatabase, stepping
+
+from ..host import Base, Volume, VolumePipeline, heard_events
+from ..pipelines.scenes import add, is_free
+
+ANOTHER = uuid.UUID("0ce54f70-4506-48fb-9e58-51395649c43a")
+NO_KEYS: list[tuple[str, Any]] = [
+    ("no uuid", "no uuid"),
+    ("empty", ""),
+    ("bytes", b"\x00\xff"),
+    ("bytes that nobody can compare", ANOTHER.bytes),
+    ("a number", 7),
+    ("in another shape", str(ANOTHER)),
+]
+each_no_key = pytest.mark.parametrize("written", [case[1] for case in NO_KEYS], ids=[case[0] for case in NO_KEYS])
+with_and_without_rows = pytest.mark.parametrize("with_rows", [True, False], ids=["with rows", "without rows"])
+
+
+async def spoil(database: TemporaryDatabase, *written: Any, last: str | None = None) -> None:
+    """Put volumes in whose keys are these very values."""
+    values = [{"key": key, "last": last} for key in written]
+    insert = "INSERT INTO volumes (id, status, size_gb, last_processed_at) VALUES (:key, 'submitted', 1, :last)"
+    async with database.engine.begin() as connection:
+        await connection.execute(text(insert), values)
+
+
+async def statuses(database: TemporaryDatabase) -> dict[Any, str]:
+    """Return the status of each volume by what is written in its key."""
+    async with database.engine.connect() as connection:
+        return dict(map(tuple, await connection.execute(text("SELECT id, status FROM volumes"))))
+
+
+def claims_rows(steps: Steps[Any], *, with_rows: bool) -> None:
+    """Have claims give whole rows, or not."""
+    steps.run.context.claims_rows = with_rows
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what was logged of rows that are left alone."""
+    return [record.getMessage() for record in caplog.records if "left alone" in record.getMessage()]
+
+
+@with_and_without_rows
+@each_no_key
+async def test_a_key_that_is_none_costs_its_own_row_only(
+    sqlite_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, written: Any, *, with_rows: bool
+) -> None:
+    """One such row would fail every claim and stop the pipeline, or be claimed for ever; and nobody would be told which it is."""
+    database = sqlite_database
+    good = await add(database, Volume(), Volume())
+    await spoil(database, written)
+    with heard_events() as heard:
+        async with stepping(database.session_factory, VolumePipeline()) as steps:
+            claims_rows(steps, with_rows=with_rows)
+            items = await steps.fetch_once()
+            assert {item.id for item in items} == {row.id for row in good}
+            assert {item.has_row for item in items} == {with_rows}
+            await steps.work_all()
+            assert await steps.fetch_once() == []
+    assert heard.of(events.FetchFailed) == []
+    expected = {row.id.hex: "active" for row in good}
+    found = await statuses(database)
+    assert {key: status for key, status in found.items() if status == "active"} == expected
+    assert (len(found), len(told(caplog))) == (3, 1)
+
+
+@with_and_without_rows
+async def test_many_such_rows_at_the_head_starve_nobody(
+    sqlite_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, *, with_rows: bool
+) -> None:
+    """They would take all places of every claim, or one more claim each, and those behind would wait."""
+    database = sqlite_database
+    await add(database, Volume(), Volume())
+    await spoil(database, *(f" no uuid {number}" for number in range(25)))
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        claims_rows(steps, with_rows=with_rows)
+        for _ in range(2):
+            assert len(await steps.fetch_once(1)) == 1
+        await steps.work_all()
+        assert await steps.fetch_once(1) == []
+    assert sorted((await statuses(database)).values()) == ["active"] * 2 + ["submitted"] * 25
+    assert len(told(caplog)) == 25
+
+
+async def test_a_claim_that_resumes_leaves_such_rows_alone(sqlite_database: TemporaryDatabase) -> None:
+    """One in the midst of the line would end the walk there."""
+    database = sqlite_database
+    await add(database, *(Volume(id=uuid.UUID(int=number)) for number in (1, 3)))
+    await spoil(database, f"{2:032}"[:-1] + "g")
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        fetcher: Any = steps.run.fetcher
+        ids = []
+        for _ in range(2):
+            fetcher._start = fetcher._reached
+            ids += [item.id for item in await steps.fetch_once(1)]
+    assert ids == [uuid.UUID(int=1), uuid.UUID(int=3)]
+
+
+async def test_a_key_in_another_shape_takes_no_lease_of_the_row_that_has_the_key(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """The lease of the one would be written over that of the other, while somebody works on it."""
+    database = sqlite_database
+    await add(database, Volume(id=ANOTHER))
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        await steps.fetch_once()
+        await spoil(database, str(ANOTHER))
+        assert await steps.fetch_once() == []
+        await steps.work_all()
+    assert await statuses(database) == {ANOTHER.hex: "active", str(ANOTHER): "submitted"}
+
+
+async def test_how_many_are_remembered_is_bounded(
+    sqlite_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table full of such rows would be all of a claim's statement, and all of the log."""
+    database = sqlite_database
+    monkeypatch.setattr(sqlite_keys, "SPOILT_KEYS_MAX", 3)
+    await add(database, Volume())
+    await spoil(database, *(f" no uuid {number}" for number in range(5)))
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        assert [len(await steps.fetch_once(limit)) for limit in (1, 1, 3)] == [0, 0, 1]
+        await steps.work_all()
+        assert len(steps.run.context.leased.spoilt_keys) == 3
+    assert len(told(caplog)) == 3 + 1
+
+
+class Lowered(TypeDecorator[str]):
+    """Text that is read in small letters."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        """Return it in small letters."""
+        return None if value is None else value.lower()
+
+
+class Tag(LockColumns, Base):
+    """A row whose key may be written in large letters, and is found all the same."""
+
+    __tablename__ = "tags"
+    name: Mapped[str] = mapped_column(Lowered().with_variant(Lowered(collation="NOCASE"), "sqlite"), primary_key=True)
+    status: Mapped[str] = mapped_column(default="new")
+
+
+class TagPipeline(Pipeline[Tag]):
+    """Ends new tags."""
+
+    model = Tag
+
+    def ready(self) -> Any:
+        """New ones want work."""
+        return Tag.status == "new"
+
+    async def process(self, item: PipelineItem[Tag]) -> Apply:
+        """Write one column."""
+        return Apply({"status": "done"})
+
+
+async def test_a_key_that_is_found_in_another_shape_is_not_left_alone(sqlite_database: TemporaryDatabase) -> None:
+    """Rows would never be worked on although everything finds them, because their collation knows more than Python."""
+    database = sqlite_database
+    await add(database, Tag(name="LARGE"))
+    async with stepping(database.session_factory, TagPipeline()) as steps:
+        assert [item.id for item in await steps.fetch_once()] == ["large"]
+        await steps.work_all()
+    async with database.engine.connect() as connection:
+        assert (await connection.execute(text("SELECT name, status FROM tags"))).all() == [("LARGE", "done")]
+
+
+LEFT = [None, "'VolumePipeline'", "'Gone'"]
+
+
+@pytest.mark.parametrize("owner", LEFT, ids=str)
+@pytest.mark.parametrize("written", ["gar", "no time", b"\xff"], ids=repr)
+async def test_an_end_that_is_no_time_is_swept(
+    sqlite_database: TemporaryDatabase, written: Any, owner: str | None
+) -> None:
+    """It stands behind all times, so that the lock would never end."""
+    database = sqlite_database
+    [volume] = await add(database, Volume(lock_token=uuid.uuid4()))
+    change = f"UPDATE volumes SET lock_expires_at = :written, lock_owner = {owner or 'NULL'}"
+    async with database.engine.begin() as connection:
+        await connection.execute(text(change), {"written": written})
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        assert await steps.fetch_once() == []
+        assert await steps.sweep_once() == 1
+        [item] = await steps.fetch_once()
+        await steps.work_all()
+    async with database.session_factory() as session:
+        after = await session.get(Volume, volume.id)
+    assert after is not None
+    assert (item.id, after.status, is_free(after)) == (volume.id, "active", True)
