@@ -27,7 +27,7 @@ JOBS, BATCHES, SITES = 200, 40, 60
 SITES_PER_BATCH = 2
 LOCK_TIMEOUT_S = 3.0
 WORK_S = (0.01, 0.15)
-LONG_WORK_S = 1.5 * LOCK_TIMEOUT_S
+LONG_WORK_S = 3 * LOCK_TIMEOUT_S
 """How long a round takes that must be renewed; one of `LONG_ROUNDS`."""
 LONG_ROUNDS = 40
 FAILING_ROUNDS = 25

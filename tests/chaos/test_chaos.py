@@ -14,6 +14,7 @@ FAULTS = {
     "connections cut",
     "connections stall",
     "connections terminated",
+    "freeze past the lease",
     "kill -9",
     "server crashes",
     "server restarts",

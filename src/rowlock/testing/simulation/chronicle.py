@@ -91,7 +91,8 @@ class Chronicle:
     def note(self, text: str, *, place: Place | None = None, change: Change | None = None) -> None:
         """Write a line, under the name of whoever runs."""
         if len(self.entries) >= ENTRIES_MAX:
-            return
+            # What went wrong in the end must not be lost.
+            del self.entries[: ENTRIES_MAX // 2]
         process = current_process.get()
         at_s = virtual_time_now() - START_S
         self.entries.append(Entry(at_s, "" if process is None else process.name, text, place, change))
@@ -104,7 +105,7 @@ class Chronicle:
             self._lost |= untold if isinstance(event, events.FetchFailed) else set()
         if isinstance(event, _TOLD_BY_CHANGES):
             return
-        if isinstance(event, events.LeaseLost):
+        if isinstance(event, events.LeaseLost | events.ItemStale):
             self._lost.add(event.lock_token)
         if isinstance(event, events.LoopReplaced):
             self.wrong(f"{event.pipeline}: the {event.loop} died: {event.error}")
