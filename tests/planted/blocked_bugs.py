@@ -133,7 +133,7 @@ BLOCKED_BUGS = (
     Bug(
         "a connection that was closed goes back into the pool",
         "leases/standing.py",
-        "        connection.connection.invalidate(soft=True)\n",
+        "        pooled.invalidate(soft=True)\n",
         "",
         (f"{STANDING}::test_its_connection_serves_nobody_else",),
     ),

@@ -20,7 +20,7 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, PoolProxiedConnection, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.clock import monotonic
@@ -93,7 +93,7 @@ class Standing:
             connection, driver = self._connection, self._driver
             if connection is None or self.was_cut:
                 return
-            self._retire(connection)
+            self._retire(connection.connection)
             self.stood_still = True
         with suppress(Exception):
             async with asyncio.timeout(CLOSE_S_MAX):
@@ -101,7 +101,7 @@ class Standing:
                     self.was_undone = await _roll_back(driver) and not self.is_whole
                     await driver.close()
                 else:
-                    ended = await _terminate(beside, connection.engine, driver=driver, older_than_s=older_than_s)
+                    ended = await _terminate(connection.engine, beside, driver=driver, older_than_s=older_than_s)
                     self.was_undone = ended and not self.is_whole
         log_apart(partial(logger.warning, "A transaction was ended that kept locks while the event loop stood still"))
 
@@ -115,13 +115,13 @@ class Standing:
         if connection is None or connection.dialect.name != "sqlite" or self.was_cut or not _is_within(task, driver):
             return None
         # Its cancellation closes the connection, but only then.
-        self._retire(connection)
+        self._retire(connection.connection)
         return asyncio.create_task(_roll_back(driver), name="rowlock: roll back what is out of time")
 
-    def _retire(self, connection: Connection) -> None:
+    def _retire(self, pooled: PoolProxiedConnection) -> None:
         self.was_cut = True
         # Not given to anybody else: the pool opens another one in its place.
-        connection.connection.invalidate(soft=True)
+        pooled.invalidate(soft=True)
 
 
 _standing: set[Standing] = set()
@@ -184,7 +184,7 @@ async def cut_standing(beside: Connects, *, thread: int, older_than_s: float) ->
         await transaction.cut(beside, thread=thread, older_than_s=older_than_s)
 
 
-async def _terminate(beside: Connects, engine: Engine, *, driver: Any, older_than_s: float) -> bool:  # noqa: ANN401
+async def _terminate(engine: Engine, beside: Connects, *, driver: Any, older_than_s: float) -> bool:  # noqa: ANN401
     """Have the server end what is under way, and return whether it did."""
     pid = driver.get_server_pid() if hasattr(driver, "get_server_pid") else driver.info.backend_pid
     # Behind a pooler the number may be somebody else's: then there is no transaction of ours that waits for so long.
