@@ -6,15 +6,15 @@ no rule rests on an order that the historian does not vouch for.
 
 | promise | what is looked for |
 |---|---|
-| A1 | an outcome without a lease; a token that comes back after it was cleared or replaced; two outcomes under one token |
+| A1 | an outcome without a lease; a token that comes back after it was cleared or replaced; `outcomes_own` written without one |
 | A2 | a lease replaced by another token while it was alive by the database's time |
 | A3 | an expired lease prolonged under its own token |
-| A5 | a related row locked without its main row, or left locked when the main row was freed; half a lease |
+| A5 | a related row locked without its main row, or freed later than it; half a lease |
 | A6 | an outcome that writes a column which only services write (`services_own`) |
-| A8 | `last_processed_at` going back; two times in one transaction |
+| A8 | `last_processed_at` going back, or ahead of the clock; two times in one transaction |
 | A9 | a name in `lock_owner` by somebody who may not put it there, or take it away |
 | B1 | rows that are not settled in the end, or still carry a lock column (`settled`) |
-| B2 | a lease that had ended and was looked after too late (`taken_within`) |
+| B2 | a lease that had ended and was looked after too late, or never (`taken_within`), or that is too long (`lock_timeouts`) |
 | B4 | attempts that are not counted one by one, or go on past their limit (`attempts_max`) |
 | B5 | a lease left behind by clean shutdowns (`stopped`) |
 
@@ -23,7 +23,7 @@ Not here: A4, A7, A10 to A12, B3 and B6, which no lock column tells of. Hosts ju
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -31,6 +31,7 @@ from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from rowlock.testing.history import Change, RowState
+from rowlock.testing.lateness import ended_unseen, freed_late, too_long
 from rowlock.testing.ledger import FREE, Ledger, Place, is_composed, is_outcome, place_of, taken_token
 from rowlock.testing.timeline import timeline
 
@@ -76,6 +77,8 @@ def check(
     taken_within: timedelta | None = None,
     attempts_max: int | None = None,
     services_own: Sequence[str] = (),
+    outcomes_own: Sequence[str] = (),
+    lock_timeouts: Mapping[str, timedelta] | None = None,
 ) -> list[Violation]:
     """Judge a history that began when its historian was installed.
 
@@ -87,6 +90,8 @@ def check(
         taken_within: how long after its end a lease may stay unattended: a fetch delay, with a second or two for the machine.
         attempts_max: the pipelines' `max_attempts`.
         services_own: names of watched columns that no pipeline writes.
+        outcomes_own: names of watched columns that nothing but an outcome of their row writes.
+        lock_timeouts: the pipelines' `lock_timeout`, by name; leases of others are not measured.
 
     Returns:
         At most `VIOLATIONS_MAX` violations, in the order of the changes; empty if all is well.
@@ -94,6 +99,10 @@ def check(
     rules = [*_RULES]
     if services_own:
         rules.append(("A6", partial(_overwritten, columns=services_own)))
+    if outcomes_own:
+        rules.append(("A1", partial(_unfounded, columns=outcomes_own)))
+    if lock_timeouts:
+        rules.append(("B2", partial(too_long, lock_timeouts=lock_timeouts)))
     if taken_within is not None:
         rules.append(("B2", partial(_late, taken_within=taken_within)))
     if attempts_max is not None:
@@ -103,6 +112,7 @@ def check(
         _along_the_way(changes, ledger, rules),
         # Only when all has been entered: generators run as they are asked.
         _in_the_end(ledger, settled=settled, stopped=stopped),
+        _unseen(changes, ledger, taken_within=taken_within),
     )
     return [
         Violation(one.promise, one.text, *one.place, one.number, timeline(changes, *one.place))
@@ -134,6 +144,12 @@ def _in_the_end(ledger: Ledger, *, settled: Callable[[str, RowState], bool] | No
             yield _Broken("B1", unsettled, place)
         if stopped and (state.lock_token is not None or state.lock_expires_at is not None):
             yield _Broken("B5", f"still locked by {state.lock_owner} after everybody was shut down", place)
+
+
+def _unseen(changes: Sequence[Change], ledger: Ledger, *, taken_within: timedelta | None) -> Iterator[_Broken]:
+    if taken_within is not None and changes:
+        for place, text in ended_unseen(ledger, changes[-1].at, taken_within=taken_within):
+            yield _Broken("B2", text, place)
 
 
 def _one_outcome(change: Change, ledger: Ledger) -> Iterator[str]:
@@ -210,6 +226,8 @@ def _time_goes_on(change: Change, ledger: Ledger) -> Iterator[str]:
     stamp = None if change.transaction is None else ledger.stamps.get(change.transaction)
     if stamp is not None and stamp != became:
         yield f"one transaction wrote two times, {stamp} and {became}"
+    if became > change.at and (was is None or became > was):
+        yield f"last_processed_at is {became}, which has not come yet"
     if after.parked_at not in (None, before.parked_at, became):
         yield f"one outcome wrote two times, {became} and {after.parked_at}"
 
@@ -277,6 +295,33 @@ def _attempts(change: Change, ledger: Ledger) -> Iterator[str]:
             yield f"one attempt, claimed at {life.attempts}, was counted to {after.attempts}"
 
 
+def _kept_attempts(change: Change, ledger: Ledger) -> Iterator[str]:
+    before, after = change.before, change.after
+    if before is None or after is None or before.lock_token is None or after.lock_token is not None:
+        return
+    if not before.attempts or after.attempts is None:
+        return
+    if not is_outcome(change) and not _is_stamped_ahead(change, before):
+        if after.attempts != before.attempts:
+            yield f"freed without an outcome, and attempts went from {before.attempts} to {after.attempts}"
+    elif (
+        is_outcome(change)
+        and after.attempts == before.attempts
+        and after.lock_owner is None
+        and after.parked_at is None
+    ):
+        yield f"an outcome that was neither reset nor parked left attempts at {after.attempts}"
+
+
+def _unfounded(change: Change, _: Ledger, *, columns: Sequence[str]) -> Iterator[str]:
+    before, after = change.before, change.after
+    if before is None or after is None or (before.lock_token is not None and after.lock_token is None):
+        return
+    for name in columns:
+        if before.values.get(name) != after.values.get(name):
+            yield f"{name}, which is the outcomes' own, was written without ending a lease"
+
+
 def _overwritten(change: Change, _: Ledger, *, columns: Sequence[str]) -> Iterator[str]:
     before, after = change.before, change.after
     if before is not None and after is not None and is_outcome(change):
@@ -298,7 +343,9 @@ def _late(change: Change, _: Ledger, *, taken_within: timedelta) -> Iterator[str
 
 def _endless(change: Change, _: Ledger, *, attempts_max: int) -> Iterator[str]:
     before, after = change.before or FREE, change.after
-    if after is None or not is_outcome(change) or before.attempts is None or after.attempts is None:
+    # Also where the clock stood still, and the stamp with it.
+    is_freed = before.lock_token is not None and after is not None and after.lock_token is None
+    if after is None or not is_freed or before.attempts is None or after.attempts is None:
         return
     if after.attempts > before.attempts and after.attempts >= attempts_max and after.parked_at is None:
         yield f"failed {after.attempts} times, and was not parked at {attempts_max}"
@@ -310,9 +357,11 @@ _RULES: Final[tuple[tuple[str, Rule], ...]] = (
     ("A3", _no_revival),
     ("A5", _related_with_main),
     ("A5", _whole_lease),
+    ("A5", freed_late),
     ("A8", _time_goes_on),
     ("A9", _names),
     ("B4", _attempts),
+    ("B4", _kept_attempts),
 )
 
 

@@ -35,6 +35,7 @@ class TokenLife:
         attempts: of its home when it was claimed.
         left: rows that it was on, and was taken from.
         swept: whether it was cleared from its home after its lease had ended, without an outcome.
+        processed: the change that took it from its home with an outcome.
         replaced_by: the owner of the token that came after it in its home.
         home_is_deleted: whether its main row was deleted under it.
     """
@@ -44,6 +45,7 @@ class TokenLife:
     attempts: int | None = None
     left: set[Place] = field(default_factory=set)
     swept: bool = False
+    processed: Change | None = None
     replaced_by: str | None = None
     home_is_deleted: bool = False
 
@@ -56,6 +58,7 @@ class Ledger:
         tokens: every token that was ever seen.
         returning: who had reset a row before its present holder took it, and is given back its name.
         stamps: the time of outcomes by transaction, where transactions are known.
+        claimed: the number of the last change that began a lease: no outcome is written in one transaction with such a change.
     """
 
     def __init__(self) -> None:
@@ -64,6 +67,7 @@ class Ledger:
         self.tokens: dict[uuid.UUID, TokenLife] = {}
         self.returning: dict[Place, str | None] = {}
         self.stamps: dict[int, datetime] = {}
+        self.claimed = 0
 
     def home_state(self, token: uuid.UUID) -> RowState | None:
         """Return the state of the token's main row; None if it is not there."""
@@ -94,6 +98,7 @@ class Ledger:
             claims = change.before is not None and not is_composed(after.lock_owner)
             life = TokenLife(place if claims else None, after.lock_owner, after.attempts)
             self.tokens[after.lock_token] = life
+            self.claimed = change.number
         if is_outcome(change) and change.transaction is not None and after.last_processed_at is not None:
             self.stamps.setdefault(change.transaction, after.last_processed_at)
         self.rows[place] = after
@@ -109,6 +114,7 @@ class Ledger:
             has_ended = before.lock_expires_at is not None and before.lock_expires_at <= change.at
             life.replaced_by = after.lock_owner if after.lock_token is not None else None
             life.swept = after.lock_token is None and has_ended and not is_outcome(change)
+            life.processed = change if is_outcome(change) and after.lock_token is None else None
 
 
 def place_of(change: Change) -> Place:

@@ -1,0 +1,60 @@
+"""Rules about what comes too late: related rows that outlive their main row's outcome, and leases that nobody looks after.
+
+The one idea: a lease tells when it ends, so whoever reads the history can tell how long a row had to wait.
+
+Not here: the other rules, and who asks for these (``checker.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+
+from rowlock.rows.eligibility import OWNER_SEPARATOR
+from rowlock.testing.history import Change
+from rowlock.testing.ledger import Ledger, Place, place_of
+
+__all__ = ["ended_unseen", "freed_late", "too_long"]
+
+
+def freed_late(change: Change, ledger: Ledger) -> Iterator[str]:
+    """Find a related row that was not freed in the transaction that wrote its main row's outcome."""
+    before, after = change.before, change.after
+    token = None if before is None else before.lock_token
+    if token is None or after is None or after.lock_token == token:
+        return
+    life = ledger.tokens.get(token)
+    if life is None or life.processed is None or life.home in (None, place_of(change)):
+        return
+    if change.transaction is not None:
+        is_later = change.transaction != life.processed.transaction
+    else:
+        # Nobody knows SQLite's transactions, but it has one writer at a time.
+        is_later = after.lock_token is not None or ledger.claimed > life.processed.number
+    if is_later:
+        yield f"was still locked after the outcome of its main row, which is change {life.processed.number}"
+
+
+def too_long(change: Change, _: Ledger, *, lock_timeouts: Mapping[str, timedelta]) -> Iterator[str]:
+    """Find a lease that ends later than its pipeline's `lock_timeout` allows."""
+    after = change.after
+    if after is None or after.lock_token is None or after.lock_owner is None or after.lock_expires_at is None:
+        return
+    if change.before is not None and change.before.lock_expires_at == after.lock_expires_at:
+        return
+    longest = lock_timeouts.get(after.lock_owner.partition(OWNER_SEPARATOR)[0])
+    lasts = after.lock_expires_at - change.at
+    if longest is not None and lasts > longest:
+        yield f"leased for {lasts.total_seconds():.3f} s, and {after.lock_owner} may for {longest.total_seconds():.3f} s"
+
+
+def ended_unseen(ledger: Ledger, now: datetime, *, taken_within: timedelta) -> Iterator[tuple[Place, str]]:
+    """Find leases that have ended and that nobody had looked after when the history ended."""
+    for place, state in ledger.rows.items():
+        if state.lock_token is not None and state.lock_expires_at is not None:
+            late = now - state.lock_expires_at
+            if late > taken_within:
+                yield (
+                    place,
+                    f"the lease of {state.lock_owner} has ended {late.total_seconds():.3f} s ago, and nobody looked after it",
+                )
