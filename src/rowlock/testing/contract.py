@@ -12,7 +12,8 @@ pytest-asyncio in auto mode or anyio's plugin.
         def unready_row(self) -> Volume:
             return Volume(status="active")
 
-It needs a fixture `session_factory`, and a database that has the tables.
+Rows that need others, because of a foreign key, say so in `prepare`. It needs a fixture `session_factory`, and a database that has
+the tables.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ class PipelineContract(Generic[ModelT]):
         """Return a new row that wants no work."""
         raise TypeError(f"{type(self).__name__} must say what an unready row is: override unready_row()")
 
+    async def prepare(self, session: AsyncSession) -> None:
+        """Add what rows need, such as parents that their foreign keys name; called once, in the transaction that adds them."""
+
     def build(self) -> Pipeline[ModelT]:
         """Return a new pipeline."""
         return self.pipeline_class(**self.settings)
@@ -59,7 +63,7 @@ class PipelineContract(Generic[ModelT]):
     async def test_claims_ready_rows_only(self, session_factory: Sessions) -> None:
         """A row that wants no work would be worked on, or one that does would be left."""
         ready, unready = self.ready_row(), self.unready_row()
-        await _add(session_factory, ready, unready)
+        await self._add(session_factory, ready, unready)
         async with stepping(session_factory, self.build()) as steps:
             items = await steps.fetch_once()
         assert [item.id for item in items] == [_key(ready)]
@@ -69,14 +73,14 @@ class PipelineContract(Generic[ModelT]):
         newer, older = self.ready_row(), self.ready_row()
         for row, age in ((newer, timedelta(days=1)), (older, timedelta(days=2))):
             _set_age(row, age)
-        await _add(session_factory, newer, older)
+        await self._add(session_factory, newer, older)
         async with stepping(session_factory, self.build()) as steps:
             items = await steps.fetch_once()
         assert [item.id for item in items] == [_key(older), _key(newer)]
 
     async def test_leaves_a_row_that_somebody_holds(self, session_factory: Sessions) -> None:
         """Two replicas would work on one row."""
-        await _add(session_factory, self.ready_row())
+        await self._add(session_factory, self.ready_row())
         async with stepping(session_factory, self.build()) as first, stepping(session_factory, self.build()) as second:
             assert len(await first.fetch_once()) == 1
             assert await second.fetch_once() == []
@@ -84,7 +88,7 @@ class PipelineContract(Generic[ModelT]):
     async def test_unlocks_on_success(self, session_factory: Sessions) -> None:
         """A row would stay locked after its work is done."""
         row = self.ready_row()
-        await _add(session_factory, row)
+        await self._add(session_factory, row)
         async with stepping(session_factory, self.build()) as steps:
             await steps.fetch_once()
             await steps.work_once()
@@ -96,7 +100,7 @@ class PipelineContract(Generic[ModelT]):
     async def test_writes_nothing_under_a_stale_token(self, session_factory: Sessions) -> None:
         """A result would overwrite what the row's new holder does."""
         row = self.ready_row()
-        await _add(session_factory, row)
+        await self._add(session_factory, row)
         pipeline = self.build()
         token = pipeline.leased.new_token()
         async with stepping(session_factory, _overtaken(pipeline, session_factory, token)) as steps:
@@ -107,6 +111,13 @@ class PipelineContract(Generic[ModelT]):
         after = await _read(session_factory, row)
         assert after.lock_token == token
         assert after.last_processed_at is None
+
+    async def _add(self, session_factory: Sessions, *rows: object) -> None:
+        async with session_factory(expire_on_commit=False) as session, session.begin():
+            await self.prepare(session)
+            # Without a relationship between them, nobody knows what must be there first.
+            await session.flush()
+            session.add_all(rows)
 
 
 def _overtaken(pipeline: Pipeline[ModelT], session_factory: Sessions, token: object) -> Pipeline[ModelT]:
@@ -134,11 +145,6 @@ async def _take_over(
 def _set_age(row: Any, age: timedelta) -> None:  # noqa: ANN401 - any host's row
     name = "due_at" if LeasedTable.of(type(row)).has_schedule else "last_processed_at"
     setattr(row, name, utc_now() - age)
-
-
-async def _add(session_factory: Sessions, *rows: object) -> None:
-    async with session_factory(expire_on_commit=False) as session, session.begin():
-        session.add_all(rows)
 
 
 def _key(row: object) -> Any:  # noqa: ANN401 - any key
