@@ -91,6 +91,7 @@ class Play:
         await put_at_once(port.session_factory, rows[:at_once])
         replicas = [crew.new_replica() for _ in range(scenario.replicas_num)]
         self.chronicle.tables = {pipeline.name: pipeline.leased.table.name for pipeline in replicas[0].pipelines}
+        self._settings = {pipeline.name: pipeline.settings for pipeline in replicas[0].pipelines}
         settling = Settling(self._harbour, replicas[0].pipelines, scenario.unsettled)
         pace_s = min(pipeline.settings.lock_timeout.total_seconds() for pipeline in replicas[0].pipelines)
         disturber = Disturber(crew, kinds=list(scenario.faults), pace_s=pace_s, chronicle=self.chronicle, rng=rng)
@@ -142,7 +143,14 @@ class Play:
 
     def _judge(self) -> None:
         self.chronicle.read_changes()
-        for violation in check(self.chronicle.changes, stopped=True):
+        violations = check(
+            self.chronicle.changes,
+            stopped=True,
+            lock_timeouts={name: settings.lock_timeout for name, settings in self._settings.items()},
+            # Pipelines of one table may differ: none may go on for longer than the most patient.
+            attempts_max=max((settings.max_attempts for settings in self._settings.values()), default=None),
+        )
+        for violation in violations:
             self.chronicle.wrong(f"{violation.promise}: {violation.text}", place=(violation.table, violation.key))
         try:
             self._scenario.check()
