@@ -6,7 +6,7 @@ no rule rests on an order that the historian does not vouch for.
 
 | promise | what is looked for |
 |---|---|
-| A1 | an outcome without a lease; a token that comes back after it was cleared or replaced; `outcomes_own` written without one |
+| A1 | an outcome without a lease; a token that comes back after it was cleared or replaced; two outcomes under one token |
 | A2 | a lease replaced by another token while it was alive by the database's time |
 | A3 | an expired lease prolonged under its own token |
 | A5 | a related row locked without its main row, or freed later than it; half a lease |
@@ -77,7 +77,6 @@ def check(
     taken_within: timedelta | None = None,
     attempts_max: int | None = None,
     services_own: Sequence[str] = (),
-    outcomes_own: Sequence[str] = (),
     lock_timeouts: Mapping[str, timedelta] | None = None,
 ) -> list[Violation]:
     """Judge a history that began when its historian was installed.
@@ -90,7 +89,6 @@ def check(
         taken_within: how long after its end a lease may stay unattended: a fetch delay, with a second or two for the machine.
         attempts_max: the pipelines' `max_attempts`.
         services_own: names of watched columns that no pipeline writes.
-        outcomes_own: names of watched columns that nothing but an outcome of their row writes.
         lock_timeouts: the pipelines' `lock_timeout`, by name; leases of others are not measured.
 
     Returns:
@@ -99,8 +97,6 @@ def check(
     rules = [*_RULES]
     if services_own:
         rules.append(("A6", partial(_overwritten, columns=services_own)))
-    if outcomes_own:
-        rules.append(("A1", partial(_unfounded, columns=outcomes_own)))
     if lock_timeouts:
         rules.append(("B2", partial(too_long, lock_timeouts=lock_timeouts)))
     if taken_within is not None:
@@ -311,15 +307,6 @@ def _kept_attempts(change: Change, ledger: Ledger) -> Iterator[str]:
         and after.parked_at is None
     ):
         yield f"an outcome that was neither reset nor parked left attempts at {after.attempts}"
-
-
-def _unfounded(change: Change, _: Ledger, *, columns: Sequence[str]) -> Iterator[str]:
-    before, after = change.before, change.after
-    if before is None or after is None or (before.lock_token is not None and after.lock_token is None):
-        return
-    for name in columns:
-        if before.values.get(name) != after.values.get(name):
-            yield f"{name}, which is the outcomes' own, was written without ending a lease"
 
 
 def _overwritten(change: Change, _: Ledger, *, columns: Sequence[str]) -> Iterator[str]:
