@@ -10,7 +10,7 @@ import pytest
 
 from rowlock.testing.checker import check
 
-from .stories import LEASE_S, Story
+from .stories import LEASE_S, MOMENT, Story
 
 
 def test_a5_a_related_row_that_outlived_the_outcome_stays_a_leak_when_it_is_swept(story: Story) -> None:
@@ -97,8 +97,8 @@ def test_b4_only_reset_and_parked_rows_keep_their_attempts(story: Story, way: di
     story.claim()
     story.apply(attempts=1)
     story.claim()
-    now = story.now + timedelta(milliseconds=1)
-    story.apply(attempts=1, **({"parked_at": now} if "parked" in way else way))
+    columns: dict[str, Any] = {"parked_at": story.now + MOMENT} if "parked" in way else way
+    story.apply(attempts=1, **columns)
     assert story.broken() == (set() if way else {"B4"})
 
 
