@@ -37,7 +37,7 @@ BLOCKED_BUGS = (
         "pipelines/heartbeater.py",
         "                await cut_standing(lifeline.sessions, thread=lifeline.host.thread, older_than_s=limit_s)\n",
         "                pass\n",
-        (f"{BLOCKED}::test_a_loop_blocked_within_a_transaction_costs_no_lease[sqlite]",),
+        (f"{BLOCKED}::test_a_loop_blocked_within_a_transaction_costs_no_lease[sqlite-also]",),
     ),
     Bug(
         "what a beat finds is told in its own thread",
