@@ -113,6 +113,14 @@ def chaos(session: nox.Session) -> None:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """A random sample of what mutmut changes; `-- FOLDER --seed N --sample N`, see docs/design/reliability.md for the folder."""
+    install(session, "test")
+    session.install("mutmut>=3.3")
+    session.run("python", "tests/mutants", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """The documentation as a site; a dead link or a missing page fails."""
     install(session, "docs")

@@ -52,7 +52,7 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
     ),
     "transaction-timeout": (
         TransactionTimeout(purpose="claim rows", timeout_s=10.0),
-        {"purpose": "claim rows", "timeout_s": 10.0},
+        {"purpose": "claim rows", "timeout_s": 10.0, "was_cut": False, "was_undone": False},
     ),
     "internal-error": (InternalError("text"), {}),
 }

@@ -174,7 +174,7 @@ async def test_whoever_asks_too_late_is_told_at_once(sqlite_database: TemporaryD
 
 
 @virtual_time
-async def test_an_outcome_that_waits_past_its_trust_keeps_nobody_busy(virtual_database: TemporaryDatabase) -> None:
+async def test_an_outcome_that_waits_past_its_trust_is_told_lost_once(virtual_database: TemporaryDatabase) -> None:
     """The watch would look at it again in every turn of the loop, and nothing else would get its turn."""
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         item = ticket(trusted_for_s=5.0)
@@ -182,7 +182,8 @@ async def test_an_outcome_that_waits_past_its_trust_keeps_nobody_busy(virtual_da
         steps.run.heartbeater.track([item])
         watching = asyncio.create_task(steps.run.heartbeater.watch())
         await asyncio.sleep(6)
+        assert item.is_lost
         assert steps.run.heartbeater._until_next_end() > 0
-        assert not item.is_lost
+        assert counted(steps)["leases_lost"] == 1
         watching.cancel()
         await asyncio.wait({watching})

@@ -162,6 +162,7 @@ async def test_a_loop_that_ended_without_a_drain_leaves_no_thread(sqlite_databas
         manager = PipelineManager(async_sessionmaker(engine), [VolumePipeline()])
         manager.start()
         await until_so(lambda: heartbeat_threads() > before)
+        manager.shutdown()  # so that no hint of another test looks for it
         await engine.dispose()
 
     await asyncio.to_thread(lambda: asyncio.run(forget()))

@@ -130,16 +130,12 @@ class Heartbeater(Generic[ModelT]):
     def lose_expired(self) -> None:
         """End the work of items whose trust is over now."""
         now = monotonic()
-        self._lose_all([item for item in self._watched() if item.trusted_until <= now])
-
-    def _watched(self) -> Iterable[PipelineItem[ModelT]]:
-        # Where the outcome is on its way the guard decides, and whoever writes it has asked for trust before.
-        return (item for item in self._tracked.values() if not item.is_settled)
+        self._lose_all([item for item in self._tracked.values() if item.trusted_until <= now])
 
     def _until_next_end(self) -> float:
         # Anything claimed or renewed during the rest is trusted for longer than one beat, so looking once per beat misses none.
         beat_s = self._settings.beat.total_seconds()
-        soonest = min((item.trusted_until for item in self._watched()), default=float("inf"))
+        soonest = min((item.trusted_until for item in self._tracked.values()), default=float("inf"))
         return min(beat_s, max(0.0, soonest - monotonic()))
 
     async def _renew(self, items: Sequence[PipelineItem[ModelT]]) -> int:
