@@ -18,6 +18,7 @@ import asyncio
 import re
 import sqlite3
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -166,7 +167,7 @@ class InlineConnection:
         """Run what is queued, then close. Closing twice does no harm."""
         if self._connection is None:
             return
-        closing = self.run(self._connection.close)
+        closing = self.run(partial(_end, self._connection))
         try:
             await closing
         finally:
@@ -178,9 +179,9 @@ class InlineConnection:
         if connection is None:
             return
         try:
-            self._tx.put_nowait((None, connection.close))
+            self._tx.put_nowait((None, partial(_end, connection)))
         except RuntimeError:  # no running loop: garbage collection
-            connection.close()
+            _end(connection)
 
     def set_busy_timeout(self, timeout_s: float) -> None:
         """Set how long a statement waits for the file's lock. **Unit** seconds."""
@@ -317,6 +318,13 @@ def inline_sqlite_engine(
     if clock is not None:
         follow_on_sqlite(clock, engine)
     return engine
+
+
+def _end(connection: sqlite3.Connection) -> None:
+    # Rolled back first, as by a server whose client is gone: a cursor that is alive somewhere would keep the file locked.
+    with suppress(sqlite3.Error):
+        connection.rollback()
+    connection.close()
 
 
 def _waiting(function: Callable[[], Any]) -> Callable[[], Any]:
