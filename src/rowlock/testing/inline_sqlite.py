@@ -320,11 +320,11 @@ def inline_sqlite_engine(
     return engine
 
 
-def _end(connection: sqlite3.Connection) -> None:
+def _end(file: sqlite3.Connection) -> None:
     # Rolled back first, as by a server whose client is gone: a cursor that is alive somewhere would keep the file locked.
     with suppress(sqlite3.Error):
-        connection.rollback()
-    connection.close()
+        file.rollback()
+    file.close()
 
 
 def _waiting(function: Callable[[], Any]) -> Callable[[], Any]:
