@@ -126,7 +126,7 @@ BLOCKED_BUGS = (
     Bug(
         "a connection is closed that serves somebody else by now",
         "leases/standing.py",
-        "        _standing.discard(self)\n        with self._ending:\n            self._connection = None\n",
+        "        _standing.discard(self)\n        with self._ending:\n            self._connection = self._pooled = None\n",
         "",
         (f"{STANDING}::test_one_that_has_ended_is_left_alone",),
     ),

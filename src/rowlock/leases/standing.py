@@ -64,18 +64,18 @@ class Standing:
     def __init__(self) -> None:
         self.was_cut = self.stood_still = self.was_undone = self.is_whole = False
         self._connection: Connection | None = None
+        self._pooled: PoolProxiedConnection | None = None
         self._began_at = 0.0
         self._thread = 0
         # Whoever ends it first has it: the transaction itself, or another thread.
         self._ending = threading.Lock()
 
-    @property
-    def _driver(self) -> Any:  # noqa: ANN401 - the driver's own
-        return None if self._connection is None else self._connection.connection.driver_connection
-
     def begins(self, connection: AsyncConnection) -> None:
         """Let it be cut from now on."""
-        self._connection, self._began_at = connection.sync_connection, monotonic()
+        assert connection.sync_connection is not None
+        # Asked now: once it was given back, a connection no longer says which one it had of the pool.
+        self._connection, self._pooled = connection.sync_connection, connection.sync_connection.connection
+        self._began_at = monotonic()
         self._thread = threading.get_ident()
         _standing.add(self)
 
@@ -83,17 +83,21 @@ class Standing:
         """Let it not be cut any more."""
         _standing.discard(self)
         with self._ending:
-            self._connection = None
+            self._connection = self._pooled = None
 
     async def cut(self, beside: Connects, *, thread: int, older_than_s: float) -> None:
         """End it, if it has stood for so long in the loop of `thread`; called in another one."""
         if self._thread != thread or monotonic() - self._began_at < older_than_s:
             return
         with self._ending:
-            connection, driver = self._connection, self._driver
-            if connection is None or self.was_cut:
+            connection, pooled = self._connection, self._pooled
+            if connection is None or pooled is None or self.was_cut:
                 return
-            self._retire(connection.connection)
+            driver: Any = pooled.driver_connection
+            if driver is None:
+                # Given back already: it is committed or rolled back.
+                return
+            self._retire(pooled)
             self.stood_still = True
         with suppress(Exception):
             async with asyncio.timeout(CLOSE_S_MAX):
@@ -111,11 +115,14 @@ class Standing:
         Returns:
             What ends it, to be waited for.
         """
-        connection, driver = self._connection, self._driver
-        if connection is None or connection.dialect.name != "sqlite" or self.was_cut or not _is_within(task, driver):
+        connection, pooled = self._connection, self._pooled
+        if connection is None or pooled is None or self.was_cut or connection.dialect.name != "sqlite":
+            return None
+        driver: Any = pooled.driver_connection
+        if not _is_within(task, driver):
             return None
         # Its cancellation closes the connection, but only then.
-        self._retire(connection.connection)
+        self._retire(pooled)
         return asyncio.create_task(_roll_back(driver), name="rowlock: roll back what is out of time")
 
     def _retire(self, pooled: PoolProxiedConnection) -> None:
