@@ -158,6 +158,7 @@ class Faults:
         self._gate: asyncio.Event | None = None
         self._loses_answer_of: Callable[[str], bool] | None = None
         self._and_then: BaseException | None = None
+        self._answers_late: tuple[Callable[[str], bool], float] | None = None
         self._in_transaction: dict[Connection, list[str]] = {}
 
     def fail(self, error: BaseException, *, when: Callable[[str], bool] = lambda _statement: True) -> None:
@@ -176,6 +177,10 @@ class Faults:
         From then on every statement raises `and_then`, if there is one.
         """
         self._loses_answer_of, self._and_then = when, and_then
+
+    def block_the_loop_after_commit(self, *, when: Callable[[str], bool], seconds: float) -> None:
+        """Let virtual time pass, with nothing done in it, once the next transaction with such a statement was committed."""
+        self._answers_late = (when, seconds)
 
     def heal(self) -> None:
         """Let everything through again, also what hangs."""
@@ -203,6 +208,10 @@ class Faults:
         """Note a commit and perhaps lose its answer: the listener to ``commit``."""
         self.committed.append(monotonic())
         statements = self._in_transaction.pop(connection, [])
+        if self._answers_late is not None and any(map(self._answers_late[0], statements)):
+            loop: Any = asyncio.get_running_loop()
+            loop._set_now(monotonic() + self._answers_late[1])
+            self._answers_late = None
         if self._loses_answer_of is None or not any(map(self._loses_answer_of, statements)):
             return
         self._loses_answer_of = None

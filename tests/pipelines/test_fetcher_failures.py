@@ -194,6 +194,21 @@ async def test_what_a_claim_brings_after_the_shutdown_is_given_back(virtual_data
 
 
 @virtual_time
+async def test_what_a_claim_brings_too_late_is_given_back(virtual_database: TemporaryDatabase) -> None:
+    """A loop that stood still would cost its rows an attempt that never began, as if somebody had died with them."""
+    [row] = await add(virtual_database, Volume())
+    pipeline = VolumePipeline()
+    with heard_events() as heard, faults_of(virtual_database.engine) as faults:
+        faults.block_the_loop_after_commit(when=is_claim, seconds=40)
+        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+            await until(lambda: pipeline.items)
+            counters = manager.statistics()["VolumePipeline"].counters
+    assert [event.row_id for event in heard.of(events.ItemReleased)] == [row.id]
+    assert heard.of(events.LeaseLost) == []
+    assert (counters["claimed"], counters["recovered"]) == (2, 0)
+
+
+@virtual_time
 async def test_items_are_tracked_before_they_are_queued(virtual_database: TemporaryDatabase) -> None:
     """A worker that is quicker than the fetcher would untrack first, and a lease be renewed for ever."""
     await add(virtual_database, Volume())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
-from rowlock import Outcome, Pipeline, PipelineHinter, PipelineItem, events
+from rowlock import Outcome, Pipeline, PipelineHinter, PipelineItem, PipelineManager, events
 from rowlock.pipelines.run import PipelineRun
 from rowlock.testing import TemporaryDatabase, virtual_time
 
@@ -130,6 +131,31 @@ def test_a_database_that_hangs_does_not_stop_the_shutdown(virtual_database: Temp
             await turns(100)
 
     play()
+
+
+@virtual_time
+async def test_a_signal_handler_may_shut_down_in_the_middle_of_anything(virtual_database: TemporaryDatabase) -> None:
+    """A handler of `signal.signal` runs between any two lines, here those that queue a claim: its rows would stay leased."""
+    rows = await add(virtual_database, *(Volume() for _ in range(4)))
+    pipeline = VolumePipeline()
+    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+        queue = pipeline.run.context.queue
+        put = queue.put
+
+        def interrupted(items: Iterable[PipelineItem[Any]]) -> None:
+            signal.raise_signal(signal.SIGUSR1)
+            put(items)
+
+        queue.put = interrupted  # type: ignore[method-assign]
+        handler = signal.signal(signal.SIGUSR1, lambda *_: manager.shutdown())
+        try:
+            await until(lambda: pipeline.state == "stopping")
+            await asyncio.sleep(1)
+        finally:
+            signal.signal(signal.SIGUSR1, handler)
+        assert pipeline.items == []
+        assert [is_free(await read(virtual_database, row)) for row in rows] == [True] * 4
+        assert len(pipeline.run.heartbeater) == 0
 
 
 @virtual_time

@@ -230,4 +230,18 @@ BLOCKED_BUGS = (
         "                if True:\n",
         (f"{BLOCKED}::test_a_loop_blocked_within_a_transaction_costs_no_lease[sqlite-a related lock]",),
     ),
+    Bug(
+        "rows of a claim that was answered too late are worked on",
+        "pipelines/fetcher.py",
+        "        if self._stopped or not all(item.is_trusted() for item in items):\n",
+        "        if self._stopped:\n",
+        ("tests/pipelines/test_fetcher_failures.py::test_what_a_claim_brings_too_late_is_given_back",),
+    ),
+    Bug(
+        "a shutdown acts wherever a signal finds the loop",
+        "pipelines/run.py",
+        "            self._loop.call_soon_threadsafe(self._stop_fetching)\n",
+        "            self._stop_fetching()\n",
+        ("tests/pipelines/test_run.py::test_a_signal_handler_may_shut_down_in_the_middle_of_anything",),
+    ),
 )

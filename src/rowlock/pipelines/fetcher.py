@@ -235,7 +235,8 @@ class Fetcher(Generic[ModelT]):
         context.counters.claimed += len(items)
         context.counters.fetches_empty += not items
         context.counters.recovered += sum(item.prev_lock_expired for item in items)
-        if self._stopped:
+        # An answer that came too late brings nothing to work on; left leased, its rows would count as those of somebody who died.
+        if self._stopped or not all(item.is_trusted() for item in items):
             await give_back(context, items)
         elif items:
             self._heartbeater.track(items)

@@ -140,7 +140,10 @@ class PipelineManager:
             self._start(pipeline)
 
     def shutdown(self) -> None:
-        """Fetch no more and give back what was not started; work that runs goes on until `drain`. May be called at any time."""
+        """Fetch no more and give back what was not started; work that runs goes on until `drain`.
+
+        May be called at any time, from any thread, and from a signal handler: the loop does it in its next turn.
+        """
         if not self._started:
             return
         self._shut_down = True

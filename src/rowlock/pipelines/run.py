@@ -60,7 +60,7 @@ class PipelineRun(Generic[ModelT]):
         self._supervisor = Supervisor(context.name)
         self._loop = asyncio.get_running_loop()
         self._hint_is_on_its_way = False
-        self._stopping = False
+        self._stopping = self._closed = False
         self._stopped = False
 
     @property
@@ -97,10 +97,21 @@ class PipelineRun(Generic[ModelT]):
         self.fetcher.hint()
 
     def shutdown(self) -> None:
-        """Start nothing more and give back what was not started; what runs goes on until it is drained."""
+        """Start nothing more and give back what was not started; what runs goes on until it is drained.
+
+        May be called from any thread, and from a signal handler, which stops this one wherever it is: within the queue, say. So
+        nothing is done here and now, but in the next turn of the loop.
+        """
         if self._stopping:
             return
         self._stopping = True
+        with suppress(RuntimeError):  # a closed loop has nothing left to stop
+            self._loop.call_soon_threadsafe(self._stop_fetching)
+
+    def _stop_fetching(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         self.fetcher.stop()
         unstarted = self.context.queue.close()
         for item in unstarted:
@@ -110,7 +121,8 @@ class PipelineRun(Generic[ModelT]):
 
     async def drain(self, grace_s: float) -> None:
         """Wait for running work, interrupt it after `grace_s`, and end every loop."""
-        self.shutdown()
+        self._stopping = True
+        self._stop_fetching()
         ends_at = monotonic() + grace_s
         workers = {f"worker {number}" for number in range(1, len(self.workers) + 1)}
         if not await self._work_ends(workers, ends_at):
