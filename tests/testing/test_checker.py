@@ -79,6 +79,13 @@ def test_a1_an_outcome_is_the_main_rows_own(story: Story) -> None:
     assert story.broken() == {"A1"}
 
 
+def test_a1_a_service_has_no_outcomes(story: Story) -> None:
+    """A result would be written by somebody whom no guard asks for a token."""
+    story.claim(owner=SERVICE)
+    story.apply()
+    assert story.broken() == {"A1"}
+
+
 @pytest.mark.parametrize("owner", ["P", SERVICE])
 def test_a1_a_token_never_comes_back(story: Story, owner: str) -> None:
     """A write that came late would find its guard open again."""
@@ -203,6 +210,17 @@ def test_a6_services_own_columns_are_not_written_by_outcomes(story: Story) -> No
     assert story.broken() == set()
 
 
+def test_a6_services_own_columns_are_not_written_by_who_gives_the_row_back(story: Story) -> None:
+    """What a service asked for would be lost at a shutdown, or with a hold of its own be blamed."""
+    story.claim()
+    story.free(values={"wanted": 1})
+    assert story.broken(services_own=["wanted"]) == {"A6"}
+    story.changes.clear()
+    story.claim(owner=SERVICE)
+    story.free(values={"wanted": 2})
+    assert story.broken(services_own=["wanted"]) == set()
+
+
 def test_a8_the_stamp_never_goes_back(story: Story) -> None:
     """A row would head the line again and again while the database's clock is set back."""
     story.claim()
@@ -307,5 +325,5 @@ def test_a9_a_related_row_is_given_back_to_who_waits_for_it(story: Story) -> Non
 def test_a9_a_service_leaves_no_name(story: Story) -> None:
     """Pipelines would be kept away by a service that is done."""
     story.claim(owner=SERVICE)
-    story.apply(lock_owner=SERVICE)
+    story.free(lock_owner=SERVICE)
     assert story.broken() == {"A9"}

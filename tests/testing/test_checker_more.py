@@ -110,3 +110,11 @@ def test_b4_who_failed_too_often_is_parked_though_the_clock_stands(story: Story)
     story.claim()
     story.free(attempts=2)
     assert story.broken(attempts_max=2) == {"B4"}
+
+
+def test_b4_each_pipeline_has_its_own_limit(story: Story) -> None:
+    """A poison row would go on as long as those of the most patient pipeline."""
+    story.claim()
+    story.apply(attempts=1)
+    assert story.broken(attempts_max={"P": 2, "Q": 1}) == set()
+    assert story.broken(attempts_max={"P": 1, "Q": 2}) == {"B4"}

@@ -19,6 +19,17 @@ no rule rests on an order that the historian does not vouch for.
 | B5 | a lease left behind by clean shutdowns (`stopped`) |
 
 Not here: A4, A7, A10 to A12, B3 and B6, which no lock column tells of. Hosts judge their own columns.
+
+What it cannot see, since the lock columns do not tell:
+
+- Who wrote. A live lease that a stranger clears, an outcome of the last holder that ends its heir's lease, and a name that a
+  stranger takes from a row that was reset, look like the holder's own doing. (A simulation knows who committed, and judges that.)
+- A second result under one token that leaves the stamp as it is: while the clock stands still or was set back, the second one is
+  no outcome here. So is one that writes the host's columns alone, before the token is cleared.
+- A row that was reset and that a sibling takes: it may, if the owner does not want the row any more, which `ready()` alone says.
+- A row that is free, and ready, and that nobody takes for an hour. `settled` is asked in the end, `taken_within` is about leases.
+- Attempts that are set to 0 under a holder's eyes, as a service may do that lets a row start afresh.
+- A deleted row that comes back under the same key: it is another row here, with a history of its own.
 """
 
 from __future__ import annotations
@@ -30,9 +41,11 @@ from functools import partial
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
+from rowlock.testing.attempts import attempts, endless, kept_attempts
 from rowlock.testing.history import Change, RowState
-from rowlock.testing.lateness import ended_unseen, freed_late, too_long
-from rowlock.testing.ledger import FREE, Ledger, Place, is_composed, is_outcome, place_of, taken_token
+from rowlock.testing.lateness import ended_unseen, freed_late, taken_late, too_long
+from rowlock.testing.ledger import Ledger, Place, is_composed, is_outcome, place_of, taken_token
+from rowlock.testing.owner_names import names
 from rowlock.testing.timeline import timeline
 
 __all__ = ["VIOLATIONS_MAX", "Violation", "check"]
@@ -75,7 +88,7 @@ def check(
     settled: Callable[[str, RowState], bool] | None = None,
     stopped: bool = False,
     taken_within: timedelta | None = None,
-    attempts_max: int | None = None,
+    attempts_max: int | Mapping[str, int] | None = None,
     services_own: Sequence[str] = (),
     lock_timeouts: Mapping[str, timedelta] | None = None,
 ) -> list[Violation]:
@@ -87,7 +100,7 @@ def check(
             there in the end. Parked rows count as settled.
         stopped: whether every replica was shut down cleanly, and no service holds rows.
         taken_within: how long after its end a lease may stay unattended: a fetch delay, with a second or two for the machine.
-        attempts_max: the pipelines' `max_attempts`.
+        attempts_max: the pipelines' `max_attempts`: one for all, or that of each by its name.
         services_own: names of watched columns that no pipeline writes.
         lock_timeouts: the pipelines' `lock_timeout`, by name; leases of others are not measured.
 
@@ -100,9 +113,9 @@ def check(
     if lock_timeouts:
         rules.append(("B2", partial(too_long, lock_timeouts=lock_timeouts)))
     if taken_within is not None:
-        rules.append(("B2", partial(_late, taken_within=taken_within)))
+        rules.append(("B2", partial(taken_late, taken_within=taken_within)))
     if attempts_max is not None:
-        rules.append(("B4", partial(_endless, attempts_max=attempts_max)))
+        rules.append(("B4", partial(endless, attempts_max=attempts_max)))
     ledger = Ledger()
     broken = chain(
         _along_the_way(changes, ledger, rules),
@@ -157,6 +170,8 @@ def _one_outcome(change: Change, ledger: Ledger) -> Iterator[str]:
             yield "an outcome was written that left the row locked"
         elif (life := ledger.tokens.get(before.lock_token)) and life.home not in (None, place_of(change)):
             yield "an outcome was written to a related row under its main row's token"
+        elif is_composed(before.lock_owner):
+            yield f"an outcome was written under the lease of {before.lock_owner}, which has no outcomes"
     token = taken_token(change)
     life = None if token is None else ledger.tokens.get(token)
     if life is not None and life.home in (None, place_of(change)) and place_of(change) in life.left:
@@ -228,114 +243,18 @@ def _time_goes_on(change: Change, ledger: Ledger) -> Iterator[str]:
         yield f"one outcome wrote two times, {became} and {after.parked_at}"
 
 
-def _names(change: Change, ledger: Ledger) -> Iterator[str]:
+def _overwritten(change: Change, _: Ledger, *, columns: Sequence[str]) -> Iterator[str]:
     before, after = change.before, change.after
     if before is None or after is None:
         return
-    if after.lock_token is None:
-        if after.lock_owner is not None:
-            yield from _names_left(change, ledger, left=after.lock_owner)
-    elif after.lock_owner is None:
-        yield "locked by nobody: a token without an owner"
-    elif after.lock_token == before.lock_token:
-        # An item may lock a row for itself alone that it had locked as a shared one, and the reverse.
-        if _stem(before.lock_owner) != _stem(after.lock_owner):
-            yield f"the name of {before.lock_owner} was overwritten by {after.lock_owner}"
-    elif ledger.is_claim(change) and before.lock_token is not None:
-        last = ledger.tokens.get(before.lock_token)
-        is_pipelines = last is not None and last.home == place_of(change)
-        if is_pipelines and before.lock_owner != after.lock_owner:
-            yield f"{after.lock_owner} claimed what only {before.lock_owner} may recover"
-
-
-def _names_left(change: Change, ledger: Ledger, *, left: str) -> Iterator[str]:
-    before = change.before or FREE
-    if before.lock_token is None:
-        if left != before.lock_owner:
-            yield f"the name {left} was put on a row that nobody holds"
-        return
-    life = ledger.tokens.get(before.lock_token)
-    is_main = life is not None and life.home == place_of(change)
-    if not is_main and left == ledger.returning.get(place_of(change)):
-        return
-    if left != before.lock_owner:
-        yield f"freed with the name of {left}, who had not reset it"
-    elif life is not None and life.home is not None and not is_main:
-        yield f"a related row was freed, and the name of {left} left in it"
-    elif life is not None and life.home is None and is_composed(left):
-        yield f"freed, and the name of {left} left in it"
-    elif not is_outcome(change) and not _is_stamped_ahead(change, before):
-        yield f"freed without an outcome, and the name of {left} left in it"
-
-
-def _is_stamped_ahead(change: Change, before: RowState) -> bool:
-    # The stamp never goes back: after the clock did, an outcome leaves it as it is.
-    now = change.transaction_at or change.at
-    return before.last_processed_at is not None and before.last_processed_at >= now
-
-
-def _attempts(change: Change, ledger: Ledger) -> Iterator[str]:
-    before, after = change.before, change.after
-    if before is None or after is None or before.attempts is None or after.attempts is None:
-        return
-    if ledger.is_claim(change):
-        dead = before.lock_token is not None and before.lock_owner == after.lock_owner
-        if after.attempts != before.attempts + dead:
-            died = "whose holder had died" if dead else "that nobody had died on"
-            yield f"claimed, {died}, and attempts went from {before.attempts} to {after.attempts}"
-    elif after.attempts not in (before.attempts, 0):
-        life = None if before.lock_token is None else ledger.tokens.get(before.lock_token)
-        if after.lock_token is not None or life is None:
-            yield f"attempts went from {before.attempts} to {after.attempts} without an attempt"
-        elif life.attempts is not None and after.attempts != life.attempts + 1:
-            yield f"one attempt, claimed at {life.attempts}, was counted to {after.attempts}"
-
-
-def _kept_attempts(change: Change, ledger: Ledger) -> Iterator[str]:
-    before, after = change.before, change.after
-    if before is None or after is None or before.lock_token is None or after.lock_token is not None:
-        return
-    if not before.attempts or after.attempts is None:
-        return
-    if not is_outcome(change) and not _is_stamped_ahead(change, before):
-        if after.attempts != before.attempts:
-            yield f"freed without an outcome, and attempts went from {before.attempts} to {after.attempts}"
-    elif (
-        is_outcome(change)
-        and after.attempts == before.attempts
-        and after.lock_owner is None
-        and after.parked_at is None
-    ):
-        yield f"an outcome that was neither reset nor parked left attempts at {after.attempts}"
-
-
-def _overwritten(change: Change, _: Ledger, *, columns: Sequence[str]) -> Iterator[str]:
-    before, after = change.before, change.after
-    if before is not None and after is not None and is_outcome(change):
+    # Also where the row is only given back; a service that ends its own hold may write what it likes.
+    is_freed = before.lock_token is not None and after.lock_token is None
+    is_given_back = is_freed and not is_composed(before.lock_owner)
+    if is_outcome(change) or is_given_back:
         for name in columns:
             was, became = before.values.get(name), after.values.get(name)
             if was != became:
                 yield f"an outcome wrote {name}, which is the services' own: {was!r} became {became!r}"
-
-
-def _late(change: Change, _: Ledger, *, taken_within: timedelta) -> Iterator[str]:
-    before = change.before or FREE
-    if before.lock_token is None or before.lock_expires_at is None:
-        return
-    is_left = change.after is None or change.after.lock_token != before.lock_token
-    late = change.at - before.lock_expires_at
-    if is_left and late > taken_within:
-        yield f"the lease of {before.lock_owner} had ended {late.total_seconds():.3f} s before anybody looked after the row"
-
-
-def _endless(change: Change, _: Ledger, *, attempts_max: int) -> Iterator[str]:
-    before, after = change.before or FREE, change.after
-    # Also where the clock stood still, and the stamp with it.
-    is_freed = before.lock_token is not None and after is not None and after.lock_token is None
-    if after is None or not is_freed or before.attempts is None or after.attempts is None:
-        return
-    if after.attempts > before.attempts and after.attempts >= attempts_max and after.parked_at is None:
-        yield f"failed {after.attempts} times, and was not parked at {attempts_max}"
 
 
 _RULES: Final[tuple[tuple[str, Rule], ...]] = (
@@ -346,9 +265,9 @@ _RULES: Final[tuple[tuple[str, Rule], ...]] = (
     ("A5", _whole_lease),
     ("A5", freed_late),
     ("A8", _time_goes_on),
-    ("A9", _names),
-    ("B4", _attempts),
-    ("B4", _kept_attempts),
+    ("A9", names),
+    ("B4", attempts),
+    ("B4", kept_attempts),
 )
 
 
@@ -372,10 +291,6 @@ def _unsettled(place: Place, state: RowState, settled: Callable[[str, RowState],
     if state.parked_at is None and not settled(place[0], state):
         return "is not settled in the end"
     return None
-
-
-def _stem(owner: str | None) -> str | None:
-    return None if owner is None else owner.partition(":")[0]
 
 
 def _named(place: Place | None) -> str:

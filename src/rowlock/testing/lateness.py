@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 
 from rowlock.rows.eligibility import OWNER_SEPARATOR
 from rowlock.testing.history import Change
-from rowlock.testing.ledger import Ledger, Place, place_of
+from rowlock.testing.ledger import FREE, Ledger, Place, place_of
 
-__all__ = ["ended_unseen", "freed_late", "too_long"]
+__all__ = ["ended_unseen", "freed_late", "taken_late", "too_long"]
 
 
 def freed_late(change: Change, ledger: Ledger) -> Iterator[str]:
@@ -46,6 +46,17 @@ def too_long(change: Change, _: Ledger, *, lock_timeouts: Mapping[str, timedelta
     lasts = after.lock_expires_at - change.at
     if longest is not None and lasts > longest:
         yield f"leased for {lasts.total_seconds():.3f} s, and {after.lock_owner} may for {longest.total_seconds():.3f} s"
+
+
+def taken_late(change: Change, _: Ledger, *, taken_within: timedelta) -> Iterator[str]:
+    """Find a lease that had ended long before somebody looked after its row."""
+    before = change.before or FREE
+    if before.lock_token is None or before.lock_expires_at is None:
+        return
+    is_left = change.after is None or change.after.lock_token != before.lock_token
+    late = change.at - before.lock_expires_at
+    if is_left and late > taken_within:
+        yield f"the lease of {before.lock_owner} had ended {late.total_seconds():.3f} s before anybody looked after the row"
 
 
 def ended_unseen(ledger: Ledger, now: datetime, *, taken_within: timedelta) -> Iterator[tuple[Place, str]]:

@@ -135,6 +135,12 @@ def is_outcome(change: Change) -> bool:
     return change.after.last_processed_at != change.before.last_processed_at
 
 
+def is_stamped_ahead(change: Change) -> bool:
+    """Whether an outcome of now would leave the stamp as it is: it never goes back, and after the clock did it stands."""
+    last = None if change.before is None else change.before.last_processed_at
+    return last is not None and last >= (change.transaction_at or change.at)
+
+
 def is_composed(owner: str | None) -> bool:
     """Whether the name says for whom besides: that of a related row, or of a service."""
     return owner is not None and OWNER_SEPARATOR in owner
