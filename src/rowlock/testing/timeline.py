@@ -23,6 +23,10 @@ TOKEN_DIGITS: Final = 8
 def timeline(changes: Iterable[Change], table: str, key: str) -> str:
     """Return what happened to one row, and to others under the tokens that it ever carried, one change a line.
 
+    A line has the number of the change, the database's time, the transaction (``x12``; where the database names it), the row, and
+    what became of it: who took it until when, under which token (its first digits), what was written, and for whom a row that was
+    freed is kept.
+
     Args:
         changes: the whole history.
         table: the table's name.
@@ -59,7 +63,7 @@ def _words(change: Change) -> list[str]:
                 f"lease{_by(before)} ends {_clock(after.lock_expires_at)} instead of {_clock(before.lock_expires_at)}"
             )
     elif after.lock_token is None:
-        words.append(f"freed{_by(before)}")
+        words.append(f"freed{_by(before)}" + (f", kept for {after.lock_owner}" if after.lock_owner else ""))
     else:
         instead = f" instead of{_by(before, '')}" if before.lock_token is not None else ""
         words.append(f"taken{_by(after)} until {_clock(after.lock_expires_at)}{instead}")
@@ -68,7 +72,7 @@ def _words(change: Change) -> list[str]:
 
 def _changed(before: RowState, after: RowState) -> list[str]:
     words = []
-    if before.lock_owner != after.lock_owner and after.lock_token is None:
+    if before.lock_owner != after.lock_owner and before.lock_token is None and after.lock_token is None:
         words.append(f"owner {before.lock_owner} -> {after.lock_owner}")
     for name in ("last_processed_at", "due_at", "parked_at"):
         was, became = getattr(before, name), getattr(after, name)

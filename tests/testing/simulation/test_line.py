@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from rowlock.leases.faults import is_transient
 from rowlock.testing.simulation.line import Line, SimulatedConnection, Trouble, lost
-from rowlock.testing.simulation.ports import Harbour, Port
+from rowlock.testing.simulation.ports import Harbour, Port, Schema
 from rowlock.testing.virtual_time import run_virtual
 
 from .small_host import Task
@@ -22,7 +22,7 @@ from .small_host import Task
 @pytest.fixture
 def harbour() -> Iterator[Harbour]:
     """A database with two engines."""
-    harbour = Harbour(lambda _: ([Task], []))
+    harbour = Harbour(lambda _: Schema([Task], {}, []))
     harbour.have_ports(2)
     harbour.clean()
     yield harbour

@@ -16,6 +16,7 @@ from typing import Final
 from rowlock import Event, events
 from rowlock.testing.history import HISTORY_QUERY, Change, changes_from, key_text
 from rowlock.testing.ledger import Place, place_of
+from rowlock.testing.simulation.hands import by_another
 from rowlock.testing.simulation.processes import current_process
 from rowlock.testing.timeline import timeline
 from rowlock.testing.virtual_time import START_S, virtual_time_now
@@ -64,6 +65,10 @@ class Wrong:
 
     text: str
     place: Place | None = None
+
+    def __str__(self) -> str:
+        """Return it as one line."""
+        return self.text if self.place is None else f"{self.place[0]} {self.place[1]}: {self.text}"
 
 
 class Chronicle:
@@ -127,13 +132,21 @@ class Chronicle:
         number = self.changes[-1].number if self.changes else 0
         for change in changes_from(self._file.execute(_NEW, (number,)).fetchall()):
             self.changes.append(change)
-            self._follow(change)
             self.note("", place=place_of(change), change=change)
+            self._judge(change)
+            self._follow(change)
 
     def held_by(self, name: str) -> list[Place]:
         """Return the rows that are leased under a token that the process of that name has taken, and has not lost."""
         held = [(place, token) for place, token in self._tokens.items() if self._takers.get(token) == name]
         return [place for place, token in held if token not in self._lost]
+
+    def _judge(self, change: Change) -> None:
+        token = None if change.before is None else change.before.lock_token
+        if token is not None:
+            taker, process = self._takers.get(token), current_process.get()
+            for text in by_another(change, taker=taker, who="" if process is None else process.name):
+                self.wrong(text, place=place_of(change))
 
     def _follow(self, change: Change) -> None:
         token = None if change.after is None else change.after.lock_token

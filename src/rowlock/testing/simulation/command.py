@@ -50,11 +50,12 @@ def tell(reports: Iterable[SimulationReport], *, total: int, first: bool, story:
     played, failed = 0, []
     for report in reports:
         played += 1
+        if story:
+            print("\n".join(map(str, report.entries)), flush=True)
         if not report.is_good:
             failed.append(report.seed)
+        if story or not report.is_good:
             print(report, end="\n\n", flush=True)
-        elif story:
-            print("\n".join([*map(str, report.entries), str(report)]), flush=True)
         if monotonic() - told_at > PROGRESS_S:
             told_at = monotonic()
             print(

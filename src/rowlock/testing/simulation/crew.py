@@ -19,6 +19,7 @@ from rowlock.testing.simulation.chronicle import Chronicle, place_of_row
 from rowlock.testing.simulation.line import Line
 from rowlock.testing.simulation.ports import Harbour, Port
 from rowlock.testing.simulation.processes import Process, current_process
+from rowlock.testing.simulation.reasons import reason
 from rowlock.testing.simulation.scenario import Scenario, World
 
 __all__ = ["Crew", "Replica"]
@@ -106,6 +107,16 @@ class Crew:
         """Whether a service is still at work."""
         return any(process.is_alive and not task.done() for process, task in self.services.items())
 
+    @property
+    def hungry(self) -> set[str]:
+        """The pipelines of which some replica looks for rows without being hinted."""
+        return {
+            pipeline.name
+            for replica in self.in_service
+            for pipeline in replica.pipelines
+            if pipeline.statistics().queued < pipeline.settings.queue_low_watermark
+        }
+
     def raise_the_dead(self) -> None:
         """Let dead processes go on as ghosts that reach nothing, so that their tasks can be ended."""
         for process in (*(replica.process for replica in self.replicas), *self.services):
@@ -149,14 +160,14 @@ class Crew:
         self._chronicle.read_changes()
         try:
             self._scenario.always()
-        except AssertionError as error:
-            self._chronicle.wrong(f"what must always be true is not: {error}")
+        except Exception as error:  # noqa: BLE001 - it must not spoil the COMMIT that was made
+            self._chronicle.wrong(f"what must always be true is not: {reason(error)}")
 
     async def _serve(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await work()
         except AssertionError as error:
-            self._chronicle.wrong(f"a service says: {error}")
+            self._chronicle.wrong(f"a service says: {reason(error)}")
         except Exception as error:  # noqa: BLE001 - whatever the database does to it
             self._chronicle.note(f"gives up: {type(error).__name__}: {error}")
 

@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,9 +47,7 @@ class SimulatedConnection(InlineConnection):
         line = self.line
         try:
             await line.pass_by(self, commits=commits, answer=False)
-            result = await super().call(function, commits=commits)
-            if commits:
-                line.on_commit()
+            result = await super().call(partial(_commit, function, line) if commits else function, commits=commits)
             await line.pass_by(self, commits=commits, answer=True)
         except BaseException:
             line.failures += 1
@@ -179,6 +178,13 @@ class Line:
     async def _wait_if_it_hangs(self) -> None:
         if self.hangs and not self.is_gone:
             await self._opened.wait()
+
+
+def _commit(function: Callable[[], Any], line: Line) -> Any:  # noqa: ANN401 - whatever it returns
+    result = function()
+    # In the same turn: by the next one its process may be dead, or another's COMMIT be made.
+    line.on_commit()
+    return result
 
 
 def lost() -> Exception:

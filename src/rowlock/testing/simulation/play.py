@@ -9,9 +9,11 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import datetime
+from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, cast
 
+import rowlock
 from rowlock import subscribe
 from rowlock.testing.checker import check
 from rowlock.testing.simulation.apart import processes_apart
@@ -19,10 +21,13 @@ from rowlock.testing.simulation.chances import all_chance_from
 from rowlock.testing.simulation.chronicle import Chronicle
 from rowlock.testing.simulation.crew import Crew
 from rowlock.testing.simulation.faults import Disturber
+from rowlock.testing.simulation.hints import look_at_hints
 from rowlock.testing.simulation.loop import SimulationLoop
 from rowlock.testing.simulation.ports import Harbour
-from rowlock.testing.simulation.rows import Settling, put_at_once, put_rows
+from rowlock.testing.simulation.reasons import reason
+from rowlock.testing.simulation.rows import put_at_once, put_rows
 from rowlock.testing.simulation.scenario import Scenario, World
+from rowlock.testing.simulation.settling import Settling
 
 __all__ = ["Play"]
 
@@ -32,10 +37,16 @@ HOST_WAITS_S: Final = 1000.0
 """How long whoever adds rows waits for the file's lock, which a frozen process may keep. **Unit** virtual seconds."""
 PAUSE_S_MAX: Final = 2.0
 """How often it is looked whether all has settled. **Unit** virtual seconds."""
+SETTLE_S_MAX: Final = 50_000.0
+"""How long rows may take to settle at most, whatever the phases of their way allow. **Unit** virtual seconds."""
+SERVED_S_MAX: Final = 300.0
+"""How long is waited for services once the faults are over, if all rows have settled. **Unit** virtual seconds."""
 VIRTUAL_S_MAX: Final = 100_000.0
-ITERATIONS_MAX: Final = 5_000_000
+ITERATIONS_MAX: Final = 2_000_000
+"""How many turns of the loop a run may take: what bounds its real time."""
 GHOSTS_S: Final = 60.0
 """How long what is left of dead processes may take to end, once all is over. **Unit** virtual seconds."""
+OURS: Final = Path(rowlock.__file__).parent
 
 
 class Play:
@@ -73,11 +84,12 @@ class Play:
                 rng=self._rng,
             )
             runner = stack.enter_context(asyncio.Runner(loop_factory=_new_loop))
-            runner.get_loop().set_exception_handler(self._hear_of_error)
+            self._loop = cast("SimulationLoop", runner.get_loop())
+            self._loop.set_exception_handler(self._hear_of_error)
             try:
                 runner.run(self._play(services))
             except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - also a loop that cannot go on
-                self.chronicle.wrong(f"the run ended with {type(error).__name__}: {error}")
+                self.chronicle.wrong(f"the run ended with {reason(error)}")
             finally:
                 runner.run(self._bury())
 
@@ -92,7 +104,6 @@ class Play:
         replicas = [crew.new_replica() for _ in range(scenario.replicas_num)]
         self.chronicle.tables = {pipeline.name: pipeline.leased.table.name for pipeline in replicas[0].pipelines}
         self._settings = {pipeline.name: pipeline.settings for pipeline in replicas[0].pipelines}
-        settling = Settling(self._harbour, replicas[0].pipelines, scenario.unsettled)
         pace_s = min(pipeline.settings.lock_timeout.total_seconds() for pipeline in replicas[0].pipelines)
         disturber = Disturber(crew, kinds=list(scenario.faults), pace_s=pace_s, chronicle=self.chronicle, rng=rng)
         putting = put_rows(port.session_factory, rows[at_once:], pace_s=pace_s, chronicle=self.chronicle, rng=rng)
@@ -107,26 +118,31 @@ class Play:
         await coming
         while len(crew.in_service) < scenario.replicas_num:
             crew.new_replica()
-        await self._settle(settling)
+        settling = Settling(self._harbour, replicas[0].pipelines, scenario, self.chronicle)
+        if await self._settle(settling):
+            await look_at_hints(crew.in_service, self.chronicle)
         await self._end()
         self._judge()
 
-    async def _settle(self, settling: Settling) -> None:
+    async def _settle(self, settling: Settling) -> bool:
         loop, within = asyncio.get_running_loop(), self._scenario.settle_within
         began_at = loop.time()
-        ends_at = began_at + (settling.bound_s if within is None else within.total_seconds())
+        ends_at = began_at + (SETTLE_S_MAX if within is None else within.total_seconds())
         pause_s = 0.1
-        while (left := settling.left()) or self._crew.is_served:
-            if loop.time() > ends_at:
-                for place, matter in left:
-                    self.chronicle.wrong(
-                        f"has not settled {ends_at - began_at:g} s after the faults: {matter}", place=place
-                    )
-                return
+        while (left := settling.left()) or (self._crew.is_served and loop.time() < began_at + SERVED_S_MAX):
+            late = settling.late([place for place, _ in left], hungry=self._crew.hungry, served=self._crew.is_served)
+            if not late and loop.time() > ends_at:
+                waited_s = ends_at - began_at
+                late = [(place, f"has not settled {waited_s:g} s after the faults: {matter}") for place, matter in left]
+            for place, text in late:
+                self.chronicle.wrong(text, place=place)
+            if late:
+                return False
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, PAUSE_S_MAX)
         self.settled_after_s = loop.time() - began_at
         self.chronicle.note("all has settled")
+        return True
 
     async def _end(self) -> None:
         crew = self._crew
@@ -147,15 +163,23 @@ class Play:
             self.chronicle.changes,
             stopped=True,
             lock_timeouts={name: settings.lock_timeout for name, settings in self._settings.items()},
-            # Pipelines of one table may differ: none may go on for longer than the most patient.
-            attempts_max=max((settings.max_attempts for settings in self._settings.values()), default=None),
+            attempts_max={name: settings.max_attempts for name, settings in self._settings.items()},
+            services_own=self._scenario.services_own,
         )
         for violation in violations:
             self.chronicle.wrong(f"{violation.promise}: {violation.text}", place=(violation.table, violation.key))
+        self._mourn()
         try:
             self._scenario.check()
-        except AssertionError as error:
-            self.chronicle.wrong(f"the check fails: {error}")
+        except Exception as error:  # noqa: BLE001 - whatever the host's check does
+            self.chronicle.wrong(f"the check fails: {reason(error)}")
+
+    def _mourn(self) -> None:
+        for task, process, file in self._loop.unasked():
+            error = reason(task.exception() or AssertionError())
+            text = f"{process.name}: the task {task.get_name()} died, and nobody asked why: {error}"
+            is_ours = Path(file).is_relative_to(OURS) and not Path(file).is_relative_to(OURS / "testing")
+            (self.chronicle.wrong if is_ours else self.chronicle.note)(f"B3: {text}" if is_ours else text)
 
     async def _bury(self) -> None:
         """End what is left of dead processes, now that nobody can be harmed."""

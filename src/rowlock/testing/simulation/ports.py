@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import URL, create_engine, event
 from sqlalchemy.dialects import sqlite
@@ -26,7 +26,7 @@ from rowlock.testing.virtual_time import run_virtual, virtual_time_now
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-__all__ = ["Harbour", "Port"]
+__all__ = ["Harbour", "Port", "Schema"]
 
 CONNECTIONS_MAX: Final = 20
 """Most connections of one process at once."""
@@ -67,6 +67,14 @@ class Port:
         self.clear()
 
 
+class Schema(NamedTuple):
+    """What the database file has: tables of `models`, whose `watched` columns are noted besides, and what `also` says in SQL."""
+
+    models: Sequence[type]
+    watched: Mapping[type, Sequence[str]]
+    also: Sequence[str]
+
+
 class Harbour:
     """The database file, its clock and its engines.
 
@@ -77,7 +85,7 @@ class Harbour:
         file: the same as a plain connection of the driver.
     """
 
-    def __init__(self, schema: Callable[[Harbour], tuple[Iterable[type], Iterable[str]]]) -> None:
+    def __init__(self, schema: Callable[[Harbour], Schema]) -> None:
         """Create the tables of the models that `schema` returns, the historian, and what else it says in SQL."""
         self._folder = tempfile.TemporaryDirectory(prefix="rowlock-simulation-")
         self._runs = 0
@@ -89,7 +97,7 @@ class Harbour:
         self._ports: list[Port] = []
         self._used = 0
         try:
-            _create_tables(self.eye, *schema(self))
+            _create_tables(self.eye, schema(self))
         except BaseException:
             self.close()
             raise
@@ -133,14 +141,15 @@ class Harbour:
         return Path(self._folder.name) / f"simulation-{self._runs}.db"
 
 
-def _create_tables(engine: Engine, models: Iterable[type], also: Iterable[str]) -> None:
-    metadatas: dict[Any, None] = dict.fromkeys(model.metadata for model in models)  # type: ignore[attr-defined]
+def _create_tables(engine: Engine, schema: Schema) -> None:
+    metadatas: dict[Any, None] = dict.fromkeys(model.metadata for model in schema.models)  # type: ignore[attr-defined]
     dialect: Any = sqlite.dialect()
+    noted = historian_statements(dialect, dict.fromkeys(schema.models), also=schema.watched)
     with engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA journal_mode=WAL")
         for metadata in metadatas:
             metadata.create_all(connection)
-        for statement in (*historian_statements(dialect, dict.fromkeys(models)), *also):
+        for statement in (*noted, *schema.also):
             connection.exec_driver_sql(statement)
         connection.commit()
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import ColumnElement, select
@@ -107,7 +108,11 @@ class Scenario:
         replicas_num: how many replicas run at once.
         faults: what may go wrong. Each run draws some of these.
         faults_num_max: most faults of one run.
-        settle_within: how long rows may take to settle once the faults are over; by default, computed from the settings.
+        settle_within: how long rows may take to settle once the faults are over; by default, each phase of their way has a bound
+            that follows from the settings.
+        rounds_max: how often one row may be taken once the faults are over; whoever wants more goes round for ever.
+        watched: names of your own columns, by model, whose changes are told in the story of a row.
+        services_own: those of them that no pipeline writes; an outcome that does so breaks a promise.
         models: mapped classes with lock columns besides those that `pipelines` shows, where what runs is drawn.
         schema: SQL to be executed beside the tables of the models, such as triggers of your own.
     """
@@ -116,6 +121,9 @@ class Scenario:
     faults: Collection[Fault] = tuple(Fault)
     faults_num_max: int = 10
     settle_within: timedelta | None = None
+    rounds_max: int = 200
+    watched: Mapping[type, Sequence[str]] = MappingProxyType({})
+    services_own: Sequence[str] = ()
     models: Sequence[type] = ()
     schema: Sequence[str] = ()
 

@@ -6,24 +6,30 @@ the row concerned.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
 from rowlock.testing.ledger import Place
 from rowlock.testing.simulation.chronicle import Chronicle, Entry, Wrong
+from rowlock.testing.simulation.kinds import Fault
 from rowlock.testing.simulation.play import Play
-from rowlock.testing.simulation.ports import Harbour
-from rowlock.testing.simulation.rows import tables_of
+from rowlock.testing.simulation.ports import Harbour, Schema
 from rowlock.testing.simulation.scenario import Scenario, World
+from rowlock.testing.simulation.settling import tables_of
 
 __all__ = ["PromiseBrokenError", "Simulation", "SimulationReport", "simulate"]
 
 STORIES_MAX: Final = 3
 """Of so many rows a failure tells the story."""
+LINES_MAX: Final = 300
+"""Most lines of a story that a failure tells; the last ones are shown."""
+WRONGS_MAX: Final = 20
+"""Most broken promises that a failure names."""
 QUIET: Final = ("rowlock", "sqlalchemy.pool", "asyncio")
 """Loggers that would tell of every fault."""
 
@@ -75,12 +81,15 @@ class SimulationReport:
             return f"seed {self.seed}: all is well, settled {self.settled_after_s:.1f} s after the last fault"
         lines = [
             f"seed {self.seed} broke a promise:",
-            *(f"  {wrong}" for wrong in self.wrongs[:20]),
+            *(f"  {wrong}" for wrong in self.wrongs[:WRONGS_MAX]),
             f"replay it: {self.replay}",
         ]
         for place in list(dict.fromkeys(wrong.place for wrong in self.wrongs))[:STORIES_MAX]:
             lines += ["", "what happened:" if place is None else f"what happened to {place[0]} {place[1]}:"]
-            lines += map(str, self.story_of(place))
+            story = self.story_of(place)
+            left_out = len(story) - LINES_MAX
+            lines += [f"  ... {left_out} lines before; --story, or story_of(), tells them"] if left_out > 0 else []
+            lines += map(str, story[-LINES_MAX:])
         return "\n".join(lines)
 
     def check(self) -> Self:
@@ -118,7 +127,12 @@ class Simulation:
         self._harbour.close()
 
     def run(self, seed: int) -> SimulationReport:
-        """Play one run and return what became of it; not in a running event loop."""
+        """Play one run and return what became of it.
+
+        Raises:
+            RuntimeError: called in a running event loop.
+        """
+        _refuse_inside_a_loop()
         levels = {name: logging.getLogger(name).level for name in QUIET}
         for name in levels:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
@@ -142,15 +156,42 @@ def simulate(scenario: type[Scenario], *, seed: int) -> SimulationReport:
     """Play a scenario once, all of it drawn from `seed`, and return what happened.
 
     Raises:
+        RuntimeError: called in a running event loop.
         PromiseBrokenError: a promise was broken; it tells which, and how to replay the run.
     """
     with Simulation(scenario) as simulation:
         return simulation.run(seed).check()
 
 
-def _schema(scenario: type[Scenario], harbour: Harbour) -> tuple[list[type], list[str]]:
+def _schema(scenario: type[Scenario], harbour: Harbour) -> Schema:
     probe = scenario(World(0, harbour, Chronicle(harbour.file)))
-    return [*probe.models, *(leased.model for leased in tables_of(probe.pipelines()).values())], list(probe.schema)
+    models = [*probe.models, *(leased.model for leased in tables_of(probe.pipelines()).values())]
+    _check_choices(probe, models)
+    return Schema(models, probe.watched, list(probe.schema))
+
+
+def _check_choices(scenario: Scenario, models: Collection[type]) -> None:
+    name = type(scenario).__name__
+    for fault in scenario.faults:
+        if not isinstance(fault, Fault):
+            raise TypeError(
+                f"{name}.faults: {fault!r} is no Fault; write Fault.KILL, for one, or choose from {list(Fault)}"
+            )
+    for model in scenario.watched:
+        if model not in models:
+            raise TypeError(f"{name}.watched: no pipeline leases {model!r}; name it in {name}.models, too")
+    for column in scenario.services_own:
+        if not any(column in watched for watched in scenario.watched.values()):
+            raise TypeError(f"{name}.services_own: {column!r} is not watched; name it in {name}.watched, too")
+
+
+def _refuse_inside_a_loop() -> None:
+    # Not asyncio.get_running_loop(): there is none where all is well.
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError(
+            "a simulation has an event loop of its own, and another one runs here: call it from a plain `def` test, or by "
+            "asyncio.to_thread()"
+        )
 
 
 def _fingerprint(told: Chronicle) -> str:

@@ -1,0 +1,41 @@
+"""Whether hints are followed: asked once all rows have settled, when every fetcher rests (B6).
+
+The one idea: a fetcher that is hinted looks at once, so its count of fetches moves long before its rest is over. A rest may end
+just then by itself, so one look may miss it; there are many replicas, pipelines and runs.
+
+Not here: hints that are lost, which cost a fetch delay at most (``patience.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from rowlock import pipeline_hinter
+from rowlock.testing.simulation.chronicle import Chronicle
+from rowlock.testing.simulation.crew import Replica
+
+__all__ = ["look_at_hints"]
+
+FOLLOWED_WITHIN_S: Final = 1.0
+"""How soon a hint is followed, also by a fetcher that is at it. **Unit** virtual seconds."""
+
+
+async def look_at_hints(replicas: Sequence[Replica], chronicle: Chronicle) -> None:
+    """Hint each pipeline of `replicas`, and see whether it looks."""
+    resting = {
+        (replica.process, pipeline): pipeline.statistics().counters["fetches"]
+        for replica in replicas
+        for pipeline in replica.pipelines
+        if not pipeline.statistics().queued
+    }
+    for process, pipeline in resting:
+        process.call(partial(pipeline_hinter.hint_fetch, pipeline.model))
+    await asyncio.sleep(FOLLOWED_WITHIN_S)
+    for (process, pipeline), fetches in resting.items():
+        if pipeline.statistics().counters["fetches"] == fetches:
+            chronicle.wrong(
+                f"B6: {pipeline.name} of {process.name} was hinted, and has not looked for {FOLLOWED_WITHIN_S:g} s"
+            )
