@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, select
@@ -130,6 +131,8 @@ class ShipPipeline(OrderPipeline):
 
 class Orders(Scenario):
     """A few orders, two pipelines, and a customer who cancels."""
+
+    watched = MappingProxyType({Order: ("status",)})
 
     def __init__(self, world: World) -> None:
         """Nothing is outside yet."""

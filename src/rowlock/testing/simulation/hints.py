@@ -29,13 +29,14 @@ async def look_at_hints(replicas: Sequence[Replica], chronicle: Chronicle) -> No
         (replica.process, pipeline): pipeline.statistics().counters["fetches"]
         for replica in replicas
         for pipeline in replica.pipelines
-        if not pipeline.statistics().queued
+        if not pipeline.statistics().queued and not pipeline.health().fetch_failures
     }
     for process, pipeline in resting:
         process.call(partial(pipeline_hinter.hint_fetch, pipeline.model))
     await asyncio.sleep(FOLLOWED_WITHIN_S)
     for (process, pipeline), fetches in resting.items():
-        if pipeline.statistics().counters["fetches"] == fetches:
+        # A fetcher that fails rests whoever hints it, or a busy service would hammer an ailing database.
+        if pipeline.statistics().counters["fetches"] == fetches and not pipeline.health().fetch_failures:
             chronicle.wrong(
                 f"B6: {pipeline.name} of {process.name} was hinted, and has not looked for {FOLLOWED_WITHIN_S:g} s"
             )

@@ -133,7 +133,7 @@ class Patience:
         if row.rounds > self._rounds_max:
             yield (
                 f"was taken {row.rounds} times since the faults were over, and still wants something; "
-                "if it is always ready(), say by Scenario.unsettled() when it has settled"
+                "if it is always ready(), say by Scenario.unsettled() when it has settled; if it needs more, raise rounds_max"
             )
 
 

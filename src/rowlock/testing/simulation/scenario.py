@@ -121,7 +121,7 @@ class Scenario:
     faults: Collection[Fault] = tuple(Fault)
     faults_num_max: int = 10
     settle_within: timedelta | None = None
-    rounds_max: int = 200
+    rounds_max: int = 50
     watched: Mapping[type, Sequence[str]] = MappingProxyType({})
     services_own: Sequence[str] = ()
     models: Sequence[type] = ()
