@@ -1,7 +1,7 @@
 """Plays random runs: ``python tests/simulation --seeds 5000 --seed 1``; ``--story`` shows what happened in each.
 
 ``--of orders`` (whole managers, the bare protocol), ``--of family`` (whole managers that lock each other's rows, and services),
-``--of steps`` (the schedules of single steps).
+``--of steps`` (the schedules of single steps); each of these by default.
 """
 
 from __future__ import annotations
@@ -10,34 +10,49 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rowlock.testing.simulation import run_command
-from rowlock.testing.simulation.command import with_options
+from rowlock.testing.simulation import Simulation
+from rowlock.testing.simulation.command import tell, with_options
 from tests.simulation.family import Family
 from tests.simulation.orders import Orders
 from tests.simulation.play import play
 
+SCENARIOS: Final = {"orders": Orders, "family": Family}
 
-def main() -> int:
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Play as many runs as asked for, and print those that broke a promise."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--of", choices=("orders", "family", "steps"), default="orders", help="what is played")
-    options, others = parser.parse_known_args()
-    if options.of == "steps":
-        return play_steps(others)
-    scenario = {"orders": Orders, "family": Family}[options.of]
-    return run_command(scenario, others, replay=f"python tests/simulation --of {options.of}")
+    parser = with_options(argparse.ArgumentParser(description="Plays random runs."))
+    kinds = (*SCENARIOS, "steps")
+    parser.add_argument(
+        "--of", choices=("all", *kinds), default="all", help="what is played; by default as many of each"
+    )
+    options = parser.parse_args(arguments)
+    played = kinds if options.of == "all" else (options.of,)
+    return max(play_of(kind, options) for kind in played)
 
 
-def play_steps(arguments: list[str]) -> int:
+def play_of(kind: str, options: argparse.Namespace) -> int:
+    """Play runs of one kind."""
+    print(f"{kind}:", flush=True)
+    seeds = range(options.seed, options.seed + options.seeds)
+    if kind == "steps":
+        return play_steps(seeds, options)
+    command = f"python tests/simulation --of {kind} --seed {{seed}} --seeds 1 --story"
+    with Simulation(SCENARIOS[kind], replay=command) as simulation:
+        return tell(simulation.run_all(seeds), total=len(seeds), first=options.first, story=options.story)
+
+
+def play_steps(seeds: range, options: argparse.Namespace) -> int:
     """Play schedules of single steps."""
-    options = with_options(argparse.ArgumentParser()).parse_args(arguments)
     failed, began = 0, time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="rowlock-simulation-") as folder:
-        for played in play(range(options.seed, options.seed + options.seeds), Path(folder)):
+        for played in play(seeds, Path(folder)):
             failed += bool(played.wrongs)
             if played.wrongs:
                 print(played, end="\n\n", flush=True)
@@ -45,7 +60,7 @@ def play_steps(arguments: list[str]) -> int:
                     break
             elif options.story:
                 print("\n".join(played.steps), end="\n\n")
-    print(f"{options.seeds} schedules, {failed} failed, {time.perf_counter() - began:.1f} s")
+    print(f"{len(seeds)} schedules, {failed} failed, {time.perf_counter() - began:.1f} s")
     return 1 if failed else 0
 
 
