@@ -94,4 +94,32 @@ PROTOCOL_BUGS = (
         "                pass\n",
         FAMILY,
     ),
+    Bug(
+        "rows of the dead are taken a minute late",
+        "rows/eligibility.py",
+        "    return or_(expires_at.is_(None), expires_at <= database_now())",
+        "    return or_(expires_at.is_(None), expires_at <= database_time_after(-timedelta(minutes=1)))",
+        (f"{ORDERS[0]}[1]",),
+    ),
+    Bug(
+        "a renewal gives ten times the lease",
+        "leases/renew.py",
+        "expires_at=database_time_after(lock_timeout))",
+        "expires_at=database_time_after(10 * lock_timeout))",
+        (f"{ORDERS[0]}[1]",),
+    ),
+    Bug(
+        "no hint is followed",
+        "pipelines/fetcher.py",
+        "        self._hinted = True\n        self._woken.set()\n",
+        "        pass\n",
+        (f"{ORDERS[0]}[1]",),
+    ),
+    Bug(
+        "the outcome of the last holder ends the lease of its heir",
+        "leases/apply.py",
+        '        token == bindparam("rowlock_token", type_=token.type),\n',
+        '        bindparam("rowlock_token", type_=token.type).is_not(None),\n',
+        (f"{ORDERS[0]}[41]", *ORDERS),
+    ),
 )

@@ -8,6 +8,10 @@ SCHEDULES = "tests/simulation/test_schedules.py::test_random_schedules"
 LATE = "tests/simulation/test_late_locks.py"
 STARVATION = "tests/simulation/test_starvation.py"
 
+HANDS = "tests/testing/simulation/test_hands.py"
+PATIENCE = "tests/testing/simulation/test_patience.py"
+TELLING = "tests/testing/simulation/test_telling.py"
+
 SIMULATION_BUGS = (
     Bug(
         "related rows are not freed by a reset or a retry",
@@ -176,5 +180,155 @@ SIMULATION_BUGS = (
         "                counters.reset += 1\n                self.context.look_again_in(self.context.settings.retry_delay)\n",
         "                counters.reset += 1\n",
         (f"{STARVATION}::test_released_children_and_a_refused_parent_are_looked_at_at_once",),
+    ),
+)
+
+SIMULATOR_BUGS = (
+    Bug(
+        "whose hand it was is not asked",
+        "testing/simulation/chronicle.py",
+        "            self._judge(change)\n",
+        "",
+        (f"{HANDS}::test_a_simulation_knows_whose_hand_it_was",),
+    ),
+    Bug(
+        "a lease may be ended by anybody",
+        "testing/simulation/hands.py",
+        "    elif ends is not None and ends > change.at:\n",
+        "    elif False:\n",
+        (f"{HANDS}::test_a_lease_is_its_takers_to_its_end",),
+    ),
+    Bug(
+        "a lease may be prolonged by anybody",
+        "testing/simulation/hands.py",
+        "        if after.lock_expires_at != ends:\n",
+        "        if False:\n",
+        (f"{HANDS}::test_a_lease_is_its_takers_to_prolong",),
+    ),
+    Bug(
+        "an outcome may be written by anybody",
+        "testing/simulation/hands.py",
+        "    if is_outcome(change):\n",
+        "    if False:\n",
+        (f"{HANDS}::test_an_outcome_is_its_takers_to_write",),
+    ),
+    Bug(
+        "a row may wait for ever though there is room",
+        "testing/simulation/patience.py",
+        "            if waits > self._bounds[name].taken + self._extra[name]:\n",
+        "            if False:\n",
+        (f"{PATIENCE}::test_who_waits_for_too_long_is_told_soon",),
+    ),
+    Bug(
+        "a row may be forgotten",
+        "testing/simulation/patience.py",
+        "        if quiet > self._quiet_max:\n",
+        "        if False:\n",
+        (f"{PATIENCE}::test_a_row_that_nothing_happens_to_is_named",),
+    ),
+    Bug(
+        "a row that waits for a service is called forgotten",
+        "testing/simulation/patience.py",
+        "        self._quiet_since = now if served else self._quiet_since\n",
+        "",
+        (f"{PATIENCE}::test_a_row_that_nothing_happens_to_is_named",),
+    ),
+    Bug(
+        "a row that rests is called forgotten",
+        "testing/simulation/patience.py",
+        "for time in (at, after.lock_expires_at, after.due_at) if",
+        "for time in (at,) if",
+        (f"{PATIENCE}::test_a_row_may_rest_until_it_is_due",),
+    ),
+    Bug(
+        "an attempt may keep a row for ever",
+        "testing/simulation/patience.py",
+        "            if held > bounds.held:\n",
+        "            if False:\n",
+        (f"{PATIENCE}::test_a_row_that_one_attempt_keeps_is_named",),
+    ),
+    Bug(
+        "a row may go round for ever",
+        "testing/simulation/patience.py",
+        "        if row.rounds > self._rounds_max:\n",
+        "        if False:\n",
+        (f"{PATIENCE}::test_a_row_that_goes_round_for_ever_is_named",),
+    ),
+    Bug(
+        "nobody looks whether hints are followed",
+        "testing/simulation/play.py",
+        "            await look_at_hints(crew.in_service, self.chronicle)\n",
+        "            pass\n",
+        (f"{PATIENCE}::test_who_waits_for_too_long_is_told_soon",),
+    ),
+    Bug(
+        "a failed check does not say where",
+        "testing/simulation/reasons.py",
+        "    if text and isinstance(error, AssertionError):\n",
+        "    if isinstance(error, AssertionError):\n",
+        (f"{TELLING}::test_whoever_says_nothing_is_found_by_the_line",),
+    ),
+    Bug(
+        "tasks die unnoticed in a simulation",
+        "testing/simulation/play.py",
+        "        self._mourn()\n",
+        "",
+        (f"{TELLING}::test_a_task_that_dies_unasked_is_told",),
+    ),
+    Bug(
+        "own columns are not watched",
+        "testing/simulation/ports.py",
+        ", also=schema.watched)",
+        ")",
+        (f"{TELLING}::test_watched_columns_are_told_and_judged",),
+    ),
+    Bug(
+        "a simulation does not judge what services own",
+        "testing/simulation/play.py",
+        "            services_own=self._scenario.services_own,\n",
+        "",
+        (f"{TELLING}::test_watched_columns_are_told_and_judged",),
+    ),
+    Bug(
+        "a slip of the pen is played",
+        "testing/simulation/simulation.py",
+        "    _check_choices(probe, models)\n",
+        "",
+        (f"{TELLING}::test_what_cannot_be_chosen_is_refused_at_once",),
+    ),
+    Bug(
+        "a simulation begins in a running loop",
+        "testing/simulation/simulation.py",
+        "        _refuse_inside_a_loop()\n",
+        "",
+        (f"{TELLING}::test_a_running_loop_is_told_what_to_do",),
+    ),
+    Bug(
+        "a failure tells the whole story",
+        "testing/simulation/simulation.py",
+        "map(str, story[-LINES_MAX:])",
+        "map(str, story)",
+        (f"{TELLING}::test_a_report_is_bounded_and_readable",),
+    ),
+    Bug(
+        "an outcome under a service's lease passes",
+        "testing/checker.py",
+        "        elif is_composed(before.lock_owner):\n",
+        "        elif False:\n",
+        ("tests/testing/test_checker.py::test_a1_a_service_has_no_outcomes",),
+    ),
+    Bug(
+        "who gives a row back may write what services own",
+        "testing/checker.py",
+        "    if is_outcome(change) or is_given_back:\n",
+        "    if is_outcome(change):\n",
+        ("tests/testing/test_checker.py::test_a6_services_own_columns_are_not_written_by_who_gives_the_row_back",),
+    ),
+    Bug(
+        "a COMMIT is told when its process has its next turn",
+        "testing/simulation/line.py",
+        "    line.on_commit()\n    return result\n",
+        "    asyncio.get_running_loop().call_soon(line.on_commit)\n    return result\n",
+        ("tests/testing/simulation/test_line.py::test_a_commit_is_told_in_the_turn_in_which_it_was_made",),
     ),
 )

@@ -149,3 +149,18 @@ def test_troubles_meet_the_statement_they_were_arranged_for(harbour: Harbour) ->
         assert line.troubles == []
 
     play(scene)
+
+
+def test_a_commit_is_told_in_the_turn_in_which_it_was_made(harbour: Harbour) -> None:
+    """What a process committed just before it died would be put down under the name of who commits next."""
+    told: list[int] = []
+    port = harbour.next_port(Line(Random(1), on_commit=lambda: told.append(added(harbour))))
+
+    async def scene() -> None:
+        adding = asyncio.ensure_future(add(port))
+        while not added(harbour):  # noqa: ASYNC110 - each turn of the loop is looked at
+            await asyncio.sleep(0)
+        assert told == [1]
+        await adding
+
+    play(scene)

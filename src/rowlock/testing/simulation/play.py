@@ -118,7 +118,7 @@ class Play:
         await coming
         while len(crew.in_service) < scenario.replicas_num:
             crew.new_replica()
-        settling = Settling(self._harbour, replicas[0].pipelines, scenario, self.chronicle)
+        settling = Settling(self._harbour, replicas[0].pipelines, scenario=scenario, chronicle=self.chronicle)
         if await self._settle(settling):
             await look_at_hints(crew.in_service, self.chronicle)
         await self._end()

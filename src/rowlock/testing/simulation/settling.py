@@ -23,13 +23,10 @@ __all__ = ["Settling", "tables_of"]
 
 
 class Settling:
-    """Knows which rows have not settled, and which of them take too long; nothing goes wrong any more.
-
-    Args of the constructor are what it looks at: the database, the pipelines of one replica, what the scenario says of them.
-    """
+    """Knows which rows have not settled, and which of them take too long, now that nothing goes wrong any more."""
 
     def __init__(
-        self, harbour: Harbour, pipelines: Sequence[Pipeline[Any]], scenario: Scenario, chronicle: Chronicle
+        self, harbour: Harbour, pipelines: Sequence[Pipeline[Any]], *, scenario: Scenario, chronicle: Chronicle
     ) -> None:
         """Look at the tables of `pipelines`, and of the rows that they lock, from now on."""
         self._harbour, self._pipelines, self._unsettled = harbour, pipelines, scenario.unsettled
