@@ -55,7 +55,7 @@ class SimulatedConnection(InlineConnection):
         return result
 
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Queue a function, and count it if the connection turns out to be lost: not everything is a statement that goes anywhere."""
+        """Queue a function, and count it if the connection turns out to be lost: not everything goes there as a statement."""
 
         def tried() -> Any:  # noqa: ANN401 - whatever it returns
             try:

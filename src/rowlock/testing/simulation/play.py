@@ -42,8 +42,8 @@ SETTLE_S_MAX: Final = 50_000.0
 SERVED_S_MAX: Final = 300.0
 """How long is waited for services once the faults are over, if all rows have settled. **Unit** virtual seconds."""
 VIRTUAL_S_MAX: Final = 100_000.0
-ITERATIONS_MAX: Final = 2_000_000
-"""How many turns of the loop a run may take: what bounds its real time."""
+ITERATIONS_MAX: Final = 1_000_000
+"""How many turns of the loop a run may take: what bounds its real time, at about ten thousand a second."""
 GHOSTS_S: Final = 60.0
 """How long what is left of dead processes may take to end, once all is over. **Unit** virtual seconds."""
 OURS: Final = Path(rowlock.__file__).parent
