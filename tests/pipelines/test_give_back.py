@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import uuid
 
+import pytest
+
 from rowlock import events
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
 from rowlock.pipelines.give_back import give_back
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
-from .scenes import add, change, counted, faults_of, is_free, read, read_all
+from .scenes import add, change, counted, faults_of, is_free, now, read, read_all
 
 
 async def test_rows_are_as_if_they_had_never_been_claimed(database: TemporaryDatabase) -> None:
@@ -78,6 +80,33 @@ async def test_a_database_that_is_away_leaves_the_rows_to_their_leases(virtual_d
     await asyncio.sleep(31)
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         assert len(await steps.fetch_once()) == 1
+
+
+async def test_a_connection_that_died_keeps_no_row_leased(database: TemporaryDatabase) -> None:
+    """After an outage that is long over, rows of a replica that stops cleanly would wait for the end of their leases."""
+    [row] = await add(database, Volume())
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        items = await steps.fetch_once()
+        first = iter((True,))
+        with faults_of(database.engine) as faults:
+            faults.fail(ConnectionResetError("gone"), when=lambda _statement: next(first, False))
+            await give_back(steps.run.context, items)
+        assert counted(steps)["released"] == 1
+    assert is_free(await read(database, row))
+
+
+@virtual_time
+async def test_a_release_that_took_all_its_time_is_not_tried_again(virtual_database: TemporaryDatabase) -> None:
+    """A shutdown would wait twice for a database that is away."""
+    await add(virtual_database, Volume())
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        items = await steps.fetch_once()
+        began_at = now()
+        with faults_of(virtual_database.engine) as faults:
+            faults.hang()
+            await give_back(steps.run.context, items)
+        assert now() - began_at == pytest.approx(10, abs=1)
+        steps.run.context.queue.close()
 
 
 async def test_nothing_to_give_back_sends_nothing(sqlite_database: TemporaryDatabase) -> None:

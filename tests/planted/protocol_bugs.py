@@ -6,6 +6,7 @@ from bug import Bug
 
 ORDERS = ("tests/simulation/test_simulation.py::test_orders",)
 FAMILY = ("tests/simulation/test_simulation.py::test_family",)
+GIVE_BACK = "tests/pipelines/test_give_back.py"
 
 PROTOCOL_BUGS = (
     Bug(
@@ -121,5 +122,19 @@ PROTOCOL_BUGS = (
         '        token == bindparam("rowlock_token", type_=token.type),\n',
         '        bindparam("rowlock_token", type_=token.type).is_not(None),\n',
         (f"{ORDERS[0]}[41]", *ORDERS),
+    ),
+    Bug(
+        "rows are given back by one try",
+        "pipelines/give_back.py",
+        "        if not is_transient(error) or isinstance(error, TransactionTimeout | LockWaitTimeout):\n",
+        "        if True:\n",
+        (f"{GIVE_BACK}::test_a_connection_that_died_keeps_no_row_leased",),
+    ),
+    Bug(
+        "a release that took all its time is tried again",
+        "pipelines/give_back.py",
+        " or isinstance(error, TransactionTimeout | LockWaitTimeout):",
+        ":",
+        (f"{GIVE_BACK}::test_a_release_that_took_all_its_time_is_not_tried_again",),
     ),
 )

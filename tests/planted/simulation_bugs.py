@@ -331,11 +331,4 @@ SIMULATOR_BUGS = (
         "    asyncio.get_running_loop().call_soon(line.on_commit)\n    return result\n",
         ("tests/testing/simulation/test_line.py::test_a_commit_is_told_in_the_turn_in_which_it_was_made",),
     ),
-    Bug(
-        "what fails on a lost connection is no trouble",
-        "testing/simulation/line.py",
-        "            except sqlite3.ProgrammingError:\n                self.line.failures += 1\n",
-        "            except sqlite3.ProgrammingError:\n",
-        ("tests/testing/simulation/test_line.py::test_a_killed_writer_keeps_nothing_locked",),
-    ),
 )

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import events
+from rowlock.errors import LockWaitTimeout, TransactionTimeout
+from rowlock.leases.faults import is_transient
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related_rows import free_what_can_be
 from rowlock.leases.release import release
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
 from rowlock.pipelines.context import PipelineContext
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 
 async def give_back(context: PipelineContext[Any], items: Sequence[PipelineItem[Any]]) -> None:
-    """Release `items`. If the database does not take it, their leases end by themselves."""
+    """Release `items`. If the database does not take it, at the second try either, their leases end by themselves."""
     for start in range(0, len(items), LEASES_PER_STATEMENT_MAX):
         chunk = items[start : start + LEASES_PER_STATEMENT_MAX]
 
@@ -32,7 +36,7 @@ async def give_back(context: PipelineContext[Any], items: Sequence[PipelineItem[
             return released
 
         try:
-            released = await context.transact(work, purpose="release rows")
+            released = await _transact(context, work, purpose="release rows")
         except Exception as error:
             logger.warning(
                 "%s: %s rows were not released and stay leased until they expire",
@@ -57,7 +61,7 @@ async def free_held(context: PipelineContext[Any], item: PipelineItem[Any]) -> N
         await free_what_can_be(connection, item)
 
     try:
-        await context.transact(work, purpose="free related rows")
+        await _transact(context, work, purpose="free related rows")
     except Exception as error:
         logger.warning(
             "%s: related rows of row %s were not freed and stay leased until they expire",
@@ -66,3 +70,16 @@ async def free_held(context: PipelineContext[Any], item: PipelineItem[Any]) -> N
             extra={"pipeline": context.name, "row_id": item.id, "rows": len(item.held)},
             exc_info=error,
         )
+
+
+async def _transact(
+    context: PipelineContext[Any], work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]], *, purpose: str
+) -> T:
+    try:
+        return await context.transact(work, purpose=purpose)
+    except Exception as error:
+        # What took all its time is not tried again: a shutdown must end.
+        if not is_transient(error) or isinstance(error, TransactionTimeout | LockWaitTimeout):
+            raise
+    # A pool may hold connections that died long ago, in an outage that is over: the first use of one only finds that out.
+    return await context.transact(work, purpose=purpose)

@@ -94,7 +94,7 @@ def test_an_outage_refuses_and_ends(harbour: Harbour, hangs: bool) -> None:
 
 
 def test_a_killed_writer_keeps_nothing_locked(harbour: Harbour) -> None:
-    """After a kill nobody could write any more, since SQLite's lock would stay with the dead; or a lost line be no trouble."""
+    """After a kill nobody could write any more, since SQLite's lock would stay with the dead."""
     first, second = Line(Random(1)), Line(Random(1))
     dead, alive = harbour.next_port(first), harbour.next_port(second)
 
@@ -104,10 +104,8 @@ def test_a_killed_writer_keeps_nothing_locked(harbour: Harbour) -> None:
         first.drop_all()
         await add(alive)
         assert added(harbour) == 1
-        assert first.failures == 0
         with pytest.raises(DBAPIError):
             await session.execute(select(Task))
-        assert first.failures == 1
         await session.close()
 
     play(scene)

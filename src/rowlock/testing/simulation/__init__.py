@@ -21,10 +21,10 @@ chance, also that of tokens and jitter, comes from one integer. The same integer
 
 Replicas are killed and restarted, frozen for longer than their leases and thawed, shut down with and without grace; the database is
 away, slow, loses connections and the answers of COMMITs; hints get lost or come too early; wall clocks are wrong by up to an hour.
-Then all that ends, every row must settle within a bound, and the one checker (``rowlock.testing.checker``) judges what the database
-wrote down.
+Then all that ends, every row must settle, each phase of its way within a bound, and the one checker (``rowlock.testing.checker``)
+judges what the database wrote down, and the simulation what it alone knows: who did it.
 
-Not here: threads (plain ``process`` functions run in the loop), sockets, and PostgreSQL.
+Not here: threads (plain ``process`` functions run in the loop, and so do renewals), sockets, and PostgreSQL.
 """
 
 from __future__ import annotations

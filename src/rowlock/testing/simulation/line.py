@@ -54,18 +54,6 @@ class SimulatedConnection(InlineConnection):
             raise
         return result
 
-    def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Queue a function, and count it if the connection turns out to be lost: not everything goes there as a statement."""
-
-        def tried() -> Any:  # noqa: ANN401 - whatever it returns
-            try:
-                return function()
-            except sqlite3.ProgrammingError:
-                self.line.failures += 1
-                raise
-
-        return super().run(tried)
-
     async def close(self) -> None:
         """Run what is queued, roll back, then close: a server ends what a client has left open."""
         if self._connection is not None:
