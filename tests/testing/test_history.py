@@ -47,6 +47,28 @@ class Order(LockColumns, ScheduleColumns, Strange):
     group: Mapped[str] = mapped_column("group", default="a")
 
 
+class Lengthy(DeclarativeBase):
+    """Mapped classes whose tables have long names."""
+
+
+LONG = "a_rather_long_table_name_of_a_rather_big_company_part"
+"""Nearly as long as PostgreSQL's names may be."""
+
+
+class First(LockColumns, Lengthy):
+    """Told from the second one only by its last letters."""
+
+    __tablename__ = f"{LONG}_one"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Second(LockColumns, Lengthy):
+    """Told from the first one only by its last letters."""
+
+    __tablename__ = f"{LONG}_two"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
 async def prepare(database: TemporaryDatabase) -> None:
     """Make the tables of the host, with the historian."""
     await database.create_tables(Base.metadata)
@@ -162,6 +184,19 @@ async def test_names_that_must_be_quoted(database: TemporaryDatabase) -> None:
         "X",
         {"group": "b"},
     )
+
+
+async def test_tables_whose_long_names_begin_alike(database: TemporaryDatabase) -> None:
+    """A host with long names could have no historian, or changes of one table would pass for those of another."""
+    await database.create_tables(Lengthy.metadata)
+    async with database.engine.begin() as connection:
+        await install_historian(connection, [First, Second])
+    async with database.session_factory.begin() as session:
+        session.add_all([First(id=1), Second(id=2)])
+    assert {(change.table, change.key) for change in await history(database)} == {
+        (First.__tablename__, "1"),
+        (Second.__tablename__, "2"),
+    }
 
 
 async def test_changes_of_one_row_are_in_the_order_of_their_commits(database: TemporaryDatabase) -> None:

@@ -13,6 +13,7 @@ Not here: the judge (``checker.py``). A change of nothing, such as a lease set t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import uuid
@@ -238,7 +239,8 @@ class _Watched:
             key=preparer.quote(leased.key.name),
             columns={_literal(name): preparer.quote(leased.column(name).name) for name in names},
             also={_literal(name): preparer.quote(_hosts_column(leased, name).name) for name in also},
-            trigger=f"rowlock_note_{leased.table.name}",
+            # Of a fixed length: PostgreSQL cuts names at 63 bytes, and tables with long names may begin alike.
+            trigger=f"rowlock_note_{hashlib.sha256(leased.table.fullname.encode()).hexdigest()[:16]}",
         )
 
     def as_json(self, which: str, function: str) -> str:
@@ -274,7 +276,7 @@ def _on_sqlite(watched: _Watched) -> list[str]:
         "DELETE": ("", insert % (old_key, "NULL", was, "NULL")),
     }
     triggers = [
-        f'CREATE TRIGGER "{watched.trigger}_{what.lower()}" AFTER {what} ON {watched.table} {when}BEGIN {note}; END'
+        f"CREATE TRIGGER {watched.trigger}_{what.lower()} AFTER {what} ON {watched.table} {when}BEGIN {note}; END"
         for what, (when, note) in noted.items()
     ]
     found = noted["INSERT"][1].replace("NEW.", f"{watched.table}.")
@@ -303,7 +305,7 @@ def _on_postgresql(watched: _Watched) -> list[str]:
             new.format(became),
         )
     )
-    name = f'"{watched.trigger[:50]}"'
+    name = watched.trigger
     found = f"{into}, NULL, {watched.key}::text, NULL, {became} FROM {watched.table} AS NEW_ROW".replace(
         "NEW.", "NEW_ROW."
     )
@@ -311,6 +313,6 @@ def _on_postgresql(watched: _Watched) -> list[str]:
         found,
         f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $note$ BEGIN {into}, {noted}; RETURN NULL; END $note$",
         f"CREATE TRIGGER {name} AFTER INSERT OR DELETE ON {watched.table} FOR EACH ROW EXECUTE FUNCTION {name}()",
-        f'CREATE TRIGGER "{watched.trigger[:50]}_update" AFTER UPDATE ON {watched.table} FOR EACH ROW WHEN ({differs}) '
+        f"CREATE TRIGGER {name}_update AFTER UPDATE ON {watched.table} FOR EACH ROW WHEN ({differs}) "
         f"EXECUTE FUNCTION {name}()",
     ]
