@@ -25,7 +25,7 @@ def main() -> int:
         ran = asyncio.run(run(options.seed, seconds=options.minutes * 60, server=server))
     print(ran)
     print(f"{time.monotonic() - began:.0f} s in all")
-    return 1 if ran.verdict.wrongs else 0
+    return 1 if ran.verdict.wrongs or ran.missed else 0
 
 
 if __name__ == "__main__":

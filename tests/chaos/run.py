@@ -12,7 +12,7 @@ from typing import Any
 from rowlock.testing import PostgresqlServer
 
 from .host import LOCK_TIMEOUT_S
-from .monkey import Monkey
+from .monkey import FAULTS, Monkey
 from .replicas import SPEEDS, Replicas
 from .server import LOOKS_EVERY_S, Server
 from .verdict import Verdict, judge, read_work
@@ -38,11 +38,18 @@ class Ran:
     log: list[str]
     verdict: Verdict
 
+    @property
+    def missed(self) -> set[str]:
+        """Faults that were not met, so that nothing is known of them."""
+        return set(FAULTS - self.faults.keys())
+
     def __str__(self) -> str:
         """Say what was done and found; where a promise was broken, how to run it again."""
         faults = ", ".join(f"{count} {fault}" for fault, count in sorted(self.faults.items()))
         figures = ", ".join(f"{count} {name}" for name, count in self.verdict.figures.items())
         lines = [f"seed {self.seed}, {self.seconds:.0f} s of faults: {faults}", figures]
+        if self.missed:
+            lines.append(f"not met: {', '.join(sorted(self.missed))}")
         if self.verdict.wrongs:
             lines += [
                 f"{len(self.verdict.wrongs)} promises broken; run it again:"

@@ -9,17 +9,6 @@ from .server import own_server
 
 SECONDS = 60.0
 SEED = 1
-FAULTS = {
-    "clean shutdown",
-    "connections cut",
-    "connections stall",
-    "connections terminated",
-    "freeze past the lease",
-    "kill -9",
-    "server crashes",
-    "server restarts",
-    "the answer of a COMMIT lost",
-}
 
 
 @pytest.mark.timeout(600)
@@ -28,6 +17,6 @@ async def test_a_minute_of_chaos() -> None:
     with own_server() as server:
         ran = await run(SEED, seconds=SECONDS, server=server)
     assert not ran.verdict.wrongs, str(ran)
-    assert ran.faults.keys() >= FAULTS
+    assert not ran.missed, str(ran)
     assert ran.verdict.figures["leases that ended under a holder"] > 0
     print(ran)

@@ -1,6 +1,7 @@
 """How these tests set a scene, start replicas, have an heir finish their stories, and judge what the database has seen.
 
-The database is the historian: triggers note every row that was settled and under which token, whoever says what of it.
+The historian and the judge are those of `rowlock.testing`. What is judged here besides is what only a host knows of its own
+column `status`: that each row was written once, under a lease, and that an outcome was written whole.
 """
 
 from __future__ import annotations
@@ -11,38 +12,40 @@ import select
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from rowlock import Pipeline
-from rowlock.testing import TemporaryDatabase, run_until_settled
+from rowlock.testing import (
+    Change,
+    RowState,
+    TemporaryDatabase,
+    check,
+    install_historian,
+    read_history,
+    run_until_settled,
+)
+from rowlock.testing.history import HISTORY_TABLE
+from rowlock.testing.ledger import place_of
 
 from ..host import Attachment, Base, Run, Volume
 from ..leases.transactions import file_may_be_written
-from ..pipelines.scenes import read_all
 from .nursery import CLOCK, REPLICA_S_MAX
 from .stories import Story
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ATTACHMENTS: Final = 2
-LEASE_S: Final = 31
-ROUNDS_MAX: Final = 6
+COMES_AFTER: Final = timedelta(seconds=1)
+"""How long after the leases of the dead have ended the heir comes; nobody may look after them later than that."""
 LOOKS_EVERY_S: Final = 0.002
 LOOKS_MAX: Final = 5000
-TABLES: Final = (Volume, Attachment, Run)
-
-_NOTED = "NEW.status <> OLD.status OR NEW.last_processed_at IS DISTINCT FROM OLD.last_processed_at"
-_NOTE = "INSERT INTO history VALUES ('{table}', {key}, OLD.lock_token, OLD.status, NEW.status)"
-HISTORIANS: Final = {
-    "sqlite": """CREATE TRIGGER historian_{table} AFTER UPDATE ON {table} WHEN {noted} BEGIN {note}; END""",
-    "postgresql": """CREATE FUNCTION note_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {note}; RETURN NEW; END $$;
-        CREATE TRIGGER historian_{table} AFTER UPDATE ON {table} FOR EACH ROW WHEN ({noted}) EXECUTE FUNCTION note_{table}()""",
-}
+SETTLED: Final = {"active", "done", "gathered"}
+WATCHED: Final[dict[type[Any], list[str]]] = {Volume: ["status"], Attachment: ["status"], Run: ["status"]}
 
 
 class Nursery:
@@ -107,24 +110,15 @@ def _replace(path: Path, content: bytes) -> None:
 async def make_tables(database: TemporaryDatabase) -> None:
     """Make the tables with their historian."""
     await database.create_tables(Base.metadata)
-    trigger = HISTORIANS[database.dialect_name]
     async with database.engine.begin() as connection:
-        await connection.execute(
-            text("CREATE TABLE history (of_table TEXT, row_key TEXT, token TEXT, was TEXT, became TEXT)")
-        )
-        for model in TABLES:
-            table = model.__tablename__
-            note = _NOTE.format(table=table, key="NEW.id")
-            for statement in trigger.format(table=table, noted=_NOTED, note=note).split("$$;"):
-                closed = statement + "$$" if statement.count("$$") == 1 else statement
-                await connection.execute(text(closed))
+        await install_historian(connection, WATCHED, also=WATCHED)
 
 
 async def set_scene(database: TemporaryDatabase, story: Story) -> None:
     """Put the rows of `story` in, and forget those of the last one."""
     rows = story.rows()
     async with database.session_factory.begin() as session:
-        for table in ("history", Attachment.__tablename__, Volume.__tablename__, Run.__tablename__):
+        for table in (Attachment.__tablename__, Volume.__tablename__, Run.__tablename__, HISTORY_TABLE):
             await session.execute(text(f"DELETE FROM {table}"))
         session.add_all(rows)
         await session.flush()
@@ -139,7 +133,7 @@ async def may_be_written(database: TemporaryDatabase) -> bool:
         return file_may_be_written(database)
     try:
         async with database.engine.begin() as connection:
-            for model in TABLES:
+            for model in WATCHED:
                 await connection.execute(text(f"SELECT id FROM {model.__tablename__} FOR UPDATE NOWAIT"))
     except DBAPIError as error:
         if "could not obtain lock" not in str(error):
@@ -157,45 +151,40 @@ async def wait_for_the_server(database: TemporaryDatabase) -> None:
     raise AssertionError("the transaction of a dead replica is still open")
 
 
-async def finish(database: TemporaryDatabase, heirs: Sequence[Pipeline[Any]]) -> None:
-    """Work off all rows as another replica, from the moment at which leases of a dead one have expired."""
+async def finish(database: TemporaryDatabase, story: Story) -> None:
+    """Work off all rows as another replica, right after the leases of a dead one have ended."""
     assert database.clock is not None
-    for _ in range(ROUNDS_MAX):
-        database.clock.advance(LEASE_S)
-        await run_until_settled(database.session_factory, heirs)
-        if not await unsettled(database):
-            return
-    raise AssertionError(f"not settled by the heir: {await unsettled(database)}")
+    heirs = story.heirs()
+    database.clock.advance(max(heir.settings.lock_timeout for heir in heirs) + COMES_AFTER)
+    await run_until_settled(database.session_factory, heirs)
 
 
-async def unsettled(database: TemporaryDatabase) -> list[str]:
-    """Return the rows that still want work. Attachments belong to their volumes here."""
-    rows = [*await read_all(database, Volume), *await read_all(database, Run)]
-    return [f"{type(row).__name__} {row.id} {row.status}" for row in rows if row.status not in {"active", "done"}]
-
-
-async def leased(database: TemporaryDatabase) -> list[str]:
-    """Return the rows that somebody holds."""
-    rows = [row for model in TABLES for row in await read_all(database, model)]
-    return [f"{row.__tablename__} {row.id} by {row.lock_owner}" for row in rows if row.lock_token is not None]
-
-
-async def judge(database: TemporaryDatabase) -> None:
-    """Check that each row was settled once, no claim twice, and that nothing is locked."""
-    assert await unsettled(database) == []
-    rows = [row for model in TABLES for row in await read_all(database, model)]
-    locks = {f"{row.__tablename__} {row.id}": (row.lock_token, row.lock_owner, row.lock_expires_at) for row in rows}
-    assert {key: columns for key, columns in locks.items() if any(columns)} == {}
+async def history(database: TemporaryDatabase) -> list[Change]:
+    """Return what has happened since the scene was set."""
     async with database.engine.connect() as connection:
-        noted = (await connection.execute(text("SELECT * FROM history"))).all()
-    by_token = Counter((table, key, token) for table, key, token, *_ in noted)
-    assert [claim for claim, times in by_token.items() if times > 1] == [], "a claim was applied twice"
-    assert [note for note in noted if note[2] is None] == [], "a row was settled that nobody had claimed"
-    changes = Counter((table, key) for table, key, _, was, became in noted if was != became)
-    assert set(changes.values()) <= {1}, "a row was settled twice"
+        return await read_history(connection)
 
 
-async def times_noted(database: TemporaryDatabase) -> int:
-    """Return how often anything was settled."""
-    async with database.engine.connect() as connection:
-        return int(await connection.scalar(text("SELECT count(*) FROM history")) or 0)
+async def judge(database: TemporaryDatabase, story: Story) -> None:
+    """Check that the story is finished, at the heir's first try, and that no promise was broken on the way."""
+    heirs, changes = story.heirs(), await history(database)
+    with_related = any(heir.locks for heir in heirs)
+
+    def settled(table: str, row: RowState) -> bool:
+        is_asked_for = table != Attachment.__tablename__ or with_related
+        return not is_asked_for or row.values["status"] in SETTLED
+
+    violations = check(
+        changes,
+        settled=settled,
+        stopped=True,
+        taken_within=COMES_AFTER,
+        attempts_max=max(heir.settings.max_attempts for heir in heirs),
+        lock_timeouts={heir.name: heir.settings.lock_timeout for heir in heirs},
+    )
+    assert violations == [], "\n".join(map(str, violations))
+    written = [one for one in changes if one.before and one.after and one.before.values != one.after.values]
+    assert [one for one in written if one.before is None or one.before.lock_token is None] == [], (
+        "written without a lease"
+    )
+    assert max(Counter(map(place_of, written)).values()) == 1, "a row was settled twice"

@@ -12,12 +12,12 @@ from rowlock.testing import TemporaryDatabase
 from .heirs import (
     Nursery,
     finish,
+    history,
     judge,
     make_tables,
     may_be_written,
     set_scene,
     shared_clock,
-    times_noted,
     wait_for_the_server,
 )
 from .stories import STORIES
@@ -40,8 +40,8 @@ async def test_killed_at_every_boundary(
             code = nursery.replica(story, database, at=at, act="die", clock=clock_file)
             assert code in {0, -signal.SIGKILL}, f"at boundary {at} the replica ended with {code}"
             await wait_for_the_server(database)
-            await finish(database, story.heirs())
-            await judge(database)
+            await finish(database, story)
+            await judge(database, story)
             if code == 0:
                 break
     assert BOUNDARIES_MIN <= at < BOUNDARIES_MAX - 1
@@ -62,17 +62,17 @@ async def test_frozen_at_every_boundary(
             code = nursery.replica(story, database, at=at, act="freeze", clock=clock_file)
             is_frozen = code is None
             if is_frozen and await may_be_written(database):
-                await finish(database, story.heirs())
+                await finish(database, story)
                 database.clock.advance(1)  # so that two times are told apart
-                before, overtaken = await times_noted(database), overtaken + 1
+                before, overtaken = await history(database), overtaken + 1
                 assert nursery.thaw() == 0
-                assert await times_noted(database) == before, f"thawed at boundary {at}, it wrote something"
+                assert await history(database) == before, f"thawed at boundary {at}, it wrote something"
             elif is_frozen:
                 # In the middle of a transaction everybody waits for it; then it must be as if it had been slow.
                 assert nursery.thaw() == 0
             await wait_for_the_server(database)
-            await finish(database, story.heirs())
-            await judge(database)
+            await finish(database, story)
+            await judge(database, story)
             if not is_frozen:
                 assert code == 0
                 break

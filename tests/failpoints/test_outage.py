@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from rowlock.testing import TemporaryDatabase
+from rowlock.testing import TemporaryDatabase, check
 from rowlock.testing.failpoints import Failpoints
 
 from ..leases.transactions import checked_out
-from .heirs import finish, judge, leased, make_tables, set_scene, wait_for_the_server
+from .heirs import finish, history, judge, make_tables, set_scene, wait_for_the_server
 from .stories import STORIES, Scene
 from .test_death import BOUNDARIES_MAX, BOUNDARIES_MIN
 
@@ -31,10 +31,11 @@ async def test_an_error_at_every_boundary(database_with_clock: TemporaryDatabase
         assert checked_out(engine) == 0
         await engine.dispose()
         if not story.may_leave_leases:
-            assert await leased(database) == [], f"after {points.reached}"
+            left = check(await history(database), stopped=True)
+            assert left == [], f"after {points.reached}"
         await wait_for_the_server(database)
-        await finish(database, story.heirs())
-        await judge(database)
+        await finish(database, story)
+        await judge(database, story)
         if points.reached is None:
             break
         answers_lost += points.reached.is_lost_answer
