@@ -273,5 +273,14 @@ class VolumePipeline(SimulatedPipeline):
     model, intent = Volume, (Volume.wanted,)
 
 
+PIPELINES: Final[tuple[type[SimulatedPipeline], ...]] = (
+    FleetPipeline,
+    InstancePipeline,
+    JobPipeline,
+    MountPipeline,
+    VolumePipeline,
+)
+
+
 async def _fail(*_: object) -> None:
     raise RuntimeError(FAILING)

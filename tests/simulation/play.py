@@ -14,6 +14,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rowlock.testing import DatabaseClock, inline_sqlite_engine, run_virtual, virtual_time_now
+from rowlock.testing.database_clock import follow_on_connection
 
 from .line import Exchange
 from .schedule import Ground, Schedule
@@ -47,6 +48,7 @@ def ground(folder: Path) -> Iterator[Ground]:
     path = folder / "simulation.db"
     clock = DatabaseClock(source=virtual_time_now)
     file = sqlite3.connect(path, isolation_level=None)
+    follow_on_connection(file, clock)
     create_tables(file)
     engines = [inline_sqlite_engine(path, clock=clock, pool_size=20) for _ in range(ENGINES)]
     for engine in engines:

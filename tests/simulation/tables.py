@@ -1,7 +1,4 @@
-"""The host of the simulation: fleets of instances of jobs, mounts that share volumes, and the historian among them.
-
-The one idea: the database itself writes down, by triggers, what is judged in the end: which attempt wrote which row, and every
-lease that was taken while another one was alive. Whatever a replica believes, this is what was committed.
+"""The host of the simulation: fleets of instances of jobs, mounts that share volumes, with the historian of `rowlock.testing`.
 
 Not here: who works on the rows (``pipelines.py``), and the judge (``verdict.py``).
 """
@@ -13,9 +10,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import ForeignKey, create_mock_engine
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import LockColumns, ScheduleColumns
+from rowlock.testing.history import HISTORY_TABLE, historian_statements
 
 
 class Base(DeclarativeBase):
@@ -93,30 +92,14 @@ LOCKING: Final = (
 )
 """Pipelines that lock related rows, with the tables of their main and of their related rows."""
 
-_HISTORY = "CREATE TABLE history (kind TEXT, place TEXT, row INTEGER, mark TEXT)"
-_TRIGGERS = (
-    "CREATE TRIGGER {t}_main AFTER UPDATE OF mark ON {t} WHEN NEW.mark IS NOT OLD.mark "
-    "BEGIN INSERT INTO history VALUES ('main', '{t}', NEW.id, NEW.mark); END",
-    "CREATE TRIGGER {t}_related AFTER UPDATE OF touched_by ON {t} WHEN NEW.touched_by IS NOT OLD.touched_by "
-    "BEGIN INSERT INTO history VALUES ('related', '{t}', NEW.id, NEW.touched_by); END",
-    "CREATE TRIGGER {t}_stolen AFTER UPDATE OF lock_token ON {t} WHEN NEW.lock_token <> OLD.lock_token "
-    "AND OLD.lock_expires_at > strftime('%Y-%m-%d %H:%M:%f000', 'now') "
-    "BEGIN INSERT INTO history VALUES ('stolen', '{t}', NEW.id, OLD.lock_owner || ' lost it to ' || NEW.lock_owner); END",
-)
-_UNFOUNDED = (
-    "CREATE TRIGGER {r}_unfounded AFTER UPDATE OF lock_token ON {r} WHEN NEW.lock_token IS NOT NULL "
-    "AND (NEW.lock_owner = '{p}' OR NEW.lock_owner LIKE '{p}:%') "
-    "AND NOT EXISTS (SELECT 1 FROM {m} WHERE lock_token = NEW.lock_token AND lock_expires_at >= NEW.lock_expires_at) "
-    "BEGIN INSERT INTO history VALUES ('unfounded', '{r}', NEW.id, NEW.lock_owner || ' no longer held its main row'); END",
-    "CREATE TRIGGER {m}_deleted AFTER DELETE ON {m} WHEN OLD.lock_token IS NOT NULL "
-    "BEGIN INSERT INTO history VALUES ('gone', '{m}', OLD.id, OLD.lock_token); END",
-    "CREATE TRIGGER {m}_taken AFTER UPDATE OF lock_token ON {m} WHEN NEW.lock_token <> OLD.lock_token "
-    "AND NEW.lock_owner <> OLD.lock_owner BEGIN INSERT INTO history VALUES ('gone', '{m}', OLD.id, OLD.lock_token); END",
-)
+WATCHED: Final = ("status", "wanted", "seen", "mark", "touched", "touched_by", "held")
+"""What the historian notes besides the leases."""
+
 _ORPHANS = (
     "SELECT '{r}', r.id, r.lock_owner FROM {r} r WHERE (r.lock_owner = '{p}' OR r.lock_owner LIKE '{p}:%') "
     "AND r.lock_token IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {m} m WHERE m.lock_token = r.lock_token) "
-    "AND NOT EXISTS (SELECT 1 FROM history h WHERE h.kind = 'gone' AND h.mark = r.lock_token)"
+    f"AND NOT EXISTS (SELECT 1 FROM {HISTORY_TABLE} WHERE place = '{{m}}' AND was ->> 'lock_token' = r.lock_token AND "
+    "(became IS NULL OR (became ->> 'lock_token' <> r.lock_token AND became ->> 'lock_owner' <> was ->> 'lock_owner')))"
 )
 
 
@@ -127,23 +110,19 @@ def create_tables(file: sqlite3.Connection) -> None:
         "sqlite://", lambda ddl, *_, **__: file.execute(str(ddl.compile(dialect=engine.dialect)))
     )
     Base.metadata.create_all(engine, checkfirst=False)
-    for statement in historian():
+    for statement in historian_statements(
+        sqlite.dialect(), MODELS.values(), also=dict.fromkeys(MODELS.values(), WATCHED)
+    ):
         file.execute(statement)
     file.commit()
 
 
-def historian() -> list[str]:
-    """Return the SQL that lets the database write down which attempt wrote what."""
-    each = [trigger.format(t=table) for table in TABLES for trigger in _TRIGGERS]
-    return [_HISTORY, *each, *(trigger.format(**names) for names in LOCKING for trigger in _UNFOUNDED)]
-
-
 def fill(file: sqlite3.Connection, rows: dict[str, list[dict[str, int]]], now: datetime) -> None:
     """Empty every table and put `rows` in, due at `now`."""
-    file.execute("DELETE FROM history")
     text = now.replace(tzinfo=None).isoformat(" ", "microseconds")
-    for table in TABLES:
+    for table in (*TABLES, HISTORY_TABLE):
         file.execute(f"DELETE FROM {table}")
+    for table in TABLES:
         due = {} if table == "instances" else {"due_at": text, "attempts": 0}
         for row in rows.get(table, []):
             values = {"status": "todo", "wanted": 0, "seen": 0, "touched": 0, "held": 0} | due | row

@@ -1,12 +1,24 @@
-"""The judge: asks the database alone, and the book for what each attempt had in mind."""
+"""The verdict on a schedule: the one checker on what was committed, and what only this host can judge.
+
+The one idea: `rowlock.testing.check` knows leases and outcomes. It cannot know what an attempt meant to write, nor what a service
+was told: that is in the book and with the services, and is compared here with the host's own columns. Nor can it know, on SQLite,
+where a transaction ends; but each schedule hears every ``BEGIN``, and looks then for related rows that outlived their main row's
+lease (`tables.orphans`), also where it ended without an outcome.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from typing import Final
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from rowlock.testing import Change, RowState, check
+from rowlock.testing.history import HISTORY_QUERY, changes_from
 
 from .book import Book, Place
+from .pipelines import PIPELINES, SimulatedPipeline
 from .services import Services
 from .tables import TABLES
 
@@ -16,6 +28,7 @@ _UNSETTLED: Final = " UNION ALL ".join(
     + ("" if table == "instances" else " AND parked_at IS NULL")
     for table in TABLES
 )
+_LONGEST: Final = timedelta(seconds=SimulatedPipeline.lock_timeout)
 
 
 def unsettled(file: sqlite3.Connection) -> list[tuple[str, int, str, str | None]]:
@@ -25,34 +38,60 @@ def unsettled(file: sqlite3.Connection) -> list[tuple[str, int, str, str | None]
 
 def judge(book: Book, file: sqlite3.Connection, services: Services) -> None:
     """Write down which promises were broken."""
-    for kind, place, row, mark in file.execute("SELECT * FROM history WHERE kind IN ('stolen', 'unfounded')"):
-        book.wrong(f"{place} {row} was {kind}: {mark}")
-    _judge_related(book, file)
-    _judge_counts(book, file, services)
+    changes = changes_from(file.execute(HISTORY_QUERY))
+    violations = check(
+        changes,
+        settled=_is_settled,
+        stopped=True,
+        attempts_max=SimulatedPipeline.max_attempts,
+        services_own=["wanted"],
+        lock_timeouts={pipeline.__name__: _LONGEST for pipeline in PIPELINES},
+    )
+    for violation in violations:
+        book.wrong(str(violation))
+    _judge_related(book, changes)
+    _judge_counts(book, changes, services)
 
 
-def _judge_related(book: Book, file: sqlite3.Connection) -> None:
+def _is_settled(_table: str, row: RowState) -> bool:
+    return row.values["status"] == "done" and row.values["seen"] == row.values["wanted"]
+
+
+def _judge_related(book: Book, changes: Sequence[Change]) -> None:
     """A related row was written if, and only if, its main outcome was."""
-    mains = {mark for (mark,) in file.execute("SELECT mark FROM history WHERE kind = 'main'")}
+    mains = {mark for _, mark in _written(changes, "mark")}
     written: dict[str, set[Place]] = {}
-    for place, row, mark in file.execute("SELECT place, row, mark FROM history WHERE kind = 'related'"):
-        written.setdefault(mark, set()).add((place, row))
+    for place, mark in _written(changes, "touched_by"):
+        written.setdefault(mark, set()).add(place)
     for mark in mains | written.keys():
         meant = book.related[mark] if mark in mains else set()
         if written.get(mark, set()) != meant:
             book.wrong(f"attempt {mark[:8]} wrote {written.get(mark, set())} besides its main row, not {meant}")
 
 
-def _judge_counts(book: Book, file: sqlite3.Connection, services: Services) -> None:
+def _judge_counts(book: Book, changes: Sequence[Change], services: Services) -> None:
     """No write that rested on a lease, and nothing that a service asked for, was overwritten."""
-    touches = Counter(file.execute("SELECT place, row FROM history WHERE kind = 'related'").fetchall())
-    for table in TABLES:
-        for key, touched, written, wanted in file.execute(f"SELECT id, touched, held, wanted FROM {table}"):
-            place = (table, key)
-            held, asked = services.held[place], services.asked.get(place, 0)
-            if touched != touches[place]:
-                book.wrong(f"{table} {key} was written {touches[place]} times as a related row, and counts {touched}")
-            if not held <= written <= held + services.held_perhaps[place]:
-                book.wrong(f"{table} {key} was written {held} times by services, and counts {written}")
-            if wanted != asked and wanted not in services.asked_perhaps.get(place, ()):
-                book.wrong(f"{table} {key} was asked for {asked}, and has {wanted}")
+    touches = Counter(place for place, _ in _written(changes, "touched_by"))
+    for place, row in {_place_of(change): change.after for change in changes}.items():
+        if row is None:
+            continue
+        where, held, asked = f"{place[0]} {place[1]}", services.held[place], services.asked.get(place, 0)
+        touched, written, wanted = (row.values[name] for name in ("touched", "held", "wanted"))
+        if touched != touches[place]:
+            book.wrong(f"{where} was written {touches[place]} times as a related row, and counts {touched}")
+        if not held <= written <= held + services.held_perhaps[place]:
+            book.wrong(f"{where} was written {held} times by services, and counts {written}")
+        if wanted != asked and wanted not in services.asked_perhaps.get(place, ()):
+            book.wrong(f"{where} was asked for {asked}, and has {wanted}")
+
+
+def _written(changes: Sequence[Change], column: str) -> Iterator[tuple[Place, Any]]:
+    """Find who wrote which row, where a column tells."""
+    for change in changes:
+        before, after = change.before, change.after
+        if before is not None and after is not None and before.values[column] != after.values[column]:
+            yield _place_of(change), after.values[column]
+
+
+def _place_of(change: Change) -> Place:
+    return change.table, int(change.key)
