@@ -1,7 +1,7 @@
 """The host of the simulation on whole managers: fleets of instances of jobs, mounts that share volumes, and their services.
 
 The one idea: what the attempts do is drawn as in ``schedule.py``; what happens to the replicas is `rowlock.testing.simulation`'s
-business. The judge of this folder looks at what each attempt had in mind, besides the one that looks at leases.
+business. What each attempt had in mind is judged as in ``verdict.py``; what becomes of leases, by the simulation itself.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .book import Book, Place
 from .pipelines import Director, SimulatedPipeline
 from .schedule import KINDS, draw_rows
 from .services import Services
-from .tables import MODELS, TABLES, historian, orphans
-from .verdict import judge
+from .tables import MODELS, TABLES, WATCHED, orphans
+from .verdict import judge_writes, noted
 
 RESTS_S: Final = (0, 0.02, 0.3, 1, 3)
 CALM_S_MAX: Final = 60.0
@@ -30,7 +30,7 @@ class Family(Scenario):
     """Pipelines that lock each other's rows, and services that hold, change and delete them."""
 
     models = tuple(MODELS.values())
-    schema = tuple(historian())
+    watched = dict.fromkeys(MODELS.values(), WATCHED)
 
     def __init__(self, world: World) -> None:
         """Draw which pipelines there are, and their rows."""
@@ -79,7 +79,7 @@ class Family(Scenario):
 
     def check(self) -> None:
         """Nothing was lost or half written."""
-        judge(self.book, self.world.file, self.service)
+        judge_writes(self.book, noted(self.world.file), self.service)
 
     async def _now_and_then(self, act: Callable[[], Coroutine[Any, Any, None]], *, most: int) -> None:
         random = self.world.random

@@ -38,7 +38,7 @@ def unsettled(file: sqlite3.Connection) -> list[tuple[str, int, str, str | None]
 
 def judge(book: Book, file: sqlite3.Connection, services: Services) -> None:
     """Write down which promises were broken."""
-    changes = changes_from(file.execute(HISTORY_QUERY))
+    changes = noted(file)
     violations = check(
         changes,
         settled=_is_settled,
@@ -49,8 +49,18 @@ def judge(book: Book, file: sqlite3.Connection, services: Services) -> None:
     )
     for violation in violations:
         book.wrong(str(violation))
+    judge_writes(book, changes, services)
+
+
+def judge_writes(book: Book, changes: Sequence[Change], services: Services) -> None:
+    """Write down what was written otherwise than it was meant."""
     _judge_related(book, changes)
     _judge_counts(book, changes, services)
+
+
+def noted(file: sqlite3.Connection) -> list[Change]:
+    """Return what the historian has noted."""
+    return changes_from(file.execute(HISTORY_QUERY))
 
 
 def _is_settled(_table: str, row: RowState) -> bool:
