@@ -35,4 +35,11 @@ CHAOS_BUGS = (
         "    return or_(expires_at.is_(None), expires_at.is_not(None))\n",
         (MINUTE,),
     ),
+    Bug(
+        "chaos: work goes on when its lease is lost",
+        "pipelines/heartbeater.py",
+        "        if act is not None:\n            act()\n",
+        "",
+        (MINUTE,),
+    ),
 )

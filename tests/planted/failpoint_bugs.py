@@ -112,4 +112,25 @@ FAILPOINT_BUGS = (
         "        if False:\n",
         (f"{CRASH}::test_an_idempotent_process_passes[sqlite]",),
     ),
+    Bug(
+        "a row is freed five leases late",
+        "rows/eligibility.py",
+        "    return or_(expires_at.is_(None), expires_at <= database_now())\n",
+        "    return or_(expires_at.is_(None), expires_at <= database_time_after(timedelta(seconds=-150)))\n",
+        (f"{DEATH}::test_killed_at_every_boundary[sqlite-claim]",),
+    ),
+    Bug(
+        "related rows of a failed attempt stay locked until their lease ends",
+        "leases/related_rows.py",
+        "    await lock_held_related(connection, item)\n    await _unlock_all(connection, item)\n",
+        "    await lock_held_related(connection, item)\n",
+        (f"{DEATH}::test_killed_at_every_boundary[sqlite-retry-related]",),
+    ),
+    Bug(
+        "tables with long names share a historian",
+        "testing/history.py",
+        'trigger=f"rowlock_note_{hashlib.sha256(leased.table.fullname.encode()).hexdigest()[:16]}"',
+        'trigger=f"rowlock_note_{leased.table.name}"[:50]',
+        ("tests/testing/test_history.py::test_tables_whose_long_names_begin_alike[postgresql]",),
+    ),
 )

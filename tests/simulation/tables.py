@@ -119,6 +119,7 @@ def create_tables(file: sqlite3.Connection) -> None:
 
 def fill(file: sqlite3.Connection, rows: dict[str, list[dict[str, int]]], now: datetime) -> None:
     """Empty every table and put `rows` in, due at `now`."""
+    file.execute("BEGIN")
     text = now.replace(tzinfo=None).isoformat(" ", "microseconds")
     for table in (*TABLES, HISTORY_TABLE):
         file.execute(f"DELETE FROM {table}")
