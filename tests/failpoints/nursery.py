@@ -1,6 +1,6 @@
 """Replicas that are processes of their own, made in a few milliseconds: ``python -m tests.failpoints.nursery``.
 
-The one idea: a warm process that has imported everything and has no thread, event loop or connection yet may be forked safely.
+The one idea: a warm process that has done it all once, and has no thread, event loop or connection any more, may be forked safely.
 It reads one order a line, forks a replica that plays a story, and tells when that has ended or stopped. Everything is one JSON
 object a line.
 """
@@ -8,12 +8,15 @@ object a line.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
 import signal
 import struct
 import sys
+import tempfile
+import threading
 import traceback
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,8 +27,10 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock.testing import DatabaseClock
 from rowlock.testing.database_clock import follow_on_sqlite
+from rowlock.testing.databases import sqlite_database
 from rowlock.testing.failpoints import Failpoints, die, freeze
 
+from ..host import Base
 from .stories import STORIES, Scene
 
 REPLICA_S_MAX: Final = 60
@@ -54,6 +59,18 @@ async def play(order: dict[str, Any]) -> None:
     with Failpoints(engine, at=order["at"], act=ACTS[order["act"]], distinct=True, armed=False) as points:
         await STORIES[order["story"]].play(Scene(sessions, points))
     await engine.dispose()
+
+
+async def warm_up() -> None:
+    """Play every story once: what SQLAlchemy makes of classes and statements is then there for all replicas."""
+    with tempfile.TemporaryDirectory(prefix="rowlock-nursery-") as folder:
+        async with sqlite_database(Path(folder) / "warm.db") as database:
+            await database.create_tables(Base.metadata)
+            for story in STORIES.values():
+                async with database.session_factory.begin() as session:
+                    session.add_all(story.rows())
+                with Failpoints(database.engine, armed=False) as points:
+                    await story.play(Scene(database.session_factory, points))
 
 
 def be_a_replica(order: dict[str, Any]) -> None:
@@ -88,8 +105,10 @@ def watch(pid: int) -> None:
 def main() -> None:
     """Make replicas until the orders end."""
     logging.disable(logging.CRITICAL)
-    for driver in ("sqlite+aiosqlite://", "postgresql+asyncpg://"):
-        create_async_engine(driver)  # imports it, and connects to nothing
+    create_async_engine("postgresql+asyncpg://")  # imports the driver, and connects to nothing
+    asyncio.run(warm_up())
+    assert threading.active_count() == 1
+    gc.freeze()  # or the first collection of each replica would copy all of these pages
     tell(ready=True)
     while line := sys.stdin.readline():
         pid = os.fork()

@@ -56,7 +56,7 @@ class Story:
         name: for the test's id.
         play: the step, with what leads to it and what follows.
         rows: what is put in before; volumes come with attachments.
-        heirs: builds the pipelines that finish it.
+        heir: builds the pipeline that finishes it.
         may_leave_leases: whether a connection that was lost may leave rows leased until that expires: those of a claim whose answer
             was lost, and those that could not be given back.
     """
@@ -64,7 +64,7 @@ class Story:
     name: str
     play: Callable[[Scene], Awaitable[None]]
     rows: Callable[[], Sequence[Any]] = lambda: [Volume()]
-    heirs: Callable[[], Sequence[Pipeline[Any]]] = lambda: [VolumePipeline(**SETTINGS)]
+    heir: Callable[[], Pipeline[Any]] = lambda: VolumePipeline(**SETTINGS)
     may_leave_leases: bool = False
 
 
@@ -216,12 +216,12 @@ def _fail(item: PipelineItem[Any], rows: Sequence[Any]) -> Any:
     raise LookupError("host code has failed")
 
 
-def _gatherers() -> Sequence[Pipeline[Any]]:
-    return [GatheringPipeline(then=write_all, **SETTINGS)]
+def _gatherer() -> Pipeline[Any]:
+    return GatheringPipeline(then=write_all, **SETTINGS)
 
 
-def _sharers() -> Sequence[Pipeline[Any]]:
-    return [SharingPipeline(then=write_all, **SETTINGS)]
+def _sharer() -> Pipeline[Any]:
+    return SharingPipeline(then=write_all, **SETTINGS)
 
 
 def _runs() -> Sequence[Any]:
@@ -232,8 +232,8 @@ def _many() -> Sequence[Any]:
     return [Volume() for _ in range(ROWS)]
 
 
-def _run_heirs() -> Sequence[Pipeline[Any]]:
-    return [RunPipeline(**SETTINGS)]
+def _run_heir() -> Pipeline[Any]:
+    return RunPipeline(**SETTINGS)
 
 
 STORIES = {
@@ -242,18 +242,18 @@ STORIES = {
         Story("claim", claim, rows=_many, may_leave_leases=True),
         Story("load", load, rows=_many),
         Story("renew", renew, rows=_many),
-        Story("renew-related", renew_related, heirs=_gatherers),
+        Story("renew-related", renew_related, heir=_gatherer),
         Story("apply", settle(lambda item, _: Apply({"status": "active"}))),
         Story("apply-alone", settle(_also_write)),
         Story("apply-together", apply_together, rows=_many),
-        Story("apply-related", settle(write_all, GatheringPipeline), heirs=_gatherers),
-        Story("apply-shared", settle(write_all, SharingPipeline), heirs=_sharers),
-        Story("retry", settle(lambda *_: Retry(error="later"), RunPipeline), rows=_runs, heirs=_run_heirs),
-        Story("retry-related", settle(_fail, GatheringPipeline), heirs=_gatherers),
+        Story("apply-related", settle(write_all, GatheringPipeline), heir=_gatherer),
+        Story("apply-shared", settle(write_all, SharingPipeline), heir=_sharer),
+        Story("retry", settle(lambda *_: Retry(error="later"), RunPipeline), rows=_runs, heir=_run_heir),
+        Story("retry-related", settle(_fail, GatheringPipeline), heir=_gatherer),
         Story("reset", settle(lambda *_: Reset())),
-        Story("lock-related", lock_related(GatheringPipeline), heirs=_gatherers),
-        Story("lock-shared", lock_related(SharingPipeline), heirs=_sharers),
+        Story("lock-related", lock_related(GatheringPipeline), heir=_gatherer),
+        Story("lock-shared", lock_related(SharingPipeline), heir=_sharer),
         Story("give-back", give_back, rows=_many, may_leave_leases=True),
-        Story("drain", drain, rows=_many, heirs=_gatherers, may_leave_leases=True),
+        Story("drain", drain, rows=_many, heir=_gatherer, may_leave_leases=True),
     )
 }
