@@ -57,6 +57,12 @@ async def test_tables_are_created_in_an_empty_database(database: TemporaryDataba
         assert (await session.execute(text("SELECT count(*) FROM widgets"))).scalar_one() == 0
 
 
+async def test_no_commit_waits_for_the_disk(sqlite_database: TemporaryDatabase) -> None:
+    """Most of the time of a host's tests would go into keeping what is dropped right after."""
+    async with sqlite_database.engine.connect() as connection:
+        assert await connection.scalar(text("PRAGMA synchronous")) == 0
+
+
 async def test_databases_are_apart_and_dropped(postgresql_url: URL) -> None:
     """No test sees the rows of another, and none is left on the server, even if a client is still connected."""
     async with postgresql_database(postgresql_url) as first, postgresql_database(postgresql_url) as second:
