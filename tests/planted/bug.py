@@ -22,3 +22,7 @@ class Bug:
     guard: str
     without: str
     tests: tuple[str, ...]
+
+    def planted_in(self, text: str) -> str:
+        """Return `text` of its file with the bug in it."""
+        return text.replace(self.guard, self.without)

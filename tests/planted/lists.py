@@ -53,9 +53,14 @@ def misfits(bugs: Iterable[Bug], root: Path) -> list[str]:
 
 def _problems(bug: Bug, root: Path) -> Iterator[str]:
     path = root / "src" / "rowlock" / bug.file
-    count = path.read_text(encoding="utf-8").count(bug.guard) if path.is_file() else 0
-    if count != 1:
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    if (count := text.count(bug.guard)) != 1:
         yield f"the guard stands {count} times in {bug.file}"
+    try:
+        compile(bug.planted_in(text), bug.file, "exec")
+    except SyntaxError as error:
+        # Every test that imports it would "find" that.
+        yield f"with the bug {bug.file} is no Python: {error}"
     if bug.without == bug.guard:
         yield "nothing is taken out"
     if not bug.tests:
