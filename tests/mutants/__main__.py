@@ -1,9 +1,9 @@
-"""Tries a random sample of mutants: ``python tests/mutants FOLDER [--seed N] [--sample N] [--minutes N]``.
+"""Tries a random sample of mutants: ``python tests/mutants [FOLDER] [--seed N] [--sample N] [--minutes N]``.
 
 The one idea: all mutants of two rooms are thousands, and each wants tests that take seconds; a sample drawn by a number tells the
-score within some percent, and names survivors to look at. `FOLDER` is a copy of the tree in which ``mutmut run`` has written its
-mutants (``docs/design/reliability.md`` says how). Each mutant is tried in a process forked from this one, on SQLite only, by the
-tests that are named like its module.
+score within some percent, and names survivors to look at. mutmut only writes the mutants, into a copy of the tree: that takes a
+minute, and a `FOLDER` keeps them for another time. Each is tried in a process forked from this one, on SQLite only, by the tests
+that are named like its module.
 
 Not here: planted bugs, which are chosen and must all be found (``tests/planted``).
 """
@@ -16,14 +16,28 @@ import difflib
 import json
 import os
 import random
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = """
+[tool.mutmut]
+source_paths = ["src/rowlock"]
+only_mutate = ["src/rowlock/leases/*", "src/rowlock/pipelines/*"]
+"""
+WRITING_S_MAX = 900
+"""Longest time for mutmut to write all mutants. **Unit** seconds."""
+SAID_MAX = 4000
+"""How much of what mutmut said is shown, from its end. **Unit** characters."""
 MUTANT_S_MAX = 300
 """Longest time for the tests of one mutant; one test that hangs is ended sooner, and found. **Unit** seconds."""
 POSTGRESQL_ONLY = ("postgresql", "notifications", "notifier")
@@ -49,7 +63,27 @@ BESIDES = {
     "take": ("hold",),
 }
 """Modules that are tested by the tests of others."""
+WITHOUT = shutil.ignore_patterns("__pycache__")
 OPTIONS = ("-x", "-q", "--database=sqlite", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=60")
+
+
+def write_mutants(folder: Path) -> None:
+    """Have mutmut write its mutants into a copy of the tree in `folder`, if they are not there yet.
+
+    Raises:
+        SystemExit: it wrote none.
+    """
+    if (folder / "mutants").exists():
+        return
+    shutil.copytree(ROOT / "src", folder / "src", ignore=WITHOUT)
+    settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (folder / "pyproject.toml").write_text(settings + SETTINGS, encoding="utf-8")
+    # Then it would run all the tests, over and over. It finds none yet, and ends with an error.
+    command = [sys.executable, "-m", "mutmut", "run", "--max-children", "1"]
+    wrote = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=WRITING_S_MAX, check=False)
+    if not names_of(folder, []):
+        raise SystemExit(f"mutmut wrote no mutants\n{(wrote.stdout + wrote.stderr)[-SAID_MAX:]}")
+    shutil.copytree(ROOT / "tests", folder / "tests", ignore=WITHOUT)
 
 
 def names_of(folder: Path, modules: list[str]) -> list[str]:
@@ -72,16 +106,25 @@ def tests_of(name: str, folder: Path) -> list[str]:
 
 
 def try_one(name: str, folder: Path) -> str:
-    """Return whether the tests fail with the mutant in place: ``found``, ``SURVIVED``, or ``slow`` where that took too long."""
+    """Return ``found`` if the tests fail with the mutant, ``SURVIVED``, ``slow``, or ``TROUBLE`` if they fail without it."""
+    tests = tuple(tests_of(name, folder))
+    if verdict_of(tests, folder, mutant="") != "SURVIVED":
+        return "TROUBLE"
+    return verdict_of(tests, folder, mutant=name)
+
+
+@cache
+def verdict_of(tests: tuple[str, ...], folder: Path, *, mutant: str) -> str:
+    """Return what becomes of `mutant`; without a name nothing is changed."""
     child = os.fork()
     if child == 0:
         silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, 1)
         os.dup2(silent, 2)
-        os.environ["MUTANT_UNDER_TEST"] = name
+        os.environ["MUTANT_UNDER_TEST"] = mutant
         os.chdir(folder)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-        os._exit(int(pytest.main([*OPTIONS, *tests_of(name, folder)])))
+        os._exit(int(pytest.main([*OPTIONS, *tests])))
     # Not an alarm in the child: pytest-timeout has that for itself.
     in_time = signal.sigtimedwait([signal.SIGCHLD], MUTANT_S_MAX) is not None
     if not in_time:
@@ -108,13 +151,24 @@ def shown(name: str, folder: Path) -> str:
 def main() -> int:
     """Try the sample, and print the score and the survivors."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="a copy of the tree, in which mutmut has written its mutants")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", help="where mutants are written, or were before; else they are not kept"
+    )
     parser.add_argument("--seed", type=int, default=1, help="draws the sample")
     parser.add_argument("--sample", type=int, default=200, help="how many mutants")
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after so long, whatever is left")
     parser.add_argument("--module", action="append", default=[], help="of this module only; may be said again")
     asked = parser.parse_args()
-    folder = asked.folder.resolve()
+    with tempfile.TemporaryDirectory(prefix="rowlock-mutants-") as temporary:
+        folder = (asked.folder or Path(temporary)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        write_mutants(folder)
+        try_sample(folder, asked)
+    return 0
+
+
+def try_sample(folder: Path, asked: argparse.Namespace) -> None:
+    """Try the mutants that were asked for."""
     sys.path.insert(0, str(folder / "mutants" / "src"))
     names = names_of(folder, asked.module)
     sample = random.Random(asked.seed).sample(names, min(asked.sample, len(names)))
@@ -127,7 +181,6 @@ def main() -> int:
         verdicts[verdict] += 1
         print(f"{verdict:8}", name, *([shown(name, folder)] if verdict == "SURVIVED" else []), sep="  ", flush=True)
     print(f"of {len(names)} mutants {verdicts.total()} were drawn by {asked.seed}: {dict(verdicts)}")
-    return 0
 
 
 if __name__ == "__main__":
