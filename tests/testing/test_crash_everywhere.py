@@ -59,8 +59,8 @@ def volumes(answer: Answer) -> Callable[[Cloud], VolumePipeline]:
 async def crash_volume(database: TemporaryDatabase, answer: Answer, **options: Any) -> int:
     """Kill the process of a volume everywhere."""
     await database.create_tables(Base.metadata)
-    build = options.pop("build", None) or volumes(answer)
-    return await crash_everywhere(database, row=Volume, world=Cloud, build=build, effects=Cloud.seen, **options)
+    all_options = {"row": Volume, "world": Cloud, "build": volumes(answer), "effects": Cloud.seen, **options}
+    return await crash_everywhere(database, **all_options)
 
 
 # ---------------------------------------------------------------- processes that survive

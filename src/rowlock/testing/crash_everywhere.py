@@ -2,8 +2,8 @@
 
 The one idea: `process` runs at least once. Whatever a dead replica has done outside, the next one must come to the same end as if
 nothing had happened. So for each await of `process` there is a run in which the answer to it is never heard; and one that ends
-before `process` begins, one after it returned, one after the outcome was committed. Another replica then takes the row, and the
-row and the outside world are compared with those of an undisturbed run.
+before `process` begins, one after it returned, one after the outcome was committed. Another replica then takes the row, and all
+rows of the database and the outside world are compared with those of an undisturbed run.
 
     async def test_survives_crashes(rowlock_database_with_clock):
         await crash_everywhere(
@@ -19,14 +19,13 @@ row and the outside world are compared with those of an undisturbed run.
 What it cannot see: an await that never suspends, as of a fake that does everything at once; have it ``await asyncio.sleep(0)``. And
 what a pipeline keeps in a session that is not its item's: reach the database by ``item.session()``.
 
-Not here: how a replica dies (``mortality``).
+Not here: how a replica dies (``mortality``), what is compared (``endings``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-import pprint
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,9 +39,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock import events
 from rowlock.errors import PipelineError
 from rowlock.pipelines.pipeline import Pipeline
-from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable, ModelT, keeps_time
+from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.testing.database_clock import DEFAULT_START, DatabaseClock
 from rowlock.testing.databases import TemporaryDatabase
+from rowlock.testing.endings import Ending, keys_made_anew, read_rows
 from rowlock.testing.mortality import Life
 from rowlock.testing.stepping import stepping
 
@@ -58,10 +58,7 @@ RUN_S_MAX: Final = 60.0
 """How long one run may take. **Unit** seconds."""
 FINDINGS_MAX: Final = 10
 """How many differences are told."""
-VALUE_SHOWN_MAX: Final = 500
 A_MOMENT: Final = timedelta(seconds=1)
-
-_NOT_COMPARED: Final = (*LOCK_COLUMNS, "due_at", "attempts", "last_error")
 
 
 class CrashError(AssertionError):
@@ -78,29 +75,6 @@ class CrashError(AssertionError):
             f"{pipeline} does not survive every crash: {len(findings)} of {moments} moments make a difference.\n{told}\n"
             "process runs at least once; make what it does outside the same when it is done twice (docs/how-to/side-effects.md)"
         )
-
-
-@dataclass(frozen=True)
-class _Ending:
-    """What a run came to."""
-
-    row: dict[str, Any] | None
-    effects: Any
-    trouble: str | None
-
-    def differences(self, other: _Ending) -> Iterator[str]:
-        """Yield what is different here from `other`."""
-        if self.trouble != other.trouble:
-            yield self.trouble or f"not: {other.trouble}"
-        if self.row is None or other.row is None:
-            if self.row is not other.row:
-                yield f"the row {'is gone' if self.row is None else 'is still there'}"
-        else:
-            for name, value in other.row.items():
-                if self.row[name] != value:
-                    yield f"row.{name}: {_shown(self.row[name])}, not {_shown(value)}"
-        if self.effects != other.effects:
-            yield f"effects: {_shown(self.effects)}, not {_shown(other.effects)}"
 
 
 async def crash_everywhere(
@@ -123,8 +97,9 @@ async def crash_everywhere(
         build: returns a new pipeline in that world: one for the replica that dies, one for the next.
         effects: returns what is outside, to be compared by ``==``: the state it is in, not a list of calls. May be async.
         until: whether the work on a row is done; otherwise it is when nothing claims the row any more.
-        ignore: names of columns that may differ. Times need only be set or not; lock columns, `due_at`, `attempts` and `last_error`
-            are not compared.
+        ignore: what may differ in the database: names of columns (``"size_gb"``, or ``"volumes.size_gb"`` of one table) or of
+            tables. Times need only be set or not. Lock columns, `due_at`, `attempts`, `last_error`, and keys that are made anew in
+            each run, are not compared.
 
     Returns:
         At how many moments it was killed.
@@ -134,10 +109,10 @@ async def crash_everywhere(
         PipelineError: it cannot be told: there is no clock, the tables are not empty, the row is not claimed or never done, or two
             undisturbed runs differ.
     """
-    runs = _Runs(
-        database, row, world, build=build, effects=effects, until=until, ignore=frozenset((*_NOT_COMPARED, *ignore))
-    )
-    expected = await runs.undisturbed()
+    if isinstance(ignore, str):
+        raise PipelineError(f"`ignore` is a sequence of names, such as [{ignore!r}]")
+    runs = _Runs(database, row, world, build=build, effects=effects, until=until, ignore=frozenset(ignore))
+    expected, anew = await runs.undisturbed()
     findings: list[str] = []
     for at in range(MOMENTS_MAX):
         life = Life(at)
@@ -146,13 +121,19 @@ async def crash_everywhere(
             if findings:
                 raise CrashError(runs.name, findings, at)
             return at
-        if different := list(ending.differences(expected)):
+        if different := list(ending.differences(expected, anew=anew)):
             findings.append("\n    ".join([life.moment, *different]))
     raise PipelineError(f"{runs.name}: a row's day has more than {MOMENTS_MAX} moments; is there an end to it?")
 
 
 class CrashContract(Generic[ModelT, WorldT]):
-    """The test of `crash_everywhere`, to be inherited; it needs a fixture `rowlock_database_with_clock`."""
+    """The test of `crash_everywhere`, to be inherited; it needs a fixture `rowlock_database_with_clock`.
+
+    Attributes:
+        ignore: what may differ in the database, as for `crash_everywhere`.
+    """
+
+    ignore: Sequence[str] = ()
 
     def crashing_row(self) -> ModelT | Sequence[Any]:
         """Return a new row that wants work, or a list of it and of rows that it needs."""
@@ -183,6 +164,7 @@ class CrashContract(Generic[ModelT, WorldT]):
             build=self.build_in,
             effects=self.effects,
             until=self.is_done,
+            ignore=self.ignore,
         )
 
 
@@ -209,25 +191,31 @@ class _Runs(Generic[ModelT, WorldT]):
             raise PipelineError("crash_everywhere lets leases run out; give it a database with a clock")
         return self.database.clock
 
-    async def undisturbed(self) -> _Ending:
-        """Return what the row's day comes to, for certain."""
+    async def undisturbed(self) -> tuple[Ending, frozenset[str]]:
+        """Return what the row's day comes to, for certain, and the keys that are others each time."""
         self._start = self.clock.now
         first, second = [await self._run_undisturbed(is_first=is_first) for is_first in (True, False)]
-        if different := list(second.differences(first)):
+        anew = keys_made_anew(first.rows, second.rows, self._leased.table.metadata.sorted_tables)
+        if different := list(second.differences(first, anew=anew)):
+            cures = []
+            if any(second.differences_of_rows(first, anew=anew)):
+                cures.append("name in `ignore` the columns or tables that change by themselves")
+            if first.effects != second.effects:
+                cures.append("return from `effects` what does not change by itself")
             raise PipelineError(
-                f"two undisturbed runs of {self.name} differ, so nothing can be told: {'; '.join(different)}. Compare what does "
-                "not change by itself, or name the columns in `ignore`"
+                f"two undisturbed runs of {self.name} differ, so nothing can be told: {'; '.join(different)}. "
+                f"To compare them, {' and '.join(cures)}"
             )
-        return first
+        return first, anew
 
-    async def _run_undisturbed(self, *, is_first: bool) -> _Ending:
+    async def _run_undisturbed(self, *, is_first: bool) -> Ending:
         pipeline, world = await self._set_scene(is_first=is_first)
         with _failures() as failures:
-            if await self._work_off(self.database.session_factory, pipeline) == 0:
+            if await self._work_off(self.database.session_factory, pipeline, failures) == 0:
                 raise PipelineError(f"{self.name} did not claim the row; return one that is ready from `row`")
             return await self._ending(world, failures)
 
-    async def killed(self, life: Life) -> _Ending:
+    async def killed(self, life: Life) -> Ending:
         """Have one replica die as `life` says, and another one finish its work."""
         pipeline, world = await self._set_scene()
         life.take_over(pipeline)
@@ -235,7 +223,7 @@ class _Runs(Generic[ModelT, WorldT]):
         try:
             with _failures() as failures:
                 async with life.lived(engine) as sessions:
-                    living = asyncio.create_task(self._work_off(sessions, pipeline))
+                    living = asyncio.create_task(self._work_off(sessions, pipeline, failures))
                     ends: set[asyncio.Future[Any]] = {living, life.died}
                     await asyncio.wait(ends, timeout=RUN_S_MAX, return_when=asyncio.FIRST_COMPLETED)
                 if life.moment is None:
@@ -248,17 +236,17 @@ class _Runs(Generic[ModelT, WorldT]):
             await life.bury(asyncio.all_tasks() - before)
             await engine.dispose()
 
-    async def _inherit(self, world: WorldT, failures: list[str]) -> _Ending:
+    async def _inherit(self, world: WorldT, failures: list[str]) -> Ending:
         heir = self.build(world)
         self.clock.advance(heir.settings.lock_timeout + A_MOMENT)
         trouble = None
         try:
             async with asyncio.timeout(RUN_S_MAX):
-                await self._work_off(self.database.session_factory, heir)
+                await self._work_off(self.database.session_factory, heir, failures)
         except PipelineError as error:
             trouble = str(error)
         except TimeoutError:
-            trouble = f"the next replica does not come to an end within {RUN_S_MAX:g} s"
+            trouble = _because_of(failures, f"the next replica does not come to an end within {RUN_S_MAX:g} s")
         return await self._ending(world, failures, trouble)
 
     async def _must_be_done(self, living: asyncio.Task[int]) -> None:
@@ -267,9 +255,15 @@ class _Runs(Generic[ModelT, WorldT]):
         await living
 
     async def _set_scene(self, *, is_first: bool = False) -> tuple[Pipeline[ModelT], WorldT]:
-        made = self.row()
+        made, world = self.row(), self.world()
+        pipeline = self.build(world)
+        self.name, self._leased = pipeline.name, pipeline.leased
         rows = list(made) if isinstance(made, list | tuple) else [made]
-        self._leased = LeasedTable.of(type(rows[0]))
+        if not rows or not isinstance(rows[0], pipeline.model):
+            first = f"a {type(rows[0]).__name__}" if rows else "nothing"
+            raise PipelineError(
+                f"`row` must return a {pipeline.model.__name__} for {self.name}, itself first: not {first}"
+            )
         await self._empty_tables(is_first=is_first)
         self.clock.set(self._start)
         if getattr(rows[0], self._leased.key_name) is None:
@@ -280,9 +274,6 @@ class _Runs(Generic[ModelT, WorldT]):
             session.add(rows[0])
             await session.flush()
             self._key = inspect(rows[0]).identity[0]
-        world = self.world()
-        pipeline = self.build(world)
-        self.name = pipeline.name
         return pipeline, world
 
     async def _empty_tables(self, *, is_first: bool) -> None:
@@ -296,7 +287,9 @@ class _Runs(Generic[ModelT, WorldT]):
                         "and what the row needs beside itself from `row`"
                     )
 
-    async def _work_off(self, sessions: async_sessionmaker[AsyncSession], pipeline: Pipeline[ModelT]) -> int:
+    async def _work_off(
+        self, sessions: async_sessionmaker[AsyncSession], pipeline: Pipeline[ModelT], failures: list[str]
+    ) -> int:
         """Work on the row, moving the time to when it is due, until it is done; return how often it was worked on."""
         for attempts in range(ATTEMPTS_MAX):
             row = await self._read(sessions)
@@ -310,35 +303,25 @@ class _Runs(Generic[ModelT, WorldT]):
                 if not await steps.fetch_once():
                     return attempts
                 await steps.work_all()
-        raise PipelineError(
-            f"{pipeline.name} is not done with the row after {ATTEMPTS_MAX} attempts; say by `until` when it is, if the row always "
-            "wants work"
-        )
+        told = _because_of(failures, f"{pipeline.name} is not done with the row after {ATTEMPTS_MAX} attempts")
+        raise PipelineError(f"{told}; say by `until` when it is, if the row always wants work")
 
     async def _read(self, sessions: async_sessionmaker[AsyncSession]) -> Any:  # noqa: ANN401 - the host's row
         async with sessions(expire_on_commit=False) as session:
             return await session.get(self._leased.model, self._key)
 
-    async def _ending(self, world: WorldT, failures: list[str], trouble: str | None = None) -> _Ending:
-        leased = self._leased
-        async with self.database.session_factory() as session:
-            found = (await session.execute(select(leased.table).where(leased.key == self._key))).one_or_none()
+    async def _ending(self, world: WorldT, failures: list[str], trouble: str | None = None) -> Ending:
         effects = self.effects(world)
         effects = copy.deepcopy(await effects if isawaitable(effects) else effects)
-        if found is None:
-            return _Ending(None, effects, trouble)
-        row = {
-            name: _comparable(leased, name, value) for name, value in found._mapping.items() if name not in self.ignore
-        }
-        if trouble is None and found._mapping[leased.column("lock_token").name] is not None:
-            trouble = "the row is still locked"
-        if trouble is not None and failures:
-            trouble = f"{trouble} (process failed with {failures[-1]})"
-        return _Ending(row, effects, trouble)
+        async with self.database.session_factory() as session:
+            rows = await read_rows(session, self._leased, self._key, ignore=self.ignore)
+        if trouble is None and rows.is_locked:
+            trouble = _because_of(failures, "the row is still locked")
+        return Ending(rows, effects, trouble)
 
 
-def _comparable(leased: LeasedTable[Any], name: str, value: object) -> object:
-    return "a time" if value is not None and keeps_time(leased.table.c[name].type) else value
+def _because_of(failures: Sequence[str], trouble: str) -> str:
+    return f"{trouble} (process failed with {failures[-1]})" if failures else trouble
 
 
 @contextmanager
@@ -354,8 +337,3 @@ def _failures() -> Iterator[list[str]]:
         yield texts
     finally:
         unsubscribe()
-
-
-def _shown(value: object) -> str:
-    text = pprint.pformat(value, compact=True, width=100)
-    return text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}..."
