@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from rowlock import TransactionTimeout
+from rowlock.leases import standing
 from rowlock.leases.own_pool import OwnPool
 from rowlock.leases.standing import cut_standing
 from rowlock.testing import TemporaryDatabase
@@ -115,6 +116,7 @@ async def test_one_that_has_ended_is_left_alone(runs: TemporaryDatabase) -> None
     await asyncio.to_thread(cut, runs, 0.0)
     assert runs.engine.sync_engine.pool.checkedin() == 1  # type: ignore[attr-defined]
     assert await status_of(runs) == "queued"
+    assert not standing._standing, "each transaction would be kept for ever"
 
 
 async def test_one_that_is_out_of_time_frees_the_file_at_once(runs: TemporaryDatabase) -> None:

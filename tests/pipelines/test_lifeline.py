@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock import Apply, Heartbeater, Outcome, PipelineItem, PipelineManager, events
+from rowlock.pipelines.lifeline import Lifeline
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Volume, VolumePipeline, heard_events
@@ -103,10 +105,35 @@ async def test_a_heartbeat_that_dies_is_replaced(sqlite_database: TemporaryDatab
     assert heartbeat_threads() == 0
 
 
-async def test_the_interpreter_ends_though_nobody_drained(sqlite_database: TemporaryDatabase) -> None:
+async def test_a_loop_that_is_interrupted_goes_on(sqlite_database: TemporaryDatabase) -> None:
+    """A SystemExit of any task over there, of a driver's or a listener's own, would end the thread and leave its caller waiting."""
+    lifeline = Lifeline(sqlite_database.session_factory, renewal_limit=timedelta(seconds=1))
+    ends: list[BaseException | None] = []
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def work() -> None:
+        leaving = asyncio.create_task(leave())
+        await asyncio.wait([leaving])
+        ends.append(leaving.exception())
+
+    async with asyncio.timeout(BLOCKED_S_MAX):
+        await lifeline.run(work)
+    await lifeline.stop()
+    assert [str(end) for end in ends] == ["3"]
+    assert heartbeat_threads() == 0
+
+
+@pytest.mark.parametrize(
+    "run",
+    ["asyncio.run(main())", "loop = asyncio.new_event_loop(); loop.run_until_complete(main())"],
+    ids=["closed", "left open"],
+)
+async def test_the_interpreter_ends_though_nobody_drained(sqlite_database: TemporaryDatabase, run: str) -> None:
     """A host that dies of an exception would hang for ever in the end, for a thread that it does not know of."""
     await add(sqlite_database, Volume())
-    program = """
+    program = f"""
 import asyncio, sys
 from rowlock import PipelineManager
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
@@ -120,7 +147,7 @@ async def main():
     while not manager.statistics()["VolumePipeline"].counters["renewals"]:
         await asyncio.sleep(0.01)
     raise SystemExit(7)
-asyncio.run(main())
+{run}
 """
     url = sqlite_database.url.render_as_string(hide_password=False)
     process = await asyncio.create_subprocess_exec(

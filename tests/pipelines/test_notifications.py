@@ -237,6 +237,8 @@ async def test_what_the_hosts_own_set_up_began_is_ended(postgresql_database: Tem
         await one.ear.wait_for("Volume")
         other.hint("Run")
         await one.ear.wait_for("Run", count=2)
+        # Not for a line that was found to be deaf and opened anew, which wakes everybody.
+        assert one.line.reconnects == 0
 
 
 async def test_junk_from_outside_harms_nobody(

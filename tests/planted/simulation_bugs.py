@@ -98,11 +98,11 @@ SIMULATION_BUGS = (
         (f"{LATE}::test_a_lock_that_process_leaves_behind_is_freed_with_the_outcome",),
     ),
     Bug(
-        "related rows are locked while the outcome is on its way",
+        "an attempt that was left behind goes on locking rows",
         "leases/item.py",
         "        self.is_settled = True\n",
         "",
-        (f"{LATE}::test_a_lock_that_process_leaves_behind_is_freed_with_the_outcome",),
+        (f"{LATE}::test_an_attempt_that_was_left_behind_locks_nothing_more",),
     ),
     Bug(
         "an outcome overwrites what a service asked for",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -59,6 +60,32 @@ async def test_a_lock_that_process_leaves_behind_is_freed_with_the_outcome(
     ends = [task.exception() for task in left]
     assert any(end is None for end in ends)
     assert any(isinstance(end, LeaseLost) for end in ends) is not lock_goes_first
+
+
+@virtual_time
+async def test_an_attempt_that_was_left_behind_locks_nothing_more(virtual_database: TemporaryDatabase) -> None:
+    """Code that ignores its cancellation would lock rows until its lease ends, though nothing comes of it any more."""
+    await put(virtual_database, Fleet(id=1), Instance(id=1, fleet_id=1))
+    is_abandoned, refusals = asyncio.Event(), list[LeaseLost]()
+
+    async def ignore(item: PipelineItem[Any]) -> None:
+        await item.lock_related(Instance, Instance.fleet_id == 0)
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await is_abandoned.wait()
+        with pytest.raises(LeaseLost) as refused:
+            await item.lock_related(Instance, Instance.fleet_id == item.id)
+        refusals.append(refused.value)
+
+    pipeline = BusyFleets(ignore, process_timeout=1, cancel_grace=1)
+    async with stepping(virtual_database.session_factory, pipeline) as steps:
+        await steps.fetch_once()
+        item = await steps.work_once()
+        assert item.is_trusted()
+        is_abandoned.set()
+        await asyncio.sleep(1)
+    assert len(refusals) == 1
+    assert await owners(virtual_database) == [None]
 
 
 @pytest.mark.parametrize("statement", [delete(Fleet), update(Fleet).values(lock_token=uuid.UUID(int=1))])
