@@ -1,4 +1,6 @@
-"""How a host tests its own pipeline: inherited tests, one step at a time, to the end, and with time that is moved.
+"""How a host tests its own pipeline, in six ways.
+
+Inherited tests; one step at a time; time that is moved; any order of steps; killed at every await; everything wrong at once.
 
 The one idea: a test takes a row's day step by step with the real actors on a real database, and moves the time instead of waiting.
 
@@ -11,11 +13,14 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Unpack
 
 import pytest
+from hypothesis import given, settings
 from sqlalchemy import ColumnElement, MetaData
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -31,8 +36,22 @@ from rowlock import (
     ScheduleColumns,
     SettingsKeywords,
 )
-from rowlock.testing import PipelineContract, TemporaryDatabase, virtual_time
+from rowlock.testing import (
+    DatabaseClock,
+    PipelineContract,
+    Step,
+    TemporaryDatabase,
+    crash_everywhere,
+    inline_sqlite_database,
+    run_virtual,
+    stepping,
+    take_step,
+    virtual_time,
+    virtual_time_now,
+)
 from rowlock.testing.plugin import OpenSteps
+from rowlock.testing.simulation import Scenario, World, simulate
+from rowlock.testing.strategies import step_sequences
 
 Sessions = async_sessionmaker[AsyncSession]
 
@@ -54,19 +73,21 @@ class Volume(LockColumns, ScheduleColumns, Base):
 
 
 class Cloud:
-    """Stands in for the cloud; a test says how often it fails."""
+    """Stands in for the cloud; a test says how often it fails, and how long it takes."""
 
-    def __init__(self, failures: int = 0) -> None:
+    def __init__(self, failures: int = 0, *, takes_s: float = 0.01) -> None:
         self.failures_left = failures
+        self.takes_s = takes_s
         self.disks: set[str] = set()
 
     async def create_disk(self, *, idempotency_key: str) -> str:
         """Return the disk of that key."""
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(self.takes_s)
         if self.failures_left:
             self.failures_left -= 1
             raise TimeoutError("the cloud does not answer")
         self.disks.add(idempotency_key)
+        await asyncio.sleep(self.takes_s)  # there already, and nobody knows: the moment at which a crash hurts most
         return f"disk-{idempotency_key}"
 
 
@@ -172,6 +193,77 @@ async def test_each_failure_doubles_the_rest(rowlock_virtual_database: Temporary
         assert (await read_volume(sessions, volume_id)).attempts in {2, 3}
         await asyncio.sleep(300)
         assert (await read_volume(sessions, volume_id)).status == "active"
+
+
+# Any order of steps ---------------------------------------------------------------------------------------------------
+
+
+@given(step_sequences(replicas=2))
+@settings(max_examples=20, deadline=None, derandomize=True)
+def test_an_active_volume_has_its_disk(steps: list[Step]) -> None:
+    """Some order of fetches, work, beats and time would lead to a volume without a disk, or to a second disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_virtual(lambda: take_steps(Path(folder) / "any_order.db", steps))
+
+
+async def take_steps(file: Path, steps: list[Step]) -> None:
+    """Let the steps happen to two replicas, and look after each."""
+    database = inline_sqlite_database(file, clock=DatabaseClock(source=virtual_time_now))
+    await database.create_tables(Base.metadata)
+    sessions, cloud = database.session_factory, Cloud(failures=2)
+    volume_id = await add_volume(sessions)
+    async with stepping(sessions, VolumePipeline(cloud)) as one, stepping(sessions, VolumePipeline(cloud)) as two:
+        for step in steps:
+            await take_step(step, [one, two])
+            volume = await read_volume(sessions, volume_id)
+            assert cloud.disks <= {str(volume_id)}
+            assert cloud.disks or volume.status == "submitted"
+    await database.aclose()
+
+
+# Killed at every await ------------------------------------------------------------------------------------------------
+
+
+async def test_a_crash_makes_no_difference(rowlock_database_with_clock: TemporaryDatabase) -> None:
+    """A replica that dies after it has created the disk would leave it behind, and the next one create another."""
+    await crash_everywhere(
+        rowlock_database_with_clock,
+        row=Volume,
+        world=Cloud,
+        build=VolumePipeline,
+        effects=lambda cloud: cloud.disks,
+    )
+
+
+# Everything at once ---------------------------------------------------------------------------------------------------
+
+
+class Volumes(Scenario):
+    """Two replicas and some volumes, while replicas die, freeze and stop, and the database comes and goes."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.cloud = Cloud(failures=world.random.randint(0, 2), takes_s=world.random.uniform(0.1, 2))
+
+    def pipelines(self) -> list[Pipeline[Volume]]:
+        """Have leases of seconds: what goes wrong then lasts for seconds, too."""
+        return [VolumePipeline(self.cloud, lock_timeout=6, heartbeat_trigger=3, retry_delay=1)]
+
+    def rows(self) -> list[Volume]:
+        """Some are there at first, the others come later."""
+        return [Volume() for _ in range(4)]
+
+    def check(self) -> None:
+        """In the end each volume is active and has one disk."""
+        volumes = self.world.read(Volume)
+        assert {volume.status for volume in volumes} == {"active"}
+        assert self.cloud.disks == {str(volume.id) for volume in volumes}
+
+
+@pytest.mark.parametrize("seed", range(5))  # five with every change; play hundreds at night
+def test_volumes_survive_everything(seed: int) -> None:
+    """Something that nobody thought of would lose a volume, or work on it twice at once."""
+    simulate(Volumes, seed=seed)
 
 
 if __name__ == "__main__":
