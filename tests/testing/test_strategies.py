@@ -202,6 +202,29 @@ def test_settings_are_accepted(drawn: Any) -> None:
     assert pipeline.settings.lock_timeout == timedelta(seconds=drawn["lock_timeout"])
 
 
+@pytest.mark.parametrize(
+    ("fixed", "left_out"),
+    [
+        ({"lock_timeout": 40}, {"heartbeat_trigger", "lease_margin", "abandoned_after"}),
+        ({"abandoned_after": 3600}, {"lock_timeout", "renew_timeout", "heartbeat_interval"}),
+        ({"queue_upper_limit_factor": 2}, {"queue_lower_limit_factor"}),
+        ({"retry_delay": 60}, {"retry_delay_max"}),
+    ],
+)
+def test_a_setting_that_others_depend_on_may_be_fixed(fixed: dict[str, Any], left_out: set[str]) -> None:
+    """A host would be told that it contradicts a setting which nobody has made."""
+
+    @given(pipeline_settings(workers_num=3, **fixed))
+    @settings(deadline=None)
+    def check(drawn: Any) -> None:
+        VolumePipeline(**drawn)
+        assert fixed.items() <= drawn.items()
+        assert left_out.isdisjoint(drawn)
+        assert "fetch_delays" in drawn
+
+    check()
+
+
 @given(step_sequences(replicas=2, kinds=["fetch", "pass"], seconds_max=5, max_size=7))
 def test_steps_are_those_that_were_asked_for(steps: list[Any]) -> None:
     """A test would step a replica that it does not have, or wait for longer than its leases last."""

@@ -1,0 +1,53 @@
+"""Guards of `rowlock.testing`: without them a host's tests would pass pipelines that fail, or fail good ones."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+ENDINGS = "tests/testing/test_endings.py"
+STRATEGIES = "tests/testing/test_strategies.py"
+
+TESTING_BUGS = (
+    Bug(
+        "a crash may change any row but one",
+        "testing/endings.py",
+        "            if more or less:\n",
+        "            if False:\n",
+        (f"{ENDINGS}::test_a_row_that_was_given_is_compared",),
+    ),
+    Bug(
+        "keys that are made anew are taken for the crash's doing",
+        "testing/endings.py",
+        "        if _not_in(_values(first, table, name), _values(second, table, name))\n",
+        "        if False\n",
+        (f"{ENDINGS}::test_keys_that_are_made_anew_are_no_difference",),
+    ),
+    Bug(
+        "every column of a name that we use is taken for ours",
+        "testing/endings.py",
+        " if LOCK_COLUMNS[0] in mapper.columns]",
+        "]",
+        (f"{ENDINGS}::test_columns_that_only_look_like_ours_are_compared",),
+    ),
+    Bug(
+        "what a host leaves out is compared all the same",
+        "testing/endings.py",
+        " and not _names_of(column) & {*ignore}]",
+        "]",
+        (f"{ENDINGS}::test_what_may_differ_is_not_compared",),
+    ),
+    Bug(
+        "the wrong row is worked on",
+        "testing/crash_everywhere.py",
+        "        if not rows or not isinstance(rows[0], pipeline.model):\n",
+        "        if not rows:\n",
+        (f"{ENDINGS}::test_a_row_that_is_not_the_pipelines",),
+    ),
+    Bug(
+        "settings are drawn that contradict a fixed one",
+        "testing/strategies.py",
+        "        if not together.isdisjoint(fixed):\n",
+        "        if False:\n",
+        (f"{STRATEGIES}::test_a_setting_that_others_depend_on_may_be_fixed",),
+    ),
+)
