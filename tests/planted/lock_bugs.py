@@ -293,7 +293,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "an outcome does not wait for rows that are locked until the commit",
-        "locks/rows_until_commit.py",
+        "locks/unique_names.py",
         "            writing = await write_alone(session, connection, left_s)\n",
         "            writing = True\n",
         (f"{ROWS}::test_nobody_else_writes_meanwhile_on_sqlite",),

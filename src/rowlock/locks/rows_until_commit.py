@@ -14,22 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Select, inspect, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapper, QueryableAttribute
 
-from rowlock.clock import monotonic
 from rowlock.errors import ConfigurationError, LockWaitTimeout, ModelError
 from rowlock.locks.advisory import dialect_name_of, wait_limit_s, within_lock_timeout
 from rowlock.locks.locker import in_order
-from rowlock.locks.unique_names import is_writing_alone, outside_of_transaction, write_alone
+from rowlock.locks.unique_names import hold_and_write_alone, is_writing_alone
 from rowlock.locks.until_commit import (
     give_back_keys_in_process,
     hold_keys_in_process,
     session_on_sqlite,
-    untouched_connection,
 )
 
 ModelT = TypeVar("ModelT")
@@ -75,22 +74,13 @@ async def _lock_on_sqlite(
     session: AsyncSession, mapper: Mapper[Any], keys: tuple[Hashable, ...], *, timeout_s: float | None
 ) -> bool:
     session_on_sqlite(session)
+    table = _table_of(mapper)
     if is_writing_alone(session):
         # Whoever holds a key could not write meanwhile, so to wait for it would be to wait for oneself.
-        return await hold_keys_in_process(session, _table_of(mapper), keys, timeout_s=0.0)
-    connection = await untouched_connection(session)
-    started = monotonic()
-    async with outside_of_transaction(connection):
-        if not await hold_keys_in_process(session, _table_of(mapper), keys, timeout_s=timeout_s):
-            return False
-        left_s = None if timeout_s is None else max(0.0, timeout_s - (monotonic() - started))
-        writing = False
-        try:
-            writing = await write_alone(session, connection, left_s)
-        finally:
-            if not writing:
-                give_back_keys_in_process(session, _table_of(mapper), keys)
-    return writing
+        return await hold_keys_in_process(session, table, keys, timeout_s=0.0)
+    hold = partial(hold_keys_in_process, session, table, keys, timeout_s=timeout_s)
+    give_back = partial(give_back_keys_in_process, session, table, keys)
+    return await hold_and_write_alone(session, hold, give_back, timeout_s=timeout_s)
 
 
 async def _lock_on_postgresql(

@@ -14,9 +14,10 @@ Source: SQLite, "Isolation In SQLite"; PostgreSQL, "Transaction Isolation" (13.2
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from functools import partial
 
 from sqlalchemy import event, func, select
 from sqlalchemy.exc import OperationalError
@@ -110,19 +111,36 @@ async def _take_on_sqlite(session: AsyncSession, namespace: str, timeout_s: floa
     session_on_sqlite(session)
     if is_writing_alone(session):
         return True
-    connection = await untouched_connection(session)
     held_before = is_held_in_process(session, namespace)
+
+    def give_back() -> None:
+        if not held_before:
+            give_back_in_process(session, namespace)
+
+    hold = partial(hold_in_process, session, namespace, timeout_s)
+    return await hold_and_write_alone(session, hold, give_back, timeout_s=timeout_s)
+
+
+async def hold_and_write_alone(
+    session: AsyncSession,
+    hold: Callable[[], Awaitable[bool]],
+    give_back: Callable[[], None],
+    *,
+    timeout_s: float | None,
+) -> bool:
+    """Hold something in this process, then begin the session's transaction as the one that writes: both in time, or neither."""
+    connection = await untouched_connection(session)
     started = monotonic()
     async with outside_of_transaction(connection):
-        if not await hold_in_process(session, namespace, timeout_s):
+        if not await hold():
             return False
         left_s = None if timeout_s is None else max(0.0, timeout_s - (monotonic() - started))
         writing = False
         try:
             writing = await write_alone(session, connection, left_s)
         finally:
-            if not writing and not held_before:
-                give_back_in_process(session, namespace)
+            if not writing:
+                give_back()
     return writing
 
 
