@@ -22,6 +22,7 @@ from rowlock.testing import DatabaseClock, TemporaryDatabase, stepping, virtual_
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
 from ..pipelines.scenes import TidyPipeline, add, counted, is_free, read, read_all, replica, until
 from ..walks.processes import Replica, history, locked, make_tables, post_letters
+from .patience import HeldWork
 
 HOUR_S = 3600
 
@@ -134,28 +135,22 @@ async def test_a_leap_past_the_lease_costs_work_and_no_result(
     database = database_with_clock
     [volume] = await add(database, Volume())
     later = VolumePipeline(answer=Apply({"status": "active", "disk_id": "later"}))
-    started, go_on = asyncio.Event(), asyncio.Event()
-
-    async def process(item: Any) -> Apply:
-        started.set()
-        await go_on.wait()
-        return Apply({"status": "active", "disk_id": "earlier"})
-
-    earlier = VolumePipeline(answer=process, lock_timeout=30, heartbeat_trigger=29.999, lease_margin=1)
+    work = HeldWork(Apply({"status": "active", "disk_id": "earlier"}))
+    earlier = VolumePipeline(answer=work, lock_timeout=30, heartbeat_trigger=29.999, lease_margin=1)
     async with (
         stepping(replica(database), later) as other,
         stepping(database.session_factory, earlier) as steps,
     ):
         await steps.fetch_once()
         working = asyncio.create_task(steps.work_all())
-        await started.wait()
+        await work.started.wait()
         clock_of(database).advance(HOUR_S)
         if is_heard_of:
             assert await steps.beat_once() == 0
         [taken] = await other.fetch_once()
         assert taken.prev_lock_expired
         await other.work_all()
-        go_on.set()
+        work.go_on.set()
         await working
         assert (counted(steps)["applied"], counted(steps)["stale"]) == (0, 1)
         assert counted(steps)["leases_lost"] == is_heard_of

@@ -16,9 +16,7 @@ from rowlock.testing import TemporaryDatabase
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
 from ..pipelines.scenes import add, is_free, read, read_all
-
-QUICK = {"fetch_delays": (0.05, 0.1), "min_processing_interval": 0, "retry_delay": 0.1}
-WAIT_S_MAX = 30
+from .patience import QUICK, WAIT_S_MAX, HeldWork, until_healthy
 
 
 def engine_with(database: TemporaryDatabase, *, isolation_level: str | None = None, **settings: str) -> AsyncEngine:
@@ -146,26 +144,20 @@ async def test_a_database_that_is_read_only_is_waited_for(postgresql_database: T
     """After a failover to a standby every loop would have to be started again, and results in hand be lost."""
     database = postgresql_database
     [volume] = await add(database, Volume())
-    started, go_on = asyncio.Event(), asyncio.Event()
-
-    async def process(item: Any) -> Apply:
-        started.set()
-        await go_on.wait()
-        return Apply({"status": "active"})
-
-    pipeline = VolumePipeline(answer=process, workers_num=2, **QUICK)
+    work = HeldWork(Apply({"status": "active"}))
+    pipeline = VolumePipeline(answer=work, workers_num=2, **QUICK)
     with heard_events() as heard:
         async with PipelineManager(async_sessionmaker(database.create_engine()), [pipeline]) as manager:
-            await started.wait()
+            await work.started.wait()
             await make_read_only(database, "on")
-            go_on.set()
+            work.go_on.set()
             await heard.wait_for(events.FetchFailed, count=3)
             assert not manager.health().healthy
             assert "read-only" in (manager.health().pipelines[0].last_error or "")
             await make_read_only(database, "off")
             await heard.wait_for(events.ItemApplied)
             pipeline_hinter.hint_fetch(Volume)
-            await _until_healthy(manager)
+            await until_healthy(manager)
             assert heard.of(events.LoopReplaced) == []
             assert manager.statistics()[pipeline.name].counters["retried"] == 0
     assert ((await read(database, volume)).status, len(pipeline.items)) == ("active", 1)
@@ -186,12 +178,6 @@ async def make_read_only(database: TemporaryDatabase, state: str) -> None:
         )
     await admin.dispose()
     await database.engine.dispose()
-
-
-async def _until_healthy(manager: PipelineManager) -> None:
-    async with asyncio.timeout(WAIT_S_MAX):
-        while not manager.health().healthy:  # noqa: ASYNC110 - a snapshot sets no event
-            await asyncio.sleep(0.01)
 
 
 def twice(item: Any) -> Apply:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 from sqlalchemy import ColumnElement, ForeignKey, text
@@ -17,9 +17,7 @@ from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Attachment, AttachmentPipeline, Base, Run, RunPipeline, Volume, VolumePipeline, heard_events
 from ..pipelines.scenes import add, counted, is_free, read_all
-
-QUICK = {"fetch_delays": (0.05, 0.1), "min_processing_interval": 0, "retry_delay": 0.1}
-WAIT_S_MAX = 30
+from .patience import QUICK, WAIT_S_MAX, HeldWork, until_healthy
 
 
 async def migrate(database: TemporaryDatabase, *statements: str) -> None:
@@ -27,13 +25,6 @@ async def migrate(database: TemporaryDatabase, *statements: str) -> None:
     for statement in statements:
         async with database.engine.begin() as connection:
             await connection.execute(text(statement))
-
-
-async def until_healthy(manager: PipelineManager) -> None:
-    """Wait until everything works again."""
-    async with asyncio.timeout(WAIT_S_MAX):
-        while not manager.health().healthy:  # noqa: ASYNC110 - a snapshot sets no event
-            await asyncio.sleep(0.01)
 
 
 class LookingPipeline(RunPipeline):
@@ -139,18 +130,13 @@ async def test_a_table_that_vanishes_while_its_rows_are_at_work(database: Tempor
         session.add(volume)
         await session.flush()
         session.add(Attachment(volume_id=volume.id))
-    started, go_on = asyncio.Event(), asyncio.Event()
-
-    async def process(item: Any) -> Any:
-        started.set()
-        await go_on.wait()
-
-    attachments = AttachmentPipeline(answer=process, lock_timeout=2, heartbeat_trigger=1, **QUICK)
+    work = HeldWork()
+    attachments = AttachmentPipeline(answer=work, lock_timeout=2, heartbeat_trigger=1, **QUICK)
     with heard_events() as heard:
         async with PipelineManager(database.session_factory, [attachments, VolumePipeline(**QUICK)]) as manager:
-            await started.wait()
+            await work.started.wait()
             await migrate(database, "DROP TABLE attachments")
-            go_on.set()
+            work.go_on.set()
             await heard.wait_for(events.ItemFailed)
             async with asyncio.timeout(WAIT_S_MAX):
                 while manager.statistics()["AttachmentPipeline"].tracked:  # noqa: ASYNC110 - figures set no event

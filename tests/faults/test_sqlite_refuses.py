@@ -20,9 +20,9 @@ from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run, RunPipeline, Volume, VolumePipeline, heard_events
 from ..pipelines.scenes import add, is_free, read_all
+from .patience import QUICK, HeldWork, until_healthy
 
-QUICK = {"fetch_delays": (0.05, 0.1), "min_processing_interval": 0, "retry_delay": 0.1, "database_timeout": 2}
-WAIT_S_MAX = 30
+PROMPT = {**QUICK, "database_timeout": 2}
 
 LOCKER = """
 import sqlite3, sys
@@ -33,13 +33,6 @@ sys.stdin.readline()
 connection.execute("ROLLBACK")
 print("free", flush=True)
 """
-
-
-async def until_healthy(manager: PipelineManager) -> None:
-    """Wait until everything works again."""
-    async with asyncio.timeout(WAIT_S_MAX):
-        while not manager.health().healthy:  # noqa: ASYNC110 - a snapshot sets no event
-            await asyncio.sleep(0.01)
 
 
 @contextmanager
@@ -64,19 +57,13 @@ async def test_a_file_that_another_process_has_locked_is_waited_for(sqlite_datab
     database = sqlite_database
     await add(database, *(Volume() for _ in range(3)))
     engine = database.create_engine(connect_args={"timeout": 0.05})
-    started, go_on = asyncio.Event(), asyncio.Event()
-
-    async def process(item: Any) -> Apply:
-        started.set()
-        await go_on.wait()
-        return Apply({"status": "active"})
-
-    pipeline = VolumePipeline(answer=process, workers_num=4, **QUICK)
+    work = HeldWork(Apply({"status": "active"}))
+    pipeline = VolumePipeline(answer=work, workers_num=4, **PROMPT)
     with heard_events() as heard:
         async with PipelineManager(async_sessionmaker(engine), [pipeline]) as manager:
-            await started.wait()
+            await work.started.wait()
             with locked_by_another_process(str(database.url.database)):
-                go_on.set()
+                work.go_on.set()
                 await heard.wait_for(events.FetchFailed, count=3)
                 assert not manager.health().healthy
                 assert "database is locked" in (manager.health().pipelines[0].last_error or "")
@@ -111,7 +98,7 @@ async def test_a_full_disk_is_waited_for(sqlite_database: TemporaryDatabase) -> 
     engine = database.create_engine()
     disk = FullDisk(engine)
     large = "x" * 100_000
-    pipeline = RunPipeline(answer=Apply({"status": "done", "result": large}), **QUICK)
+    pipeline = RunPipeline(answer=Apply({"status": "done", "result": large}), **PROMPT)
     async with database.engine.connect() as connection:
         disk.pages = int(await connection.scalar(text("PRAGMA page_count")) or 0)
     with heard_events() as heard:
@@ -143,7 +130,7 @@ async def test_a_file_that_is_gone_is_told_and_waited_for(sqlite_database: Tempo
     # No pool: each transaction opens the file that has the name now.
     engine = database.create_engine(poolclass=NullPool)
     with heard_events() as heard:
-        async with PipelineManager(async_sessionmaker(engine), [VolumePipeline(**QUICK)]) as manager:
+        async with PipelineManager(async_sessionmaker(engine), [VolumePipeline(**PROMPT)]) as manager:
             await heard.wait_for(events.ItemApplied)
             file.rename(away)  # noqa: ASYNC240
             await heard.wait_for(events.FetchFailed, count=2)
@@ -165,16 +152,10 @@ async def test_a_file_that_was_replaced_is_worked_on(sqlite_database: TemporaryD
     await database.engine.dispose()
     file = Path(str(database.url.database))
     engine = database.create_engine(poolclass=NullPool)
-    started, go_on = asyncio.Event(), asyncio.Event()
-
-    async def process(item: Any) -> Apply:
-        started.set()
-        await go_on.wait()
-        return Apply({"status": "done", "result": item.row.status})
-
+    work = HeldWork(Apply({"status": "done", "result": "of the old file"}))
     with heard_events() as heard:
-        async with PipelineManager(async_sessionmaker(engine), [RunPipeline(answer=process, **QUICK)]):
-            await started.wait()
+        async with PipelineManager(async_sessionmaker(engine), [RunPipeline(answer=work, **PROMPT)]):
+            await work.started.wait()
             for path in file.parent.glob(f"{file.name}*"):
                 path.unlink()
             other = TemporaryDatabase(database.url)
@@ -182,7 +163,7 @@ async def test_a_file_that_was_replaced_is_worked_on(sqlite_database: TemporaryD
             async with other.session_factory.begin() as session:
                 session.add(Run(id=1, due_at=datetime(9000, 1, 1, tzinfo=UTC)))
             await other.aclose()
-            go_on.set()
+            work.go_on.set()
             await heard.wait_for(events.ItemStale)
     [row] = await read_all(database, Run)
     assert (row.status, row.result, is_free(row)) == ("queued", None, True)

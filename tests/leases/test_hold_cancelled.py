@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -63,18 +63,7 @@ async def test_cancelled_at_every_statement(database: TemporaryDatabase) -> None
     """Right before or after a COMMIT, a cancelled request would forget what it has taken."""
     rows = await add(database, Volume(), Volume())
     ids = [row.id for row in rows]
-    struck_at, hit = 0, True
-    while hit:
-        factory = async_sessionmaker(database.create_engine())
-        task = asyncio.ensure_future(use(factory, ids))
-        was_hit = _cancel_at(factory, task, boundary=struck_at)
-        await asyncio.wait({task})
-        hit = was_hit()
-        assert task.cancelled() is hit
-        await _nothing_is_left(database, factory)
-        await factory.kw["bind"].dispose()
-        struck_at += 1
-    assert struck_at > 10
+    assert await _cancelled_everywhere(database, lambda factory: use(factory, ids)) > 10
 
 
 async def test_a_cancelled_transaction_of_the_service(postgresql_database: TemporaryDatabase) -> None:
@@ -86,18 +75,23 @@ async def test_a_cancelled_transaction_of_the_service(postgresql_database: Tempo
             await held.guard(session)
             await session.execute(text("UPDATE volumes SET size_gb = size_gb + 1"))
 
+    assert await _cancelled_everywhere(postgresql_database, serve) > 15
+
+
+async def _cancelled_everywhere(database: TemporaryDatabase, serve: Callable[[Any], Awaitable[None]]) -> int:
+    """Cancel `serve` at each boundary of a statement in turn, and return at how many; nothing may be left each time."""
     struck_at, hit = 0, True
     while hit:
-        factory = async_sessionmaker(postgresql_database.create_engine())
+        factory = async_sessionmaker(database.create_engine())
         task = asyncio.ensure_future(serve(factory))
         was_hit = _cancel_at(factory, task, boundary=struck_at)
         await asyncio.wait({task})
         hit = was_hit()
         assert task.cancelled() is hit
-        await _nothing_is_left(postgresql_database, factory)
+        await _nothing_is_left(database, factory)
         await factory.kw["bind"].dispose()
         struck_at += 1
-    assert struck_at > 15
+    return struck_at
 
 
 def _cancel_at(factory: Any, task: asyncio.Future[Any], *, boundary: int) -> Callable[[], bool]:
