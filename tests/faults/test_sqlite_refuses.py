@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run, RunPipeline, Volume, VolumePipeline, heard_events
 from ..pipelines.scenes import add, is_free, read_all
-from .patience import QUICK, HeldWork, until_healthy
+from .patience import QUICK, WAIT_S_MAX, HeldWork, until_healthy
 
 PROMPT = {**QUICK, "database_timeout": 2}
 
@@ -121,6 +122,15 @@ async def _until_refused(heard: Any) -> None:
     assert heard.of(events.ItemApplied) == []
 
 
+async def take_in_the_log(file: Path) -> None:
+    """Write what was committed into the file itself: whoever moves only the file leaves its write-ahead log behind."""
+    with closing(sqlite3.connect(file)) as connection:
+        async with asyncio.timeout(WAIT_S_MAX):
+            # Somebody may just be writing it there.
+            while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
 async def test_a_file_that_is_gone_is_told_and_waited_for(sqlite_database: TemporaryDatabase, tmp_path: Path) -> None:
     """A file that somebody moved away would end a loop, or be worked on as a ghost after it was put back."""
     database = sqlite_database
@@ -132,6 +142,7 @@ async def test_a_file_that_is_gone_is_told_and_waited_for(sqlite_database: Tempo
     with heard_events() as heard:
         async with PipelineManager(async_sessionmaker(engine), [VolumePipeline(**PROMPT)]) as manager:
             await heard.wait_for(events.ItemApplied)
+            await take_in_the_log(file)
             file.rename(away)  # noqa: ASYNC240
             await heard.wait_for(events.FetchFailed, count=2)
             assert not manager.health().healthy
