@@ -37,6 +37,13 @@ TESTING_BUGS = (
         (f"{ENDINGS}::test_what_may_differ_is_not_compared",),
     ),
     Bug(
+        "a contract leaves nothing out",
+        "testing/crash_everywhere.py",
+        "            ignore=self.ignore,\n        )",
+        "        )",
+        (f"{ENDINGS}::TestLogging",),
+    ),
+    Bug(
         "the wrong row is worked on",
         "testing/crash_everywhere.py",
         "        if not rows or not isinstance(rows[0], pipeline.model):\n",

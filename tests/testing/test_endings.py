@@ -15,10 +15,11 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from rowlock import Apply, LockColumns, Pipeline, PipelineItem, UtcDateTime
 from rowlock.errors import PipelineError
 from rowlock.testing import TemporaryDatabase
-from rowlock.testing.crash_everywhere import CrashError, crash_everywhere
+from rowlock.testing.crash_everywhere import CrashContract, CrashError, crash_everywhere
 
-from ..host import Attachment, Run, Volume
-from .test_crash_everywhere import Cloud, crash_volume, find_or_create
+from ..host import Attachment, Run, Volume, VolumePipeline
+from ..host import Base as HostBase
+from .test_crash_everywhere import Cloud, crash_volume, find_or_create, volumes
 
 BIG = 100
 
@@ -108,6 +109,34 @@ async def test_what_may_differ_is_not_compared(
 ) -> None:
     """A pipeline could not be tested for what it writes into a log at each attempt."""
     assert await crash_volume(database_with_clock, answer, row=two_volumes, ignore=[ignore]) > 5
+
+
+class TestLogging(CrashContract[Volume, Cloud]):
+    """A pipeline that is tested by inheriting could not say what may differ."""
+
+    ignore = ("runs",)
+
+    @pytest.fixture
+    async def rowlock_database_with_clock(self, database_with_clock: TemporaryDatabase) -> TemporaryDatabase:
+        """A database with the host's tables."""
+        await database_with_clock.create_tables(HostBase.metadata)
+        return database_with_clock
+
+    def crashing_row(self) -> Volume:
+        """Return a volume."""
+        return Volume()
+
+    def world(self) -> Cloud:
+        """Return a cloud without disks."""
+        return Cloud()
+
+    def build_in(self, world: Cloud) -> VolumePipeline:
+        """Return a pipeline that writes a log."""
+        return volumes(log_beside)(world)
+
+    def effects(self, world: Cloud) -> dict[str, Any]:
+        """Compare what is outside."""
+        return world.seen()
 
 
 @pytest.mark.parametrize("ignore", ["runs.size_gb", "status", "attachments"])
