@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from sqlalchemy import ColumnElement
 
-from rowlock.pipelines.claim_orders import ClaimOrders
-from rowlock.testing import Steps, TemporaryDatabase, stepping
+from rowlock.pipelines.claim_orders import UNREADABLE_S, ClaimOrders
+from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline
 from .scenes import add, read_all
@@ -57,6 +58,20 @@ async def test_an_order_stands_as_long_as_ready_says_the_same(database: Temporar
     assert (one.limit, other.limit) == (3, 5)
     assert one.eligible is other.eligible
     assert one.statements is other.statements
+
+
+@virtual_time
+async def test_rows_that_could_not_be_read_are_not_asked_for_again_at_once(virtual_database: TemporaryDatabase) -> None:
+    """Each claim would fail once, with all its rows, before it is made without them."""
+    async with stepping(virtual_database.session_factory, RunPipeline()) as steps:
+        steps.run.context.claims_rows = True
+        orders = orders_of(steps)
+        assert orders.next(1).with_rows
+        orders.do_without_rows()
+        await asyncio.sleep(UNREADABLE_S - 1)
+        assert not orders.next(1).with_rows
+        await asyncio.sleep(1)
+        assert orders.next(1).with_rows
 
 
 async def test_a_condition_that_changes_is_followed_at_once(database: TemporaryDatabase) -> None:

@@ -138,7 +138,7 @@ SPEED_BUGS = (
         "pipelines/claim_orders.py",
         " and monotonic() >= self._with_rows_from",
         "",
-        (f"{FRESH}::test_a_row_that_cannot_be_read_fails_alone",),
+        (f"{ORDERS}::test_rows_that_could_not_be_read_are_not_asked_for_again_at_once",),
     ),
     Bug(
         "what triggers write is missing in fresh rows",
