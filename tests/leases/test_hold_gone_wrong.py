@@ -19,6 +19,7 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline
 from ..pipelines.scenes import add, change, faults_of, is_free, is_renewal, read, read_all, replica
+from ..pipelines.told import Line, told
 from .holding import is_let_go, is_taking, may_be_claimed, passing
 from .transactions import checked_out
 
@@ -68,7 +69,9 @@ async def test_nothing_renews_after_the_block(virtual_database: TemporaryDatabas
 
 
 @virtual_time
-async def test_an_outage_that_passes_is_survived(virtual_database: TemporaryDatabase) -> None:
+async def test_an_outage_that_passes_is_survived(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
     """One failed renewal would cost the lease, though there was time for another."""
     [row] = await add(virtual_database, Volume())
     with faults_of(virtual_database.engine) as faults:
@@ -82,6 +85,7 @@ async def test_an_outage_that_passes_is_survived(virtual_database: TemporaryData
                 await held.guard(session)
             assert await may_be_claimed(virtual_database) == 0
     assert is_free(await read(virtual_database, row))
+    assert told(caplog, "") == [Line("Renewing held rows failed: Volume", {}, repr(AWAY))]
 
 
 # ---------------------------------------------------------------- the lease is lost
@@ -243,7 +247,8 @@ async def test_rows_that_could_not_be_freed_expire(
     with faults_of(database.engine) as faults:
         async with hold_rows(database.session_factory, Volume, [row.id], lock_timeout=30):
             faults.fail(AWAY, when=is_let_go)
-    assert "Held rows were not freed and stay leased until they expire: Volume" in caplog.messages
+    text = "Held rows were not freed and stay leased until they expire: Volume"
+    assert told(caplog, "") == [Line(text, {}, repr(AWAY))]
     assert await may_be_claimed(database) == 0
     database.clock.advance(30)
     assert await may_be_claimed(database) == 1

@@ -16,6 +16,7 @@ from rowlock.leases.claim import claim
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Run, Volume
+from ..pipelines.told import Line, told
 from .ground import MARGIN, RUNS, VOLUMES, add, order_for, row_of
 from .transactions import (
     BOUNDARIES,
@@ -201,9 +202,8 @@ async def test_the_error_of_a_cancelled_callers_transaction_is_told(
     go.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    (record,) = [record for record in caplog.records if record.name == "rowlock.leases.transaction"]
-    assert record.exc_info is not None
-    assert isinstance(record.exc_info[1], LookupError)
+    text = "The transaction of a cancelled caller failed: take a step"
+    assert told(caplog, "") == [Line(text, {"purpose": "take a step"}, "LookupError('host')")]
 
 
 async def test_a_cancellation_from_within_is_an_error(database: TemporaryDatabase) -> None:

@@ -15,6 +15,7 @@ from rowlock.leases.transaction import finish
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Run
+from ..pipelines.told import Line, told
 from .ground import RUNS, add, row_of
 from .transactions import (
     checked_out,
@@ -91,7 +92,8 @@ async def test_what_ignores_its_cancellation_is_left_behind(
         await overdue
     await asyncio.sleep(0)
     assert transaction_module._overdue == set()
-    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["late"]
+    text = "An overdue transaction failed in the end: rowlock: take a step"
+    assert told(caplog, "") == [Line(text, {"task": "rowlock: take a step"}, "LookupError('late')")]
 
 
 @virtual_time

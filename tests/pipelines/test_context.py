@@ -26,6 +26,7 @@ async def test_failures_are_noted_until_the_loop_succeeds(virtual_database: Temp
         context.failed("heartbeater", "neither")
         assert context.errors == {"fetcher": "still no", "heartbeater": "neither"}
         assert context.failures == {"fetcher": 2, "heartbeater": 1}
+        context.succeeded("loader")
         context.succeeded("fetcher")
         assert context.errors == {"heartbeater": "neither"}
         assert context.failures == {"heartbeater": 1}

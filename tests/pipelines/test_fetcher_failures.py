@@ -24,12 +24,15 @@ from .scenes import (
     turns,
     until,
 )
+from .told import Line, told
 
 # ---------------------------------------------------------------- failures
 
 
 @virtual_time
-async def test_failing_fetches_end_nothing(virtual_database: TemporaryDatabase) -> None:
+async def test_failing_fetches_end_nothing(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
     """After an outage of the database the host would have to be restarted."""
     await add(virtual_database)
     pipeline = VolumePipeline()
@@ -51,6 +54,12 @@ async def test_failing_fetches_end_nothing(virtual_database: TemporaryDatabase) 
             counters = manager.statistics()["VolumePipeline"].counters
             assert counters["fetches_failed"] == len(heard.of(events.FetchFailed)) == health.fetch_failures
     assert heard.of(events.LoopReplaced) == []
+    failed = heard.of(events.FetchFailed)
+    assert set(failed) == {events.FetchFailed("VolumePipeline", "ConnectionRefusedError: nobody listens")}
+    line = Line(
+        "VolumePipeline: a fetch failed", {"pipeline": "VolumePipeline"}, "ConnectionRefusedError('nobody listens')"
+    )
+    assert told(caplog, "fetch") == [line] * len(failed)
 
 
 @virtual_time

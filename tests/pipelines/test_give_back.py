@@ -9,11 +9,15 @@ import pytest
 
 from rowlock import events
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
-from rowlock.pipelines.give_back import give_back
+from rowlock.pipelines.give_back import free_held, give_back
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
-from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
+from ..host import Attachment, Run, RunPipeline, Volume, VolumePipeline, heard_events
+from .related_scenes import ATTACHMENTS, GatheringPipeline, at_work, attachments_of, locks_of
 from .scenes import add, change, counted, faults_of, is_free, now, read, read_all
+from .told import Line, told
+
+DOWN = ConnectionRefusedError("down")
 
 
 async def test_rows_are_as_if_they_had_never_been_claimed(database: TemporaryDatabase) -> None:
@@ -65,16 +69,28 @@ async def test_many_rows_are_given_back_in_pieces(sqlite_database: TemporaryData
 
 
 @virtual_time
-async def test_a_database_that_is_away_leaves_the_rows_to_their_leases(virtual_database: TemporaryDatabase) -> None:
+async def test_a_database_that_is_away_leaves_the_rows_to_their_leases(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
     """A shutdown would fail because of what expires by itself."""
     [row] = await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         items = await steps.fetch_once()
         with faults_of(virtual_database.engine) as faults, heard_events() as heard:
-            faults.fail(ConnectionRefusedError("down"))
+            faults.fail(DOWN)
             await give_back(steps.run.context, items)
         assert counted(steps)["released"] == 0
         assert heard.of(events.ItemReleased) == []
+        assert (items[0].is_lost, told(caplog, "released")) == (
+            False,
+            [
+                Line(
+                    "VolumePipeline: 1 rows were not released and stay leased until they expire",
+                    {"pipeline": "VolumePipeline", "rows": 1},
+                    repr(DOWN),
+                )
+            ],
+        )
         steps.run.context.queue.close()
         assert not is_free(await read(virtual_database, row))
     await asyncio.sleep(31)
@@ -115,4 +131,46 @@ async def test_nothing_to_give_back_sends_nothing(sqlite_database: TemporaryData
     async with stepping(sqlite_database.session_factory, VolumePipeline()) as steps:
         with faults_of(sqlite_database.engine) as faults:
             await give_back(steps.run.context, [])
+        assert faults.sent == []
+
+
+# ---------------------------------------------------------------- related rows
+
+
+async def test_related_rows_go_back_with_the_main_row(database: TemporaryDatabase) -> None:
+    """Children of an item that was interrupted would stay locked for a lease, though their parent is free."""
+    async with at_work(database, GatheringPipeline()) as (steps, _):
+        [item] = steps.queued
+        await item.lock_related(Attachment, Attachment.volume_id == item.id)
+        await give_back(steps.run.context, [item])
+        assert counted(steps)["released"] == 1
+        assert await locks_of(database) == {}
+
+
+async def test_related_rows_of_a_lost_item_are_freed_alone(
+    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A database that is away would kill whoever frees them; or the main row, which is another's, be freed with them."""
+    async with at_work(database, GatheringPipeline()) as (steps, _):
+        [item] = steps.queued
+        await item.lock_related(Attachment, Attachment.volume_id == item.id)
+        with faults_of(database.engine) as faults:
+            faults.fail(DOWN)
+            await free_held(steps.run.context, item)
+        assert [row.lock_token for row in await attachments_of(database)] == [item.lock_token] * ATTACHMENTS
+        await free_held(steps.run.context, item)
+        assert set(await locks_of(database)) == {"Volume "}
+    pipeline = "GatheringPipeline"
+    text = f"{pipeline}: related rows of row {item.id} were not freed and stay leased until they expire"
+    extra = {"pipeline": pipeline, "row_id": item.id, "rows": ATTACHMENTS}
+    assert told(caplog, "related rows") == [Line(text, extra, repr(DOWN))]
+
+
+async def test_an_item_that_holds_nothing_asks_the_database_nothing(sqlite_database: TemporaryDatabase) -> None:
+    """Each lost lease would cost one more transaction."""
+    async with at_work(sqlite_database, GatheringPipeline(), attachments=0) as (steps, _):
+        [item] = steps.queued
+        await item.lock_related(Attachment, Attachment.volume_id == item.id)
+        with faults_of(sqlite_database.engine) as faults:
+            await free_held(steps.run.context, item)
         assert faults.sent == []

@@ -16,6 +16,7 @@ from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
 from .scenes import add, change, counted, faults_of, hang, is_renewal, now, read, replica, until
+from .told import Line, told
 
 NEARLY_OVER_S = 16.0
 """By how much a test shortens trust on the real loop, so that renewal is due at once. **Unit** seconds."""
@@ -148,7 +149,9 @@ async def test_nothing_due_sends_nothing(sqlite_database: TemporaryDatabase) -> 
 # ---------------------------------------------------------------- each under its own token
 
 
-async def test_a_replaced_token_is_found_at_the_beat(database: TemporaryDatabase) -> None:
+async def test_a_replaced_token_is_found_at_the_beat(
+    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
     """Two holders would work on one row, and each keep the other's lease alive."""
     rows = await add(database, Volume(), Volume())
     other = uuid.uuid4()
@@ -160,7 +163,9 @@ async def test_a_replaced_token_is_found_at_the_beat(database: TemporaryDatabase
         with heard_events() as heard:
             assert await steps.beat_once() == 1
         assert lost.is_lost
-        assert [event.row_id for event in heard.of(events.LeaseLost)] == [rows[0].id]
+        assert heard.of(events.LeaseLost) == [events.LeaseLost("VolumePipeline", lost.id, lost.lock_token)]
+        text, extra = f"VolumePipeline: the lease of row {lost.id} was lost", {"row_id": lost.id}
+        assert told(caplog, "lost") == [Line(text, {"pipeline": "VolumePipeline", **extra}, None)]
         assert [item.id for item in steps.queued] == [rows[1].id]
         assert counted(steps)["leases_lost"] == 1
         after = await read(database, rows[0])
@@ -252,7 +257,9 @@ async def test_one_failed_renewal_loses_no_lease(virtual_database: TemporaryData
 
 
 @pytest.mark.parametrize("error", [OSError("network"), ValueError("a bug in the driver")])
-def test_a_beat_survives_any_error(virtual_database: TemporaryDatabase, error: Exception) -> None:
+def test_a_beat_survives_any_error(
+    virtual_database: TemporaryDatabase, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     """Heartbeats would stop for good, and every long work be lost from then on."""
 
     @virtual_time
@@ -266,9 +273,14 @@ def test_a_beat_survives_any_error(virtual_database: TemporaryDatabase, error: E
                 await until(lambda: len(heard.of(events.RenewalFailed)) == 3)
                 faults.heal()
                 await until(lambda: heard.of(events.ItemApplied))
+            assert pipeline.statistics().counters["renewals_failed"] == 3
         assert heard.of(events.LoopReplaced) == []
+        text = f"{type(error).__name__}: {error}"
+        assert heard.of(events.RenewalFailed) == [events.RenewalFailed("VolumePipeline", text)] * 3
 
     play()
+    line = Line("VolumePipeline: a renewal failed", {"pipeline": "VolumePipeline"}, repr(error))
+    assert told(caplog, "renewal") == [line] * 3
 
 
 # ---------------------------------------------------------------- a heartbeater of one's own

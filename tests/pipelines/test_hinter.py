@@ -17,6 +17,7 @@ from rowlock.pipelines.hinter import WARNED_NAMES_MAX
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Attachment, Base, Run, Volume
+from .told import Line, told
 
 
 class Ear:
@@ -99,7 +100,9 @@ def test_a_hint_for_nobody_warns_once(caplog: pytest.LogCaptureFixture) -> None:
         for _ in range(3):
             hinter.hint_fetch(Volume)
         hinter.hint_fetch("NoSuchModel")
-    assert [record.__dict__["model"] for record in caplog.records] == ["Volume", "NoSuchModel"]
+    assert told(caplog, "hint") == [
+        Line(f"A hint reached no pipeline: {name}", {"model": name}, None) for name in ("Volume", "NoSuchModel")
+    ]
 
 
 @pytest.mark.parametrize("junk", [5, None, b"Volume", [Volume]])

@@ -17,6 +17,7 @@ from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, Run, RunPipeline, Volume, VolumePipeline
 from .scenes import add, change, faults_of, now
+from .told import Line, told
 
 
 def loader_of(steps: Steps[Any]) -> Loader[Any]:
@@ -58,7 +59,9 @@ async def test_a_row_that_is_no_longer_ours_is_not_handed_out(database: Temporar
 
 
 @virtual_time
-async def test_a_short_outage_is_waited_out(virtual_database: TemporaryDatabase) -> None:
+async def test_a_short_outage_is_waited_out(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
     """Items in hand would be thrown away because the database was restarted."""
     await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
@@ -68,6 +71,14 @@ async def test_a_short_outage_is_waited_out(virtual_database: TemporaryDatabase)
             asyncio.get_running_loop().call_later(10, faults.heal)
             assert await loader_of(steps).load(item)
             assert len(faults.sent) < 30, "it backs off"
+    text = f"VolumePipeline: reading row {item.id} is tried again"
+    of_it = {"pipeline": "VolumePipeline", "row_id": item.id}
+    again = told(caplog, "tried again")
+    assert len(again) > 1
+    assert again == [
+        Line(text, {**of_it, "tries": tries}, "ConnectionRefusedError('restarting')")
+        for tries in range(1, len(again) + 1)
+    ]
 
 
 @virtual_time

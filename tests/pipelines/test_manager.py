@@ -42,6 +42,16 @@ async def test_saying_it_twice_does_no_harm(database: TemporaryDatabase) -> None
     assert manager.health().pipelines[0].state == "stopped"
 
 
+async def test_a_manager_may_have_no_pipelines(sqlite_database: TemporaryDatabase) -> None:
+    """A process that only sends hints could not start, since it has no settings to go by."""
+    async with PipelineManager(sqlite_database.session_factory) as manager:
+        assert manager.statistics() == {}
+        assert repr(manager) == "<PipelineManager of nothing>"
+        assert not manager.health().healthy
+    with pytest.raises(PipelineError, match="was shut down"):
+        manager.start()
+
+
 async def test_a_manager_that_was_never_started_can_be_drained(sqlite_database: TemporaryDatabase) -> None:
     """A host whose start-up failed would hang in its shutdown."""
     manager = PipelineManager(sqlite_database.session_factory, [VolumePipeline()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -18,10 +19,13 @@ from rowlock import (
     Outcome,
     Pipeline,
     PipelineError,
+    PipelineHealth,
     PipelineHinter,
     PipelineItem,
+    PipelineStatistics,
     SettingsError,
 )
+from rowlock.pipelines.statistics import Counters
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Volume, VolumePipeline
@@ -125,8 +129,8 @@ def test_before_the_start_nothing_harms() -> None:
     pipeline.shutdown()
     assert pipeline.state == "new"
     assert repr(pipeline) == "<VolumePipeline over Volume, new>"
-    assert not pipeline.health().healthy
-    assert set(pipeline.statistics().counters.values()) == {0}
+    assert pipeline.health() == PipelineHealth("VolumePipeline", "new", {}, 0, 0, None, 0)
+    assert pipeline.statistics() == PipelineStatistics("VolumePipeline", 0, 0, 0, asdict(Counters()))
     with pytest.raises(PipelineError, match="VolumePipeline was not started"):
         pipeline.run  # noqa: B018 - the property raises
 

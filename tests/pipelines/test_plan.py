@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -32,6 +32,14 @@ class NarrowPipeline(RecordingPipeline):
     def ready(self) -> Any:
         """Want all."""
         return Narrow.id.is_not(None)
+
+
+class UnreadablePipeline(RunPipeline):
+    """Cannot say how its rows are read."""
+
+    def options(self) -> Any:
+        """Raise."""
+        raise LookupError("no such option")
 
 
 NO_JITTER = {"retry_delay": 10, "retry_delay_max": 10}
@@ -314,6 +322,20 @@ async def test_a_due_time_in_another_shape_is_not_taken_for_a_request(sqlite_dat
         await steps.fetch_once()
         await steps.work_once()
         assert await steps.fetch_once() == []
+
+
+@pytest.mark.parametrize("attempts", [0, 2])
+async def test_a_row_that_cannot_be_read_is_counted_and_parked_at_the_limit(
+    database: TemporaryDatabase, attempts: int
+) -> None:
+    """Its failure could not be written for want of the row itself, and it would be tried again after every lease for ever."""
+    run = Run(id=1, attempts=attempts, deadline_at=datetime(2020, 1, 1, tzinfo=UTC))
+    pipeline = UnreadablePipeline(max_attempts=3)
+    row, counters = await _worked(database, pipeline, run)
+    assert (row.attempts, is_free(row), pipeline.items) == (attempts + 1, True, [])
+    assert "no such option" in row.last_error
+    assert (counters.retried, counters.parked) == ((1, 0) if attempts == 0 else (0, 1))
+    assert (row.parked_at is None) == (attempts == 0)
 
 
 async def test_an_error_is_cut_to_the_hosts_column(database: TemporaryDatabase) -> None:

@@ -29,6 +29,7 @@ from rowlock.testing import TemporaryDatabase, databases, stepping
 from ..host import Attachment, Base, Run, Volume, VolumePipeline, heard_events
 from .related_scenes import ATTACHMENTS, GatheringPipeline, add_volume, at_work, attachments_of, locks_of
 from .scenes import add, counted, faults_of, read, ticket
+from .told import Line, told
 
 
 async def test_only_a_claimed_item_locks(database: TemporaryDatabase) -> None:
@@ -237,8 +238,8 @@ async def test_an_undeclared_model_is_locked_and_warned_about(
             [item] = steps.queued
             await item.lock_related(Attachment, Attachment.name == "0")
             await item.lock_related(Attachment, Attachment.name == "1")
-        assert [record.message for record in caplog.records if "did not declare" in record.message] == [
-            "Undeclared locks rows of a model that it did not declare; add it to `locks`: Attachment"
-        ]
+        text = "Undeclared locks rows of a model that it did not declare; add it to `locks`: Attachment"
+        extra = {"pipeline": "Undeclared", "model": "Attachment"}
+        assert told(caplog, "did not declare") == [Line(text, extra, None)]
         await steps.work_once()
     assert await locks_of(database) == {}

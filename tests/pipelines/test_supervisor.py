@@ -7,11 +7,13 @@ import asyncio
 import pytest
 
 from rowlock import PipelineHinter, events
-from rowlock.pipelines.supervisor import Supervisor
+from rowlock.backoff import JITTER
+from rowlock.pipelines.supervisor import RESTART_DELAY_S, Supervisor
 from rowlock.testing import TemporaryDatabase, run_virtual, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
 from .scenes import add, read_all, turns, until
+from .told import Line, told
 
 
 class Mortal:
@@ -33,7 +35,7 @@ class Mortal:
 
 
 @virtual_time
-async def test_a_dead_loop_is_replaced() -> None:
+async def test_a_dead_loop_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
     """A pipeline would go on without its fetcher or heartbeater, and nobody would know."""
     mortal = Mortal(RuntimeError("boom"), asyncio.CancelledError(), MemoryError())
     supervisor = Supervisor("Test")
@@ -42,10 +44,11 @@ async def test_a_dead_loop_is_replaced() -> None:
         await until(lambda: mortal.lives == 4)
     assert supervisor.alive() == {"loop": True}
     assert supervisor.replaced == 3
-    assert [event.error for event in heard.of(events.LoopReplaced)] == [
-        "RuntimeError: boom",
-        "cancelled from outside",
-        "MemoryError",
+    why = ["RuntimeError: boom", "cancelled from outside", "MemoryError"]
+    assert [event.error for event in heard.of(events.LoopReplaced)] == why
+    assert told(caplog, "died") == [
+        Line(f"Test: the loop died and is replaced: {text}", {"pipeline": "Test", "loop": "loop", "error": text}, error)
+        for text, error in zip(why, ["RuntimeError('boom')", None, "MemoryError()"], strict=True)
     ]
     mortal.end.set()
     assert await supervisor.wait({"loop"}, timeout_s=1)
@@ -57,6 +60,8 @@ async def test_replacing_backs_off() -> None:
     mortal = Mortal(*(RuntimeError() for _ in range(1000)))
     supervisor = Supervisor("Test")
     supervisor.keep("loop", mortal.run)
+    await asyncio.sleep(RESTART_DELAY_S * (1 + JITTER))
+    assert mortal.lives == 2, "the first rest is short"
     await asyncio.sleep(60)
     await supervisor.stop()
     assert 10 <= mortal.lives <= 30

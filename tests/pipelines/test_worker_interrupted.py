@@ -14,6 +14,7 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import TidyPipeline, add, counted, faults_of, hang, is_free, is_outcome, now, read, turns, until
+from .told import Line, told
 
 
 class TidyRunPipeline(RunPipeline):
@@ -46,7 +47,9 @@ def test_a_process_that_takes_too_long_is_a_failed_attempt(virtual_database: Tem
     play()
 
 
-def test_a_process_that_ignores_its_cancellation_is_left_behind(virtual_database: TemporaryDatabase) -> None:
+def test_a_process_that_ignores_its_cancellation_is_left_behind(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
     """Code that swallows cancellations would take its worker with it, and its late result be written."""
 
     @virtual_time
@@ -85,6 +88,8 @@ def test_a_process_that_ignores_its_cancellation_is_left_behind(virtual_database
         assert [(await read(virtual_database, row)).status for row in rows] == ["queued", "done"]
 
     play()
+    text = "TidyRunPipeline: process ignored its cancellation and was left behind with row 1"
+    assert told(caplog, "left behind") == [Line(text, {"pipeline": "TidyRunPipeline", "row_id": 1}, None)]
 
 
 def test_a_cancelled_worker_gives_its_row_back(virtual_database: TemporaryDatabase) -> None:

@@ -15,6 +15,7 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import RecordingPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import add, change, counted, faults_of, hang, is_free, is_outcome, read, read_all
+from .told import Line, told
 
 # ---------------------------------------------------------------- results that could not be applied
 
@@ -102,17 +103,22 @@ class ClumsyPipeline(RecordingPipeline):
 
 
 @pytest.mark.parametrize(
-    "error",
-    [ValueError("no"), SystemExit(3), asyncio.CancelledError(), TimeoutError("hangs")],
-    ids=lambda error: type(error).__name__,
+    ("error", "why"),
+    [
+        (ValueError("no"), "ValueError('no')"),
+        (SystemExit(3), "SystemExit(3)"),
+        (asyncio.CancelledError(), "ProcessCancelledError("),
+        (TimeoutError("hangs"), "TimeoutError('process took longer than process_timeout')"),
+    ],
+    ids=lambda value: type(value).__name__,
 )
 def test_a_clean_up_that_fails_harms_nothing(
-    virtual_database: TemporaryDatabase, error: BaseException, caplog: pytest.LogCaptureFixture
+    virtual_database: TemporaryDatabase, error: BaseException, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The worker would die of the host's cleaning up."""
 
     @virtual_time
-    async def play() -> None:
+    async def play() -> list[Volume]:
         rows = await add(virtual_database, Volume(), Volume())
 
         async def answer(item: PipelineItem[Any]) -> Outcome:
@@ -125,9 +131,14 @@ def test_a_clean_up_that_fails_harms_nothing(
             await steps.fetch_once()
             assert await steps.work_all() == 2
         assert len(pipeline.stale) == 2
+        return rows
 
-    play()
-    assert any("on_stale failed" in message for message in caplog.messages)
+    rows, lines = play(), told(caplog, "on_stale")
+    assert {(line.text, *line.extra.items()) for line in lines} == {
+        (f"ClumsyPipeline: on_stale failed for row {row.id}", ("pipeline", "ClumsyPipeline"), ("row_id", row.id))
+        for row in rows
+    }
+    assert all((line.error or "").startswith(why) for line in lines)
 
 
 # ---------------------------------------------------------------- also
@@ -232,7 +243,9 @@ async def test_a_commit_whose_answer_was_lost_counts_once(database: TemporaryDat
     assert len(ridden) == len(await read_all(database, Volume)) == int(with_rider)
 
 
-def test_a_failure_that_cannot_be_written_leaves_the_row_to_its_lease(virtual_database: TemporaryDatabase) -> None:
+def test_a_failure_that_cannot_be_written_leaves_the_row_to_its_lease(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
     """The worker would die with the database, or the row never be free again."""
 
     @virtual_time
@@ -253,3 +266,6 @@ def test_a_failure_that_cannot_be_written_leaves_the_row_to_its_lease(virtual_da
             assert (item.attempt, item.prev_lock_expired) == (2, True)
 
     play()
+    text = "RunPipeline: the failure of row 1 could not be written; it is free when its lease expires"
+    extra = {"pipeline": "RunPipeline", "row_id": 1}
+    assert told(caplog, "could not be written") == [Line(text, extra, "ValueError('the driver is broken')")]

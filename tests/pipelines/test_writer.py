@@ -15,6 +15,9 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, Run, RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import add, change, counted, faults_of, is_free, is_outcome, read, read_all
+from .told import Line, told
+
+GONE = OperationalError("", {}, Exception("the server is gone"))
 
 
 async def _work_at_once(steps: Any) -> None:
@@ -138,22 +141,27 @@ async def test_hints_of_an_outcome_come_after_its_commit(database: TemporaryData
 
 
 @virtual_time
-async def test_an_outage_is_waited_out(virtual_database: TemporaryDatabase) -> None:
+async def test_an_outage_is_waited_out(virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture) -> None:
     """A short outage would cost the result of a long piece of work."""
     database = virtual_database
     await add(database, Volume())
     with faults_of(database.engine) as faults, heard_events() as heard:
 
         def answer(item: Any) -> Apply:
-            faults.fail(OperationalError("", {}, Exception("the server is gone")), when=is_outcome)
+            faults.fail(GONE, when=is_outcome)
             asyncio.get_running_loop().call_later(5, faults.heal)
             return Apply({"status": "active"})
 
         async with stepping(database.session_factory, VolumePipeline(answer=answer)) as steps:
             await steps.fetch_once()
-            await steps.work_once()
+            item = await steps.work_once()
     assert len(heard.of(events.ItemApplied)) == 1
     assert [row.status for row in await read_all(database, Volume)] == ["active"]
+    text = f"VolumePipeline: writing the outcome of row {item.id} is tried again"
+    of_it = {"pipeline": "VolumePipeline", "row_id": item.id}
+    again = told(caplog, "tried again")
+    assert 1 < len(again) < 20, "it backs off"
+    assert again == [Line(text, {**of_it, "tries": tries}, repr(GONE)) for tries in range(1, len(again) + 1)]
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -336,8 +344,7 @@ async def test_a_lost_answer_is_settled_even_after_the_lease(virtual_database: T
         def answer(item: Any) -> Apply:
             so_far = len(faults.committed)
             faults.lose_answers_of_commits()
-            away = OperationalError("", {}, Exception("the server is gone"))
-            faults.fail(away, when=lambda statement: len(faults.committed) > so_far)
+            faults.fail(GONE, when=lambda statement: len(faults.committed) > so_far)
             asyncio.get_running_loop().call_later(28, faults.heal)
             return Apply({"status": "active"})
 

@@ -1,0 +1,33 @@
+"""What the log says: the lines of the library with their data, so that a test can compare them whole.
+
+Hosts filter by the data and read the text; the traceback alone says what went wrong underneath.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+import pytest
+
+_OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+class Line(NamedTuple):
+    """One line: its text, its ``extra``, and the error whose traceback it shows."""
+
+    text: str
+    extra: dict[str, Any]
+    error: str | None
+
+
+def told(caplog: pytest.LogCaptureFixture, words: str) -> list[Line]:
+    """Return the lines of the library that contain `words`, in order."""
+    records = [record for record in caplog.records if record.name.startswith("rowlock.")]
+    return [_line(record) for record in records if words in record.getMessage()]
+
+
+def _line(record: logging.LogRecord) -> Line:
+    extra = {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+    error = record.exc_info[1] if record.exc_info else None
+    return Line(record.getMessage(), extra, None if error is None else repr(error))
