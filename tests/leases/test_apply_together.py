@@ -14,6 +14,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from rowlock import LockColumns
+from rowlock.leases import apply as apply_module
 from rowlock.leases.apply import RowWrite, Written, apply_locked, lock_for_apply
 from rowlock.rows.assignments import Latest, UnlessChanged
 from rowlock.rows.lease_values import unlocked_values
@@ -163,3 +164,24 @@ async def test_one_statement_writes_them_all(postgresql_database: TemporaryDatab
         updates = [statement for _, statement in faults.sent if statement.startswith("UPDATE volumes SET")]
     assert len(updates) == 1
     assert "unnest" in updates[0]
+
+
+@pytest.mark.parametrize("differ", [False, True], ids=["alike", "each its own"])
+async def test_a_statement_is_built_once_for_each_shape(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, *, differ: bool
+) -> None:
+    """To build a statement takes longer than to execute it: half of the speed would be lost, and nothing else show it."""
+    built: list[Any] = []
+    set_clause = apply_module.set_clause
+    monkeypatch.setattr(apply_module, "set_clause", lambda *shape: (built.append(shape), set_clause(*shape))[1])
+    await add(database)
+    leased = LeasedTable.of(Volume)  # which has built nothing yet
+    for turn in range(3):
+        async with database.session_factory.begin() as session:
+            session.add_all(Volume() for _ in range(2))
+        status = f"{'differs' if differ else 'alike'} {turn}"
+        rows = await written_together(
+            database, leased, lambda n, status=status: {leased.column("status"): f"{status} {n if differ else ''}"}
+        )
+        assert [row.status for row in rows] == [f"{status} {n if differ else ''}" for n in range(2)]
+    assert len(built) == 1

@@ -4,26 +4,45 @@ from __future__ import annotations
 
 import copy
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import delete, inspect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm import load_only, selectinload
+from sqlalchemy.orm import Mapped, load_only, mapped_column, selectinload
 
+from rowlock import LockColumns
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.load import load_rows
 from rowlock.leases.transaction import in_transaction
+from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Attachment, Run, Volume
+from ..host import Attachment, Base, Run, Volume
 from .ground import RUNS, TIMEOUT, VOLUMES, add, change, claimed
 
 
+class Memo(LockColumns, Base):
+    """A host's table with a text that is read only where it is asked for."""
+
+    __tablename__ = "memos"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    status: Mapped[str] = mapped_column(default="submitted")
+    text: Mapped[str] = mapped_column(default="", deferred=True)
+
+
+MEMOS = LeasedTable.of(Memo)
+
+
 async def _load(
-    database: TemporaryDatabase, items: list[PipelineItem[Any]], *options: Any, leased: Any = VOLUMES
+    database: TemporaryDatabase,
+    items: list[PipelineItem[Any]],
+    *options: Any,
+    leased: Any = VOLUMES,
+    compared: Sequence[Any] = (),
 ) -> Any:
     async def work(session: AsyncSession, connection: AsyncConnection) -> list[Any]:
-        return await load_rows(session, leased, items, options=options)
+        return await load_rows(session, leased, items, options=options, compared=compared)
 
     return await in_transaction(database.session_factory, leased, work, purpose="test", timeout=TIMEOUT, writes=False)
 
@@ -89,3 +108,13 @@ async def test_what_the_outcome_is_planned_from_is_always_loaded(database: Tempo
     assert row.lock_token == item.lock_token
     assert RUNS.value_as_read(row, RUNS.column("due_at")) is not None
     assert RUNS.value_as_read(row, RUNS.column("deadline_at")) is None
+
+
+async def test_what_is_compared_is_read_with_the_row(database: TemporaryDatabase) -> None:
+    """An outcome could not be held against what was read; or a long text be read for pipelines that have no use for it."""
+    await add(database, Memo(id=1, text="long"))
+    (item,) = await claimed(database, MEMOS)
+    for compared in ((), (MEMOS.column("text"),), ()):
+        for options in ((), (load_only(Memo.status),)):
+            (row,) = await _load(database, [item], *options, leased=MEMOS, compared=compared)
+            assert ("text" in row.__dict__) == bool(compared)

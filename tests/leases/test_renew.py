@@ -26,6 +26,17 @@ async def test_a_lease_is_extended_from_now(database_with_clock: TemporaryDataba
     assert (await row_of(database, VOLUMES, item.id)).lock_expires_at == database.clock.now + LOCK_TIMEOUT
 
 
+async def test_each_renewal_has_its_own_length(database_with_clock: TemporaryDatabase) -> None:
+    """Of two pipelines over one table, one would renew for as long as the other, by the statement that was kept for it."""
+    database = database_with_clock
+    assert database.clock is not None
+    await add(database, Volume())
+    (item,) = await claimed(database)
+    for lock_timeout in (timedelta(seconds=41), timedelta(seconds=42), timedelta(seconds=41)):
+        confirmed = await transact(database, lambda c, t=lock_timeout: renew(c, VOLUMES, [item], lock_timeout=t))
+        assert confirmed == {item.lock_token: database.clock.now + lock_timeout}
+
+
 async def test_the_lease_of_another_is_not_extended(database: TemporaryDatabase) -> None:
     """A late heartbeat would keep a row away from its new holder's heirs."""
     await add(database, Volume(), Volume())
