@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from sqlalchemy import ColumnElement
 
-from rowlock.pipelines.claim_orders import UNREADABLE_S, ClaimOrders
+from rowlock.errors import HostCodeError, ModelError
+from rowlock.leases.dialects.claims import Position
+from rowlock.pipelines.claim_orders import UNREADABLE_S, ClaimOrders, ready_condition
+from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline
@@ -112,3 +116,80 @@ async def test_limits_are_not_part_of_the_statement(database: TemporaryDatabase)
         assert len(await steps.fetch_once(1)) == 1
         assert len(await steps.fetch_once(5)) == 5
         assert len(await steps.fetch_once(1)) == 1
+
+
+async def test_an_order_is_what_this_claim_asks_for(database: TemporaryDatabase) -> None:
+    """A claim would start at the head again, or leave the children of a dead holder locked."""
+    where = Position(None, 7)
+    async with stepping(database.session_factory, Parent(lock_timeout=50)) as steps:
+        orders = orders_of(steps)
+        plain, resumed = orders.next(1), orders.next(2, after=where)
+    assert (plain.after, resumed.after, plain.owner) == (None, where, "Parent")
+    assert [table.model for table in plain.related] == [Attachment]
+    assert plain.lock_timeout == steps.run.context.settings.lock_timeout
+
+
+@virtual_time
+async def test_after_a_row_that_could_not_be_read_claims_do_without_for_a_while(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Each claim would fail for the sake of one row; or each row of a table that is well cost one more round trip for ever."""
+    async with stepping(virtual_database.session_factory, RunPipeline()) as steps:
+        orders, seen = orders_of(steps), list[bool]()
+        steps.run.context.claims_rows = True
+        seen.append(orders.next(1).with_rows)
+        orders.do_without_rows()
+        for rest_s in (0.0, UNREADABLE_S - 0.1, 0.1):
+            await asyncio.sleep(rest_s)
+            seen.append(orders.next(1).with_rows)
+        steps.run.context.starts_soon = False
+        seen.append(orders.next(1).with_rows)
+    assert seen == [True, False, False, True, False]
+
+
+# ---------------------------------------------------------------- what ready says
+
+
+class Saying:
+    """Hooks that say what they are told to."""
+
+    def __init__(self, said: Any) -> None:
+        """Take what `ready` returns or raises."""
+        self.said = said
+
+    def ready(self) -> Any:
+        """Say it."""
+        if isinstance(self.said, BaseException):
+            raise self.said
+        return self.said
+
+
+def asked(said: Any) -> Any:
+    """Return the condition that is made of what `ready` says."""
+    return ready_condition("Mine", LeasedTable.of(Volume), Saying(said))  # type: ignore[arg-type]
+
+
+def test_a_mapped_attribute_is_a_condition() -> None:
+    """A host with a column that says it all would have to write it in a longer way."""
+    assert asked(Volume.status) is Volume.status.expression
+    assert asked(Volume.__table__.c.status) is Volume.__table__.c.status
+
+
+def test_what_is_no_condition_is_named() -> None:
+    """A host could not tell which pipeline it is, of what model, and what it returned."""
+    with pytest.raises(
+        ModelError, match=r"Mine\.ready\(\) must return one SQL expression, such as Volume\.status =="
+    ) as caught:
+        asked("x" * 500)
+    assert (caught.value.model, len(str(caught.value)) < 300) == ("Volume", True)
+    assert "not 'xxx" in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), asyncio.CancelledError()], ids=repr)
+def test_what_ready_raises_never_ends_a_loop(error: BaseException) -> None:
+    """A `SystemExit` out of a library of the host's would end the service, and an error not be known for what it is."""
+    with pytest.raises(ValueError if isinstance(error, ValueError) else HostCodeError) as caught:
+        asked(error)
+    if isinstance(caught.value, HostCodeError):
+        assert caught.value.__cause__ is error
+        assert f"Mine.ready() ended with {type(error).__name__}" in str(caught.value)

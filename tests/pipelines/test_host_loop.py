@@ -11,13 +11,7 @@ from rowlock.pipelines.host_loop import HostLoop
 from rowlock.testing import virtual_time
 
 from .scenes import turns
-
-
-def end_of_logging() -> None:
-    """Wait for what is being logged in threads of its own."""
-    for thread in threading.enumerate():
-        if thread.name == "rowlock log":
-            thread.join()
+from .told import end_of_logging
 
 
 @virtual_time

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from datetime import timedelta
 from typing import Any
 
@@ -64,23 +63,6 @@ async def test_a_related_row_that_was_not_renewed_is_tried_again(postgresql_data
         after = {row.id: row.lock_expires_at for row in await attachments_of(database)}
         assert all(after[key] > expiry for key, expiry in before.items())
         assert set(after.values()) == {(await read(database, volume)).lock_expires_at}
-
-
-async def test_a_related_row_that_another_has_costs_its_own_item_alone(database: TemporaryDatabase) -> None:
-    """A parent would work on as if it still had its child; or all other parents lose their leases with it."""
-    robbed, well = [await add_volume(database, attachments=2) for _ in range(2)]
-    async with stepping(database.session_factory, GatheringPipeline(), beside=[AttachmentPipeline()]) as steps:
-        items = {item.id: item for item in await steps.fetch_once()}
-        for item in items.values():
-            rows = await item.lock_related(Attachment, Attachment.volume_id == item.id)
-            item.trusted_until -= 20
-            if item.id == robbed.id:
-                await change(database, rows[1], lock_token=uuid.uuid4())
-        before = {key: item.trusted_until for key, item in items.items()}
-        assert await steps.beat_once() == 2
-        assert items[robbed.id].trusted_until == before[robbed.id]
-        assert items[well.id].trusted_until > before[well.id]
-        assert steps.run.heartbeater.due_for_renewal() == [items[robbed.id]]
 
 
 async def test_they_end_no_later_than_the_main_row(database_with_clock: TemporaryDatabase) -> None:

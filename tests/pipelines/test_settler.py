@@ -9,9 +9,10 @@ import pytest
 
 from rowlock import Apply, PipelineManager, Retry, events
 from rowlock.pipelines import settler as settler_module
+from rowlock.pipelines.attempt import Ended
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
-from ..host import Volume, VolumePipeline, heard_events
+from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import TidyPipeline, add, change, counted, faults_of, is_free, is_outcome, read_all, turns, until
 
 DONE = Apply({"status": "active"})
@@ -198,3 +199,43 @@ async def test_mixed_outcomes_are_all_settled(database: TemporaryDatabase) -> No
         assert steps.run.statistics().tracked == 0
     assert all(is_free(row) for row in await read_all(database, Volume))
     assert len(rows) == 9
+
+
+@pytest.mark.parametrize(
+    ("ended", "is_free_then", "reasons", "released"),
+    [
+        (Ended.INTERRUPTED, True, [], 1),
+        (Ended.LEASE_LOST, False, ["lost"], 0),
+        (Ended.ABANDONED, False, [], 0),
+    ],
+    ids=lambda value: value.name if isinstance(value, Ended) else "",
+)
+async def test_an_attempt_without_an_outcome_is_settled_too(
+    database: TemporaryDatabase, ended: Ended, *, is_free_then: bool, reasons: list[str], released: int
+) -> None:
+    """Interrupted work would keep its row for a lease; or a row be freed under the hands of an attempt that still runs."""
+    await add(database, Volume())
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        [item] = await steps.fetch_once()
+        with heard_events() as heard:
+            steps.run.settler.hand_over(item, ended)
+            assert len(steps.run.settler) == 1
+            await steps.run.settler.wait_until_idle()
+        [row] = await read_all(database, Volume)
+        assert is_free(row) == is_free_then
+        assert [event.reason for event in heard.of(events.ItemStale)] == reasons
+        assert (counted(steps)["stale"], counted(steps)["released"]) == (len(reasons), released)
+        assert (len(steps.run.heartbeater), item.is_settled) == (0, True)
+
+
+async def test_an_outcome_that_is_refused_at_the_last_attempt_parks_the_row(database: TemporaryDatabase) -> None:
+    """A dashboard would show one more retry, and nobody be told that the row waits for a person now."""
+    await add(database, Run(id=1))
+    async with stepping(database.session_factory, RunPipeline(answer=Apply({"status": None}), max_attempts=1)) as steps:
+        await steps.fetch_once()
+        with heard_events() as heard:
+            await steps.work_once()
+        assert (counted(steps)["parked"], counted(steps)["retried"], counted(steps)["applied"]) == (1, 0, 0)
+    assert [event.outcome for event in heard.of(events.ItemApplied)] == ["Park"]
+    [row] = await read_all(database, Run)
+    assert (row.attempts, row.parked_at is not None, is_free(row)) == (1, True, True)

@@ -6,6 +6,7 @@ Hosts filter by the data and read the text; the traceback alone says what went w
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any, NamedTuple
 
 import pytest
@@ -25,6 +26,13 @@ def told(caplog: pytest.LogCaptureFixture, words: str) -> list[Line]:
     """Return the lines of the library that contain `words`, in order."""
     records = [record for record in caplog.records if record.name.startswith("rowlock.")]
     return [_line(record) for record in records if words in record.getMessage()]
+
+
+def end_of_logging() -> None:
+    """Wait for what is being logged in threads of its own."""
+    for thread in threading.enumerate():
+        if thread.name == "rowlock log":
+            thread.join()
 
 
 def _line(record: logging.LogRecord) -> Line:
