@@ -21,7 +21,8 @@ def test_a_relay_hears_every_hint() -> None:
     hinter, heard, passed_on = PipelineHinter(), list[str](), list[str]()
     hinter.attach("Volume", lambda: heard.append("woken"))
     hinter.attach_relay(passed_on.append)
-    for model in (Volume, "Run", Volume()):
+    asked: list[Any] = [Volume, "Run", Volume()]
+    for model in asked:
         hinter.hint_fetch(model)
     assert (heard, passed_on) == (["woken", "woken"], ["Volume", "Run", "Volume"])
     assert hinter.wake("Volume")

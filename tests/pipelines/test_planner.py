@@ -28,10 +28,10 @@ NOW = datetime(2031, 5, 17, tzinfo=UTC)
 CHILD = uuid.UUID(int=1)
 FREED = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
 SETTINGS = PipelineSettings(
-    min_processing_interval=20,
-    retry_delay=10,
-    retry_delay_max=60,
-    max_attempts=3,  # type: ignore[arg-type]
+    min_processing_interval=timedelta(seconds=20),
+    retry_delay=timedelta(seconds=10),
+    retry_delay_max=timedelta(seconds=60),
+    max_attempts=3,
 )
 
 
