@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from rowlock import TransactionTimeout
 from rowlock.leases import standing
@@ -65,6 +65,24 @@ async def test_what_stands_is_cut_and_rolled_back(runs: TemporaryDatabase) -> No
     assert freed == [True]
     assert (caught.value.was_cut, caught.value.was_undone) == (True, True)
     assert await status_of(runs) == "queued"
+
+
+async def test_one_that_was_whole_is_not_known_to_be_undone(runs: TemporaryDatabase) -> None:
+    """An outcome whose COMMIT may have gone through would be written again, though it is there."""
+
+    def cut_at_commit(_connection: Any) -> None:
+        thread = threading.Thread(target=cut, args=(runs, 0.0))
+        thread.start()
+        thread.join()
+
+    async def work(_session: Any, connection: Any) -> None:
+        await connection.execute(text("UPDATE runs SET status = 'whole' WHERE id = 1"))
+
+    event.listen(runs.engine.sync_engine, "commit", cut_at_commit, once=True)
+    with pytest.raises(TransactionTimeout) as caught:
+        await run_in(runs.session_factory, work)
+    assert (caught.value.was_cut, caught.value.was_undone) == (True, False)
+    assert await may_write(runs)
 
 
 async def test_its_connection_serves_nobody_else(runs: TemporaryDatabase) -> None:
