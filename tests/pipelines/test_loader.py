@@ -82,6 +82,24 @@ async def test_a_short_outage_is_waited_out(
 
 
 @virtual_time
+async def test_a_read_that_hangs_is_given_up_and_named(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker would wait for ever for a connection into a black hole, and the log not say for what."""
+    await add(virtual_database, Volume())
+    async with stepping(virtual_database.session_factory, VolumePipeline(database_timeout=4)) as steps:
+        [item] = await steps.fetch_once()
+        began_at = now()
+        with faults_of(virtual_database.engine) as faults:
+            faults.hang(when=is_read)
+            asyncio.get_running_loop().call_later(6, faults.heal)
+            assert await loader_of(steps).load(item)
+        assert now() == pytest.approx(began_at + 6, abs=0.1)
+    [again] = told(caplog, "tried again")
+    assert "the transaction to read rows did not end within 4 s" in str(again.error)
+
+
+@virtual_time
 async def test_a_long_outage_is_waited_out_only_while_trust_lasts(virtual_database: TemporaryDatabase) -> None:
     """A worker would wait for a row that is no longer its own."""
     await add(virtual_database, Volume())
