@@ -1,0 +1,88 @@
+"""What the pipelines beside one tell it: who locks its rows, who else works on them, and which of their columns services own."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import and_
+
+from rowlock import ModelError, Related
+from rowlock.pipelines.lock_graph import LockGraph, declared_locks
+from rowlock.rows.leased_table import LeasedTable
+
+from ..host import Attachment, AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline
+
+VOLUMES, RUNS, ATTACHMENTS = (LeasedTable.of(model) for model in (Volume, Run, Attachment))
+WANTED = and_(Attachment.volume_id == Volume.id, Attachment.name == "wanted")
+
+
+class Parent(VolumePipeline):
+    """Locks some attachments of a volume; services stop volumes and resize them."""
+
+    locks = (Related(Attachment, on=WANTED),)
+    intent = (Volume.status, Volume.size_gb)
+
+
+class Sibling(VolumePipeline):
+    """Works on volumes too; services stop them and move them."""
+
+    intent = (Volume.status, Volume.disk_id)
+
+
+def test_what_is_declared_is_kept() -> None:
+    """Rows would be kept for a parent that has no use for them, or not for the one that waits."""
+    by_hand, by_itself = declared_locks("Me", VOLUMES, [Related(Attachment, on=WANTED), Attachment])
+    assert (by_hand.leased.model, by_hand.on is WANTED) == (Attachment, True)
+    assert (by_itself.leased.model, str(by_itself.on)) == (Attachment, str(Volume.id == Attachment.volume_id))
+    assert declared_locks("Me", VOLUMES, ()) == ()
+
+
+def test_what_is_no_list_of_models_is_named() -> None:
+    """A host could not tell whose declaration it is, or what is wrong with it."""
+    with pytest.raises(
+        ModelError, match=r"Me\.locks is a list of models, not <class .*Volume'>; put it in brackets"
+    ) as caught:
+        declared_locks("Me", ATTACHMENTS, Volume)  # type: ignore[arg-type]
+    assert caught.value.model == "Attachment"
+    with pytest.raises(
+        ModelError, match=r"Me\.locks: `on` is one SQL expression over Attachment and Volume, not 5"
+    ) as caught:
+        declared_locks("Me", VOLUMES, [Related(Attachment, on=5)])  # type: ignore[arg-type]
+    assert caught.value.model == "Attachment"
+
+
+def test_who_locks_rows_of_a_model() -> None:
+    """Children would snatch the rows from a parent that waits for them, or leave them alone for nobody."""
+    parent = Parent(lock_timeout=40, retry_delay=3, abandoned_after=700)
+    graph = LockGraph([parent, AttachmentPipeline(), RunPipeline()])
+    [taker] = graph.takers_of(ATTACHMENTS, but="AttachmentPipeline")
+    assert (taker.leased, taker.owner, taker.on is WANTED) == (parent.leased, "Parent", True)
+    assert str(taker.ready) == str(parent.ready())
+    assert (taker.patience, taker.patience_at_work) == (timedelta(seconds=700), timedelta(seconds=43))
+    assert graph.takers_of(ATTACHMENTS, but="Parent") == ()
+    assert graph.takers_of(RUNS, but="RunPipeline") == ()
+    assert graph.takers_of(VOLUMES, but="Parent") == ()
+
+
+def test_who_else_works_on_rows_of_a_model() -> None:
+    """Two pipelines over one table would each wait for the other's rows, or for their own."""
+    graph = LockGraph([Parent()])
+    graph.add(Sibling(abandoned_after=800))
+    graph.add(RunPipeline())
+    [sibling] = graph.siblings_of(VOLUMES, but="Parent")
+    assert (sibling.owner, sibling.patience) == ("Sibling", timedelta(seconds=800))
+    assert str(sibling.ready) == str(Sibling().ready())
+    assert [one.owner for one in graph.siblings_of(VOLUMES, but="Somebody")] == ["Parent", "Sibling"]
+    assert graph.siblings_of(RUNS, but="RunPipeline") == ()
+
+
+def test_which_columns_services_own() -> None:
+    """What a service asked of a related row would be overwritten by whoever has it locked."""
+    graph = LockGraph([Parent(), Sibling(), RunPipeline()])
+    assert graph.intent_of(VOLUMES) == (
+        Volume.__table__.c.status,
+        Volume.__table__.c.size_gb,
+        Volume.__table__.c.disk_id,
+    )
+    assert graph.intent_of(RUNS) == ()
