@@ -113,6 +113,24 @@ async def test_one_that_was_lost_is_named_and_nothing_written(database: Temporar
     assert {row.status for row in await attachments_of(database)} == {"submitted"}
 
 
+async def test_what_services_own_must_be_as_it_was_where_it_is_written(database: TemporaryDatabase) -> None:
+    """A stop that a service asked of a child would be overwritten; or one that the parent does not write keep it from ending."""
+
+    class Owned(AttachmentPipeline):
+        intent = (Attachment.status,)
+
+    await add_volume(database)
+    async with stepping(database.session_factory, GatheringPipeline(), beside=[Owned()]) as steps:
+        await steps.fetch_once()
+        item, [stopped, well, _] = await gathered(steps)
+        await change(database, stopped, status="to be stopped")
+        writes = [RelatedWrite(ATTACHMENTS, row.id, {STATUS: "written"}) for row in (well, stopped)]
+        with pytest.raises(LeaseLost):
+            await transact(database, lambda c: write_related(c, item, writes))
+        await transact(database, lambda c: write_related(c, item, writes[:1]))
+    assert sorted(row.status for row in await attachments_of(database)) == ["submitted", "to be stopped", "written"]
+
+
 async def test_only_what_carries_the_token_is_freed(database: TemporaryDatabase) -> None:
     """The lock of somebody who took a row over would be taken away."""
     token = uuid.uuid4()

@@ -12,7 +12,7 @@ from sqlalchemy.orm import load_only, selectinload
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import PipelineItem
-from rowlock.pipelines.loader import Loader
+from rowlock.pipelines.loader import FRESH_S, Loader
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, Run, RunPipeline, Volume, VolumePipeline
@@ -56,6 +56,22 @@ async def test_a_row_that_is_no_longer_ours_is_not_handed_out(database: Temporar
         items = await steps.fetch_once()
         await change(database, rows[0], lock_token=token)
         assert await load_all(steps, items) == [item.id != rows[0].id for item in items]
+
+
+@virtual_time
+async def test_a_row_that_came_with_its_claim_is_read_again_once_it_is_old(virtual_database: TemporaryDatabase) -> None:
+    """Each row would be read twice; or work begin on what a row was long ago, or claims never give rows again."""
+    await add(virtual_database, Volume(size_gb=1))
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        [item] = await steps.fetch_once()
+        item.row = Volume(id=item.id, size_gb=99)
+        seen = []
+        with faults_of(virtual_database.engine) as faults:
+            for rest_s in (0.0, FRESH_S - 0.001, 0.001):
+                await asyncio.sleep(rest_s)
+                assert await loader_of(steps).load(item)
+                seen.append((item.row.size_gb, faults.count(is_read), steps.run.context.starts_soon))
+    assert seen == [(99, 0, True), (99, 0, True), (1, 1, False)]
 
 
 @virtual_time
