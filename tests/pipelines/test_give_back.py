@@ -174,3 +174,22 @@ async def test_an_item_that_holds_nothing_asks_the_database_nothing(sqlite_datab
         with faults_of(sqlite_database.engine) as faults:
             await free_held(steps.run.context, item)
         assert faults.sent == []
+
+
+@virtual_time
+async def test_a_database_that_hangs_is_given_up_and_the_log_says_at_what(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A shutdown would wait for ever for a connection into a black hole, and nobody know what it was about."""
+    async with at_work(virtual_database, GatheringPipeline(database_timeout=4)) as (steps, _):
+        [item] = steps.queued
+        await item.lock_related(Attachment, Attachment.volume_id == item.id)
+        began_at = now()
+        with faults_of(virtual_database.engine) as faults:
+            faults.hang()
+            await free_held(steps.run.context, item)
+            await give_back(steps.run.context, [item])
+        assert now() == pytest.approx(began_at + 8, abs=0.1)
+    related, main = told(caplog, "were not")
+    assert "the transaction to free related rows did not end within 4 s" in str(related.error)
+    assert "the transaction to release rows did not end within 4 s" in str(main.error)
