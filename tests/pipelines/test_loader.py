@@ -128,6 +128,26 @@ async def test_a_long_outage_is_waited_out_only_while_trust_lasts(virtual_databa
 
 
 @virtual_time
+async def test_a_long_outage_is_waited_out_for_one_lease_at_most(virtual_database: TemporaryDatabase) -> None:
+    """A worker whose lease is renewed while nothing can be read would wait for ever."""
+    await add(virtual_database, Volume())
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        [item] = await steps.fetch_once()
+        item.trusted_until += 1000  # as if it had been renewed
+        began_at = now()
+        with faults_of(virtual_database.engine) as faults:
+            faults.fail(ConnectionRefusedError("down"))
+            with pytest.raises(ConnectionRefusedError):
+                await loader_of(steps).load(item)
+            assert now() == pytest.approx(began_at + 30, abs=1)
+            steps.run.context.hurried = True
+            tries = len(faults.sent)
+            with pytest.raises(ConnectionRefusedError):
+                await loader_of(steps).load(item)
+            assert len(faults.sent) == tries + 1, "not when a shutdown is in a hurry"
+
+
+@virtual_time
 async def test_without_trust_nothing_is_read(virtual_database: TemporaryDatabase) -> None:
     """Work would begin on a row that another replica may hold by the time it is read."""
     await add(virtual_database, Volume())

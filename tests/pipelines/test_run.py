@@ -219,5 +219,12 @@ async def test_statistics_tell_where_the_items_are(virtual_database: TemporaryDa
     health = run.health()
     assert set(health.loops_alive) == {"fetcher", "heartbeater", "lease watch", "worker 1", "worker 2"}
     assert health.healthy
+    for loop, times in (("heartbeater", 2), ("fetcher", 3)):
+        for _ in range(times):
+            run.context.failed(loop, f"the {loop} fails")
+    health = run.health()
+    assert (health.pipeline, health.state, health.abandoned) == ("VolumePipeline", "running", 0)
+    assert (health.renewal_failures, health.fetch_failures) == (2, 3)
+    assert (health.last_error, health.healthy) == ("the heartbeater fails", False)
     await run.drain(0)
     assert run.statistics().counters["released"] == 5
