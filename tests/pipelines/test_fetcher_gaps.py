@@ -11,6 +11,7 @@ import pytest
 
 from rowlock import PipelineHinter, PipelineManager, events
 from rowlock.errors import ModelError
+from rowlock.pipelines.loader import LOADER
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
@@ -112,3 +113,22 @@ async def test_what_is_no_expression_is_named(virtual_database: TemporaryDatabas
     async with stepping(virtual_database.session_factory, pipeline) as steps:
         with pytest.raises(ModelError, match=r"FussyPipeline\.ready\(\) must return one SQL expression"):
             await steps.fetch_once()
+
+
+@virtual_time
+async def test_while_no_row_can_be_read_two_are_claimed_now_and_then(virtual_database: TemporaryDatabase) -> None:
+    """Before a migration all rows would be claimed and given back in turn; or nobody see that nothing is worked on."""
+    await add(virtual_database, *(Volume() for _ in range(5)))
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        context, fetcher = steps.run.context, steps.run.fetcher
+        context.failed(LOADER, "no such column")
+        with heard_events() as heard:
+            await fetcher._fetch(5)
+        assert len(context.queue) == 2
+        [failed] = heard.of(events.FetchFailed)
+        assert failed.error.startswith("PipelineError: no row can be read: no such column")
+        assert steps.run.health().fetch_failures == 1
+        context.succeeded(LOADER)
+        await fetcher._fetch(5)
+        assert len(context.queue) == 5
+        assert (steps.run.health().fetch_failures, steps.run.health().last_error) == (0, None)
