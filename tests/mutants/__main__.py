@@ -46,8 +46,6 @@ BESIDES = {
     "batcher": ("writer",),
     "claims": ("claim",),
     "context": ("worker",),
-    "failures": ("fetcher_failures",),
-    "held_rows": ("hold",),
     "item": ("heartbeater_trust",),
     "lifeline": ("heartbeater",),
     "outcomes": ("plan",),
@@ -58,9 +56,11 @@ BESIDES = {
     "run": ("manager",),
     "services": ("request",),
     "settler": ("worker",),
-    "sqlite": ("claim", "renew", "release"),
+    "sqlite": ("claim", "renew", "release", "apply_compared", "fresh_rows"),
+    "sqlite_keys": ("spoilt_keys",),
     "statistics": ("manager",),
     "take": ("hold",),
+    "writer": ("related_locks",),
 }
 """Modules that are tested by the tests of others."""
 WITHOUT = shutil.ignore_patterns("__pycache__")
@@ -100,7 +100,7 @@ def tests_of(name: str, folder: Path) -> list[str]:
     """Return the tests to try: those that are named like the module, and those in `BESIDES`."""
     module = name.split(".")[-2]
     stems = [module, *BESIDES.get(module, ())]
-    rooms = [folder / "tests" / room for room in ("leases", "pipelines")]
+    rooms = [folder / "tests" / room for room in ("leases", "pipelines", "faults")]
     near = {str(path) for room in rooms for stem in stems for path in room.glob(f"test_{stem}*.py")}
     return sorted(near) or [str(rooms[0] / "test_claim.py"), str(rooms[1] / "test_worker.py")]
 
@@ -138,7 +138,8 @@ def verdict_of(tests: tuple[str, ...], folder: Path, *, mutant: str) -> str:
 def shown(name: str, folder: Path) -> str:
     """Return the line that a mutant changes, and what it makes of it."""
     *module, function = name.split(".")
-    text = (folder / "mutants" / "src" / Path(*module)).with_suffix(".py").read_text(encoding="utf-8")
+    path = folder / "mutants" / "src" / Path(*module)
+    text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
     stem = function.rpartition("__mutmut_")[0]
     bodies = {}
     for node in ast.walk(ast.parse(text)):

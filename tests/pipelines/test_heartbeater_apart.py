@@ -164,9 +164,10 @@ async def test_what_a_loop_keeps_locked_is_ended_once_a_renewal_would_be_late(
         assert cuts == []
         other.host.stalled_s = 4.0
         await asyncio.sleep(1.5)
-        assert cuts == [(other.sessions, 7, 4.0)]
+        assert set(cuts) == {(other.sessions, 7, 4.0)}
+        before = len(cuts)
     await asyncio.sleep(10)
-    assert len(cuts) == 1, "it ends with the heartbeats"
+    assert len(cuts) == before, "it ends with the heartbeats"
 
 
 @virtual_time
