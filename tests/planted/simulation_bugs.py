@@ -292,7 +292,7 @@ SIMULATOR_BUGS = (
     Bug(
         "a slip of the pen is played",
         "testing/simulation/simulation.py",
-        "    _check_choices(probe, models)\n",
+        "    check_choices(probe, models)\n",
         "",
         (f"{TELLING}::test_what_cannot_be_chosen_is_refused_at_once",),
     ),

@@ -102,6 +102,25 @@ def test_b4_only_reset_and_parked_rows_keep_their_attempts(story: Story, way: di
     assert story.broken() == (set() if way else {"B4"})
 
 
+def test_b4_a_parked_row_is_left_alone(story: Story) -> None:
+    """What was set aside would be worked on again and again."""
+    story.change(parked_at=story.now)
+    story.claim()
+    assert story.broken() == {"B4"}
+
+
+def test_b4_a_row_is_not_taken_before_it_is_due(story: Story) -> None:
+    """A row that failed would not rest."""
+    story.change(due_at=story.now + timedelta(seconds=10))
+    story.wait(10)
+    story.claim()
+    story.apply(due_at=story.now + timedelta(seconds=10))
+    assert story.broken() == set()
+    story.wait(9)
+    story.claim()
+    assert story.broken() == {"B4"}
+
+
 def test_b4_who_failed_too_often_is_parked_though_the_clock_stands(story: Story) -> None:
     """A clock that was set back would hide a poison row."""
     story.claim()

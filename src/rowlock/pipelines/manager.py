@@ -136,13 +136,13 @@ class PipelineManager:
             self._notifier.start()
             for hinter in (self.hinter, pipeline_hinter):
                 hinter.attach_relay(self._notifier.pass_on)
-        for pipeline in self._pipelines.values():
-            self._start(pipeline)
+        self._start_all()
 
     def shutdown(self) -> None:
         """Fetch no more and give back what was not started; work that runs goes on until `drain`.
 
-        May be called at any time, from any thread, and from a signal handler: the loop does it in its next turn.
+        Does nothing before `start`. After that it may be called at any time, from any thread, and from a signal handler: the loop
+        does it in its next turn.
         """
         if not self._started:
             return
@@ -185,6 +185,13 @@ class PipelineManager:
         notifications = None if self._notifier is None else self._notifier.statistics()
         stall_s = 0.0 if self._lifeline is None else self._lifeline.host.longest_stall_s
         return ManagerHealth(tuple(pipeline.health() for pipeline in self._pipelines.values()), notifications, stall_s)
+
+    def _start_all(self) -> None:
+        for pipeline in self._pipelines.values():
+            self._start(pipeline)
+        if self._shut_down:
+            # By a signal handler, while some of them were not started yet.
+            self.shutdown()
 
     def _start(self, pipeline: Pipeline[Any]) -> None:
         lifeline = self._lifeline if has_pool(self._session_factory, pipeline.leased) else None

@@ -15,7 +15,7 @@ no rule rests on an order that the historian does not vouch for.
 | A9 | a name in `lock_owner` by somebody who may not put it there, or take it away |
 | B1 | rows that are not settled in the end, or still carry a lock column (`settled`) |
 | B2 | a lease that had ended and was looked after too late, or never (`taken_within`), or that is too long (`lock_timeouts`) |
-| B4 | attempts that are not counted one by one, or go on past their limit (`attempts_max`) |
+| B4 | attempts that are not counted one by one, or go on past their limit (`attempts_max`); a row taken while parked, or early |
 | B5 | a lease left behind by clean shutdowns (`stopped`) |
 
 Not here: A4, A7, A10 to A12, B3 and B6, which no lock column tells of. Hosts judge their own columns.
@@ -43,7 +43,7 @@ from typing import Final, NamedTuple
 
 from rowlock.testing.attempts import attempts, endless, kept_attempts
 from rowlock.testing.history import Change, RowState
-from rowlock.testing.lateness import ended_unseen, freed_late, taken_late, too_long
+from rowlock.testing.lateness import ended_unseen, freed_late, taken_early, taken_late, too_long
 from rowlock.testing.ledger import Ledger, Place, is_composed, is_outcome, place_of, taken_token
 from rowlock.testing.owner_names import names
 from rowlock.testing.timeline import timeline
@@ -268,6 +268,7 @@ _RULES: Final[tuple[tuple[str, Rule], ...]] = (
     ("A9", names),
     ("B4", attempts),
     ("B4", kept_attempts),
+    ("B4", taken_early),
 )
 
 

@@ -1,6 +1,6 @@
-"""Rules about what comes too late: related rows that outlive their main row's outcome, and leases that nobody looks after.
+"""Rules about what comes too late or too early: related rows that outlive an outcome, leases that nobody looks after, early claims.
 
-The one idea: a lease tells when it ends, so whoever reads the history can tell how long a row had to wait.
+The one idea: a lease tells when it ends and a row when it is due, so whoever reads the history can tell how long it had to wait.
 
 Not here: the other rules, and who asks for these (``checker.py``).
 """
@@ -14,7 +14,7 @@ from rowlock.rows.eligibility import OWNER_SEPARATOR
 from rowlock.testing.history import Change
 from rowlock.testing.ledger import FREE, Ledger, Place, place_of
 
-__all__ = ["ended_unseen", "freed_late", "taken_late", "too_long"]
+__all__ = ["ended_unseen", "freed_late", "taken_early", "taken_late", "too_long"]
 
 
 def freed_late(change: Change, ledger: Ledger) -> Iterator[str]:
@@ -46,6 +46,17 @@ def too_long(change: Change, _: Ledger, *, lock_timeouts: Mapping[str, timedelta
     lasts = after.lock_expires_at - change.at
     if longest is not None and lasts > longest:
         yield f"leased for {lasts.total_seconds():.3f} s, and {after.lock_owner} may for {longest.total_seconds():.3f} s"
+
+
+def taken_early(change: Change, ledger: Ledger) -> Iterator[str]:
+    """Find a row that a pipeline took though it was set aside, or before it was due."""
+    before = change.before
+    if before is None or not ledger.is_claim(change):
+        return
+    if before.parked_at is not None:
+        yield f"taken though it was parked at {before.parked_at}"
+    if before.due_at is not None and before.due_at > change.at:
+        yield f"taken {(before.due_at - change.at).total_seconds():.3f} s before it was due"
 
 
 def taken_late(change: Change, _: Ledger, *, taken_within: timedelta) -> Iterator[str]:

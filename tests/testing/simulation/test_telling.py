@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,17 @@ import pytest
 from sqlalchemy import update
 
 from rowlock import Outcome, PipelineItem
-from rowlock.testing.simulation import Fault, Scenario, Simulation, SimulationReport, Wrong, play, run_command, simulate
+from rowlock.testing.simulation import (
+    Fault,
+    PromiseBrokenError,
+    Scenario,
+    Simulation,
+    SimulationReport,
+    Wrong,
+    play,
+    run_command,
+    simulate,
+)
 from rowlock.testing.simulation.chronicle import Entry
 from rowlock.testing.simulation.simulation import LINES_MAX
 
@@ -135,12 +146,23 @@ def test_watched_columns_are_told_and_judged() -> None:
         assert "A6: an outcome wrote status, which is the services' own" in str(simulation.run(1))
 
 
+async def _is_awaited(_scenario: Scenario) -> None:
+    """What nobody awaits."""
+
+
 @pytest.mark.parametrize(
     ("choices", "text"),
     [
         ({"faults": ("kill",)}, r"faults: 'kill' is no Fault; write Fault.KILL"),
         ({"watched": {int: ("status",)}}, r"watched: no pipeline leases <class 'int'>"),
         ({"services_own": ("status",)}, r"services_own: 'status' is not watched"),
+        ({"faults": Fault.KILL}, r"faults is a list, such as \[Fault.KILL\]"),
+        ({"watched": {Task: "status"}}, r"the columns of Task are a list: \['status'\]"),
+        ({"watched": {Task: ["colour"]}}, r"Task has no column 'colour'"),
+        ({"settle_within": 5}, r"settle_within is a timedelta or None, not 5"),
+        ({"replicas_num": 0}, r"replicas_num is a whole number from 1 on, not 0"),
+        ({"check": _is_awaited}, r"check is a plain `def`"),
+        ({"always": _is_awaited}, r"always is a plain `def`"),
     ],
 )
 def test_what_cannot_be_chosen_is_refused_at_once(choices: dict[str, Any], text: str) -> None:
@@ -148,6 +170,42 @@ def test_what_cannot_be_chosen_is_refused_at_once(choices: dict[str, Any], text:
     with pytest.raises(TypeError, match=text):
         Simulation(type("Slip", (Calm,), choices))
     Simulation(type("Right", (Calm,), {"faults": (Fault.KILL,)})).__exit__(None, None, None)
+
+
+def _exit(_scenario: Scenario) -> None:
+    sys.exit("no")
+
+
+def _fail(_scenario: Scenario) -> None:
+    pytest.fail("as pytest does it")
+
+
+@pytest.mark.parametrize(("end", "says"), [(_exit, "SystemExit: no"), (_fail, "Failed: as pytest does it")])
+def test_a_check_that_ends_the_test_is_a_failure_with_a_seed(end: Any, says: str) -> None:
+    """A failure would come without its story, and without a way to play it again."""
+    for method in ("check", "always"):
+        with pytest.raises(PromiseBrokenError, match=says):
+            simulate(type("Ending", (Calm,), {method: end}), seed=1)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: _is_awaited(Calm), lambda: 7, lambda: print], ids=["coroutine", "number", "def"]
+)
+def test_a_service_that_is_none_is_refused(make: Callable[[], Any]) -> None:
+    """What nobody runs would pass."""
+    scenario = type("Unserved", (Calm,), {"services": lambda _self: [make()]})
+    with pytest.raises(TypeError, match=r"services\(\) returns coroutine functions"):
+        simulate(scenario, seed=1)
+
+
+async def _slips() -> None:
+    raise TypeError("no such keyword")
+
+
+def test_a_slip_of_a_service_is_a_failure() -> None:
+    """A service that never does what it should would pass, since the database may fail it, too."""
+    with pytest.raises(PromiseBrokenError, match="a service has a slip: TypeError: no such keyword"):
+        simulate(type("Slipping", (Calm,), {"services": lambda _self: [_slips]}), seed=1)
 
 
 async def test_a_running_loop_is_told_what_to_do() -> None:

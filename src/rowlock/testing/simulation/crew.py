@@ -22,6 +22,9 @@ from rowlock.testing.simulation.processes import Process, current_process
 from rowlock.testing.simulation.reasons import reason
 from rowlock.testing.simulation.scenario import Scenario, World
 
+SLIPS = (TypeError, NameError, AttributeError)
+"""What a database that fails does not raise: so a service did something that it did not mean."""
+
 __all__ = ["Crew", "Replica"]
 
 
@@ -160,7 +163,9 @@ class Crew:
         self._chronicle.read_changes()
         try:
             self._scenario.always()
-        except Exception as error:  # noqa: BLE001 - it must not spoil the COMMIT that was made
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - it must not spoil the COMMIT that was made
             self._chronicle.wrong(f"what must always be true is not: {reason(error)}")
 
     async def _serve(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -168,6 +173,8 @@ class Crew:
             await work()
         except AssertionError as error:
             self._chronicle.wrong(f"a service says: {reason(error)}")
+        except SLIPS as error:
+            self._chronicle.wrong(f"a service has a slip: {reason(error)}")
         except Exception as error:  # noqa: BLE001 - whatever the database does to it
             self._chronicle.note(f"gives up: {type(error).__name__}: {error}")
 

@@ -18,6 +18,7 @@ from rowlock import subscribe
 from rowlock.testing.checker import check
 from rowlock.testing.simulation.apart import processes_apart
 from rowlock.testing.simulation.chances import all_chance_from
+from rowlock.testing.simulation.choices import check_services
 from rowlock.testing.simulation.chronicle import Chronicle
 from rowlock.testing.simulation.crew import Crew
 from rowlock.testing.simulation.faults import Disturber
@@ -74,6 +75,7 @@ class Play:
             stack.callback(subscribe(self.chronicle.hear))
             self._scenario = self._scenario_class(self._world)
             services = list(self._scenario.services())
+            check_services(type(self._scenario).__name__, services)
             lives = 2 * self._scenario.replicas_num + self._scenario.faults_num_max + len(services) + 1
             self._harbour.have_ports(lives)
             self._crew = Crew(
@@ -171,7 +173,9 @@ class Play:
         self._mourn()
         try:
             self._scenario.check()
-        except Exception as error:  # noqa: BLE001 - whatever the host's check does
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever the host's check does; pytest.fail() is no Exception
             self.chronicle.wrong(f"the check fails: {reason(error)}")
 
     def _mourn(self) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
 from rowlock.testing.ledger import Place
+from rowlock.testing.simulation.choices import check_choices
 from rowlock.testing.simulation.chronicle import Chronicle, Entry, Wrong
-from rowlock.testing.simulation.kinds import Fault
 from rowlock.testing.simulation.play import Play
 from rowlock.testing.simulation.ports import Harbour, Schema
 from rowlock.testing.simulation.scenario import Scenario, World
@@ -166,23 +166,8 @@ def simulate(scenario: type[Scenario], *, seed: int) -> SimulationReport:
 def _schema(scenario: type[Scenario], harbour: Harbour) -> Schema:
     probe = scenario(World(0, harbour, Chronicle(harbour.file)))
     models = [*probe.models, *(leased.model for leased in tables_of(probe.pipelines()).values())]
-    _check_choices(probe, models)
+    check_choices(probe, models)
     return Schema(models, probe.watched, list(probe.schema))
-
-
-def _check_choices(scenario: Scenario, models: Collection[type]) -> None:
-    name = type(scenario).__name__
-    for fault in scenario.faults:
-        if not isinstance(fault, Fault):
-            raise TypeError(
-                f"{name}.faults: {fault!r} is no Fault; write Fault.KILL, for one, or choose from {list(Fault)}"
-            )
-    for model in scenario.watched:
-        if model not in models:
-            raise TypeError(f"{name}.watched: no pipeline leases {model!r}; name it in {name}.models, too")
-    for column in scenario.services_own:
-        if not any(column in watched for watched in scenario.watched.values()):
-            raise TypeError(f"{name}.services_own: {column!r} is not watched; name it in {name}.watched, too")
 
 
 def _refuse_inside_a_loop() -> None:
