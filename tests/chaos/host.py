@@ -27,6 +27,7 @@ JOBS, BATCHES, SITES = 200, 40, 60
 SITES_PER_BATCH = 2
 LOCK_TIMEOUT_S = 3.0
 WORK_S = (0.01, 0.15)
+ATTEMPTS_MAX = 100
 LONG_WORK_S = 3 * LOCK_TIMEOUT_S
 """How long a round takes that must be renewed; one of `LONG_ROUNDS`."""
 LONG_ROUNDS = 40
@@ -43,7 +44,7 @@ QUICK: dict[str, Any] = {
     "retry_delay": 0.1,
     "retry_delay_max": 1,
     "cancel_grace": 1,
-    "max_attempts": 100,
+    "max_attempts": ATTEMPTS_MAX,
     "abandoned_after": 3 * LOCK_TIMEOUT_S,
     "fetch_delays": (0.1, 0.3, 0.5),
 }

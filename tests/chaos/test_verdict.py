@@ -111,6 +111,16 @@ def test_a_related_write_that_was_lost_or_doubled_is_found(touched: int) -> None
     assert f"was touched {touched} times for 1 rounds" in run.wrongs[0]
 
 
+def test_a_lease_that_nobody_looked_after_is_found() -> None:
+    """Rows of a dead replica could wait for an hour."""
+    run = Run()
+    run.play("batches")
+    run.story.claim("1", "jobs")
+    run.story.wait(3600)
+    run.play("jobs")
+    assert [wrong.partition(" ")[0] for wrong in run.wrongs] == ["B2"]
+
+
 def test_a_parked_row_is_found() -> None:
     """Rows could be set aside instead of being worked on."""
     run = Run()

@@ -10,6 +10,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from typing import Any
 from rowlock.testing import Change, RowState, check, timeline
 from rowlock.testing.ledger import is_outcome
 
-from .host import LOCK_TIMEOUT_S, sites_of
+from .host import ATTEMPTS_MAX, LOCK_TIMEOUT_S, sites_of
 from .replicas import Replica
 
+TAKEN_WITHIN = timedelta(seconds=30)
+"""How long a lease that has ended may wait for somebody, while servers restart and replicas are frozen."""
 OVERLAP_S_MAX = LOCK_TIMEOUT_S
 """How long two replicas that nobody froze may be at work on one row: a busy machine cancels late, but not by that much."""
 
@@ -54,7 +57,15 @@ def judge(changes: Sequence[Change], work: Sequence[Work]) -> Verdict:
     """Judge a run that has settled, and whose replicas were all shut down."""
     verdict = Verdict()
     verdict.figures["changes"] = len(changes)
-    violations = check(changes, settled=_is_settled, stopped=True, services_own=["wanted"])
+    violations = check(
+        changes,
+        settled=_is_settled,
+        stopped=True,
+        services_own=["wanted"],
+        taken_within=TAKEN_WITHIN,
+        attempts_max=ATTEMPTS_MAX,
+        lock_timeouts=dict.fromkeys(("JobPipeline", "BatchPipeline"), timedelta(seconds=LOCK_TIMEOUT_S)),
+    )
     verdict.wrongs += map(str, violations)
     done = {(one.place, one.number, one.token) for one in work if one.is_done}
     rounds: Counter[tuple[str, str]] = Counter()

@@ -37,7 +37,7 @@ def story() -> Story:
 
 
 class Quick(TaskPipeline):
-    """Has bounds of 36 s without a change, and of 26.6 s for one attempt."""
+    """Has short bounds."""
 
     min_processing_interval = 1
     abandoned_after = 10
