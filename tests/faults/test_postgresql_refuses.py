@@ -26,10 +26,10 @@ def engine_with(database: TemporaryDatabase, *, isolation_level: str | None = No
 
 
 @asynccontextmanager
-async def locked(database: TemporaryDatabase, key: Any) -> AsyncIterator[None]:
+async def locked(database: TemporaryDatabase, key: Any, model: Any = Volume) -> AsyncIterator[None]:
     """Hold a row in a service's transaction."""
     async with database.session_factory.begin() as session:
-        await session.execute(select(Volume).where(Volume.id == key).with_for_update())
+        await session.execute(select(model).where(model.id == key).with_for_update())
         yield
 
 
@@ -100,8 +100,9 @@ async def test_the_victim_of_a_deadlock_is_written_again(postgresql_database: Te
             assert manager.statistics()[pipeline.name].counters["retried"] == 0
     await serving
     rows = {row.id: row for row in await read_all(database, Run)}
-    assert len(tries) == 2
-    assert (rows[1].status, rows[2].status, rows[2].result) == ("done", "held", [2])
+    # More than twice on a machine that is so busy that a try runs out of time.
+    assert len(tries) >= 2
+    assert (rows[1].status, rows[2].status, rows[2].result) == ("done", "held", [len(tries)])
 
 
 @pytest.mark.parametrize("isolation_level", ["REPEATABLE READ", "SERIALIZABLE"])
@@ -198,3 +199,25 @@ async def test_an_old_snapshot_holds_up_nothing(postgresql_database: TemporaryDa
                 await heard.wait_for(events.ItemApplied, count=2 * count)
         assert await report.scalar(text("SELECT count(*) FROM runs WHERE status = 'queued'")) == count
     assert all((row.status, is_free(row)) == ("done", True) for row in await read_all(database, Run))
+
+
+async def test_also_that_waits_for_a_locked_row_is_tried_again(postgresql_database: TemporaryDatabase) -> None:
+    """A statement of `also` that runs out of our time would be told as the host's own cancellation, and the work be done again."""
+    database, tries = postgresql_database, []
+    _, other = await add(database, Run(id=1), Run(id=2, status="other"))
+
+    async def also(session: Any, now: Any) -> None:
+        tries.append(now)
+        if len(tries) == 2:
+            released.set()
+        await session.execute(update(Run).where(Run.id == 2).values(result=[len(tries)]))
+
+    released = asyncio.Event()
+    with heard_events() as heard:
+        pipeline = RunPipeline(answer=Apply({"status": "done"}, also=also), **(QUICK | {"database_timeout": 0.5}))
+        async with PipelineManager(database.session_factory, [pipeline]) as manager:
+            async with locked(database, other.id, Run):
+                await released.wait()
+            await heard.wait_for(events.ItemApplied)
+            counters = manager.statistics()[pipeline.name].counters
+    assert (counters["retried"], len(pipeline.items)) == (0, 1)

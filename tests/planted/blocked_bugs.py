@@ -177,8 +177,8 @@ BLOCKED_BUGS = (
     Bug(
         "a transaction that is out of time keeps the file locked",
         "leases/transaction.py",
-        "beside=give_up(task)",
-        "beside=None",
+        "_let_go(task, give_up(task))",
+        "_let_go(task, GivenUp())",
         (f"{STANDING}::test_one_that_is_out_of_time_frees_the_file_at_once",),
     ),
     Bug(

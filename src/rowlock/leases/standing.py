@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import CoroutineType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import Connection, Engine, PoolProxiedConnection, text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 STATEMENT_S_MAX = 0.1
 """How long a statement may still run whose transaction is given up, in seconds; then it is stopped."""
+OUT_OF_TIME = "rowlock: the database did not answer in time"
+"""Message of the cancellation of a transaction that waits for a statement, perhaps one of the host's own."""
 CLOSE_S_MAX = 2.0
 """How long closing a connection may take, in seconds: it waits for the statement that runs."""
 
@@ -49,6 +51,18 @@ class Connects(Protocol):
     def connect(self, engine: Engine) -> AsyncConnection:
         """Return a connection that is to be entered."""
         ...
+
+
+class GivenUp(NamedTuple):
+    """How a transaction that is out of time is to be cancelled.
+
+    Attributes:
+        message: of the cancellation.
+        ending: what ends it, to be waited for.
+    """
+
+    message: str | None = None
+    ending: asyncio.Task[bool] | None = None
 
 
 class Standing:
@@ -109,21 +123,20 @@ class Standing:
                     self.was_undone = ended and not self.is_whole
         log_apart(partial(logger.warning, "A transaction was ended that kept locks while the event loop stood still"))
 
-    def give_up(self, task: asyncio.Task[Any]) -> asyncio.Task[bool] | None:
-        """End it, which is out of time, if its `task` waits for a statement; called on its own loop, before that is cancelled.
-
-        Returns:
-            What ends it, to be waited for.
-        """
+    def give_up(self, task: asyncio.Task[Any]) -> GivenUp:
+        """End it, which is out of time, if its `task` waits for a statement; called on its own loop, before that is cancelled."""
         connection, pooled = self._connection, self._pooled
-        if connection is None or pooled is None or self.was_cut or connection.dialect.name != "sqlite":
-            return None
+        if connection is None or pooled is None or self.was_cut:
+            return GivenUp()
         driver: Any = pooled.driver_connection
         if not _is_within(task, driver):
-            return None
+            return GivenUp()
+        if connection.dialect.name != "sqlite":
+            return GivenUp(OUT_OF_TIME)
         # Its cancellation closes the connection, but only then.
         self._retire(pooled)
-        return asyncio.create_task(_roll_back(driver), name="rowlock: roll back what is out of time")
+        rolling_back = asyncio.create_task(_roll_back(driver), name="rowlock: roll back what is out of time")
+        return GivenUp(OUT_OF_TIME, rolling_back)
 
     def _retire(self, pooled: PoolProxiedConnection) -> None:
         self.was_cut = True

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.errors import LockWaitTimeout, PipelineError, TransactionTimeout
 from rowlock.leases.dialects import bind_of, dialect_named, dialect_of
-from rowlock.leases.standing import Standing, standing
+from rowlock.leases.standing import GivenUp, Standing, standing
 from rowlock.rows.leased_table import LeasedTable
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ async def finish(
     *,
     purpose: str,
     timeout: timedelta | None = None,
-    give_up: Callable[[asyncio.Task[T]], asyncio.Task[bool] | None] = lambda _task: None,
+    give_up: Callable[[asyncio.Task[T]], GivenUp] = lambda _task: GivenUp(),
 ) -> T:
     """Run `work` to its end in a task of its own, even if the caller is cancelled meanwhile; then let the cancellation out.
 
@@ -112,7 +112,7 @@ async def finish(
         work: what is to be done.
         purpose: a verb phrase for errors and logs.
         timeout: how long it may take; then it is cancelled.
-        give_up: called with its task before that; returns what is waited for, too.
+        give_up: called with its task before that.
 
     Raises:
         TransactionTimeout: `work` did not end within `timeout`.
@@ -122,7 +122,7 @@ async def finish(
     cancelled = await _wait_shielded(task, None if timeout is None else timeout.total_seconds())
     out_of_time = not task.done()
     if out_of_time:
-        cancelled = await _let_go(task, beside=give_up(task)) or cancelled
+        cancelled = await _let_go(task, give_up(task)) or cancelled
     if cancelled is not None:
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             logger.warning(
@@ -154,12 +154,14 @@ async def _wait_shielded(task: asyncio.Task[Any], timeout_s: float | None) -> as
     return cancelled
 
 
-async def _let_go(task: asyncio.Task[Any], *, beside: asyncio.Task[bool] | None) -> asyncio.CancelledError | None:
+async def _let_go(task: asyncio.Task[Any], given_up: GivenUp) -> asyncio.CancelledError | None:
     _overdue.add(task)
     task.add_done_callback(_forget)
-    task.cancel()
+    task.cancel(given_up.message)
     cancelled = await _wait_shielded(task, CANCEL_WAIT_S_MAX)
-    return cancelled if beside is None else await _wait_shielded(beside, CANCEL_WAIT_S_MAX) or cancelled
+    if given_up.ending is None:
+        return cancelled
+    return await _wait_shielded(given_up.ending, CANCEL_WAIT_S_MAX) or cancelled
 
 
 def _forget(task: asyncio.Task[Any]) -> None:

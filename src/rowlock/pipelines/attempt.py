@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 from sqlalchemy.exc import SQLAlchemyError
 
 from rowlock.errors import HostCodeError, ProcessCancelledError, describe
+from rowlock.leases.standing import OUT_OF_TIME
 from rowlock.pipelines.deadlines import Deadlines
 
 T = TypeVar("T")
@@ -149,6 +150,7 @@ async def contained(function: Callable[..., Awaitable[T]], *args: object) -> T:
 
     Raises:
         SQLAlchemyError: what the database said to the host's own statements.
+        CancelledError: the transaction is out of time, and it was the database that did not answer the host's statement.
         HostCodeError: whatever else the host's code raised.
     """
     match await _contained(partial(function, *args)):
@@ -183,7 +185,10 @@ def _cancelled_by_itself() -> ProcessCancelledError:
 async def _contained(call: Callable[[], Awaitable[Any]]) -> Returned | Raised:
     try:
         return Returned(await call())
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as cancelled:
+        if cancelled.args == (OUT_OF_TIME,):
+            # Ours, of a transaction: the host's code waited for the database.
+            raise
         return Raised(_cancelled_by_itself())
     except BaseException as error:  # noqa: BLE001 - SystemExit out of host code must not end the service
         return Raised(error)

@@ -46,7 +46,7 @@ class PipelineContract(Generic[ModelT]):
     settings: dict[str, Any] = {}  # noqa: RUF012 - read only, and a ClassVar cannot be overridden by an instance
 
     def ready_row(self) -> ModelT:
-        """Return a new row that wants work and on which `process` succeeds; called twice by one test, so with a new key each time."""
+        """Return a new row, with a new key, that wants work and on which `process` succeeds; one test calls this twice."""
         raise TypeError(f"{type(self).__name__} must say what a ready row is: override ready_row()")
 
     def unready_row(self) -> ModelT:
