@@ -215,6 +215,8 @@ async def test_what_a_claim_brings_too_late_is_given_back(virtual_database: Temp
     assert [event.row_id for event in heard.of(events.ItemReleased)] == [row.id]
     assert heard.of(events.LeaseLost) == []
     assert (counters["claimed"], counters["recovered"]) == (2, 0)
+    [failure] = heard.of(events.FetchFailed)
+    assert failure.error.startswith("TransactionTimeout: the transaction to claim rows did not end within 40")
 
 
 @virtual_time

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock import events
 from rowlock.backoff import JITTER, fetch_delay, jittered
 from rowlock.clock import monotonic
-from rowlock.errors import PipelineError, describe
+from rowlock.errors import PipelineError, TransactionTimeout, describe
 from rowlock.leases.claim import claim
 from rowlock.leases.dialects.claims import ClaimOrder, Position
 from rowlock.leases.faults import is_of_the_schema, is_transient
@@ -236,8 +236,12 @@ class Fetcher(Generic[ModelT]):
         context.counters.fetches_empty += not items
         context.counters.recovered += sum(item.prev_lock_expired for item in items)
         # An answer that came too late brings nothing to work on; left leased, its rows would count as those of somebody who died.
-        if self._stopped or not all(item.is_trusted() for item in items):
+        is_late = not all(item.is_trusted() for item in items)
+        if self._stopped or is_late:
             await give_back(context, items)
+            if is_late and not self._stopped:
+                # Told like any fetch that failed, or rows would go round for ever without a word.
+                raise TransactionTimeout(purpose="claim rows", timeout_s=monotonic() - began_at)
         elif items:
             self._heartbeater.track(items)
             context.queue.put(items)

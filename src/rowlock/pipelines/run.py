@@ -60,7 +60,7 @@ class PipelineRun(Generic[ModelT]):
         self._supervisor = Supervisor(context.name)
         self._loop = asyncio.get_running_loop()
         self._hint_is_on_its_way = False
-        self._stopping = self._closed = False
+        self._stopping = False
         self._stopped = False
 
     @property
@@ -109,9 +109,6 @@ class PipelineRun(Generic[ModelT]):
             self._loop.call_soon_threadsafe(self._stop_fetching)
 
     def _stop_fetching(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
         self.fetcher.stop()
         unstarted = self.context.queue.close()
         for item in unstarted:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from rowlock import Apply, Outcome, PipelineItem
 from rowlock.pipelines.fetcher import Fetcher
 from rowlock.testing.simulation import Scenario, Simulation, World
-from rowlock.testing.simulation.patience import Patience
+from rowlock.testing.simulation.patience import RESETS_MAX, Patience
 from tests.testing.stories import START, Story
 
 from .small_host import Task, TaskPipeline, Tasks
@@ -96,6 +96,17 @@ def test_a_row_that_goes_round_for_ever_is_named(story: Story, session: Session)
     assert told(story, session, rounds_max=0)
     story.delete()
     assert told(story, session, rounds_max=0) == ""
+
+
+def test_a_row_that_steps_back_for_others_makes_no_rounds(story: Story, session: Session) -> None:
+    """A host whose related rows are busy for a while would be called broken."""
+    for _ in range(RESETS_MAX):
+        story.claim(owner="Quick")
+        story.apply(lock_owner="Quick")
+    assert told(story, session, rounds_max=1) == ""
+    story.claim(owner="Quick")
+    story.apply(lock_owner="Quick")
+    assert "stepped back 5001 times" in told(story, session, rounds_max=1)
 
 
 class Blind(Fetcher[Any]):

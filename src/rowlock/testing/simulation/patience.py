@@ -8,7 +8,7 @@ that goes round for ever is found by its rounds.
 | it could be taken, and a replica has room for it (B1, B2, B6) | a fetch delay, after a fetch that failed |
 | it rests, or waits for a sweep: nothing happens to it | the processing interval and two sweeps, from when it is due or free |
 | one attempt holds it (A4) | what comes before it in the queue, and its own time |
-| it is worked on again and again | `Scenario.rounds_max` |
+| it is worked on again and again, or steps back | `Scenario.rounds_max`, `RESETS_MAX` |
 
 Not here: what a row still wants (``settling.py``).
 """
@@ -36,6 +36,8 @@ from rowlock.testing.simulation.chronicle import place_of_row
 
 __all__ = ["Patience"]
 
+RESETS_MAX: Final = 5_000
+"""So often a row may step back for a related one that is busy: some do so twenty times a second."""
 SLACK: Final = timedelta(seconds=1)
 """What statements, latencies and the looks of the simulation may take besides."""
 
@@ -47,6 +49,7 @@ class _Row:
     changed_at: datetime
     stands_until: datetime
     rounds: int = 0
+    resets: int = 0
     token: uuid.UUID | None = None
     held_since: datetime | None = None
     owner: str | None = None
@@ -111,6 +114,9 @@ class Patience:
             row.held_since = at
             if change.at >= self._since and not is_composed(after.lock_owner):
                 row.rounds += 1
+        elif after.lock_token is None and after.lock_owner is not None and change.at >= self._since:
+            # It stepped back for a related row, which is no round of work.
+            row.rounds, row.resets = row.rounds - 1, row.resets + 1
 
     def _kept_waiting(self, name: str, takeable: Collection[Place], now: datetime) -> Iterator[tuple[Place, str]]:
         for place, row in self._rows.items():
@@ -135,6 +141,8 @@ class Patience:
                 f"was taken {row.rounds} times since the faults were over, and still wants something; "
                 "if it is always ready(), say by Scenario.unsettled() when it has settled; if it needs more, raise rounds_max"
             )
+        if row.resets > RESETS_MAX:
+            yield f"stepped back {row.resets} times for related rows since the faults were over, and never got them"
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,11 @@ class Play:
         await put_at_once(port.session_factory, rows[:at_once])
         replicas = [crew.new_replica() for _ in range(scenario.replicas_num)]
         self.chronicle.tables = {pipeline.name: pipeline.leased.table.name for pipeline in replicas[0].pipelines}
-        self._settings = {pipeline.name: pipeline.settings for pipeline in replicas[0].pipelines}
+        # Replicas may differ, as in the middle of a deployment: the longest lease counts.
+        by_length = sorted(
+            (one for replica in replicas for one in replica.pipelines), key=lambda one: one.settings.lock_timeout
+        )
+        self._settings = {pipeline.name: pipeline.settings for pipeline in by_length}
         pace_s = min(pipeline.settings.lock_timeout.total_seconds() for pipeline in replicas[0].pipelines)
         disturber = Disturber(crew, kinds=list(scenario.faults), pace_s=pace_s, chronicle=self.chronicle, rng=rng)
         putting = put_rows(port.session_factory, rows[at_once:], pace_s=pace_s, chronicle=self.chronicle, rng=rng)
