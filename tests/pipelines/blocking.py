@@ -14,14 +14,14 @@ from typing import Any, Final
 
 from rowlock import PipelineItem
 
-LOCK_TIMEOUT: Final = timedelta(seconds=3)
+LOCK_TIMEOUT: Final = timedelta(seconds=5)
 BLOCKED_S_MAX: Final = 60.0
 """How long the loop may be blocked until a test gives up. **Unit** seconds."""
 LOOK_EVERY_S: Final = 0.02
 SETTINGS: Final[dict[str, Any]] = {
     "workers_num": 2,
     "lock_timeout": LOCK_TIMEOUT,
-    "heartbeat_trigger": 2.5,
+    "heartbeat_trigger": 4,
     "min_processing_interval": 0,
     "fetch_delays": (0.1,),
 }
