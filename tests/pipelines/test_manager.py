@@ -59,22 +59,6 @@ async def test_a_manager_that_was_never_started_can_be_drained(sqlite_database: 
     manager.shutdown()
 
 
-async def test_a_signal_in_the_middle_of_the_start_stops_all(sqlite_database: TemporaryDatabase) -> None:
-    """Pipelines that were not started yet when the host was told to end would work on."""
-    first, second = VolumePipeline(), RunPipeline()
-    manager = PipelineManager(sqlite_database.session_factory, [first, second])
-    start = first.start
-
-    def told_meanwhile(*arguments: Any, **options: Any) -> None:
-        start(*arguments, **options)
-        manager.shutdown()
-
-    first.start = told_meanwhile  # type: ignore[method-assign]
-    manager.start()
-    assert [first.state, second.state] == ["stopping", "stopping"]
-    await manager.drain()
-
-
 async def test_after_a_shutdown_there_is_no_start(sqlite_database: TemporaryDatabase) -> None:
     """A host would believe that its pipelines run again."""
     await sqlite_database.create_tables(Base.metadata)

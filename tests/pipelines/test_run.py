@@ -13,7 +13,7 @@ from rowlock import Outcome, Pipeline, PipelineHinter, PipelineItem, PipelineMan
 from rowlock.pipelines.run import PipelineRun
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from ..host import Volume, VolumePipeline, heard_events
+from ..host import RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import (
     Faults,
     add,
@@ -156,6 +156,22 @@ async def test_a_signal_handler_may_shut_down_in_the_middle_of_anything(virtual_
         assert pipeline.items == []
         assert [is_free(await read(virtual_database, row)) for row in rows] == [True] * 4
         assert len(pipeline.run.heartbeater) == 0
+
+
+async def test_a_signal_in_the_middle_of_the_start_stops_all(sqlite_database: TemporaryDatabase) -> None:
+    """Pipelines that were not started yet when the host was told to end would work on."""
+    first, second = VolumePipeline(), RunPipeline()
+    manager = PipelineManager(sqlite_database.session_factory, [first, second])
+    start = first.start
+
+    def told_meanwhile(*arguments: Any, **options: Any) -> None:
+        start(*arguments, **options)
+        manager.shutdown()
+
+    first.start = told_meanwhile  # type: ignore[method-assign]
+    manager.start()
+    assert [first.state, second.state] == ["stopping", "stopping"]
+    await manager.drain()
 
 
 @virtual_time

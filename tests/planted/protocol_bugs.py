@@ -156,7 +156,7 @@ PROTOCOL_BUGS = (
         "pipelines/manager.py",
         "            # By a signal handler, while some of them were not started yet.\n            self.shutdown()\n",
         "            pass\n",
-        ("tests/pipelines/test_manager.py::test_a_signal_in_the_middle_of_the_start_stops_all",),
+        ("tests/pipelines/test_run.py::test_a_signal_in_the_middle_of_the_start_stops_all",),
     ),
     Bug(
         "the judge lets parked rows be taken",
