@@ -192,6 +192,87 @@ class TransactionTimeout(Refusal):
         self.was_undone = was_undone
 
 
+class AdmissionRejected(Refusal):
+    """There is as much work in hand as the ceiling allows; nothing was written. Over HTTP: 429 with ``Retry-After``.
+
+    Attributes:
+        active: rows that are pending or running.
+        ceiling: `max_active` of the pipeline.
+        retry_after_s: when to come back, in seconds.
+    """
+
+    slug = "admission-rejected"
+
+    def __init__(self, *, active: int, ceiling: int, retry_after_s: float) -> None:
+        super().__init__(f"{active} are active and {ceiling} is the ceiling; try again in {retry_after_s:g} s")
+        self.active = active
+        self.ceiling = ceiling
+        self.retry_after_s = retry_after_s
+
+    @property
+    def retry_after(self) -> int:
+        """The same in whole seconds, for the header."""
+        return max(1, round(self.retry_after_s))
+
+
+class Draining(Refusal):
+    """This replica is being shut down and takes nothing new; another one does. Over HTTP: 503 with ``Retry-After``.
+
+    Attributes:
+        retry_after_s: when to come back, in seconds.
+    """
+
+    slug = "draining"
+
+    def __init__(self, *, pipeline: str, retry_after_s: float) -> None:
+        super().__init__(f"{pipeline} is being shut down; try again in {retry_after_s:g} s")
+        self.pipeline = pipeline
+        self.retry_after_s = retry_after_s
+
+    @property
+    def retry_after(self) -> int:
+        """The same in whole seconds, for the header."""
+        return max(1, round(self.retry_after_s))
+
+
+class NoWorkersAvailable(Refusal):
+    """No worker accepted.
+
+    Attributes:
+        asked: how many were asked.
+    """
+
+    slug = "no-workers-available"
+
+    def __init__(self, *, asked: int) -> None:
+        super().__init__(f"none of {asked} workers accepted" if asked else "there is no worker")
+        self.asked = asked
+
+
+class WorkerBusy(Refusal):
+    """A worker has as much as it takes; others may have room."""
+
+    slug = "worker-busy"
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(f"worker {worker} has no room")
+        self.worker = worker
+
+
+class WorkerGone(Refusal):
+    """A worker cannot be reached, or died with the attempt."""
+
+    slug = "worker-gone"
+
+    def __init__(self, worker: str, why: str = "") -> None:
+        super().__init__(f"worker {worker} is gone{': ' if why else ''}{why}")
+        self.worker = worker
+        self.why = why
+
+    def __reduce__(self) -> tuple[type[WorkerGone], tuple[str, str]]:
+        return WorkerGone, (self.worker, self.why)
+
+
 class InternalError(RowlockError):
     """A promise of rowlock's own code was broken: please report it."""
 

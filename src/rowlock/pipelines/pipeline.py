@@ -105,9 +105,10 @@ class Pipeline(Generic[ModelT]):
         self._check_ready()
         self._run: PipelineRun[ModelT] | None = None
 
-    def __init_subclass__(cls, **kw: Any) -> None:  # noqa: ANN401 - passed on
+    def __init_subclass__(cls, *, reserved: bool = True, **kw: Any) -> None:  # noqa: ANN401 - passed on
         super().__init_subclass__(**kw)
-        taken = sorted(_RESERVED & set(vars(cls)))
+        # Pipelines of rowlock's own may build on what a host's must not touch.
+        taken = sorted(_RESERVED & set(vars(cls))) if reserved else []
         if taken:
             raise ConfigurationError(
                 f"{cls.__name__}.{taken[0]} hides what rowlock needs of a Pipeline; give it another name"

@@ -1,0 +1,144 @@
+"""Submit: one row for each piece of work, within the ceiling, in the caller's transaction.
+
+The one idea: the database decides. A partial unique index lets one active row have a key, so fifty who submit it at once make one
+row; and the count of active rows reads a partial index that settled rows are not in, so it costs the same in a table of any size.
+
+The ceiling is looked at before the row is written, and nobody waits for anybody: those who submit at the same moment do not see each
+other's rows yet, and may all pass. So it may be exceeded by as many as submit at once, and never by more.
+
+Source: PostgreSQL, "INSERT ... ON CONFLICT" and "Partial Indexes"; SQLite, "UPSERT".
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any, Generic
+
+from sqlalchemy import Executable, and_, false, func, literal_column, or_, select, text, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from rowlock.dispatch.columns import DEDUP_KEY_CHARS_MAX
+from rowlock.dispatch.settings import DispatchSettings
+from rowlock.dispatch.states import ACTIVE_SQL, DISPATCH_COLUMNS, FAILED, PENDING, RUNNING, STALE, is_active
+from rowlock.dispatch.texts import error_of
+from rowlock.errors import AdmissionRejected, OutcomeError, PipelineError
+from rowlock.leases.dialects import bind_of
+from rowlock.rows.database_time import database_now, database_time_after
+from rowlock.rows.eligibility import is_free
+from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.rows.updates import Values, column_values
+
+logger = logging.getLogger(__name__)
+
+SUBMIT_TRIES_MAX = 3
+"""How often a key is tried whose active row comes and goes meanwhile."""
+
+
+class Admission(Generic[ModelT]):
+    """Takes submissions for one model."""
+
+    def __init__(self, leased: LeasedTable[ModelT], settings: DispatchSettings, *, stale_after: timedelta) -> None:
+        self._leased = leased
+        self._model: Any = leased.model
+        self._settings = settings
+        self._stale_after = stale_after
+
+    async def submit(self, session: AsyncSession, *, dedup_key: str, values: Values) -> tuple[ModelT, bool]:
+        """Return the active row of `dedup_key`, and whether it was made here; joins the caller's transaction.
+
+        Raises:
+            AdmissionRejected: the ceiling is reached; nothing was written.
+            OutcomeError: a value is not the host's to give.
+            PipelineError: the key is no text, or too long; or its active row came and went at each try.
+        """
+        self._check(dedup_key, values)
+        for _ in range(SUBMIT_TRIES_MAX):
+            row, is_stale = await self._find(session, dedup_key)
+            if row is not None and not is_stale and self._settings.attach_at_ceiling:
+                return row, False
+            await self._admit(session, gives_way=is_stale)
+            if row is not None and not is_stale:
+                return row, False
+            if row is not None and not await self._fail_stale(session, row):
+                continue
+            made = await self._insert(session, dedup_key, values)
+            if made is not None:
+                if row is not None:
+                    await self._supersede(session, row, made)
+                return made, True
+        raise PipelineError(f"the active row of {dedup_key!r} came and went {SUBMIT_TRIES_MAX} times; try again")
+
+    async def count_active(self, session: AsyncSession) -> int:
+        """Return how many rows are active, counted no further than to the ceiling; joins the caller's transaction."""
+        few = select(literal_column("1")).where(is_active(self._leased)).select_from(self._leased.table)
+        counted = select(func.count()).select_from(few.limit(self._settings.max_active).subquery())
+        return int((await self._execute(session, counted)).scalar_one())
+
+    async def _admit(self, session: AsyncSession, *, gives_way: bool) -> None:
+        active, ceiling = await self.count_active(session), self._settings.max_active
+        if active - gives_way >= ceiling:
+            wait_s = self._settings.retry_interval.total_seconds()
+            raise AdmissionRejected(active=active, ceiling=ceiling, retry_after_s=wait_s)
+
+    async def _find(self, session: AsyncSession, dedup_key: str) -> tuple[ModelT | None, bool]:
+        has_key = and_(self._model.dedup_key == dedup_key, is_active(self._leased))
+        found = select(self._model, self._is_stale()).where(has_key).execution_options(populate_existing=True)
+        first = (await self._execute(session, found)).first()
+        return (None, False) if first is None else (first[0], bool(first[1]))
+
+    def _is_stale(self) -> Any:  # noqa: ANN401 - an SQL expression
+        """Nobody holds the row, and nobody will come for it.
+
+        Its holder died and no replica took over for `stale_after`; or its deadline is over for as long; or it was parked.
+        """
+        model, long_ago = self._model, database_time_after(-self._stale_after)
+        abandoned = and_(model.status == RUNNING, func.coalesce(model.lock_expires_at, model.started_at) <= long_ago)
+        overdue = and_(
+            model.status == PENDING,
+            model.submitted_at <= database_time_after(-self._settings.dispatch_deadline - self._stale_after),
+        )
+        parked = model.parked_at.is_not(None)
+        return func.coalesce(and_(is_free(self._leased), or_(abandoned, overdue, parked)), false())
+
+    async def _fail_stale(self, session: AsyncSession, row: ModelT) -> bool:
+        key, reason = self._leased.attribute(self._leased.key_name), "nobody came back for it, and it was submitted again"
+        still = and_(key == getattr(row, self._leased.key_name), is_active(self._leased), self._is_stale())
+        values = {"status": FAILED, "error": error_of(STALE, reason), "finished_at": database_now()}
+        # The lease, long expired, is left to the sweep; a holder that thaws finds another status than it left.
+        failed = update(self._model).where(still).values(values)
+        is_failed = bool((await self._execute(session, failed)).rowcount)
+        if is_failed:
+            logger.warning("A stale row gave way to a new submission", extra={"row_id": getattr(row, self._leased.key_name)})
+        return is_failed
+
+    async def _supersede(self, session: AsyncSession, old: ModelT, new: ModelT) -> None:
+        name = self._leased.key_name
+        is_old = self._leased.attribute(name) == getattr(old, name)
+        await self._execute(session, update(self._model).where(is_old).values(superseded_by=str(getattr(new, name))))
+
+    async def _insert(self, session: AsyncSession, dedup_key: str, values: Values) -> ModelT | None:
+        insert: Any = (postgresql if self._dialect(session) == "postgresql" else sqlite).insert
+        made = insert(self._model).values({"dedup_key": dedup_key, **values})
+        free = made.on_conflict_do_nothing(index_elements=["dedup_key"], index_where=text(ACTIVE_SQL))
+        # By one statement: a failed flush would end the caller's transaction.
+        row: ModelT | None = (await self._execute(session, free.returning(self._model))).scalar_one_or_none()
+        return row
+
+    def _dialect(self, session: AsyncSession) -> str:
+        return bind_of(session, self._leased).dialect.name
+
+    async def _execute(self, session: AsyncSession, statement: Executable) -> Any:  # noqa: ANN401 - a result
+        # Where rows are written, also in a session that sends reads to a replica.
+        return await session.execute(statement, bind_arguments={"bind": bind_of(session, self._leased)})
+
+    def _check(self, dedup_key: str, values: Values) -> None:
+        if not isinstance(dedup_key, str) or not 0 < len(dedup_key) <= DEDUP_KEY_CHARS_MAX:
+            raise PipelineError(
+                f"dedup_key must be a text of 1 to {DEDUP_KEY_CHARS_MAX} characters, not {dedup_key!r:.100}"
+            )
+        kept = {self._leased.column(name) for name in DISPATCH_COLUMNS}
+        for column in column_values(self._leased, {key: value for key, value in values.items() if key != self._leased.key_name}):
+            if column in kept:
+                raise OutcomeError(f"{column.name} is written by the pipeline; leave it out of submit()", column=column.name)

@@ -1,0 +1,265 @@
+"""One attempt at one row, from the offer to what it comes to.
+
+    orphan? pending again → past its deadline? failed → nobody accepts? later → accepted: running → events → completed | failed
+
+Every write on the way is guarded by the lease's token and by the status; if the guard does not match, somebody else decides about the
+row, and the attempt is closed without a word. What `Delivery.run` returns, the pipeline writes like any other outcome.
+
+Not here: who is asked (``placing.py``), and how an attempt's events come about (``engines/``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Generic, NoReturn
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from rowlock.clock import monotonic
+from rowlock.dispatch.capacity import bring_forward
+from rowlock.dispatch.engine import Events
+from rowlock.dispatch.placing import Placing
+from rowlock.dispatch.provisioner import Provisioner
+from rowlock.dispatch.scratch import scratch
+from rowlock.dispatch.settings import DispatchSettings
+from rowlock.dispatch.states import CAPACITY, COMPLETED, DISPATCH_COLUMNS, FAILED, HEARTBEAT_LOST, INTERNAL, PENDING, RUNNING
+from rowlock.dispatch.task import Completed, Failed, Handler, Heartbeat, Progress, StageDone, Task
+from rowlock.dispatch.texts import error_of, progress_of
+from rowlock.errors import NoWorkersAvailable, OutcomeError, WorkerGone, describe
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.note import note
+from rowlock.pipelines.outcomes import Apply, Outcome, Retry, check_outcome
+from rowlock.pipelines.settings import PipelineSettings
+from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.rows.updates import NOW_PLACEHOLDER, Values, column_values
+
+logger = logging.getLogger(__name__)
+
+PROGRESS_EVERY_S = 1.0
+"""A progress is written at most so often, in seconds; the last one is kept."""
+STAGES_MAX = 1_000
+"""Most stages that a row records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means(Generic[ModelT]):
+    """What every attempt of a pipeline works with.
+
+    Attributes:
+        leased: the table.
+        handler: the host's.
+        lease: settings of the lease.
+        settings: the knobs of the wing.
+        placing: finds workers.
+        provisioner: asks for more; None if the host has nobody to ask.
+        scratch_root: where the attempts' folders are made; None is the system's place.
+    """
+
+    leased: LeasedTable[ModelT]
+    handler: Handler[ModelT]
+    lease: PipelineSettings
+    settings: DispatchSettings
+    placing: Placing
+    provisioner: Provisioner | None
+    scratch_root: Path | None
+
+
+class HandedOff(Exception):  # noqa: N818 - not an error: somebody else decides about the row
+    """The guard did not match."""
+
+
+class Delivery(Generic[ModelT]):
+    """One attempt."""
+
+    def __init__(self, means: Means[ModelT], item: PipelineItem[ModelT]) -> None:
+        self._means = means
+        self._item = item
+        self._row: Any = item.row
+
+    async def run(self) -> Outcome:
+        """Offer the row, and return what it comes to."""
+        try:
+            return await self._run()
+        except HandedOff:
+            logger.info("The row was handed off: its status is not what this attempt left", extra={"row_id": self._item.id})
+            return Apply(unless_changed=["status"])
+        except asyncio.CancelledError:
+            # Of a lost lease there is nothing to write; after a shutdown another replica takes the row at once.
+            if not self._item.is_trusted():
+                raise
+            return self._apply({"status": PENDING}, after=0)
+        except Exception as error:
+            logger.exception("An attempt failed from within", extra={"row_id": self._item.id})
+            return self._failed(INTERNAL, describe(error))
+
+    async def _run(self) -> Outcome:
+        if self._row.status == RUNNING and (refused := self._refused_result()):
+            return self._failed(INTERNAL, refused)
+        if self._row.status == RUNNING:
+            await self._take_back()
+        if self._row.losses >= self._means.settings.max_losses:
+            return self._failed(HEARTBEAT_LOST, f"{self._row.losses} attempts died with their worker or replica")
+        if self._database_time() >= self._row.submitted_at + self._means.settings.dispatch_deadline:
+            waited_s = self._means.settings.dispatch_deadline.total_seconds()
+            return self._failed(CAPACITY, f"no worker has done it within {waited_s:g} s after its submission")
+        async with scratch(self._means.scratch_root) as workdir:
+            try:
+                worker, events = await self._means.placing.place(self._task(workdir))
+            except NoWorkersAvailable as nobody:
+                return self._overflow(nobody)
+            async with aclosing(events):
+                return await self._accepted(worker, events)
+
+    def _refused_result(self) -> str | None:
+        """What the database said to an earlier result, if it refused it: doing the work again would not help."""
+        error = self._row.last_error
+        ours = error is None or error.startswith((f"{CAPACITY}:", f"{HEARTBEAT_LOST}:"))
+        return None if ours or self._item.prev_lock_expired else str(error)
+
+    async def _take_back(self) -> None:
+        """An orphan is pending again, due now, and keeps its stages: its holder is gone."""
+        losses = self._row.losses + self._item.prev_lock_expired
+        await self._note({"status": PENDING, "losses": losses}, unless_changed={"status": RUNNING})
+        logger.warning("An orphan was recovered", extra={"row_id": self._item.id, "losses": losses})
+
+    def _overflow(self, nobody: NoWorkersAvailable) -> Outcome:
+        settings = self._means.settings
+        if self._means.provisioner is not None:
+            self._means.provisioner.ask(self._row.dedup_key)
+        rest = settings.retry_interval + random.random() * settings.jitter  # noqa: S311 - spreads load
+        return Retry(after=rest, error=error_of(CAPACITY, str(nobody)))
+
+    async def _accepted(self, worker: str, events: Events) -> Outcome:
+        try:
+            async with asyncio.timeout(self._means.settings.time_limit.total_seconds()):
+                return await self._follow(worker, events)
+        except TimeoutError:
+            limit_s = self._means.settings.time_limit.total_seconds()
+            return self._failed(INTERNAL, f"the time limit of {limit_s:g} s is over")
+        except WorkerGone as gone:
+            return self._lost(gone.why or str(gone))
+
+    async def _follow(self, worker: str, events: Events) -> Outcome:
+        progress = _LastProgress()
+        is_running = False
+        while True:
+            try:
+                async with asyncio.timeout(self._means.settings.silence.total_seconds()):
+                    event = await anext(events)
+            except TimeoutError:
+                return self._lost(f"nothing was heard of it for {self._means.settings.silence.total_seconds():g} s")
+            except StopAsyncIteration:
+                return self._failed(INTERNAL, "the handler ended without Completed or Failed")
+            if not is_running:
+                running = {"status": RUNNING, "started_at": NOW_PLACEHOLDER, "worker": worker[:255], "progress": None}
+                await self._note(running, unless_changed={"status": PENDING})
+                is_running = True
+            match event:
+                case Heartbeat():
+                    pass
+                case Progress(text):
+                    progress.set(progress_of(text))
+                case StageDone(name, key):
+                    await self._record(name, key)
+                case Completed(values):
+                    return self._completed(values)
+                case Failed(kind, text):
+                    return self._failed(kind, text)
+                case _:
+                    return self._failed(INTERNAL, f"the handler gave a {type(event).__name__}, which is no event")
+            if (text := progress.due()) is not None:
+                await self._note({"progress": text}, unless_changed={"status": RUNNING})
+
+    async def _record(self, name: str, key: object) -> None:
+        stages = {**self._row.stages, name: key}
+        if len(stages) > STAGES_MAX:
+            raise OutcomeError(f"a row records at most {STAGES_MAX} stages", column="stages")
+        await self._note({"stages": stages}, unless_changed={"status": RUNNING})
+
+    def _completed(self, values: Values) -> Outcome:
+        try:
+            if not isinstance(values, Mapping):
+                raise OutcomeError(f"Completed takes a dict of columns and values, not {type(values).__name__}")
+            kept = {self._means.leased.column(name) for name in DISPATCH_COLUMNS}
+            for column in column_values(self._means.leased, values):
+                if column in kept:
+                    raise OutcomeError(f"{column.name} is written by the pipeline; leave it out", column=column.name)
+            done = self._ended({**values, "status": COMPLETED, "error": None})
+            check_outcome(self._means.leased, done)
+        except OutcomeError as error:
+            return self._failed(INTERNAL, str(error))
+        return done
+
+    def _failed(self, kind: str, text: str) -> Outcome:
+        return self._ended({"status": FAILED, "error": error_of(kind, text)})
+
+    def _lost(self, why: str) -> Outcome:
+        losses = self._row.losses + 1
+        if losses >= self._means.settings.max_losses:
+            return self._failed(HEARTBEAT_LOST, f"{losses} attempts were lost; the last one: {why}")
+        return Retry(error=error_of(HEARTBEAT_LOST, why), values={"status": PENDING, "losses": losses})
+
+    def _ended(self, values: Values) -> Apply:
+        return self._apply({**values, "finished_at": NOW_PLACEHOLDER}, also=self._make_room, hint=self._means.leased.model)
+
+    def _apply(self, values: Values, **more: Any) -> Apply:  # noqa: ANN401 - as Apply
+        return Apply(values, unless_changed=["status"], **more)
+
+    async def _make_room(self, session: AsyncSession, now: datetime) -> None:
+        await bring_forward(await session.connection(), self._means.leased, count=1)
+
+    async def _note(self, values: Values, *, unless_changed: Values) -> None:
+        means, item = self._means, self._item
+        timeout = means.lease.database_timeout
+        if not await note(
+            item.session_factory, means.leased, item, values=values, unless_changed=unless_changed, timeout=timeout
+        ):
+            _hand_off()
+
+    def _task(self, workdir: Path) -> Task[ModelT]:
+        item = self._item
+        return Task(
+            id=item.id,
+            attempt=item.attempt,
+            nonce=str(item.lock_token),
+            row=item.row,
+            workdir=workdir,
+            stages=dict(self._row.stages),
+            handler=self._means.handler,
+            heartbeat_s=self._means.settings.heartbeat.total_seconds(),
+        )
+
+    def _database_time(self) -> datetime:
+        """What time it is by the database, at least: counted on from the last answer of its clock that this holder has."""
+        lease, item = self._means.lease, self._item
+        sent_at = item.trusted_until - (lease.lock_timeout - lease.margin).total_seconds()
+        return item.lock_expires_at - lease.lock_timeout + timedelta(seconds=monotonic() - sent_at)
+
+
+class _LastProgress:
+    """The last progress that was not written yet, and when it may be."""
+
+    def __init__(self) -> None:
+        self._text: str | None = None
+        self._next_at = float("-inf")
+
+    def set(self, text: str) -> None:
+        self._text = text
+
+    def due(self) -> str | None:
+        if self._text is None or monotonic() < self._next_at:
+            return None
+        text, self._text = self._text, None
+        self._next_at = monotonic() + PROGRESS_EVERY_S
+        return text
+
+
+def _hand_off() -> NoReturn:
+    raise HandedOff

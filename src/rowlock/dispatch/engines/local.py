@@ -1,0 +1,63 @@
+"""What engines of this machine have in common: a fixed set of workers, and how many attempts each has.
+
+Not here: how a handler is run, which is all that tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+from rowlock.dispatch.backpressure import TASKS_MAX, Backpressure, BackpressureContext, TaskCountBackpressure
+from rowlock.dispatch.engine import Events, WorkerView
+from rowlock.dispatch.engines.stream import Stream
+from rowlock.dispatch.task import Event, Task
+from rowlock.errors import SettingsError, WorkerBusy, WorkerGone
+
+
+class LocalEngine:
+    """Workers of one kind on this machine, each with one attempt at a time unless `backpressure` says otherwise."""
+
+    kind: ClassVar[str]
+    beats_itself: ClassVar[bool] = False
+
+    def __init__(self, workers: int = 1, *, backpressure: Backpressure | None = None) -> None:
+        if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= TASKS_MAX:
+            name = type(self).__name__
+            raise SettingsError(
+                f"{name} takes a number of workers from 1 to {TASKS_MAX}, not {workers!r}", settings=("workers",)
+            )
+        self._refuses: Backpressure = TaskCountBackpressure() if backpressure is None else backpressure
+        digits = len(str(workers))
+        self._active = {f"{self.kind}-{number:0{digits}}": 0 for number in range(1, workers + 1)}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self._active)} workers, {sum(self._active.values())} attempts>"
+
+    def workers(self) -> Mapping[str, WorkerView]:
+        """Return the workers, by id."""
+        tags = frozenset({self.kind})
+        return {worker: WorkerView(active, tags) for worker, active in self._active.items()}
+
+    async def offer(self, worker: str, task: Task[Any]) -> Events:
+        """Offer `task` to `worker`.
+
+        Raises:
+            WorkerBusy: it has as much as it takes.
+            WorkerGone: there is no such worker.
+        """
+        if worker not in self._active:
+            raise WorkerGone(worker, "there is no such worker")
+        if self._refuses(BackpressureContext(self._active[worker], task)):
+            raise WorkerBusy(worker)
+        self._active[worker] += 1
+        beat_s = None if self.beats_itself else task.heartbeat_s
+        return Stream(self.run(worker, task), beat_s=beat_s, on_end=partial(self._left, worker))
+
+    def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:
+        """Run the task's handler and yield its events."""
+        raise NotImplementedError
+
+    def _left(self, worker: str) -> None:
+        self._active[worker] -= 1

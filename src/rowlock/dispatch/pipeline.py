@@ -1,0 +1,195 @@
+"""The dispatch pipeline: takes submissions, and offers each row to the workers of an engine.
+
+A `Pipeline` like any other, whose `ready` is "pending or running" and whose `process` is one attempt: so whatever keeps leases, recovers
+the rows of the dead, and ends in order, is the same code. Running rows are ready, too: a live lease keeps them from everybody, and
+one that has expired is an orphan to be recovered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar, Unpack
+
+from sqlalchemy import ColumnElement
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock.dispatch.admission import Admission
+from rowlock.dispatch.balancers import Balancer, PriorityLoadBalancer
+from rowlock.dispatch.capacity import bring_forward
+from rowlock.dispatch.delivery import Delivery, Means
+from rowlock.dispatch.engine import Engine
+from rowlock.dispatch.placing import Placing
+from rowlock.dispatch.provisioner import Provisioner
+from rowlock.dispatch.settings import (
+    LEASES_PER_TICK_MAX,
+    DispatchKeywords,
+    DispatchSettings,
+    build_dispatch_settings,
+    check_beside,
+    split_settings,
+)
+from rowlock.dispatch.states import DISPATCH_COLUMNS, is_active
+from rowlock.dispatch.task import Handler
+from rowlock.errors import ConfigurationError, Draining, ModelError
+from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.fetcher import Fetcher
+from rowlock.pipelines.outcomes import Outcome
+from rowlock.pipelines.pipeline import Duration, Pipeline
+from rowlock.rows.leased_table import LeasedTable, ModelT
+
+PROCESS_TIMEOUT_BEYOND = timedelta(minutes=5)
+"""`process_timeout` is so much longer than `time_limit`, unless it is given: the limit of an attempt is told better by the wing."""
+
+
+class DispatchFetcher(Fetcher[ModelT]):
+    """Fetches; and when a new worker has come, brings waiting rows forward first."""
+
+    _known: frozenset[str] = frozenset()
+
+    async def fetch_once(self, limit: int) -> int:
+        """Claim up to `limit` rows, as every fetcher does."""
+        pipeline: Any = self.context.hooks
+        here = frozenset(pipeline.placing.workers())
+        if here - self._known:
+
+            async def work(session: AsyncSession, connection: AsyncConnection) -> int:
+                return await bring_forward(connection, self.context.leased, count=LEASES_PER_TICK_MAX)
+
+            await self.context.transact(work, purpose="bring waiting rows forward")
+        self._known = here
+        return await super().fetch_once(limit)
+
+
+class DispatchPipeline(Pipeline[ModelT], reserved=False):
+    """Takes submissions up to a ceiling, and has workers do them.
+
+        renders = DispatchPipeline(Render, handler=render, engine=ProcessEngine(workers=4), max_active=1024)
+
+    Hand it to a `PipelineManager` to have rows dispatched here. A process that only submits need not: it builds the same pipeline and
+    never starts it.
+
+    Args:
+        model: a mapped class with `LockColumns`, `ScheduleColumns` and `DispatchColumns`.
+        handler: does the work of one row: an ``async def`` or ``def`` with ``yield``.
+        engine: where it is done.
+        balancer: whom to ask first; `PriorityLoadBalancer` by default.
+        provision: asks for one more worker, after an overflow.
+        scratch_root: where the attempts' folders are made; the system's place by default.
+        settings: `DispatchSettings`, and those of every pipeline (`PipelineSettings`).
+
+    Raises:
+        ModelError: a column is missing; the text says how to get it.
+        SettingsError: a knob is out of bounds or contradicts another.
+        ConfigurationError: the engine is none, or the handler cannot be called.
+    """
+
+    workers_num: int = LEASES_PER_TICK_MAX
+    queue_upper_limit_factor: float = 1.0
+    min_processing_interval: Duration = timedelta(0)
+    max_attempts: int = 1_000_000
+    fetcher_class: ClassVar[type[Fetcher[Any]]] = DispatchFetcher
+
+    def __init__(
+        self,
+        model: type[ModelT],
+        *,
+        handler: Handler[ModelT],
+        engine: Engine,
+        balancer: Balancer | None = None,
+        provision: Callable[[str], Awaitable[None]] | None = None,
+        scratch_root: Path | None = None,
+        **settings: Unpack[DispatchKeywords],
+    ) -> None:
+        self.model = model
+        both = split_settings(settings)
+        self.dispatch: DispatchSettings = build_dispatch_settings(self.name, both["own"])
+        rest: Any = {"process_timeout": self.dispatch.time_limit + PROCESS_TIMEOUT_BEYOND, **both["rest"]}
+        _check_columns(model)
+        super().__init__(**rest)
+        check_beside(self.name, self.dispatch, self.settings)
+        _check_parts(self.name, handler, engine)
+        self.engine = engine
+        self.placing = Placing(engine, balancer or PriorityLoadBalancer())
+        self._provisioner = (
+            None
+            if provision is None
+            else Provisioner(provision, engine=engine, fleet_cap=self.dispatch.fleet_cap)
+        )
+        stale_after = self.dispatch.stale_after or 10 * self.settings.lock_timeout
+        self._admission = Admission(self.leased, self.dispatch, stale_after=stale_after)
+        self._means = Means(
+            self.leased,
+            handler,
+            self.settings,
+            self.dispatch,
+            self.placing,
+            self._provisioner,
+            scratch_root,
+        )
+
+    @property
+    def name(self) -> str:
+        """The owner in its leases: the class name of a subclass, or ``DispatchRender`` for a pipeline of ``Render``."""
+        return f"Dispatch{self.model.__name__}" if type(self) is DispatchPipeline else type(self).__name__
+
+    async def submit(self, session: AsyncSession, *, dedup_key: str, **values: Any) -> tuple[ModelT, bool]:  # noqa: ANN401
+        """Submit work, in the caller's transaction; `hint` after its commit.
+
+        Args:
+            session: joined; nothing is committed here.
+            dedup_key: what the work is about. Whoever submits a key that is active gets its row.
+            values: columns of the host's own, by attribute name.
+
+        Returns:
+            The row, and whether it was made here.
+
+        Raises:
+            AdmissionRejected: as many rows as the ceiling allows are active; nothing was written.
+            Draining: this replica is being shut down.
+            OutcomeError: a value is not the host's to give.
+        """
+        if self.state in ("stopping", "stopped"):
+            raise Draining(pipeline=self.name, retry_after_s=self.settings.lock_timeout.total_seconds())
+        return await self._admission.submit(session, dedup_key=dedup_key, values=values)
+
+    async def count_active(self, session: AsyncSession) -> int:
+        """Return how many rows are pending or running, counted no further than to the ceiling; joins the caller's transaction."""
+        return await self._admission.count_active(session)
+
+    def ready(self) -> ColumnElement[bool]:
+        """Rows that are pending or running."""
+        return is_active(LeasedTable.of(self.model))
+
+    async def process(self, item: PipelineItem[ModelT]) -> Outcome:
+        """Make one attempt at a row."""
+        return await Delivery(self._means, item).run()
+
+    async def drain(self, grace: timedelta) -> None:
+        """Take nothing new, wait for attempts for `grace` at most, then cancel them; what was not done is recovered elsewhere."""
+        try:
+            await super().drain(grace)
+        finally:
+            if self._provisioner is not None:
+                await self._provisioner.stop()
+
+
+def _check_columns(model: type) -> None:
+    leased = LeasedTable.of(model)
+    for name in (*DISPATCH_COLUMNS, "due_at"):
+        if name not in leased.mapper.attrs:
+            mixin = "ScheduleColumns" if name == "due_at" else "DispatchColumns"
+            raise ModelError(
+                f"{model.__name__} has no column {name}; mix in {mixin}: "
+                f"class {model.__name__}(LockColumns, ScheduleColumns, DispatchColumns, Base)",
+                model=model.__name__,
+                column=name,
+            )
+
+
+def _check_parts(name: str, handler: object, engine: object) -> None:
+    if not callable(handler):
+        raise ConfigurationError(f"{name}: handler must be a function with yield, not {handler!r:.100}")
+    if not isinstance(engine, Engine):
+        raise ConfigurationError(f"{name}: engine must have workers() and offer(), like LoopEngine; not {engine!r:.100}")

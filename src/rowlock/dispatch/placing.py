@@ -1,0 +1,61 @@
+"""Finds a worker: asks one after the other, as the balancer orders them.
+
+A refusal goes on to the next; a worker that is gone is left out for a while; anything else, a cancellation too, is not ours to judge.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from rowlock.clock import monotonic
+from rowlock.dispatch.balancers import Balancer
+from rowlock.dispatch.engine import Engine, Events, WorkerView
+from rowlock.dispatch.task import Task
+from rowlock.errors import NoWorkersAvailable, WorkerBusy, WorkerGone
+
+logger = logging.getLogger(__name__)
+
+EVICTED_S = 30.0
+"""How long a worker that was gone is not asked, in seconds."""
+EVICTED_MAX = 10_000
+"""Most workers that are remembered as gone; beyond it the oldest are asked again."""
+
+
+class Placing:
+    """Places tasks with the workers of one engine."""
+
+    def __init__(self, engine: Engine, balancer: Balancer) -> None:
+        self._engine = engine
+        self._balancer = balancer
+        self._evicted: dict[str, float] = {}
+
+    def workers(self) -> Mapping[str, WorkerView]:
+        """Return who may be asked now."""
+        now = monotonic()
+        self._evicted = {worker: until for worker, until in self._evicted.items() if until > now}
+        return {worker: view for worker, view in self._engine.workers().items() if worker not in self._evicted}
+
+    async def place(self, task: Task[Any]) -> tuple[str, Events]:
+        """Return who accepted `task`, and the events of it.
+
+        Raises:
+            NoWorkersAvailable: nobody did.
+        """
+        asked = 0
+        for worker in self._balancer.order(self.workers()):
+            asked += 1
+            try:
+                return worker, await self._engine.offer(worker, task)
+            except WorkerBusy:
+                continue
+            except WorkerGone as gone:
+                self._evict(worker, gone)
+        raise NoWorkersAvailable(asked=asked)
+
+    def _evict(self, worker: str, gone: WorkerGone) -> None:
+        if len(self._evicted) >= EVICTED_MAX:
+            self._evicted.pop(next(iter(self._evicted)))
+        self._evicted[worker] = monotonic() + EVICTED_S
+        logger.warning("A worker is gone and is not asked for a while", extra={"worker": worker, "why": gone.why})

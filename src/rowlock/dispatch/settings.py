@@ -1,0 +1,137 @@
+"""The knobs of a dispatch pipeline beside those of every pipeline: names, defaults, bounds, and what must hold between them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, TypedDict
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rowlock.errors import SettingsError
+from rowlock.pipelines.settings import DURATION_MAX, PipelineSettings, SettingsKeywords
+
+ACTIVE_MAX = 1_000_000
+LEASES_PER_TICK_MAX = 64
+"""Most rows that one fetch leases, unless `workers_num` says otherwise."""
+RETRY_JITTER_MAX = timedelta(seconds=30)
+"""Most that is added by chance to `retry_interval`; never more than the interval itself."""
+LOSSES_MAX = 1_000
+PROVISIONS_MAX = 16
+"""Most calls of the provisioner in flight."""
+FLEET_MAX = 100_000
+
+_Duration = Annotated[timedelta, Field(gt=timedelta(0), le=DURATION_MAX)]
+
+
+class DispatchSettings(BaseModel):
+    """The knobs of one dispatch pipeline; each is a keyword of its constructor."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_active: Annotated[int, Field(ge=1, le=ACTIVE_MAX)] = 1024
+    """The ceiling: at most this many rows are pending or running, give or take those that are submitted at the same moment."""
+    attach_at_ceiling: bool = True
+    """Whether a submission of a key that is active attaches to its row also at the ceiling."""
+    retry_interval: _Duration = timedelta(seconds=120)
+    """How long a row that found no worker rests, and what a refused client is told to wait."""
+    dispatch_deadline: _Duration = timedelta(seconds=14_400)
+    """A row that no worker has accepted so long after its submission fails."""
+    time_limit: _Duration = timedelta(seconds=14_400)
+    """Longest time for one attempt that a worker has accepted."""
+    heartbeat: _Duration = timedelta(seconds=10)
+    """How often an engine lets hear that an attempt lives."""
+    heartbeat_limit: _Duration | None = None
+    """An attempt of which nothing was heard for so long is lost. Default: three times `heartbeat`."""
+    max_losses: Annotated[int, Field(ge=1, le=LOSSES_MAX)] = 3
+    """A row fails when the worker or the replica died with so many of its attempts."""
+    stale_after: _Duration | None = None
+    """An active row that nobody has held for so long beyond its time gives way to a new submission. Default: 10 x `lock_timeout`."""
+    fleet_cap: Annotated[int, Field(ge=0, le=FLEET_MAX)] = 0
+    """With so many workers the provisioner is not asked for more; 0 is no cap."""
+
+    @property
+    def silence(self) -> timedelta:
+        """`heartbeat_limit`, or its default."""
+        return self.heartbeat_limit or 3 * self.heartbeat
+
+    @property
+    def jitter(self) -> timedelta:
+        """Most that is added by chance to `retry_interval`."""
+        return min(RETRY_JITTER_MAX, self.retry_interval)
+
+
+class DispatchKeywords(SettingsKeywords, total=False):
+    """The keywords of a dispatch pipeline's constructor; a number is seconds where a duration is meant."""
+
+    max_active: int
+    attach_at_ceiling: bool
+    retry_interval: timedelta | float
+    dispatch_deadline: timedelta | float
+    time_limit: timedelta | float
+    heartbeat: timedelta | float
+    heartbeat_limit: timedelta | float | None
+    max_losses: int
+    stale_after: timedelta | float | None
+    fleet_cap: int
+
+
+DISPATCH_NAMES = frozenset(DispatchSettings.model_fields)
+
+
+class _Split(TypedDict):
+    own: dict[str, Any]
+    rest: dict[str, Any]
+
+
+def split_settings(settings: DispatchKeywords) -> _Split:
+    """Return which of `settings` are a dispatch pipeline's own, and which are every pipeline's."""
+    own = {name: value for name, value in settings.items() if name in DISPATCH_NAMES}
+    return _Split(own=own, rest={name: value for name, value in settings.items() if name not in DISPATCH_NAMES})
+
+
+def build_dispatch_settings(pipeline: str, values: dict[str, Any]) -> DispatchSettings:
+    """Validate `values` for the pipeline of that name.
+
+    Raises:
+        SettingsError: a value is out of bounds; the text says which.
+    """
+    try:
+        return DispatchSettings(**values)
+    except ValidationError as error:
+        names = tuple(dict.fromkeys(str(problem["loc"][0]) for problem in error.errors()))
+        text = "; ".join(f"{problem['loc'][0]} = {problem['input']!r}: {problem['msg']}" for problem in error.errors())
+        raise SettingsError(f"{pipeline}: {text}", pipeline=pipeline, settings=names) from None
+
+
+def check_beside(pipeline: str, own: DispatchSettings, base: PipelineSettings) -> None:
+    """Look whether the knobs agree with the settings of the lease.
+
+    Raises:
+        SettingsError: they contradict each other; the text says what to change.
+    """
+    rules = [
+        (
+            base.lock_timeout <= 2 * own.heartbeat,
+            ("lock_timeout", "heartbeat"),
+            f"lock_timeout ({_text(base.lock_timeout)}) must be more than twice heartbeat ({_text(own.heartbeat)}), or one beat that "
+            "is late looks like a death",
+        ),
+        (
+            own.silence < 2 * own.heartbeat,
+            ("heartbeat_limit", "heartbeat"),
+            f"heartbeat_limit ({_text(own.silence)}) must be at least twice heartbeat ({_text(own.heartbeat)}): one that is late "
+            "is no death",
+        ),
+        (
+            base.process_timeout <= own.time_limit,
+            ("process_timeout", "time_limit"),
+            f"process_timeout ({_text(base.process_timeout)}) must be more than time_limit ({_text(own.time_limit)}); leave it out",
+        ),
+    ]
+    for broken, names, problem in rules:
+        if broken:
+            raise SettingsError(f"{pipeline}: {problem}", pipeline=pipeline, settings=names)
+
+
+def _text(duration: timedelta) -> str:
+    return f"{duration.total_seconds():g} s"

@@ -1,0 +1,44 @@
+"""The states of a dispatched row: ``pending → running → completed | failed``, and what an error begins with."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, literal_column
+
+from rowlock.rows.leased_table import LeasedTable
+
+PENDING: Final = "pending"
+RUNNING: Final = "running"
+COMPLETED: Final = "completed"
+FAILED: Final = "failed"
+
+ACTIVE: Final = (PENDING, RUNNING)
+"""What counts against the ceiling, and keeps its `dedup_key` to itself."""
+ACTIVE_SQL: Final = "status IN ('pending', 'running')"
+"""The same as SQL, for the partial indexes: the database uses them only where a condition implies this one."""
+
+CAPACITY: Final = "capacity"
+HEARTBEAT_LOST: Final = "heartbeat lost"
+INTERNAL: Final = "internal"
+STALE: Final = "stale"
+
+DISPATCH_COLUMNS: Final = (
+    "dedup_key",
+    "status",
+    "submitted_at",
+    "started_at",
+    "finished_at",
+    "worker",
+    "progress",
+    "stages",
+    "losses",
+    "error",
+    "superseded_by",
+)
+"""What `DispatchColumns` has; nobody but the pipeline writes them."""
+
+
+def is_active(leased: LeasedTable[Any]) -> ColumnElement[bool]:
+    """The row is pending or running."""
+    return leased.attribute("status").in_([literal_column(f"'{state}'") for state in ACTIVE])

@@ -1,0 +1,95 @@
+"""What an engine is given and what it tells: the task, and the events of an attempt.
+
+Pure data that travels: every part can be pickled, since a worker may be another process or another machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, TypeVar
+
+RowT = TypeVar("RowT")
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The attempt lives. The first event of every attempt: a worker has accepted it, and nothing slow was begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far it is, in words or as a number; the last one is shown in the row."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageDone:
+    """A part of the work is done and need not be done again; recorded at once.
+
+    Attributes:
+        name: of the stage.
+        key: what a later attempt needs to go on from there, such as where a file was stored.
+    """
+
+    name: str
+    key: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The work is done: `values` are written to the row."""
+
+    values: Mapping[Any, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The work cannot be done, and will not be tried again.
+
+    Attributes:
+        kind: prefix of the error: ``internal``, or a word of the host's own, such as ``input``.
+        text: what went wrong.
+    """
+
+    kind: str
+    text: str
+
+
+Event: TypeAlias = Heartbeat | Progress | StageDone | Completed | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Task(Generic[RowT]):
+    """One attempt at one row, as the handler sees it.
+
+    Attributes:
+        id: the row's key.
+        attempt: which attempt this is, 1-based; those that found no worker count, too.
+        nonce: tells this attempt from every other one; the lock token.
+        row: the row as it was read when the attempt began: detached, changing it writes nothing.
+        workdir: a new, empty folder of this attempt alone, removed when it ends. On the machine of the dispatcher: an engine of other
+            machines replaces it.
+        stages: what earlier attempts recorded with `StageDone`, by name.
+        handler: does the work.
+        heartbeat_s: how often the engine must let hear that the attempt lives, in seconds.
+    """
+
+    id: Any
+    attempt: int
+    nonce: str
+    row: RowT
+    workdir: Path
+    stages: Mapping[str, Any]
+    handler: Handler[RowT]
+    heartbeat_s: float
+
+    def is_done(self, stage: str) -> bool:
+        """Whether an earlier attempt has done `stage`."""
+        return stage in self.stages
+
+
+Handler: TypeAlias = Callable[[Task[RowT]], AsyncIterator[Event] | Iterator[Event]]
+"""The host's work: an ``async def`` or ``def`` with ``yield``, whose last event is `Completed` or `Failed`."""
