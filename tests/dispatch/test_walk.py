@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from rowlock import PipelineManager
@@ -35,13 +36,22 @@ async def test_a_submission_is_done(virtual_database: TemporaryDatabase) -> None
         async def done() -> bool:
             return all(row.status == COMPLETED for row in await all_renders(virtual_database))
 
-        import asyncio
         for _ in range(100):
             if await done():
                 break
             await asyncio.sleep(1)
     for row in await all_renders(virtual_database):
-        print(row.status, row.url, row.stages, row.progress, row.started_at, row.finished_at, row.attempts, row.error, row.worker)
+        print(
+            row.status,
+            row.url,
+            row.stages,
+            row.progress,
+            row.started_at,
+            row.finished_at,
+            row.attempts,
+            row.error,
+            row.worker,
+        )
         assert row.url == f"https://pictures/{row.scene}"
     assert renders.engine.workers()["loop-1"].active == 0
 

@@ -11,6 +11,7 @@ from rowlock.dispatch.balancers import Balancer, LeastBusy, PriorityLoadBalancer
 from rowlock.dispatch.columns import DispatchColumns
 from rowlock.dispatch.engine import Engine, WorkerView
 from rowlock.dispatch.engines.loop import LoopEngine
+from rowlock.dispatch.engines.process import ProcessEngine
 from rowlock.dispatch.engines.thread import ThreadEngine
 from rowlock.dispatch.migrations import dispatch_columns, dispatch_indexes
 from rowlock.dispatch.pipeline import DispatchPipeline
@@ -40,6 +41,7 @@ __all__ = [
     "LoopEngine",
     "NoWorkersAvailable",
     "PriorityLoadBalancer",
+    "ProcessEngine",
     "Progress",
     "Provision",
     "RoundRobin",

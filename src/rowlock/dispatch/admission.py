@@ -3,8 +3,8 @@
 The one idea: the database decides. A partial unique index lets one active row have a key, so fifty who submit it at once make one
 row; and the count of active rows reads a partial index that settled rows are not in, so it costs the same in a table of any size.
 
-The ceiling is looked at before the row is written, and nobody waits for anybody: those who submit at the same moment do not see each
-other's rows yet, and may all pass. So it may be exceeded by as many as submit at once, and never by more.
+The ceiling is looked at before the row is written, and nobody waits for anybody: those who submit at the same moment do not see
+each other's rows yet, and may all pass. So it may be exceeded by as many as submit at once, and never by more.
 
 Source: PostgreSQL, "INSERT ... ON CONFLICT" and "Partial Indexes"; SQLite, "UPSERT".
 """
@@ -15,7 +15,7 @@ import logging
 from datetime import timedelta
 from typing import Any, Generic
 
-from sqlalchemy import Executable, and_, false, func, literal_column, or_, select, text, update
+from sqlalchemy import Executable, and_, false, func, or_, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -72,8 +72,8 @@ class Admission(Generic[ModelT]):
 
     async def count_active(self, session: AsyncSession) -> int:
         """Return how many rows are active, counted no further than to the ceiling; joins the caller's transaction."""
-        few = select(literal_column("1")).where(is_active(self._leased)).select_from(self._leased.table)
-        counted = select(func.count()).select_from(few.limit(self._settings.max_active).subquery())
+        few = select(self._leased.key).where(is_active(self._leased)).limit(self._settings.max_active).subquery()
+        counted = select(func.count()).select_from(few)
         return int((await self._execute(session, counted)).scalar_one())
 
     async def _admit(self, session: AsyncSession, *, gives_way: bool) -> None:
@@ -103,14 +103,19 @@ class Admission(Generic[ModelT]):
         return func.coalesce(and_(is_free(self._leased), or_(abandoned, overdue, parked)), false())
 
     async def _fail_stale(self, session: AsyncSession, row: ModelT) -> bool:
-        key, reason = self._leased.attribute(self._leased.key_name), "nobody came back for it, and it was submitted again"
+        key, reason = (
+            self._leased.attribute(self._leased.key_name),
+            "nobody came back for it, and it was submitted again",
+        )
         still = and_(key == getattr(row, self._leased.key_name), is_active(self._leased), self._is_stale())
         values = {"status": FAILED, "error": error_of(STALE, reason), "finished_at": database_now()}
         # The lease, long expired, is left to the sweep; a holder that thaws finds another status than it left.
         failed = update(self._model).where(still).values(values)
         is_failed = bool((await self._execute(session, failed)).rowcount)
         if is_failed:
-            logger.warning("A stale row gave way to a new submission", extra={"row_id": getattr(row, self._leased.key_name)})
+            logger.warning(
+                "A stale row gave way to a new submission", extra={"row_id": getattr(row, self._leased.key_name)}
+            )
         return is_failed
 
     async def _supersede(self, session: AsyncSession, old: ModelT, new: ModelT) -> None:
@@ -139,6 +144,10 @@ class Admission(Generic[ModelT]):
                 f"dedup_key must be a text of 1 to {DEDUP_KEY_CHARS_MAX} characters, not {dedup_key!r:.100}"
             )
         kept = {self._leased.column(name) for name in DISPATCH_COLUMNS}
-        for column in column_values(self._leased, {key: value for key, value in values.items() if key != self._leased.key_name}):
+        for column in column_values(
+            self._leased, {key: value for key, value in values.items() if key != self._leased.key_name}
+        ):
             if column in kept:
-                raise OutcomeError(f"{column.name} is written by the pipeline; leave it out of submit()", column=column.name)
+                raise OutcomeError(
+                    f"{column.name} is written by the pipeline; leave it out of submit()", column=column.name
+                )

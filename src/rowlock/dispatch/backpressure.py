@@ -1,7 +1,7 @@
 """Backpressure: a worker says no before it has too much in hand.
 
-Hooks are plain and synchronous: one that waits would let two offers pass at once. They are data that can be pickled, since a worker may
-be another process.
+Hooks are plain and synchronous: one that waits would let two offers pass at once. They are data that can be pickled, since a
+worker may be another process.
 """
 
 from __future__ import annotations

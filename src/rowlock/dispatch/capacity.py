@@ -1,11 +1,15 @@
 """Brings waiting rows forward when there is room: those that found no worker need not rest to the end of their interval.
 
-The interval is for those who know nothing better. A replica whose attempt has ended, or that sees a new worker, does: as many of the
-rows that wait as there is room for are due at once, those that were submitted first before the others.
+The interval is for those who know nothing better. A replica whose attempt has ended, or that sees a new worker, does: as many
+of the rows that wait as there is room for are due at once, those that were submitted first before the others.
+
+Room is remembered until it was used: a row that was refused a moment before a worker fell idle is not written as waiting yet when
+that happens, and is found at the next look.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import select, update
@@ -15,6 +19,39 @@ from rowlock.dispatch.states import PENDING
 from rowlock.rows.database_time import database_now
 from rowlock.rows.eligibility import is_free
 from rowlock.rows.leased_table import LeasedTable
+
+ROOM_MAX = 64
+"""Most places that are remembered."""
+
+
+class Room:
+    """How many waiting rows may be brought forward, as far as this replica knows."""
+
+    def __init__(self) -> None:
+        self._places = 0
+        self._workers: frozenset[str] = frozenset()
+
+    def look(self, workers: Iterable[str]) -> int:
+        """Return how many places there are, those of workers that were not there at the last look included."""
+        here = frozenset(workers)
+        self._add(len(here - self._workers))
+        self._workers = here
+        return self._places
+
+    def freed(self) -> None:
+        """Note that an attempt has ended here."""
+        self._add(1)
+
+    def taken(self, places: int = 1) -> None:
+        """Note that places were used: by an attempt that was accepted, or for rows that were brought forward."""
+        self._places = max(0, self._places - places)
+
+    def refused(self) -> None:
+        """Note that nobody accepted: whatever was thought to be room is taken by others."""
+        self._places = 0
+
+    def _add(self, places: int) -> None:
+        self._places = min(ROOM_MAX, self._places + places)
 
 
 async def bring_forward(connection: AsyncConnection, leased: LeasedTable[Any], *, count: int) -> int:

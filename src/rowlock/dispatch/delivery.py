@@ -2,8 +2,9 @@
 
     orphan? pending again → past its deadline? failed → nobody accepts? later → accepted: running → events → completed | failed
 
-Every write on the way is guarded by the lease's token and by the status; if the guard does not match, somebody else decides about the
-row, and the attempt is closed without a word. What `Delivery.run` returns, the pipeline writes like any other outcome.
+Every write on the way is guarded by the lease's token and by the status; if the guard does not match, somebody else decides
+about the row, and the attempt is closed without a word. What `Delivery.run` returns, the pipeline writes like any other
+outcome.
 
 Not here: who is asked (``placing.py``), and how an attempt's events come about (``engines/``).
 """
@@ -20,16 +21,22 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, NoReturn
 
-from sqlalchemy.ext.asyncio import AsyncSession
-
 from rowlock.clock import monotonic
-from rowlock.dispatch.capacity import bring_forward
 from rowlock.dispatch.engine import Events
 from rowlock.dispatch.placing import Placing
 from rowlock.dispatch.provisioner import Provisioner
 from rowlock.dispatch.scratch import scratch
 from rowlock.dispatch.settings import DispatchSettings
-from rowlock.dispatch.states import CAPACITY, COMPLETED, DISPATCH_COLUMNS, FAILED, HEARTBEAT_LOST, INTERNAL, PENDING, RUNNING
+from rowlock.dispatch.states import (
+    CAPACITY,
+    COMPLETED,
+    DISPATCH_COLUMNS,
+    FAILED,
+    HEARTBEAT_LOST,
+    INTERNAL,
+    PENDING,
+    RUNNING,
+)
 from rowlock.dispatch.task import Completed, Failed, Handler, Heartbeat, Progress, StageDone, Task
 from rowlock.dispatch.texts import error_of, progress_of
 from rowlock.errors import NoWorkersAvailable, OutcomeError, WorkerGone, describe
@@ -71,7 +78,7 @@ class Means(Generic[ModelT]):
     scratch_root: Path | None
 
 
-class HandedOff(Exception):  # noqa: N818 - not an error: somebody else decides about the row
+class HandedOff(Exception):
     """The guard did not match."""
 
 
@@ -88,7 +95,9 @@ class Delivery(Generic[ModelT]):
         try:
             return await self._run()
         except HandedOff:
-            logger.info("The row was handed off: its status is not what this attempt left", extra={"row_id": self._item.id})
+            logger.info(
+                "The row was handed off: its status is not what this attempt left", extra={"row_id": self._item.id}
+            )
             return Apply(unless_changed=["status"])
         except asyncio.CancelledError:
             # Of a lost lease there is nothing to write; after a shutdown another replica takes the row at once.
@@ -114,8 +123,11 @@ class Delivery(Generic[ModelT]):
                 worker, events = await self._means.placing.place(self._task(workdir))
             except NoWorkersAvailable as nobody:
                 return self._overflow(nobody)
-            async with aclosing(events):
-                return await self._accepted(worker, events)
+            try:
+                async with aclosing(events):
+                    return await self._accepted(worker, events)
+            finally:
+                self._means.placing.room.freed()
 
     def _refused_result(self) -> str | None:
         """What the database said to an earlier result, if it refused it: doing the work again would not help."""
@@ -133,7 +145,7 @@ class Delivery(Generic[ModelT]):
         settings = self._means.settings
         if self._means.provisioner is not None:
             self._means.provisioner.ask(self._row.dedup_key)
-        rest = settings.retry_interval + random.random() * settings.jitter  # noqa: S311 - spreads load
+        rest = settings.retry_interval + random.random() * settings.jitter
         return Retry(after=rest, error=error_of(CAPACITY, str(nobody)))
 
     async def _accepted(self, worker: str, events: Events) -> Outcome:
@@ -151,14 +163,11 @@ class Delivery(Generic[ModelT]):
         is_running = False
         while True:
             try:
-                async with asyncio.timeout(self._means.settings.silence.total_seconds()):
-                    event = await anext(events)
-            except TimeoutError:
-                return self._lost(f"nothing was heard of it for {self._means.settings.silence.total_seconds():g} s")
+                event = await self._hear(worker, events)
             except StopAsyncIteration:
                 return self._failed(INTERNAL, "the handler ended without Completed or Failed")
             if not is_running:
-                running = {"status": RUNNING, "started_at": NOW_PLACEHOLDER, "worker": worker[:255], "progress": None}
+                running = {"status": RUNNING, "started_at": NOW_PLACEHOLDER, "worker": worker, "progress": None}
                 await self._note(running, unless_changed={"status": PENDING})
                 is_running = True
             match event:
@@ -172,10 +181,18 @@ class Delivery(Generic[ModelT]):
                     return self._completed(values)
                 case Failed(kind, text):
                     return self._failed(kind, text)
-                case _:
-                    return self._failed(INTERNAL, f"the handler gave a {type(event).__name__}, which is no event")
-            if (text := progress.due()) is not None:
-                await self._note({"progress": text}, unless_changed={"status": RUNNING})
+                case other:
+                    return self._failed(INTERNAL, f"the handler gave a {type(other).__name__}, which is no event")
+            if (shown := progress.due()) is not None:
+                await self._note({"progress": shown}, unless_changed={"status": RUNNING})
+
+    async def _hear(self, worker: str, events: Events) -> Any:  # noqa: ANN401 - an event, or what the host takes for one
+        silence_s = self._means.settings.silence.total_seconds()
+        try:
+            async with asyncio.timeout(silence_s):
+                return await anext(events)
+        except TimeoutError:
+            raise WorkerGone(worker, f"nothing was heard of it for {silence_s:g} s") from None
 
     async def _record(self, name: str, key: object) -> None:
         stages = {**self._row.stages, name: key}
@@ -207,13 +224,10 @@ class Delivery(Generic[ModelT]):
         return Retry(error=error_of(HEARTBEAT_LOST, why), values={"status": PENDING, "losses": losses})
 
     def _ended(self, values: Values) -> Apply:
-        return self._apply({**values, "finished_at": NOW_PLACEHOLDER}, also=self._make_room, hint=self._means.leased.model)
+        return self._apply({**values, "finished_at": NOW_PLACEHOLDER}, hint=self._means.leased.model)
 
     def _apply(self, values: Values, **more: Any) -> Apply:  # noqa: ANN401 - as Apply
         return Apply(values, unless_changed=["status"], **more)
-
-    async def _make_room(self, session: AsyncSession, now: datetime) -> None:
-        await bring_forward(await session.connection(), self._means.leased, count=1)
 
     async def _note(self, values: Values, *, unless_changed: Values) -> None:
         means, item = self._means, self._item

@@ -1,7 +1,7 @@
 """Where accepted attempts run: the protocol of two methods that every engine keeps.
 
-The one idea: an engine knows workers and nothing of rows. To offer is to ask: it returns when a worker has accepted, before any slow
-work, or says why not. What happens then comes as events; closing their iterator cancels the attempt.
+The one idea: an engine knows workers and nothing of rows. To offer is to ask: it returns when a worker has accepted, before any
+slow work, or says why not. What happens then comes as events; closing their iterator cancels the attempt.
 
 Not here: which worker is asked first (``balancers.py``), and what becomes of the events (``delivery.py``).
 

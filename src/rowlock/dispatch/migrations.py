@@ -1,7 +1,7 @@
 """Steps for the host's own migrations: the columns of `DispatchColumns`, and the indexes that keep submissions and fetches flat.
 
-All indexes are partial, over active rows only: settled rows cost nothing, however many there are. As in ``rows/migrations.py``, what a
-step does never changes.
+All indexes are partial, over active rows only: settled rows cost nothing, however many there are. As in ``rows/migrations.py``,
+what a step does never changes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from sqlalchemy import JSON, Column, Index, Integer, String, Text, text
 
 from rowlock.dispatch.states import ACTIVE_SQL
 from rowlock.rows.database_time import UtcDateTime, database_now
-from rowlock.rows.due_index import DueOrder, due_index
-from rowlock.rows.migrations import MigrationOperations, add_due_index, drop_due_index
-from rowlock.rows.sqlite_rebuild import refuse_lossy_rebuild
+from rowlock.rows.due_index import due_index
 
 
 def dispatch_columns() -> list[Column[Any]]:

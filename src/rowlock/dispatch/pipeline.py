@@ -1,8 +1,8 @@
 """The dispatch pipeline: takes submissions, and offers each row to the workers of an engine.
 
-A `Pipeline` like any other, whose `ready` is "pending or running" and whose `process` is one attempt: so whatever keeps leases, recovers
-the rows of the dead, and ends in order, is the same code. Running rows are ready, too: a live lease keeps them from everybody, and
-one that has expired is an orphan to be recovered.
+A `Pipeline` like any other, whose `ready` is "pending or running" and whose `process` is one attempt: so whatever keeps leases,
+recovers the rows of the dead, and ends in order, is the same code. Running rows are ready, too: a live lease keeps them from
+everybody, and one that has expired is an orphan to be recovered.
 """
 
 from __future__ import annotations
@@ -44,21 +44,18 @@ PROCESS_TIMEOUT_BEYOND = timedelta(minutes=5)
 
 
 class DispatchFetcher(Fetcher[ModelT]):
-    """Fetches; and when a new worker has come, brings waiting rows forward first."""
-
-    _known: frozenset[str] = frozenset()
+    """Fetches; and where there is room, brings waiting rows forward first."""
 
     async def fetch_once(self, limit: int) -> int:
         """Claim up to `limit` rows, as every fetcher does."""
         pipeline: Any = self.context.hooks
-        here = frozenset(pipeline.placing.workers())
-        if here - self._known:
+        placing: Placing = pipeline.placing
+        if places := placing.room.look(placing.workers()):
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> int:
-                return await bring_forward(connection, self.context.leased, count=LEASES_PER_TICK_MAX)
+                return await bring_forward(connection, self.context.leased, count=places)
 
-            await self.context.transact(work, purpose="bring waiting rows forward")
-        self._known = here
+            placing.room.taken(await self.context.transact(work, purpose="bring waiting rows forward"))
         return await super().fetch_once(limit)
 
 
@@ -67,8 +64,8 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
 
         renders = DispatchPipeline(Render, handler=render, engine=ProcessEngine(workers=4), max_active=1024)
 
-    Hand it to a `PipelineManager` to have rows dispatched here. A process that only submits need not: it builds the same pipeline and
-    never starts it.
+    Hand it to a `PipelineManager` to have rows dispatched here. A process that only submits need not: it builds the same pipeline
+    and never starts it.
 
     Args:
         model: a mapped class with `LockColumns`, `ScheduleColumns` and `DispatchColumns`.
@@ -113,9 +110,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         self.engine = engine
         self.placing = Placing(engine, balancer or PriorityLoadBalancer())
         self._provisioner = (
-            None
-            if provision is None
-            else Provisioner(provision, engine=engine, fleet_cap=self.dispatch.fleet_cap)
+            None if provision is None else Provisioner(provision, engine=engine, fleet_cap=self.dispatch.fleet_cap)
         )
         stale_after = self.dispatch.stale_after or 10 * self.settings.lock_timeout
         self._admission = Admission(self.leased, self.dispatch, stale_after=stale_after)
@@ -176,7 +171,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
 
 
 def _check_columns(model: type) -> None:
-    leased = LeasedTable.of(model)
+    leased: LeasedTable[Any] = LeasedTable.of(model)
     for name in (*DISPATCH_COLUMNS, "due_at"):
         if name not in leased.mapper.attrs:
             mixin = "ScheduleColumns" if name == "due_at" else "DispatchColumns"
@@ -192,4 +187,6 @@ def _check_parts(name: str, handler: object, engine: object) -> None:
     if not callable(handler):
         raise ConfigurationError(f"{name}: handler must be a function with yield, not {handler!r:.100}")
     if not isinstance(engine, Engine):
-        raise ConfigurationError(f"{name}: engine must have workers() and offer(), like LoopEngine; not {engine!r:.100}")
+        raise ConfigurationError(
+            f"{name}: engine must have workers() and offer(), like LoopEngine; not {engine!r:.100}"
+        )

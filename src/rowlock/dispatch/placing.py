@@ -1,6 +1,7 @@
 """Finds a worker: asks one after the other, as the balancer orders them.
 
-A refusal goes on to the next; a worker that is gone is left out for a while; anything else, a cancellation too, is not ours to judge.
+A refusal goes on to the next; a worker that is gone is left out for a while; anything else, a cancellation too, is not ours to
+judge.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from rowlock.clock import monotonic
 from rowlock.dispatch.balancers import Balancer
+from rowlock.dispatch.capacity import Room
 from rowlock.dispatch.engine import Engine, Events, WorkerView
 from rowlock.dispatch.task import Task
 from rowlock.errors import NoWorkersAvailable, WorkerBusy, WorkerGone
@@ -24,12 +26,17 @@ EVICTED_MAX = 10_000
 
 
 class Placing:
-    """Places tasks with the workers of one engine."""
+    """Places tasks with the workers of one engine.
+
+    Attributes:
+        room: what is known of workers that have fallen idle.
+    """
 
     def __init__(self, engine: Engine, balancer: Balancer) -> None:
         self._engine = engine
         self._balancer = balancer
         self._evicted: dict[str, float] = {}
+        self.room = Room()
 
     def workers(self) -> Mapping[str, WorkerView]:
         """Return who may be asked now."""
@@ -47,11 +54,15 @@ class Placing:
         for worker in self._balancer.order(self.workers()):
             asked += 1
             try:
-                return worker, await self._engine.offer(worker, task)
+                events = await self._engine.offer(worker, task)
             except WorkerBusy:
                 continue
             except WorkerGone as gone:
                 self._evict(worker, gone)
+            else:
+                self.room.taken()
+                return worker, events
+        self.room.refused()
         raise NoWorkersAvailable(asked=asked)
 
     def _evict(self, worker: str, gone: WorkerGone) -> None:

@@ -45,7 +45,8 @@ class DispatchSettings(BaseModel):
     max_losses: Annotated[int, Field(ge=1, le=LOSSES_MAX)] = 3
     """A row fails when the worker or the replica died with so many of its attempts."""
     stale_after: _Duration | None = None
-    """An active row that nobody has held for so long beyond its time gives way to a new submission. Default: 10 x `lock_timeout`."""
+    """An active row that nobody has held for so long beyond its time gives way to a new submission. Default: 10 x
+    `lock_timeout`."""
     fleet_cap: Annotated[int, Field(ge=0, le=FLEET_MAX)] = 0
     """With so many workers the provisioner is not asked for more; 0 is no cap."""
 
@@ -113,8 +114,8 @@ def check_beside(pipeline: str, own: DispatchSettings, base: PipelineSettings) -
         (
             base.lock_timeout <= 2 * own.heartbeat,
             ("lock_timeout", "heartbeat"),
-            f"lock_timeout ({_text(base.lock_timeout)}) must be more than twice heartbeat ({_text(own.heartbeat)}), or one beat that "
-            "is late looks like a death",
+            f"lock_timeout ({_text(base.lock_timeout)}) must be more than twice heartbeat ({_text(own.heartbeat)}), or one beat "
+            "that is late looks like a death",
         ),
         (
             own.silence < 2 * own.heartbeat,

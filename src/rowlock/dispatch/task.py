@@ -66,11 +66,10 @@ class Task(Generic[RowT]):
     """One attempt at one row, as the handler sees it.
 
     Attributes:
-        id: the row's key.
-        attempt: which attempt this is, 1-based; those that found no worker count, too.
-        nonce: tells this attempt from every other one; the lock token.
-        row: the row as it was read when the attempt began: detached, changing it writes nothing.
-        workdir: a new, empty folder of this attempt alone, removed when it ends. On the machine of the dispatcher: an engine of other
+        id: the row's key. attempt: which attempt this is, 1-based; those that found no worker count, too. nonce: tells this
+        attempt from every other one; the lock token. row: the row as it was read when the attempt began: detached, changing it
+        writes nothing. workdir: a new, empty folder of this attempt alone, removed when it ends. On the machine of the
+        dispatcher: an engine of other
             machines replaces it.
         stages: what earlier attempts recorded with `StageDone`, by name.
         handler: does the work.

@@ -23,11 +23,9 @@ class LoopEngine(LocalEngine):
 
     async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:
         """Run the task's handler and yield its events."""
-        events = task.handler(task)
+        events: Any = task.handler(task)
         if not hasattr(events, "__anext__"):
             raise ConfigurationError("LoopEngine takes an `async def` handler with yield; use ThreadEngine for a `def`")
-        async with aclosing(events) as stream:  # type: ignore[type-var]
+        async with aclosing(events) as stream:
             async for event in stream:
                 yield event
-
-

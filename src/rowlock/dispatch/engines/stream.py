@@ -86,7 +86,7 @@ class Stream:
             await self._source.aclose()
         except asyncio.CancelledError:
             raise
-        except BaseException:  # noqa: BLE001 - as above, in a finally of the host's
+        except BaseException:
             logger.exception("An attempt failed while it was closed")
 
 
