@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from rowlock import events
 from rowlock.errors import (
+    AdmissionRejected,
     ConfigurationError,
     HostCodeError,
     InternalError,
@@ -15,6 +16,7 @@ from rowlock.errors import (
     LockCycleError,
     LockWaitTimeout,
     ModelError,
+    NoWorkersAvailable,
     OutcomeError,
     PipelineError,
     ProcessCancelledError,
@@ -50,6 +52,7 @@ from rowlock.rows.updates import NOW_PLACEHOLDER, resolve_now_placeholders
 
 __all__ = [
     "NOW_PLACEHOLDER",
+    "AdmissionRejected",
     "Apply",
     "ConfigurationError",
     "Event",
@@ -64,6 +67,7 @@ __all__ = [
     "LockWaitTimeout",
     "ManagerHealth",
     "ModelError",
+    "NoWorkersAvailable",
     "NotificationStatistics",
     "Outcome",
     "OutcomeError",

@@ -30,8 +30,13 @@ class RowlockError(Exception):
         """Where this error is explained."""
         return f"{_REFERENCE_PAGE}#{self.slug}"
 
+    @property
+    def message(self) -> str:
+        """What happened, without the link."""
+        return super().__str__()
+
     def __str__(self) -> str:
-        return f"{super().__str__()} (see {self.link})"
+        return f"{self.message} (see {self.link})"
 
 
 class ConfigurationError(RowlockError):

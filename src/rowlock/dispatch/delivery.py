@@ -146,7 +146,7 @@ class Delivery(Generic[ModelT]):
         if self._means.provisioner is not None:
             self._means.provisioner.ask(self._row.dedup_key)
         rest = settings.retry_interval + random.random() * settings.jitter
-        return Retry(after=rest, error=error_of(CAPACITY, str(nobody)))
+        return Retry(after=rest, error=error_of(CAPACITY, nobody.message))
 
     async def _accepted(self, worker: str, events: Events) -> Outcome:
         try:
@@ -156,7 +156,7 @@ class Delivery(Generic[ModelT]):
             limit_s = self._means.settings.time_limit.total_seconds()
             return self._failed(INTERNAL, f"the time limit of {limit_s:g} s is over")
         except WorkerGone as gone:
-            return self._lost(gone.why or str(gone))
+            return self._lost(gone.why or gone.message)
 
     async def _follow(self, worker: str, events: Events) -> Outcome:
         progress = _LastProgress()
@@ -211,7 +211,7 @@ class Delivery(Generic[ModelT]):
             done = self._ended({**values, "status": COMPLETED, "error": None})
             check_outcome(self._means.leased, done)
         except OutcomeError as error:
-            return self._failed(INTERNAL, str(error))
+            return self._failed(INTERNAL, error.message)
         return done
 
     def _failed(self, kind: str, text: str) -> Outcome:

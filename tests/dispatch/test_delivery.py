@@ -1,0 +1,334 @@
+"""Tests of one attempt: each way it can go leaves the row as the transitions say, once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from rowlock import PipelineManager
+from rowlock.dispatch import (
+    COMPLETED,
+    FAILED,
+    PENDING,
+    RUNNING,
+    Completed,
+    DispatchPipeline,
+    Event,
+    Failed,
+    Progress,
+    StageDone,
+    Task,
+    WorkerGone,
+)
+from rowlock.testing import TemporaryDatabase, virtual_time
+
+from .renders import Base, Fleet, Render, Scenes, add, all_renders, now_of, one_render, settled, submit
+
+
+def pipeline_of(fleet: Fleet, scenes: Scenes | None = None, **settings: object) -> DispatchPipeline[Render]:
+    """Return a pipeline of renders."""
+    return DispatchPipeline(Render, handler=scenes or Scenes(), engine=fleet, **settings)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- accepted
+
+
+@virtual_time
+async def test_it_runs_from_the_moment_a_worker_accepts(virtual_database: TemporaryDatabase) -> None:
+    """A long download would leave the row pending, and it would be offered a second time meanwhile."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet = Fleet(1)
+    async with PipelineManager(virtual_database.session_factory, [pipeline_of(fleet, Scenes(600))]) as manager:
+        del manager
+        await add(virtual_database, Render(dedup_key="a"))
+        await asyncio.sleep(10)
+        row = await one_render(virtual_database)
+        assert (row.status, row.worker) == (RUNNING, "worker-1")
+        assert row.started_at is not None
+        assert row.started_at - row.submitted_at < timedelta(seconds=6)
+        [done] = await settled(virtual_database)
+    assert (done.status, done.url, done.error) == (COMPLETED, "https://pictures/", None)
+    assert done.finished_at is not None
+    assert done.finished_at - row.started_at == pytest.approx(timedelta(seconds=600), abs=timedelta(seconds=1))
+    assert fleet.begun == {"a": 1}
+
+
+@virtual_time
+async def test_an_offer_that_was_refused_never_shows_as_running(virtual_database: TemporaryDatabase) -> None:
+    """A queue that is full would look like work that goes on."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet = Fleet(1)
+    renders = pipeline_of(fleet, Scenes(50))
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a", "b")
+        await asyncio.sleep(10)
+        rows = sorted(await all_renders(virtual_database), key=lambda row: row.status)
+        assert [(row.status, row.started_at is None, row.worker) for row in rows] == [
+            (PENDING, True, None),
+            (RUNNING, False, "worker-1"),
+        ]
+
+
+@virtual_time
+async def test_stages_are_recorded_at_once_and_skipped_later(virtual_database: TemporaryDatabase) -> None:
+    """What took hours would be done again after every crash."""
+    await virtual_database.create_tables(Base.metadata)
+    scenes, fleet = Scenes(), Fleet(1)
+
+    async def dies_once(task: Task[Render]) -> AsyncIterator[Event]:
+        if not task.is_done("raw"):
+            yield StageDone("raw", {"file": "raw-1"})
+            recorded.append((await one_render(virtual_database)).stages)
+            raise WorkerGone("worker-1", "killed")
+        yield StageDone("tiles", 2)
+        yield Completed({"report": dict(task.stages)})
+
+    recorded: list[object] = []
+    scenes.answers["a"] = dies_once
+    renders = pipeline_of(fleet, scenes)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        [row] = await settled(virtual_database)
+    assert recorded == [{"raw": {"file": "raw-1"}}]
+    assert (row.status, row.report, row.losses) == (COMPLETED, {"raw": {"file": "raw-1"}}, 1)
+    assert row.stages == {"raw": {"file": "raw-1"}, "tiles": 2}
+
+
+@virtual_time
+async def test_progress_is_shown_and_not_written_for_every_word(virtual_database: TemporaryDatabase) -> None:
+    """A handler that tells of every frame would write to the database all the time."""
+    await virtual_database.create_tables(Base.metadata)
+    scenes, fleet = Scenes(), Fleet(1)
+
+    async def talks(_task: Task[Render]) -> AsyncIterator[Event]:
+        for percent in range(100):
+            yield Progress(f"{percent} % of /srv/renders/secret/out.png" + "." * 300)
+            await asyncio.sleep(0.1)
+        yield Completed()
+
+    scenes.answers["a"] = talks
+    renders = pipeline_of(fleet, scenes)
+    seen: set[str | None] = set()
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        for _ in range(110):
+            await asyncio.sleep(0.1)
+            seen.add((await one_render(virtual_database)).progress)
+    texts = {text for text in seen if text}
+    assert 8 <= len(texts) <= 11
+    assert all(len(text) == 256 and "/" not in text for text in texts)
+
+
+# ---------------------------------------------------------------- not accepted
+
+
+@virtual_time
+async def test_an_overflow_rests_for_the_interval_and_some(virtual_database: TemporaryDatabase) -> None:
+    """Rows would be offered all the time to workers that are not there, all at the same moment."""
+    await virtual_database.create_tables(Base.metadata)
+    renders = pipeline_of(Fleet(0), retry_interval=120)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, *"abcdefgh")
+        await asyncio.sleep(2)
+        rows = await all_renders(virtual_database)
+    rests = [(row.due_at - row.submitted_at).total_seconds() for row in rows]
+    assert all(120 <= rest <= 152 for rest in rests)
+    assert max(rests) - min(rests) > 5
+    assert {(row.status, row.attempts, row.last_error) for row in rows} == {
+        (PENDING, 1, "capacity: there is no worker")
+    }
+
+
+@virtual_time
+async def test_the_deadline_counts_from_the_submission(virtual_database: TemporaryDatabase) -> None:
+    """A row that nobody takes would wait for ever, or be begun long after anybody wants it."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet = Fleet(0)
+    renders = pipeline_of(fleet, dispatch_deadline=600)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        [row] = await settled(virtual_database)
+    assert row.status == FAILED
+    assert row.error == "capacity: no worker has done it within 600 s after its submission"
+    assert row.finished_at is not None
+    assert timedelta(seconds=600) <= row.finished_at - row.submitted_at <= timedelta(seconds=600 + 160)
+
+
+@virtual_time
+async def test_recovery_does_not_reset_the_deadline(virtual_database: TemporaryDatabase) -> None:
+    """A row that kills its workers would be tried for ever."""
+    await virtual_database.create_tables(Base.metadata)
+    now, fleet = await now_of(virtual_database), Fleet(1)
+    lease = {"lock_token": uuid.uuid4(), "lock_owner": "DispatchRender", "lock_expires_at": now - timedelta(seconds=1)}
+    late = Render(dedup_key="a", status=RUNNING, submitted_at=now - timedelta(seconds=601), **lease)
+    await add(virtual_database, late)
+    async with PipelineManager(virtual_database.session_factory, [pipeline_of(fleet, dispatch_deadline=600)]):
+        [row] = await settled(virtual_database)
+    assert (row.status, fleet.tasks) == (FAILED, [])
+    assert (row.error or "").startswith("capacity: ")
+
+
+# ---------------------------------------------------------------- lost
+
+
+@virtual_time
+async def test_workers_that_die_cost_attempts_up_to_a_limit(virtual_database: TemporaryDatabase) -> None:
+    """One row that kills its worker would kill them all, one after the other."""
+    await virtual_database.create_tables(Base.metadata)
+    scenes, fleet = Scenes(), Fleet(1)
+
+    async def kills(_task: Task[Render]) -> AsyncIterator[Event]:
+        yield Progress("so far so good")
+        raise WorkerGone("worker-1", "killed by signal 9")
+
+    scenes.answers["a"] = kills
+    renders = pipeline_of(fleet, scenes, max_losses=3)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        [row] = await settled(virtual_database)
+    assert (row.status, fleet.begun["a"]) == (FAILED, 3)
+    assert row.error == "heartbeat lost: 3 attempts were lost; the last one: killed by signal 9"
+
+
+@virtual_time
+async def test_a_silent_worker_is_given_up(virtual_database: TemporaryDatabase) -> None:
+    """A worker behind a cut line would keep its row until the time limit."""
+    await virtual_database.create_tables(Base.metadata)
+    scenes, fleet = Scenes(), _Silent(1)
+    renders = pipeline_of(fleet, scenes, heartbeat=10)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        await asyncio.sleep(45)
+        row = await one_render(virtual_database)
+        assert (row.losses, fleet.running) == (1, 1)
+        assert row.last_error == "heartbeat lost: nothing was heard of it for 30 s"
+    assert fleet.running == 0
+
+
+class _Silent(Fleet):
+    """Accepts, and says nothing more."""
+
+    beats_itself = True
+
+    async def run(self, worker: str, task: Task[Render]) -> AsyncIterator[Event]:  # type: ignore[override]
+        self.running += 1
+        try:
+            await asyncio.sleep(10_000)
+            yield Completed()
+        finally:
+            self.running -= 1
+
+
+# ---------------------------------------------------------------- done, or not to be done
+
+
+@virtual_time
+async def test_a_failure_is_final_and_tells_no_paths(virtual_database: TemporaryDatabase) -> None:
+    """Bad input would be worked on again and again, and clients would read about our disks."""
+    await virtual_database.create_tables(Base.metadata)
+    scenes, fleet = Scenes(), Fleet(1)
+
+    async def refuses(_task: Task[Render]) -> AsyncIterator[Event]:
+        yield Failed("input", "no picture in /srv/uploads/7/scene.blend, nor in C:\\data\\scene.blend")
+
+    async def raises(_task: Task[Render]) -> AsyncIterator[Event]:
+        yield Progress("x")
+        raise FileNotFoundError("/var/lib/renders/cache/tile.bin")
+
+    async def ends(_task: Task[Render]) -> AsyncIterator[Event]:
+        yield Progress("x")
+
+    async def gives_junk(_task: Task[Render]) -> AsyncIterator[Event]:
+        yield 7  # type: ignore[misc]
+
+    async def names_a_column_of_ours(_task: Task[Render]) -> AsyncIterator[Event]:
+        yield Completed({"status": "pending"})
+
+    async def names_no_column(_task: Task[Render]) -> AsyncIterator[Event]:
+        yield Completed({"colour": "red"})
+
+    answers = [refuses, raises, ends, gives_junk, names_a_column_of_ours, names_no_column]
+    scenes.answers = {answer.__name__: answer for answer in answers}
+    renders = pipeline_of(fleet, scenes)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, *scenes.answers)
+        rows = {row.dedup_key: row for row in await settled(virtual_database)}
+    assert {row.status for row in rows.values()} == {FAILED}
+    assert set(fleet.begun.values()) == {1}
+    assert rows["refuses"].error == "input: no picture in scene.blend, nor in scene.blend"
+    assert rows["raises"].error == "internal: FileNotFoundError: tile.bin"
+    assert rows["ends"].error == "internal: the handler ended without Completed or Failed"
+    assert rows["gives_junk"].error == "internal: the handler gave a int, which is no event"
+    assert rows["names_a_column_of_ours"].error == "internal: status is written by the pipeline; leave it out"
+    assert "colour" in (rows["names_no_column"].error or "")
+
+
+@virtual_time
+async def test_the_time_limit_ends_an_attempt(virtual_database: TemporaryDatabase) -> None:
+    """A handler that hangs would keep its worker for ever."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet = Fleet(1)
+    renders = pipeline_of(fleet, Scenes(10_000), time_limit=900)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        [row] = await settled(virtual_database)
+        assert fleet.running == 0
+    assert (row.status, row.error) == (FAILED, "internal: the time limit of 900 s is over")
+    assert row.finished_at is not None
+    assert row.started_at is not None
+    assert row.finished_at - row.started_at == pytest.approx(timedelta(seconds=900), abs=timedelta(seconds=1))
+
+
+@virtual_time
+async def test_a_row_that_somebody_else_settled_is_left_alone(virtual_database: TemporaryDatabase) -> None:
+    """A late result would overwrite what was decided, such as that nobody wants it any more."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet = Fleet(1)
+    renders = pipeline_of(fleet, Scenes(20))
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        await asyncio.sleep(5)
+        async with virtual_database.session_factory.begin() as session:
+            await session.execute(update(Render).values(status=FAILED, error="input: cancelled by its owner"))
+        await asyncio.sleep(60)
+        row = await one_render(virtual_database)
+    assert (row.status, row.error, row.url) == (FAILED, "input: cancelled by its owner", None)
+    assert row.lock_token is None
+    assert fleet.running == 0
+
+
+@virtual_time
+async def test_each_attempt_has_a_folder_of_its_own_which_is_gone_afterwards(
+    virtual_database: TemporaryDatabase, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Two attempts would write into each other's files, or the disk would fill."""
+    await virtual_database.create_tables(Base.metadata)
+    scenes, fleet = Scenes(), Fleet(2)
+    root = tmp_path_factory.mktemp("scratch")
+    folders: list[Path] = []
+
+    async def writes(task: Task[Render]) -> AsyncIterator[Event]:
+        folders.append(task.workdir)
+        assert list(task.workdir.iterdir()) == []
+        (task.workdir / "raw").write_bytes(b"x" * 100)
+        yield Progress("x")
+        if task.row.scene == "dies" and len(folders) < 3:
+            raise WorkerGone("worker-1", "killed")
+        if task.row.scene == "fails":
+            raise ValueError("no")
+        yield Completed()
+
+    scenes.answers = dict.fromkeys(("ok", "dies", "fails"), writes)
+    renders = pipeline_of(fleet, scenes, scratch_root=root)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "dies", "ok", "fails")
+        await settled(virtual_database)
+    assert len(set(folders)) == len(folders) >= 4
+    assert os.listdir(root) == []  # noqa: PTH208 - a test may look

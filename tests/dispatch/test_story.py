@@ -1,0 +1,89 @@
+"""The story that the wing was built for: three workers of one task each, a ceiling of fifteen."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from datetime import timedelta
+
+import pytest
+
+from rowlock import AdmissionRejected, PipelineManager
+from rowlock.dispatch import COMPLETED, PENDING, RUNNING, DispatchPipeline
+from rowlock.testing import TemporaryDatabase, virtual_time
+
+from .renders import Base, Fleet, Render, Scenes, add, all_renders, now_of, settled, submit
+
+CEILING = 15
+KEYS = [f"scene-{number:02}" for number in range(CEILING)]
+
+
+@pytest.mark.parametrize("attaches", [True, False])
+@virtual_time
+async def test_a_flood_is_shed_and_what_was_admitted_is_done(
+    virtual_database: TemporaryDatabase, attaches: bool
+) -> None:
+    """A flood would be taken whole, or what was taken would be lost, fail, or run all at once."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet = Fleet()
+    renders = DispatchPipeline(
+        Render, handler=Scenes(takes_s=20), engine=fleet, max_active=CEILING, attach_at_ceiling=attaches
+    )
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, *KEYS)
+        with pytest.raises(AdmissionRejected) as refusal:
+            await submit(virtual_database, renders, "one-too-many")
+        assert (refusal.value.active, refusal.value.ceiling, refusal.value.retry_after) == (CEILING, CEILING, 120)
+        if attaches:
+            assert [fresh for _, fresh in await submit(virtual_database, renders, *KEYS[:3])] == [False] * 3
+        else:
+            with pytest.raises(AdmissionRejected):
+                await submit(virtual_database, renders, KEYS[0])
+        # Nobody is there: they wait, through more than one interval.
+        await asyncio.sleep(300)
+        rows = await all_renders(virtual_database)
+        assert {row.status for row in rows} == {PENDING}
+        assert all(row.attempts >= 2 and row.started_at is None for row in rows)
+        fleet.hire(3)
+        await asyncio.sleep(10)
+        assert [row.status for row in await all_renders(virtual_database)].count(RUNNING) == 3
+        rows = await settled(virtual_database)
+    assert [(row.dedup_key, row.status, row.error) for row in rows] == [(key, COMPLETED, None) for key in KEYS]
+    assert fleet.running_max == 3
+    assert set(fleet.begun.values()) == {1}
+
+
+@virtual_time
+async def test_fifteen_of_three_drain_without_a_rest(virtual_database: TemporaryDatabase) -> None:
+    """Rows that found no worker would rest for two minutes while workers are idle."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet = Fleet(3)
+    renders = DispatchPipeline(Render, handler=Scenes(takes_s=20), engine=fleet)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, *KEYS)
+        began_at = asyncio.get_running_loop().time()
+        await settled(virtual_database)
+        assert asyncio.get_running_loop().time() - began_at < 5 * 20 + 5 * 6
+
+
+@virtual_time
+async def test_orphans_from_before_the_start_are_done(virtual_database: TemporaryDatabase) -> None:
+    """What a replica left when it died would wait for somebody to ask for it again."""
+    await virtual_database.create_tables(Base.metadata)
+    now = await now_of(virtual_database)
+    dead = {"lock_token": uuid.uuid4(), "lock_owner": "DispatchRender"}
+    expired, live = now - timedelta(seconds=1), now + timedelta(seconds=25)
+    await add(
+        virtual_database,
+        Render(dedup_key="held", scene="held", status=RUNNING, lock_expires_at=live, stages={"raw": 1}, **dead),
+        Render(dedup_key="orphan", scene="orphan", status=RUNNING, lock_expires_at=expired, stages={"raw": 1}, **dead),
+        Render(dedup_key="fresh", scene="fresh"),
+    )
+    fleet = Fleet(2)
+    renders = DispatchPipeline(Render, handler=Scenes(), engine=fleet)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await asyncio.sleep(10)
+        assert fleet.begun == {"orphan": 1, "fresh": 1}
+        rows = await settled(virtual_database)
+    assert {row.status for row in rows} == {COMPLETED}
+    assert all(task.is_done("raw") for task in fleet.tasks if task.row.scene != "fresh")
