@@ -42,6 +42,7 @@ class Provisioner:
             return False
         task = asyncio.create_task(self._call(key), name="rowlock: provision a worker")
         self._in_flight[key] = task
+        task.add_done_callback(lambda _: self._in_flight.pop(key, None))
         return True
 
     async def _call(self, key: str) -> None:
@@ -49,8 +50,6 @@ class Provisioner:
             await self._provision(key)
         except Exception:
             logger.exception("A worker could not be provisioned")
-        finally:
-            del self._in_flight[key]
 
     async def stop(self) -> None:
         """Cancel what is in flight."""

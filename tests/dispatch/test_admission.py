@@ -1,0 +1,171 @@
+"""Tests of submissions: one row for a key, within the ceiling, in the caller's transaction, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from rowlock import AdmissionRejected, OutcomeError, PipelineError, PipelineManager
+from rowlock.dispatch import COMPLETED, FAILED, PENDING, RUNNING, DispatchPipeline, Draining
+from rowlock.testing import TemporaryDatabase
+
+from .renders import Base, Fleet, Render, Scenes, add, all_renders, now_of, submit
+
+
+def pipeline_of(**settings: Any) -> DispatchPipeline[Render]:
+    """Return a pipeline that is never started: what an API process has."""
+    return DispatchPipeline(Render, handler=Scenes(), engine=Fleet(), **settings)
+
+
+@pytest.fixture
+async def renders_database(database: TemporaryDatabase) -> TemporaryDatabase:
+    """A database with the table."""
+    await database.create_tables(Base.metadata)
+    return database
+
+
+async def test_fifty_at_once_make_one_row(renders_database: TemporaryDatabase) -> None:
+    """Clients that are impatient would have the same work done many times."""
+    renders = pipeline_of()
+    made = await asyncio.gather(*(submit(renders_database, renders, "a") for _ in range(50)))
+    assert sorted(fresh for [(_, fresh)] in made) == [False] * 49 + [True]
+    assert len({row.id for [(row, _)] in made}) == 1
+    assert len(await all_renders(renders_database)) == 1
+
+
+async def test_a_settled_key_is_free_again(renders_database: TemporaryDatabase) -> None:
+    """Work could be done once and never again."""
+    renders = pipeline_of()
+    [(first, _)] = await submit(renders_database, renders, "a")
+    for status in (COMPLETED, FAILED):
+        async with renders_database.session_factory.begin() as session:
+            await session.execute(update(Render).values(status=status))
+        [(again, fresh)] = await submit(renders_database, renders, "a")
+        assert fresh
+        assert again.id != first.id
+        first = again
+
+
+async def test_it_joins_the_callers_transaction(renders_database: TemporaryDatabase) -> None:
+    """A submission would be there although its transaction was rolled back, or end it."""
+    renders = pipeline_of()
+    async with renders_database.session_factory() as session:
+        row, fresh = await renders.submit(session, dedup_key="a", scene="s")
+        assert (row.scene, row.status, fresh) == ("s", PENDING, True)
+        assert session.in_transaction()
+        row.size = 7
+        again, fresh = await renders.submit(session, dedup_key="a")
+        assert again is row
+        assert not fresh
+        await session.rollback()
+    assert await all_renders(renders_database) == []
+
+
+@pytest.mark.parametrize("attaches", [True, False])
+async def test_the_ceiling_is_told_before_anything_is_written(
+    renders_database: TemporaryDatabase, attaches: bool
+) -> None:
+    """A flood would fill the table, or a client that polls its own job would be sent away."""
+    renders = pipeline_of(max_active=3, attach_at_ceiling=attaches, retry_interval=7)
+    await submit(renders_database, renders, "a", "b", "c")
+    with pytest.raises(AdmissionRejected) as refusal:
+        await submit(renders_database, renders, "d")
+    assert (refusal.value.active, refusal.value.ceiling, refusal.value.retry_after_s) == (3, 3, 7)
+    assert len(await all_renders(renders_database)) == 3
+    if attaches:
+        assert [fresh for _, fresh in await submit(renders_database, renders, "a")] == [False]
+    else:
+        with pytest.raises(AdmissionRejected):
+            await submit(renders_database, renders, "a")
+    async with renders_database.session_factory.begin() as session:
+        assert await renders.count_active(session) == 3
+        await session.execute(update(Render).where(Render.dedup_key == "b").values(status=COMPLETED))
+        assert await renders.count_active(session) == 2
+    assert [fresh for _, fresh in await submit(renders_database, renders, "d")] == [True]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"status": RUNNING, "lease": timedelta(seconds=-400)},
+        {"status": PENDING, "submitted": timedelta(seconds=-20_000)},
+        {"status": PENDING, "parked": True},
+    ],
+    ids=["its holder died and nobody came", "its deadline is long over", "it was parked"],
+)
+async def test_a_stale_row_gives_way(renders_database: TemporaryDatabase, state: dict[str, Any]) -> None:
+    """A row that nobody will ever finish would keep its key for ever."""
+    now = await now_of(renders_database)
+    old = Render(dedup_key="a", status=state["status"], submitted_at=now + state.get("submitted", timedelta(0)))
+    if "lease" in state:
+        old.lock_token, old.lock_owner, old.lock_expires_at = uuid.uuid4(), "DispatchRender", now + state["lease"]
+    if "parked" in state:
+        old.parked_at = now
+    await add(renders_database, old)
+    [(new, fresh)] = await submit(renders_database, pipeline_of(max_active=1), "a")
+    assert fresh
+    rows = {row.id: row for row in await all_renders(renders_database)}
+    assert rows[new.id].status == PENDING
+    gone = rows[old.id]
+    assert (gone.status, gone.superseded_by) == (FAILED, str(new.id))
+    assert gone.error == "stale: nobody came back for it, and it was submitted again"
+    assert gone.finished_at is not None
+
+
+@pytest.mark.parametrize("lease_s", [25, -10], ids=["held", "just expired"])
+async def test_a_row_that_is_held_or_will_be_recovered_is_attached_to(
+    renders_database: TemporaryDatabase, lease_s: int
+) -> None:
+    """Work that is under way would be failed by whoever asks for it."""
+    now = await now_of(renders_database)
+    lease = {"lock_token": uuid.uuid4(), "lock_owner": "DispatchRender"}
+    held = Render(dedup_key="a", status=RUNNING, lock_expires_at=now + timedelta(seconds=lease_s), **lease)
+    await add(renders_database, held)
+    [(row, fresh)] = await submit(renders_database, pipeline_of(), "a")
+    assert (row.id, fresh, row.status) == (held.id, False, RUNNING)
+
+
+async def test_nothing_is_taken_while_the_replica_drains(renders_database: TemporaryDatabase) -> None:
+    """Work would be taken by a replica that will not do it."""
+    renders = pipeline_of()
+    async with PipelineManager(renders_database.session_factory, [renders]):
+        await submit(renders_database, renders, "a")
+    with pytest.raises(Draining) as refusal:
+        await submit(renders_database, renders, "b")
+    assert refusal.value.retry_after == 30
+    assert [row.dedup_key for row in await all_renders(renders_database)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "error", "says"),
+    [
+        ("", {}, PipelineError, "1 to 255 characters"),
+        ("x" * 256, {}, PipelineError, "1 to 255 characters"),
+        (7, {}, PipelineError, "1 to 255 characters"),
+        ("a", {"status": "running"}, OutcomeError, "status is written by the pipeline"),
+        ("a", {"lock_token": uuid.uuid4()}, OutcomeError, "lock_token is written by rowlock"),
+        ("a", {"colour": "red"}, OutcomeError, "colour"),
+    ],
+)
+async def test_bad_submissions_are_refused_whole(
+    renders_database: TemporaryDatabase, key: Any, values: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    """A slip of the host would be found as a row that is never done."""
+    async with renders_database.session_factory() as session:
+        with pytest.raises(error, match=says):
+            await pipeline_of().submit(session, dedup_key=key, **values)
+        await session.commit()
+    assert await all_renders(renders_database) == []
+
+
+async def test_a_key_may_be_given(renders_database: TemporaryDatabase) -> None:
+    """Hosts that make their keys themselves could not submit."""
+    key = uuid.uuid4()
+    async with renders_database.session_factory.begin() as session:
+        row, _ = await pipeline_of().submit(session, dedup_key="a", id=key)
+        assert row.id == key

@@ -1,0 +1,94 @@
+"""Tests of the provisioner: asked after an overflow only, within bounds, and its failures harm nobody."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rowlock import PipelineManager
+from rowlock.dispatch import PENDING, DispatchPipeline
+from rowlock.dispatch.provisioner import Provisioner
+from rowlock.dispatch.settings import PROVISIONS_MAX
+from rowlock.testing import TemporaryDatabase, virtual_time
+
+from .renders import Base, Fleet, Render, Scenes, all_renders, settled, submit
+
+
+@virtual_time
+async def test_it_is_asked_after_an_overflow_only(virtual_database: TemporaryDatabase) -> None:
+    """Each submission would start a machine, whether there is room or not."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet, asked = Fleet(1), list[str]()
+
+    async def provision(key: str) -> None:
+        asked.append(key)
+        fleet.hire(1)
+
+    renders = DispatchPipeline(Render, handler=Scenes(20), engine=fleet, provision=provision)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        await asyncio.sleep(10)
+        assert asked == []
+        await submit(virtual_database, renders, "b")
+        await asyncio.sleep(10)
+        assert asked == ["b"]
+        assert fleet.running == 2
+        await settled(virtual_database)
+
+
+@virtual_time
+async def test_its_failures_are_logged_and_nothing_else(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cloud that says no would fail rows that only had to wait."""
+    await virtual_database.create_tables(Base.metadata)
+
+    async def provision(_key: str) -> None:
+        raise ConnectionError("the cloud is full")
+
+    renders = DispatchPipeline(Render, handler=Scenes(), engine=Fleet(), provision=provision)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        await asyncio.sleep(10)
+        assert [row.status for row in await all_renders(virtual_database)] == [PENDING]
+    assert "A worker could not be provisioned" in caplog.text
+    caplog.clear()
+
+
+@virtual_time
+async def test_calls_in_flight_are_bounded() -> None:
+    """A flood would start a thousand machines at once."""
+    fleet, gate, asked = Fleet(), asyncio.Event(), list[str]()
+
+    async def provision(key: str) -> None:
+        asked.append(key)
+        await gate.wait()
+
+    provisioner = Provisioner(provision, engine=fleet)
+    assert [provisioner.ask("a"), provisioner.ask("a")] == [True, False]
+    assert [provisioner.ask(f"{number}") for number in range(PROVISIONS_MAX)] == [True] * (PROVISIONS_MAX - 1) + [False]
+    await asyncio.sleep(0)
+    assert len(asked) == len(provisioner) == PROVISIONS_MAX
+    gate.set()
+    await asyncio.sleep(0.1)
+    assert len(provisioner) == 0
+    assert provisioner.ask("a")
+    await provisioner.stop()
+    assert len(provisioner) == 0
+
+
+@virtual_time
+async def test_the_fleet_has_a_cap() -> None:
+    """Nobody could say what it may cost."""
+    fleet = Fleet(2)
+
+    async def provision(_key: str) -> None:
+        await asyncio.sleep(1)
+
+    provisioner = Provisioner(provision, engine=fleet, fleet_cap=3)
+    assert [provisioner.ask("a"), provisioner.ask("b")] == [True, False]
+    await asyncio.sleep(2)
+    fleet.hire(1)
+    assert not provisioner.ask("c")
+    await provisioner.stop()

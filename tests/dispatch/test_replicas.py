@@ -1,0 +1,91 @@
+"""Replicas as processes: one is killed in the middle, another or a later one finishes, with no request."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from rowlock.dispatch import COMPLETED, RUNNING, DispatchPipeline
+from rowlock.testing import TemporaryDatabase
+
+from ..walks.processes import Replica
+from .renders import Base, Fleet, Render, Scenes, all_renders, settled, submit
+
+LOOK_EVERY_S = 0.05
+
+
+@asynccontextmanager
+async def replica(database: TemporaryDatabase, *, workers: int) -> AsyncIterator[Replica]:
+    """Give a replica that is ready; it is killed at the end, on every path."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(Path(__file__).with_name("replica.py")),
+        database.url.render_as_string(hide_password=False),
+        str(workers),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    started = Replica(process, [])
+    try:
+        await started.wait_for("Ready")
+        yield started
+    finally:
+        await started.end()
+
+
+def submitter() -> DispatchPipeline[Render]:
+    """Return what a process has that only submits."""
+    return DispatchPipeline(Render, handler=Scenes(), engine=Fleet(), max_active=15)
+
+
+async def test_kill_9_and_a_restart_finish_the_rest(database: TemporaryDatabase) -> None:
+    """What was in hand when the machine died would wait for somebody to ask for it again."""
+    await database.create_tables(Base.metadata)
+    keys = [f"scene-{number:02}" for number in range(15)]
+    async with replica(database, workers=3) as victim:
+        await submit(database, submitter(), *keys)
+        await victim.wait_for("Begun", times=7)
+        os.kill(victim.pid, signal.SIGKILL)
+    begun = Counter(line["key"] for line in victim.told if line["event"] == "Begun")
+    in_hand = {row.dedup_key for row in await all_renders(database) if row.status == RUNNING}
+    assert len(in_hand) <= 3
+    async with replica(database, workers=3) as heir:
+        rows = await settled(database, every_s=LOOK_EVERY_S)
+        heir.say_go_on()
+        await heir.wait_for("Done")
+    assert [(row.status, row.error) for row in rows] == [(COMPLETED, None)] * 15
+    begun += Counter(line["key"] for line in heir.told if line["event"] == "Begun")
+    twice = {key for key, times in begun.items() if times > 1}
+    assert set(begun) == set(keys)
+    # What was accepted and not yet noted as running may be begun again, too: that is no stage that was recorded.
+    assert len(twice) <= 3
+    recovered = [line for line in heir.told if line["event"] == "Begun" and line["stages"]]
+    assert {line["key"] for line in recovered} <= in_hand
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["both live", "one is killed"])
+async def test_two_replicas_share_and_do_each_once(database: TemporaryDatabase, killed: bool) -> None:
+    """Two replicas would do the same work, or one of them nothing."""
+    await database.create_tables(Base.metadata)
+    keys = [f"scene-{number:02}" for number in range(15)]
+    async with replica(database, workers=2) as one, replica(database, workers=2) as other:
+        await submit(database, submitter(), *keys)
+        if killed:
+            await one.wait_for("Begun")
+            os.kill(one.pid, signal.SIGKILL)
+        rows = await settled(database, every_s=LOOK_EVERY_S)
+        for lives in [other] if killed else [one, other]:
+            lives.say_go_on()
+            await lives.wait_for("Done")
+    assert [(row.status, row.error) for row in rows] == [(COMPLETED, None)] * 15
+    begun = Counter(line["key"] for by in (one, other) for line in by.told if line["event"] == "Begun")
+    assert set(begun) == set(keys)
+    assert sum(begun.values()) - 15 <= (2 if killed else 0)
