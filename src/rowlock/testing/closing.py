@@ -25,8 +25,8 @@ except ImportError:  # anyio's plugin may run the tests as well
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-_ANYIO_RUNS: Final = "TestRunner._call_in_runner_task"
-"""The task in which anyio waits for whatever it runs, a new one each time."""
+_ANYIO_OWN: Final = frozenset({"TestRunner._call_in_runner_task", "_shutdown_process_pool_on_exit"})
+"""Tasks of anyio: in one it waits for whatever it runs, a new one each time; the other ends worker processes with the loop."""
 _LOOP_SCOPES: Final = ("function", "class", "module", "package", "session")
 
 
@@ -45,7 +45,7 @@ def _opened_in_loop() -> Callable[[], AsyncIterator[AsyncExitStack]]:
 
 def _check_tasks(before: set[asyncio.Task[Any]]) -> None:
     alive = asyncio.all_tasks() - before - {asyncio.current_task()}
-    left = {task for task in alive if getattr(task.get_coro(), "__qualname__", "") != _ANYIO_RUNS}
+    left = {task for task in alive if getattr(task.get_coro(), "__qualname__", "") not in _ANYIO_OWN}
     if left:
         msg = f"cancel and await what you start; still alive after the test: {left}"
         raise TasksLeftBehindError(msg)

@@ -1,0 +1,250 @@
+"""Tests of the engines of this machine: one conformance suite for all, and what only processes promise."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rowlock import SettingsError
+from rowlock.dispatch import (
+    Completed,
+    Event,
+    Failed,
+    Heartbeat,
+    LoopEngine,
+    ProcessEngine,
+    Progress,
+    StageDone,
+    Task,
+    TaskCountBackpressure,
+    ThreadEngine,
+    WorkerBusy,
+    WorkerGone,
+)
+from rowlock.dispatch.engine import Engine, Events
+from rowlock.dispatch.engines.local import LocalEngine
+
+from . import handlers
+
+WAIT_S_MAX = 30.0
+ENGINES: list[type[LocalEngine]] = [LoopEngine, ThreadEngine, ProcessEngine]
+HANDLERS: dict[type[LocalEngine], str] = {LoopEngine: "", ThreadEngine: "_plainly", ProcessEngine: "_plainly"}
+
+each_engine = pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.kind)
+
+
+def handler_for(kind: type[LocalEngine], name: str) -> Callable[[Task[Any]], Any]:
+    """Return the handler of that name which `kind` can run."""
+    found: Callable[[Task[Any]], Any] = getattr(handlers, name + HANDLERS[kind])
+    return found
+
+
+def task_of(handler: Callable[[Task[Any]], Any], row: Any = None, heartbeat_s: float = 10.0) -> Task[Any]:
+    """Return a task."""
+    return Task(
+        id=7,
+        attempt=2,
+        nonce="nonce",
+        row=row,
+        workdir=Path("nowhere"),
+        stages={},
+        handler=handler,
+        heartbeat_s=heartbeat_s,
+    )
+
+
+async def heard(events: Events) -> list[Event]:
+    """Return all events, up to the last."""
+    async with asyncio.timeout(WAIT_S_MAX):
+        return [event async for event in events]
+
+
+@asynccontextmanager
+async def offered(engine: Engine, task: Task[Any]) -> AsyncIterator[Events]:
+    """Offer to the first worker, and close at the end."""
+    events = await engine.offer(next(iter(engine.workers())), task)
+    async with aclosing(events):
+        yield events
+
+
+async def heard_until_silent(events: Events, *, silence_s: float) -> None:
+    """Take events until none comes for so long; then raises TimeoutError."""
+    async with asyncio.timeout(WAIT_S_MAX):
+        while True:
+            async with asyncio.timeout(silence_s):
+                await anext(events)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until `condition` holds."""
+    async with asyncio.timeout(WAIT_S_MAX):
+        while not condition():  # noqa: ASYNC110 - what it waits for says nothing by itself
+            await asyncio.sleep(0.01)
+
+
+# ---------------------------------------------------------------- what all of them promise
+
+
+@each_engine
+async def test_events_come_in_order(kind: type[LocalEngine]) -> None:
+    """What a handler says would be lost, or come from another attempt."""
+    engine = kind(2)
+    assert isinstance(engine, Engine)
+    async with offered(engine, task_of(handler_for(kind, "works"), row="scene")) as events:
+        first, *rest = await heard(events)
+    assert first == Heartbeat()
+    assert rest[:2] == [Progress("begun"), StageDone("raw", {"file": "7"})]
+    assert isinstance(rest[2], Completed)
+    values = rest[2].values
+    assert (values["row"], values["attempt"]) == ("scene", 2)
+    assert (values["pid"] == os.getpid()) == (kind is not ProcessEngine)
+    assert len(rest) == 3
+
+
+@each_engine
+async def test_a_worker_takes_no_more_than_it_may(kind: type[LocalEngine], tmp_path: Path) -> None:
+    """Work would pile up on a worker while another one is idle."""
+    engine = kind(2)
+    first, second = engine.workers()
+    task = task_of(handler_for(kind, "waits"), row=tmp_path)
+    held = await engine.offer(first, task)
+    with pytest.raises(WorkerBusy):
+        await engine.offer(first, task)
+    assert [view.active for view in engine.workers().values()] == [1, 0]
+    other = await engine.offer(second, task)
+    (tmp_path / "go on").touch()
+    for events in (held, other):
+        await events.aclose()
+    await until(lambda: [view.active for view in engine.workers().values()] == [0, 0])
+
+
+@each_engine
+async def test_an_attempt_that_was_never_listened_to_leaves_its_worker_free(kind: type[LocalEngine]) -> None:
+    """A dispatcher that is cancelled just after the offer would cost a worker for ever."""
+    engine = kind(1)
+    events = await engine.offer(next(iter(engine.workers())), task_of(handler_for(kind, "works")))
+    await events.aclose()
+    await events.aclose()
+    await until(lambda: not sum(view.active for view in engine.workers().values()))
+    with pytest.raises(StopAsyncIteration):
+        await anext(events)
+
+
+@each_engine
+@pytest.mark.parametrize("name", ["raises", "exits"])
+async def test_what_a_handler_raises_is_a_failure(kind: type[LocalEngine], name: str) -> None:
+    """A slip in a handler would end the service, or look like a worker that died."""
+    async with offered(kind(1), task_of(handler_for(kind, name))) as events:
+        *_, last = await heard(events)
+    says = "ValueError: no such scene" if name == "raises" else "SystemExit: 3"
+    assert last == Failed("internal", says)
+
+
+@each_engine
+async def test_it_beats_while_the_handler_says_nothing(kind: type[LocalEngine], tmp_path: Path) -> None:
+    """Long work would look like a death."""
+    async with offered(kind(1), task_of(handler_for(kind, "waits"), row=tmp_path, heartbeat_s=0.05)) as events:
+        async with asyncio.timeout(WAIT_S_MAX):
+            first = [await anext(events) for _ in range(6)]
+        (tmp_path / "go on").touch()
+    assert sum(event == Heartbeat() for event in first) >= 5
+
+
+@each_engine
+async def test_to_close_is_to_cancel(kind: type[LocalEngine], tmp_path: Path) -> None:
+    """What nobody wants any more would run to its end, and keep its worker."""
+    engine = kind(1)
+    async with offered(engine, task_of(handler_for(kind, "waits"), row=tmp_path)) as events:
+        async with asyncio.timeout(WAIT_S_MAX):
+            while not isinstance(await anext(events), Progress):
+                pass
+        (tmp_path / "go on").touch()
+    await until(lambda: not sum(view.active for view in engine.workers().values()))
+    # A process is killed, and has no time for anything.
+    assert (tmp_path / "ended").exists() or kind is ProcessEngine
+
+
+@each_engine
+async def test_there_is_no_such_worker(kind: type[LocalEngine]) -> None:
+    """A balancer that remembers a worker for too long would stop everything."""
+    with pytest.raises(WorkerGone):
+        await kind(1).offer("another", task_of(handlers.works))
+
+
+@each_engine
+@pytest.mark.parametrize("workers", [0, -1, 10_001, 1.5, True])
+def test_a_wrong_number_of_workers_is_refused(kind: type[LocalEngine], workers: Any) -> None:
+    """An engine without workers would leave every row waiting, without a word."""
+    with pytest.raises(SettingsError, match="from 1 to"):
+        kind(workers)
+
+
+async def test_no_threshold_is_no_limit() -> None:
+    """0 would refuse everything."""
+    engine = LoopEngine(1, backpressure=TaskCountBackpressure(0))
+    taken = [await engine.offer("loop-1", task_of(handlers.works)) for _ in range(100)]
+    assert engine.workers()["loop-1"].active == 100
+    for events in taken:
+        await events.aclose()
+
+
+@pytest.mark.parametrize(("kind", "name"), [(LoopEngine, "works_plainly"), (ThreadEngine, "works")])
+async def test_the_wrong_kind_of_handler_says_which_is_right(kind: type[LocalEngine], name: str) -> None:
+    """A handler that blocks would stop the loop, or one that awaits would not run."""
+    async with offered(kind(1), task_of(getattr(handlers, name))) as events:
+        _, failure = await heard(events)
+    assert isinstance(failure, Failed)
+    assert f"{kind.__name__} takes" in failure.text
+
+
+# ---------------------------------------------------------------- what only processes promise
+
+
+async def test_a_process_runs_both_kinds_of_handlers() -> None:
+    """An `async def` handler would need another engine."""
+    async with offered(ProcessEngine(1), task_of(handlers.works)) as events:
+        *_, last = await heard(events)
+    assert isinstance(last, Completed)
+
+
+async def test_a_process_that_is_killed_is_noticed() -> None:
+    """An attempt whose process is gone would hang until its time limit."""
+    engine = ProcessEngine(1)
+    async with offered(engine, task_of(handlers.kills_itself)) as events:
+        with pytest.raises(WorkerGone, match="its process died"):
+            await heard(events)
+    # And the next one gets a new process.
+    async with offered(engine, task_of(handlers.works)) as events:
+        assert isinstance((await heard(events))[-1], Completed)
+
+
+async def test_a_process_that_stands_still_beats_no_more() -> None:
+    """A frozen child would be taken for one that works."""
+    async with offered(ProcessEngine(1), task_of(handlers.freezes_itself, heartbeat_s=0.05)) as events:
+        async with asyncio.timeout(WAIT_S_MAX):
+            while not isinstance(event := await anext(events), Progress):
+                pass
+        with pytest.raises(TimeoutError):
+            await heard_until_silent(events, silence_s=1.0)
+    # Killed although it is frozen.
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(event.text), signal.SIGKILL)
+
+
+async def test_what_cannot_be_sent_is_a_failure() -> None:
+    """A lambda would look like a broken worker, and be tried again and again."""
+    async with offered(ProcessEngine(1), task_of(lambda _task: iter(()))) as events:
+        *_, last = await heard(events)
+    assert isinstance(last, Failed)
+    assert "the task cannot be sent to a process" in last.text
+    async with offered(ProcessEngine(1), task_of(handlers.gives_what_cannot_be_sent)) as events:
+        *_, last = await heard(events)
+    assert isinstance(last, Failed)
+    assert last.kind == "internal"
