@@ -263,6 +263,9 @@ class WorkerBusy(Refusal):
         super().__init__(f"worker {worker} has no room")
         self.worker = worker
 
+    def __reduce__(self) -> tuple[type[WorkerBusy], tuple[str]]:
+        return WorkerBusy, (self.worker,)
+
 
 class WorkerGone(Refusal):
     """A worker cannot be reached, or died with the attempt."""

@@ -7,7 +7,7 @@ import re
 from rowlock.dispatch.columns import PROGRESS_CHARS_MAX
 from rowlock.errors import ERROR_TEXT_CHARS_MAX, shorten
 
-_PATH = re.compile(r"(?<![\w/.:])(?:[A-Za-z]:)?(?:[\\/][^\\/\s'\":,;()<>|]+){2,}")
+_PATH = re.compile(r"(?<![\w/.:])(?:[A-Za-z]:)?(?:[\\/]{1,2}[^\\/\s'\":,;()<>|]+){2,}")
 _KIND = re.compile(r"[a-z][a-z0-9 _-]{0,31}")
 
 

@@ -15,7 +15,6 @@ import asyncio
 import pickle
 import tempfile
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -53,29 +52,54 @@ class ProcessEngine(LocalEngine):
         # Not in the attempt's own folder: the path of a socket must be short.
         with tempfile.TemporaryDirectory(prefix="rowlock-") as folder:
             path = str(Path(folder, SOCKET))
-            connected: asyncio.Future[asyncio.StreamReader] = asyncio.get_running_loop().create_future()
-            server = await asyncio.start_unix_server(lambda reader, _: _connect(connected, reader), path)
+            line = _Line()
+            server = await asyncio.start_unix_server(line.answer, path)
             call = asyncio.create_task(_call(path, pickled), name="rowlock: a worker process")
-            first: set[asyncio.Future[Any]] = {connected, call}
             try:
-                await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-                if connected.done():
-                    while (event := await read_event(connected.result())) is not None:
-                        yield event
+                async for event in line.events(call):
+                    yield event
                 # Nobody is on the line any more: the call says why.
-                await call
+                await asyncio.shield(call)
             except BrokenWorkerProcess as broken:
                 raise WorkerGone(worker, "its process died") from broken
             finally:
-                call.cancel()
+                await line.hang_up(call)
                 server.close()
-                with suppress(BaseException):
-                    await call
 
 
-def _connect(connected: asyncio.Future[asyncio.StreamReader], reader: asyncio.StreamReader) -> None:
-    if not connected.done():
-        connected.set_result(reader)
+class _Line:
+    """The dispatcher's end of the socket."""
+
+    def __init__(self) -> None:
+        self._connected: asyncio.Future[asyncio.StreamReader] = asyncio.get_running_loop().create_future()
+        self._writer: asyncio.StreamWriter | None = None
+
+    def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take the child's call; there is one."""
+        self._writer = writer
+        self._connected.set_result(reader)
+
+    async def events(self, call: asyncio.Task[None]) -> AsyncGenerator[Event, None]:
+        """Yield what the child says, until it hangs up or dies."""
+        await self._wait_for(call)
+        if self._connected.done():
+            while (event := await read_event(self._connected.result())) is not None:
+                yield event
+
+    async def hang_up(self, call: asyncio.Task[None]) -> None:
+        """Kill the child if it still works, and wait for its end."""
+        # anyio forgets a process that it is cancelled over while that starts.
+        await self._wait_for(call)
+        call.cancel()
+        await asyncio.wait({call})
+        if not call.cancelled():
+            call.exception()  # told already, or nobody wants to know
+        if self._writer is not None:
+            self._writer.close()
+
+    async def _wait_for(self, call: asyncio.Task[None]) -> None:
+        first: set[asyncio.Future[Any]] = {self._connected, call}
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _call(path: str, pickled: bytes) -> None:
