@@ -19,7 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Generic, NoReturn
+from typing import Any, Generic
 
 from rowlock.clock import monotonic
 from rowlock.dispatch.engine import Events
@@ -39,7 +39,7 @@ from rowlock.dispatch.states import (
 )
 from rowlock.dispatch.task import Completed, Failed, Handler, Heartbeat, Progress, StageDone, Task
 from rowlock.dispatch.texts import error_of, progress_of
-from rowlock.errors import NoWorkersAvailable, OutcomeError, WorkerGone, describe
+from rowlock.errors import LeaseLost, NoWorkersAvailable, OutcomeError, WorkerGone, describe
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.note import note
 from rowlock.pipelines.outcomes import Apply, Outcome, Retry, check_outcome
@@ -78,10 +78,6 @@ class Means(Generic[ModelT]):
     scratch_root: Path | None
 
 
-class HandedOff(Exception):
-    """The guard did not match."""
-
-
 class Delivery(Generic[ModelT]):
     """One attempt."""
 
@@ -94,9 +90,10 @@ class Delivery(Generic[ModelT]):
         """Offer the row, and return what it comes to."""
         try:
             return await self._run()
-        except HandedOff:
+        except LeaseLost:
             logger.info(
-                "The row was handed off: its status is not what this attempt left", extra={"row_id": self._item.id}
+                "The row was handed off: its status is no longer what this attempt left",
+                extra={"row_id": self._item.id},
             )
             return Apply(unless_changed=["status"])
         except asyncio.CancelledError:
@@ -235,7 +232,7 @@ class Delivery(Generic[ModelT]):
         if not await note(
             item.session_factory, means.leased, item, values=values, unless_changed=unless_changed, timeout=timeout
         ):
-            _hand_off()
+            raise LeaseLost(pipeline=item.lock_owner, row_id=item.id)
 
     def _task(self, workdir: Path) -> Task[ModelT]:
         item = self._item
@@ -273,7 +270,3 @@ class _LastProgress:
         text, self._text = self._text, None
         self._next_at = monotonic() + PROGRESS_EVERY_S
         return text
-
-
-def _hand_off() -> NoReturn:
-    raise HandedOff
