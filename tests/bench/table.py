@@ -8,6 +8,7 @@ from bloat import bloat
 from claims import idle_rows, in_flight, settled
 from crowds import hints, pipelines
 from crowds import in_flight as crowd_in_flight
+from dispatching import admission, flood
 from drain import drain
 from formulas import throughput, wait
 from heartbeats import heartbeats
@@ -71,6 +72,8 @@ MEASURES = (
     Measure("crowd-in-flight", "10,000 items in flight", crowd_in_flight, rounds_max=1),
     Measure("crowd-pipelines", "100 pipelines in one process", pipelines, rounds_max=1),
     Measure("crowd-hints", "a storm of hints", hints, rounds_max=1),
+    Measure("dispatch-flood", "10,000 submissions from 50 clients, ceiling 1,000", flood, rounds_max=1),
+    Measure("dispatch-admission", "counting 1,000 active rows beside settled ones", admission, rounds_max=1),
 )
 PEERS = (
     Measure("pgqueuer", "drain, defaults of both", partial(pgqueuer, batch=10, workers=10), (POSTGRESQL,)),

@@ -15,7 +15,7 @@ import logging
 from datetime import timedelta
 from typing import Any, Generic
 
-from sqlalchemy import Executable, and_, false, func, or_, select, text, update
+from sqlalchemy import Engine, Executable, and_, false, func, or_, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -23,8 +23,9 @@ from rowlock.dispatch.columns import DEDUP_KEY_CHARS_MAX
 from rowlock.dispatch.settings import DispatchSettings
 from rowlock.dispatch.states import ACTIVE_SQL, DISPATCH_COLUMNS, FAILED, PENDING, RUNNING, STALE, is_active
 from rowlock.dispatch.texts import error_of
-from rowlock.errors import AdmissionRejected, OutcomeError, PipelineError
+from rowlock.errors import AdmissionRejected, LockWaitTimeout, OutcomeError, PipelineError
 from rowlock.leases.dialects import bind_of
+from rowlock.locks.until_commit import hold_in_process, is_in_transaction
 from rowlock.rows.database_time import database_now, database_time_after
 from rowlock.rows.eligibility import is_free
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -32,6 +33,8 @@ from rowlock.rows.updates import Values, column_values
 
 logger = logging.getLogger(__name__)
 
+SUBMIT_WAIT_S_MAX = 30.0
+"""How long a submission waits for its turn on SQLite, in seconds."""
 SUBMIT_TRIES_MAX = 3
 """How often a key is tried whose active row comes and goes meanwhile."""
 
@@ -50,10 +53,12 @@ class Admission(Generic[ModelT]):
 
         Raises:
             AdmissionRejected: the ceiling is reached; nothing was written.
+            LockWaitTimeout: others kept their transactions open for too long after they had submitted (SQLite).
             OutcomeError: a value is not the host's to give.
             PipelineError: the key is no text, or too long; or its active row came and went at each try.
         """
         self._check(dedup_key, values)
+        await self._take_turn(session)
         for _ in range(SUBMIT_TRIES_MAX):
             row, is_stale = await self._find(session, dedup_key)
             if row is not None and not is_stale and self._settings.attach_at_ceiling:
@@ -69,6 +74,23 @@ class Admission(Generic[ModelT]):
                     await self._supersede(session, row, made)
                 return made, True
         raise PipelineError(f"the active row of {dedup_key!r} came and went {SUBMIT_TRIES_MAX} times; try again")
+
+    async def _take_turn(self, session: AsyncSession) -> None:
+        """On SQLite, let those of this process who submit take turns, up to the end of their transactions.
+
+        One writes at a time anyway, and those who wait for the file have no order: some would wait for too long. So the ceiling is
+        exact within a process there.
+        """
+        bind = session.get_bind()
+        if self._dialect(session) != "sqlite" or not isinstance(bind, Engine):
+            return
+        # Before the wait, so that who has the turn never wants for one.
+        connection = await session.connection()
+        if await is_in_transaction(connection):
+            return  # it has the file already, or a snapshot that a wait would make older
+        turn, wait_s = f"submissions to {self._leased.table.name}", SUBMIT_WAIT_S_MAX
+        if not await hold_in_process(session, turn, wait_s):
+            raise LockWaitTimeout(namespace=turn, keys=(), timeout_s=wait_s)
 
     async def count_active(self, session: AsyncSession) -> int:
         """Return how many rows are active, counted no further than to the ceiling; joins the caller's transaction."""
