@@ -14,18 +14,20 @@ from rowlock.dispatch import COMPLETED, Completed, DispatchPipeline, Event, Task
 from rowlock.dispatch.states import ACTIVE
 from rowlock.testing import TemporaryDatabase
 
-from .renders import Base, Fleet, Render, settled
+from .renders import SETTLED_S_MAX, Base, Fleet, Render, settled
 
 CLIENTS = 50
-SUBMISSIONS = 600
-CEILING = 60
+SUBMISSIONS = 400
+CEILING = 40
 POOL = 10
 
 
 async def test_a_flood(database: TemporaryDatabase) -> None:
     """Work would be lost or done twice; a client would get neither a row nor a refusal; or the ceiling would not hold."""
     await database.create_tables(Base.metadata)
-    api = async_sessionmaker(database.create_engine(pool_size=POOL, max_overflow=0), expire_on_commit=False)
+    api = async_sessionmaker(
+        database.create_engine(pool_size=POOL, max_overflow=0, pool_timeout=SETTLED_S_MAX), expire_on_commit=False
+    )
     fleet, gate = Fleet(20), asyncio.Event()
 
     async def render(_task: Task[Render]) -> AsyncIterator[Event]:

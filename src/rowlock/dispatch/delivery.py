@@ -18,13 +18,12 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic
 
-from rowlock.backoff import exponential
-from rowlock.clock import monotonic, sleep
+from rowlock.clock import monotonic
 from rowlock.dispatch.engine import Events
+from rowlock.dispatch.notes import Notes
 from rowlock.dispatch.placing import Placing
 from rowlock.dispatch.provisioner import Provisioner
 from rowlock.dispatch.scratch import scratch
@@ -42,9 +41,7 @@ from rowlock.dispatch.states import (
 from rowlock.dispatch.task import Completed, Failed, Handler, Heartbeat, Progress, StageDone, Task
 from rowlock.dispatch.texts import error_of, progress_of
 from rowlock.errors import LeaseLost, NoWorkersAvailable, OutcomeError, WorkerGone, describe
-from rowlock.leases.faults import is_transient
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.note import note
 from rowlock.pipelines.outcomes import Apply, Outcome, Retry, check_outcome
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -54,8 +51,6 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_EVERY_S = 1.0
 """A progress is written at most so often, in seconds; the last one is kept."""
-NOTE_DELAY_S = 0.05
-NOTE_DELAY_S_MAX = 1.0
 STAGES_MAX = 1_000
 """Most stages that a row records."""
 
@@ -70,6 +65,7 @@ class Means(Generic[ModelT]):
         lease: settings of the lease.
         settings: the knobs of the wing.
         placing: finds workers.
+        notes: writes what must be seen at once.
         provisioner: asks for more; None if the host has nobody to ask.
         scratch_root: where the attempts' folders are made; None is the system's place.
     """
@@ -79,6 +75,7 @@ class Means(Generic[ModelT]):
     lease: PipelineSettings
     settings: DispatchSettings
     placing: Placing
+    notes: Notes[ModelT]
     provisioner: Provisioner | None
     scratch_root: Path | None
 
@@ -232,29 +229,7 @@ class Delivery(Generic[ModelT]):
         return Apply(values, unless_changed=["status"], **more)
 
     async def _note(self, values: Values, *, unless_changed: Values) -> None:
-        """Write under the guard, whatever the database does meanwhile, for as long as the lease is trusted.
-
-        Raises:
-            LeaseLost: the guard did not match.
-        """
-        means, item, tries = self._means, self._item, 0
-        timeout = means.lease.database_timeout
-        write = partial(note, item.session_factory, means.leased, item, values=values, timeout=timeout)
-        while True:
-            try:
-                written = await write(unless_changed=unless_changed)
-                if not written and tries and "status" in values:
-                    # An earlier try may have been committed, though its answer was lost: the token is still this attempt's.
-                    written = await write(unless_changed={"status": values["status"]})
-                break
-            except Exception as error:
-                tries += 1
-                if not is_transient(error) or not item.is_trusted():
-                    raise
-                logger.warning("A note is written again", extra={"row_id": item.id, "tries": tries}, exc_info=error)
-            await sleep(exponential(tries, first_s=NOTE_DELAY_S, most_s=NOTE_DELAY_S_MAX))
-        if not written:
-            raise LeaseLost(pipeline=item.lock_owner, row_id=item.id)
+        await self._means.notes.write(self._item, values, unless_changed=unless_changed)
 
     def _task(self, workdir: Path) -> Task[ModelT]:
         item = self._item

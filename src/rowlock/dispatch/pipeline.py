@@ -20,6 +20,7 @@ from rowlock.dispatch.balancers import Balancer, PriorityLoadBalancer
 from rowlock.dispatch.capacity import bring_forward
 from rowlock.dispatch.delivery import Delivery, Means
 from rowlock.dispatch.engine import Engine
+from rowlock.dispatch.notes import Notes
 from rowlock.dispatch.placing import Placing
 from rowlock.dispatch.provisioner import Provisioner
 from rowlock.dispatch.settings import (
@@ -120,6 +121,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
             self.settings,
             self.dispatch,
             self.placing,
+            Notes(self.leased, name=self.name, timeout=self.settings.database_timeout),
             self._provisioner,
             scratch_root,
         )

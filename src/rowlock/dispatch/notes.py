@@ -1,0 +1,97 @@
+"""Writes what must be seen before an attempt is over: whatever the database does meanwhile, for as long as the lease is trusted.
+
+Attempts of a replica share transactions: while one is under way, the next notes gather. What an outage interrupts is written again;
+and if an answer was lost, the token says whether the note is there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock.backoff import exponential
+from rowlock.clock import sleep
+from rowlock.errors import LeaseLost
+from rowlock.leases.faults import is_transient
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.note import Note, show, write_note, write_notes
+from rowlock.leases.transaction import in_transaction
+from rowlock.pipelines.batcher import Batcher
+from rowlock.rows.assignments import ColumnValues
+from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.rows.updates import Values, column_values
+
+ResultT = TypeVar("ResultT")
+
+logger = logging.getLogger(__name__)
+
+DELAY_S = 0.05
+DELAY_S_MAX = 1.0
+"""Rests between the tries of one note."""
+
+
+class Notes(Generic[ModelT]):
+    """Writes the notes of one pipeline."""
+
+    def __init__(self, leased: LeasedTable[ModelT], *, name: str, timeout: timedelta) -> None:
+        self._leased = leased
+        self._timeout = timeout
+        self._batcher: Batcher[Note[ModelT], ColumnValues | None] = Batcher(self._together, name=f"{name} writes notes")
+
+    async def write(self, item: PipelineItem[ModelT], values: Values, *, unless_changed: Values) -> None:
+        """Write `values` to the row of `item`, and show them in ``item.row``.
+
+        Args:
+            item: whose token guards the write.
+            values: update map.
+            unless_changed: columns that must still have these values.
+
+        Raises:
+            LeaseLost: the guard did not match: somebody else decides about the row.
+            OutcomeError: a column is unknown, or one that rowlock keeps.
+        """
+        column_values(self._leased, values)
+        tries = 0
+        while True:
+            try:
+                written = await self._write(Note(item, values, unless_changed))
+                if written is None and tries and "status" in values:
+                    # An earlier try may have been committed, though its answer was lost: the token is still this attempt's.
+                    written = await self._write(Note(item, values, {"status": values["status"]}))
+                break
+            except Exception as error:
+                tries += 1
+                if not is_transient(error) or not item.is_trusted():
+                    raise
+                extra = {"row_id": item.id, "tries": tries}
+                logger.warning("A note is written again: %s", item.id, extra=extra, exc_info=error)
+            await sleep(exponential(tries, first_s=DELAY_S, most_s=DELAY_S_MAX))
+        if written is None:
+            raise LeaseLost(pipeline=item.lock_owner, row_id=item.id)
+        show(self._leased, item.row, written)
+
+    async def _write(self, note: Note[ModelT]) -> ColumnValues | None:
+        written = await self._batcher.submit(note)
+        return await self._alone(note) if written is None and note.item.is_trusted() else written
+
+    async def _together(self, notes: Sequence[Note[ModelT]]) -> list[ColumnValues | None]:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> list[ColumnValues | None]:
+            return await write_notes(connection, self._leased, notes)
+
+        return await self._transact(notes[0], work)
+
+    async def _alone(self, note: Note[ModelT]) -> ColumnValues | None:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> ColumnValues | None:
+            return await write_note(connection, self._leased, note)
+
+        return await self._transact(note, work)
+
+    async def _transact(
+        self, note: Note[ModelT], work: Callable[[AsyncSession, AsyncConnection], Awaitable[ResultT]]
+    ) -> ResultT:
+        factory, purpose = note.item.session_factory, "write notes"
+        return await in_transaction(factory, self._leased, work, purpose=purpose, timeout=self._timeout)
