@@ -305,6 +305,47 @@ async def test_a_row_that_somebody_else_settled_is_left_alone(virtual_database: 
 
 
 @virtual_time
+async def test_a_lost_attempt_does_not_bring_back_what_somebody_settled(virtual_database: TemporaryDatabase) -> None:
+    """A row that was cancelled would be pending again when its worker dies."""
+    await virtual_database.create_tables(Base.metadata)
+    scenes, fleet = Scenes(), Fleet(1)
+
+    async def dies(_task: Task[Render]) -> AsyncIterator[Event]:
+        await asyncio.sleep(20)
+        raise WorkerGone("worker-1", "killed")
+        yield Completed()
+
+    scenes.answers["a"] = dies
+    renders = pipeline_of(fleet, scenes)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        await asyncio.sleep(5)
+        async with virtual_database.session_factory.begin() as session:
+            await session.execute(update(Render).values(status=FAILED, error="input: cancelled by its owner"))
+        await asyncio.sleep(60)
+        row = await one_render(virtual_database)
+    assert (row.status, row.losses, row.lock_token) == (FAILED, 0, None)
+
+
+@virtual_time
+async def test_a_result_that_the_database_refuses_fails_the_row(virtual_database: TemporaryDatabase) -> None:
+    """Hours of work would be done again and again, to be refused each time."""
+    await virtual_database.create_tables(Base.metadata)
+    scenes, fleet = Scenes(), Fleet(1)
+
+    async def takes_anothers_key(_task: Task[Render]) -> AsyncIterator[Event]:
+        yield Completed({"scene": None})
+
+    scenes.answers["a"] = takes_anothers_key
+    renders = pipeline_of(fleet, scenes)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        [row] = await settled(virtual_database)
+    assert (row.status, fleet.begun["a"]) == (FAILED, 1)
+    assert (row.error or "").startswith("internal: IntegrityError: ")
+
+
+@virtual_time
 async def test_each_attempt_has_a_folder_of_its_own_which_is_gone_afterwards(
     virtual_database: TemporaryDatabase, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from rowlock.clock import monotonic
+from rowlock.dispatch.columns import WORKER_CHARS_MAX
 from rowlock.dispatch.engine import Events
 from rowlock.dispatch.notes import Notes
 from rowlock.dispatch.placing import Placing
@@ -51,6 +52,8 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_EVERY_S = 1.0
 """A progress is written at most so often, in seconds; the last one is kept."""
+REFUSALS = ("DataError:", "IntegrityError:", "ProgrammingError:", "StatementError:")
+"""How the last error of a row begins whose result the database has refused, and would refuse again."""
 STAGES_MAX = 1_000
 """Most stages that a row records."""
 
@@ -130,9 +133,8 @@ class Delivery(Generic[ModelT]):
 
     def _refused_result(self) -> str | None:
         """What the database said to an earlier result, if it refused it: doing the work again would not help."""
-        error = self._row.last_error
-        ours = error is None or error.startswith((f"{CAPACITY}:", f"{HEARTBEAT_LOST}:"))
-        return None if ours or self._item.prev_lock_expired else str(error)
+        error = self._row.last_error or ""
+        return error if error.startswith(REFUSALS) and not self._item.prev_lock_expired else None
 
     async def _take_back(self) -> None:
         """An orphan is pending again, due now, and keeps its stages: its holder is gone."""
@@ -155,7 +157,7 @@ class Delivery(Generic[ModelT]):
             limit_s = self._means.settings.time_limit.total_seconds()
             return self._failed(INTERNAL, f"the time limit of {limit_s:g} s is over")
         except WorkerGone as gone:
-            return self._lost(gone.why or gone.message)
+            return await self._lost(gone.why or gone.message)
 
     async def _follow(self, worker: str, events: Events) -> Outcome:
         progress = _LastProgress()
@@ -166,7 +168,12 @@ class Delivery(Generic[ModelT]):
             except StopAsyncIteration:
                 return self._failed(INTERNAL, "the handler ended without Completed or Failed")
             if not is_running:
-                running = {"status": RUNNING, "started_at": NOW_PLACEHOLDER, "worker": worker, "progress": None}
+                running = {
+                    "status": RUNNING,
+                    "started_at": NOW_PLACEHOLDER,
+                    "worker": worker[:WORKER_CHARS_MAX],
+                    "progress": None,
+                }
                 await self._note(running, unless_changed={"status": PENDING})
                 is_running = True
             match event:
@@ -216,11 +223,13 @@ class Delivery(Generic[ModelT]):
     def _failed(self, kind: str, text: str) -> Outcome:
         return self._ended({"status": FAILED, "error": error_of(kind, text)})
 
-    def _lost(self, why: str) -> Outcome:
+    async def _lost(self, why: str) -> Outcome:
         losses = self._row.losses + 1
         if losses >= self._means.settings.max_losses:
             return self._failed(HEARTBEAT_LOST, f"{losses} attempts were lost; the last one: {why}")
-        return Retry(error=error_of(HEARTBEAT_LOST, why), values={"status": PENDING, "losses": losses})
+        # Under the guard of the status, which a Retry does not have: somebody may have decided about the row meanwhile.
+        await self._note({"status": PENDING, "losses": losses}, unless_changed={"status": self._row.status})
+        return Retry(error=error_of(HEARTBEAT_LOST, why))
 
     def _ended(self, values: Values) -> Apply:
         return self._apply({**values, "finished_at": NOW_PLACEHOLDER}, hint=self._means.leased.model)
