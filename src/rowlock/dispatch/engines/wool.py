@@ -1,0 +1,177 @@
+"""Attempts on workers of wool: in other processes, and on other machines.
+
+The host runs the workers, in wool's own `WorkerPool` or apart from this process, and has them refuse what they have no room for.
+The engine is only their client: it is told of them by wool's discovery, and is open while the pipelines are.
+
+    discovery = wool.LocalDiscovery("renders")
+    worker = partial(wool.LocalWorker, backpressure=TaskCountBackpressure(1))
+    engine = WoolEngine(discovery)
+
+    async with wool.WorkerPool(spawn=4, worker=worker, discovery=discovery), engine, PipelineManager(sessions, [renders]):
+        ...
+
+The one idea: the pipeline's balancer has chosen a worker already, so wool is given one that names this worker and no other, and
+what wool says of it, a refusal or an error, is heard as it is.
+
+Not here: what the worker does (``wool_worker.py``), and how one attempt speaks with it (``wool_line.py``).
+
+Source: wool, ``LoadBalancerLike`` and ``WorkerProxy``.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextvars import Context
+from functools import partial
+from typing import Any, Self
+
+import wool
+
+from rowlock.clock import monotonic, sleep
+from rowlock.dispatch.engine import Events, WorkerView
+from rowlock.dispatch.engines.stream import Stream, is_last
+from rowlock.dispatch.engines.wool_line import Line, apart
+from rowlock.dispatch.engines.wool_worker import pickled
+from rowlock.dispatch.task import Event, Failed, Heartbeat, Task
+from rowlock.errors import WorkerBusy, WorkerGone, describe
+
+logger = logging.getLogger(__name__)
+
+DISCOVER_AGAIN_S = 5.0
+"""After so long a discovery that failed is asked again, in seconds."""
+HANGING_UP_S_MAX = 1.0
+"""For so long after a cancellation a worker that refuses is asked again: it may not have heard of it yet. In seconds."""
+ASK_AGAIN_S = 0.02
+
+
+class WoolEngine:
+    """Runs a handler, ``def`` or ``async def``, on workers of wool; each in a thread, and in a folder of that machine.
+
+    Handler, row and events are pickled by cloudpickle. Workers need rowlock and the modules of the host's that are sent.
+
+    Args:
+        discovery: tells which workers there are; it must have been entered when the engine is. A filter is the discovery's own.
+        credentials: those that the workers ask for; None for workers that ask for none.
+    """
+
+    def __init__(self, discovery: wool.DiscoveryLike, *, credentials: Any = None) -> None:  # noqa: ANN401 - two kinds of wool's
+        self._discovery = discovery
+        self._credentials = credentials
+        self._proxy: wool.WorkerProxy | None = None
+        self._active: dict[str, int] = {}
+        self._hung_up_at: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"<WoolEngine of {len(self.workers())} workers, {sum(self._active.values())} attempts>"
+
+    async def __aenter__(self) -> Self:
+        proxy = wool.WorkerProxy(
+            discovery=LastingSubscriber(self._discovery),
+            loadbalancer=TheNamed(),
+            credentials=self._credentials,
+            quorum=None,
+        )
+        await apart(Context(), proxy.start())
+        self._proxy = proxy
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        proxy, self._proxy = self._proxy, None
+        if proxy is not None:
+            await apart(Context(), proxy.stop())
+
+    def workers(self) -> Mapping[str, WorkerView]:
+        """Return the workers that are known, by id. One that died stays known to wool, and is found to be gone when it is asked."""
+        known = () if self._proxy is None else self._proxy.workers
+        return {str(each.uid): WorkerView(self._active.get(str(each.uid), 0), frozenset(each.tags)) for each in known}
+
+    async def offer(self, worker: str, task: Task[Any]) -> Events:
+        """Offer `task` to `worker`.
+
+        Raises:
+            WorkerBusy: it refused.
+            WorkerGone: it has left, cannot be reached, does not answer, or cannot load what it is sent.
+        """
+        if self._proxy is None:
+            raise WorkerGone(worker, "the engine is not open")
+        while True:
+            attempt = self._attempt(self._proxy, worker, task)
+            try:
+                # A generator that was begun is closed properly, whatever happens next.
+                await anext(attempt)
+            except WorkerBusy:
+                if not self._hangs_up(worker):
+                    raise
+                await sleep(ASK_AGAIN_S)
+            else:
+                self._active[worker] = self._active.get(worker, 0) + 1
+                return Stream(attempt, beat_s=None, on_end=partial(self._left, worker))
+
+    async def _attempt(self, proxy: wool.WorkerProxy, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:
+        """Yield a `Heartbeat` when the worker has accepted, then what the handler yields."""
+        try:
+            body = pickled(task)
+        except Exception as error:  # noqa: BLE001 - whatever the host's objects raise when they are pickled
+            yield Heartbeat()
+            yield Failed("internal", f"the task cannot be sent to a worker: {describe(error)}")
+            return
+        line = Line(worker)
+        try:
+            await line.open(proxy, body, beat_s=task.heartbeat_s)
+            yield Heartbeat()
+            while (event := await line.read()) is not None:
+                if is_last(event):
+                    # Only then has the worker room again: it would refuse the row that is brought forward.
+                    await line.read_to_end()
+                yield event
+        finally:
+            if await line.close():
+                self._hung_up_at[worker] = monotonic()
+
+    def _hangs_up(self, worker: str) -> bool:
+        now = monotonic()
+        self._hung_up_at = {each: at for each, at in self._hung_up_at.items() if now < at + HANGING_UP_S_MAX}
+        return worker in self._hung_up_at
+
+    def _left(self, worker: str) -> None:
+        self._active[worker] -= 1
+        if not self._active[worker]:
+            del self._active[worker]
+
+
+class TheNamed:
+    """A balancer of wool's that offers a task to the worker which its tag names, and to nobody else."""
+
+    async def delegate(
+        self, task: wool.Task, *, context: wool.LoadBalancerContextView
+    ) -> AsyncGenerator[uuid.UUID, uuid.UUID | None]:
+        """Yield the worker's id. What goes wrong there is thrown in here, and passes through to whoever offers."""
+        yield uuid.UUID(task.tag)
+
+
+class LastingSubscriber:
+    """Hears of workers as long as the engine is open: wool would give up at the first error of its discovery.
+
+    It stays where it is made: wool sends its client along with each task, and a worker has no use for this part of it.
+    """
+
+    def __init__(self, discovery: wool.DiscoveryLike | None) -> None:
+        self._discovery = discovery
+
+    def __aiter__(self) -> AsyncIterator[wool.DiscoveryEvent]:
+        return self._events()
+
+    def __reduce__(self) -> tuple[type[LastingSubscriber], tuple[None]]:
+        return LastingSubscriber, (None,)
+
+    async def _events(self) -> AsyncGenerator[wool.DiscoveryEvent, None]:
+        while self._discovery is not None:
+            try:
+                # Made here and not before: it works only in the context in which it was made.
+                async for event in self._discovery.subscriber:
+                    yield event
+            except Exception:
+                logger.exception("The discovery of workers failed, and is asked again soon")
+            await sleep(DISCOVER_AGAIN_S)

@@ -1,0 +1,164 @@
+"""What a worker of wool does with a task: runs its handler in a thread of its own, in a folder of its own.
+
+The one idea: the worker's event loop belongs to all attempts there and to wool itself, so no handler runs on it. The loop hands
+events on, one at a time, and beats while the handler is silent, also while it blocks; a handler goes on from a ``yield`` when its
+event was taken. Events and tasks travel pickled, so that what cannot be pickled is the attempt's failure, not the worker's.
+
+A thread cannot be killed: a handler that is cancelled ends at its next ``await`` or ``yield``, and its worker has no room until
+then.
+
+Not here: anything of wool. This is a plain async generator, which wool runs over there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import pickle
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import cloudpickle
+
+from rowlock.dispatch.engines.stream import is_last
+from rowlock.dispatch.scratch import PREFIX
+from rowlock.dispatch.task import Event, Failed, Heartbeat, Task
+from rowlock.errors import describe
+
+logger = logging.getLogger(__name__)
+
+PICKLE_BYTES_MAX = 16 * 2**20
+"""Largest task and largest event, in bytes."""
+
+
+def pickled(thing: object) -> bytes:
+    """Return `thing` as it travels.
+
+    Raises:
+        ValueError: it is larger than `PICKLE_BYTES_MAX`.
+    """
+    body: bytes = cloudpickle.dumps(thing)
+    if len(body) > PICKLE_BYTES_MAX:
+        raise ValueError(
+            f"a {type(thing).__name__} of {len(body):,} bytes is too large to be sent; the limit is {PICKLE_BYTES_MAX:,}"
+        )
+    return body
+
+
+async def run_task(task: bytes, beat_s: float) -> AsyncGenerator[bytes, None]:
+    """Run a pickled task, and yield its events, pickled; at least a `Heartbeat` every `beat_s`."""
+    attempt = Attempt(task)
+    try:
+        while (event := await attempt.take(beat_s)) is not None:
+            yield event
+    finally:
+        await attempt.close()
+
+
+class Attempt:
+    """A handler in a thread, and the events that it hands over to the loop on which this was made."""
+
+    def __init__(self, task: bytes) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._event: bytes | None = None
+        self._taken: concurrent.futures.Future[None] | None = None
+        self._is_closed = False
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._handler: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
+        threading.Thread(target=self._run, args=(task,), name="rowlock handler", daemon=True).start()
+
+    # On the loop ------------------------------------------------------------------------------------------------------
+
+    async def take(self, within_s: float) -> bytes | None:
+        """Return the next event, a `Heartbeat` if none comes `within_s`, or None after the last one."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._wake.wait()
+        if self._taken is not None:
+            self._wake.clear()
+            event, self._event = self._event, None
+            taken, self._taken = self._taken, None
+            if taken.set_running_or_notify_cancel():
+                taken.set_result(None)
+            return event
+        return None if self._ended.done() else pickle.dumps(Heartbeat())
+
+    async def close(self) -> None:
+        """Cancel the handler, and wait until it has ended."""
+        self._is_closed = True
+        if self._taken is not None:
+            self._taken.cancel()
+        if self._handler is not None:
+            loop, handler = self._handler
+            with suppress(RuntimeError):  # its loop has ended
+                loop.call_soon_threadsafe(handler.cancel)
+        await asyncio.shield(self._ended)
+
+    def _arrived(self, event: bytes, taken: concurrent.futures.Future[None]) -> None:
+        if self._is_closed:
+            taken.cancel()
+            return
+        self._event, self._taken = event, taken
+        self._wake.set()
+
+    def _end(self) -> None:
+        self._ended.set_result(None)
+        self._wake.set()
+
+    # In the thread ----------------------------------------------------------------------------------------------------
+
+    def _run(self, body: bytes) -> None:
+        try:
+            task: Task[Any] = pickle.loads(body)  # noqa: S301 - wool lets nobody in who might not run code here anyway
+            with TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
+                self._handle(replace(task, workdir=Path(folder)))
+        except BaseException as error:  # noqa: BLE001 - the handler is host code and may raise anything
+            # After a cancellation nobody takes it, which is right, and when the worker ends nobody can.
+            with suppress(concurrent.futures.CancelledError, RuntimeError):
+                self._give(Failed("internal", describe(error))).result()
+        finally:
+            with suppress(RuntimeError):  # the worker has ended meanwhile
+                self._loop.call_soon_threadsafe(self._end)
+
+    def _handle(self, task: Task[Any]) -> None:
+        events: Any = task.handler(task)
+        if not isinstance(events, Iterator):
+            asyncio.run(self._follow(events))
+            return
+        try:
+            for event in events:
+                self._give(event).result()
+                if is_last(event):
+                    return
+        finally:
+            if hasattr(events, "close"):
+                events.close()
+
+    async def _follow(self, events: Any) -> None:  # noqa: ANN401 - an async generator of the host's
+        task = asyncio.current_task()
+        assert task is not None
+        self._handler = (asyncio.get_running_loop(), task)
+        # Closed before there was anything to cancel.
+        if self._is_closed:
+            raise asyncio.CancelledError
+        try:
+            async for event in events:
+                await asyncio.wrap_future(self._give(event))
+                if is_last(event):
+                    return
+        finally:
+            if hasattr(events, "aclose"):
+                await events.aclose()
+
+    def _give(self, event: Event) -> concurrent.futures.Future[None]:
+        """Hand `event` over; the future is done when it was taken, and cancelled when nobody wants it any more."""
+        taken: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(self._arrived, pickled(event), taken)
+        return taken

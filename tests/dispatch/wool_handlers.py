@@ -1,0 +1,48 @@
+"""Handlers that run on workers of wool, in a module of their own: workers find them by name."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from rowlock.dispatch import Completed, Event, Progress, StageDone, Task
+
+
+async def tells_its_place(task: Task[Any]) -> AsyncIterator[Event]:
+    """Tell where it runs, and leave something behind."""
+    (task.workdir / "raw").write_text("pixels")
+    yield Progress(str(task.workdir))
+    yield Completed({"pid": os.getpid(), "workdir": str(task.workdir)})
+
+
+def tells_its_place_plainly(task: Task[Any]) -> Iterator[Event]:
+    """Do the same without a loop."""
+    (task.workdir / "raw").write_text("pixels")
+    yield Progress(str(task.workdir))
+    yield Completed({"pid": os.getpid(), "workdir": str(task.workdir)})
+
+
+async def hangs_at_first(task: Task[Any]) -> AsyncIterator[Event]:
+    """Hang where nothing is done yet, and be done where an earlier attempt has hung."""
+    if not task.is_done("first"):
+        yield StageDone("first", os.getpid())
+        await asyncio.Event().wait()
+    yield Completed({"url": str(os.getpid())})
+
+
+async def ends_without_a_word(_task: Task[Any]) -> AsyncIterator[Event]:
+    """Forget the last event."""
+    yield Progress("begun")
+
+
+def gives_a_lock(_task: Task[Any]) -> Iterator[Event]:
+    """Complete with what cannot be pickled."""
+    yield Completed({"lock": threading.Lock()})
+
+
+def gives_too_much(_task: Task[Any]) -> Iterator[Event]:
+    """Complete with more than may be sent."""
+    yield Completed({"raw": bytes(17 * 2**20)})
