@@ -13,6 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE, Popen
 
+import wool
+
+from rowlock.dispatch import TaskCountBackpressure
+
 ROOT = Path(__file__).parents[2]
 END_S_MAX = 30.0
 
@@ -36,10 +40,6 @@ def farm(namespace: str, *, workers: int, threshold: int = 1) -> Iterator[list[i
 
 async def main(namespace: str, workers: int, threshold: int) -> None:
     """Have workers until standard input ends."""
-    import wool
-
-    from rowlock.dispatch import TaskCountBackpressure
-
     made: list[wool.LocalWorker] = []
 
     def worker(*tags: str, **options: object) -> wool.LocalWorker:

@@ -6,9 +6,13 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rowlock.dispatch import Completed, Event, Progress, StageDone, Task
+
+LOOK_EVERY_S = 0.02
 
 
 async def tells_its_place(task: Task[Any]) -> AsyncIterator[Event]:
@@ -46,3 +50,20 @@ def gives_a_lock(_task: Task[Any]) -> Iterator[Event]:
 def gives_too_much(_task: Task[Any]) -> Iterator[Event]:
     """Complete with more than may be sent."""
     yield Completed({"raw": bytes(17 * 2**20)})
+
+
+@dataclass(frozen=True)
+class Holds:
+    """A handler that waits for a file named after the scene, and writes down that it was ended."""
+
+    folder: Path
+
+    async def __call__(self, task: Task[Any]) -> AsyncIterator[Event]:
+        """Wait."""
+        try:
+            yield Progress("begun")
+            while not (self.folder / f"{task.row.scene} may end").exists():  # noqa: ASYNC110 - another process says so
+                await asyncio.sleep(LOOK_EVERY_S)
+            yield Completed({"url": task.row.scene})
+        finally:
+            (self.folder / f"{task.row.scene} has ended").touch()

@@ -29,6 +29,8 @@ WINDOWS: dict[str, frozenset[str]] = {
     "starlette": frozenset({"dashboard"}),
     "uvicorn": frozenset({"dashboard"}),
     "wool": frozenset({"dispatch"}),
+    "cloudpickle": frozenset({"dispatch"}),  # comes with wool
+    "grpc": frozenset({"dispatch"}),  # comes with wool
     "alembic": frozenset(),  # handed in as `op`
 }
 

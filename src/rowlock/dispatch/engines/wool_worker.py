@@ -138,8 +138,7 @@ class Attempt:
                 if is_last(event):
                     return
         finally:
-            if hasattr(events, "close"):
-                events.close()
+            getattr(events, "close", _nothing)()
 
     async def _follow(self, events: Any) -> None:  # noqa: ANN401 - an async generator of the host's
         task = asyncio.current_task()
@@ -162,3 +161,7 @@ class Attempt:
         taken: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._loop.call_soon_threadsafe(self._arrived, pickled(event), taken)
         return taken
+
+
+def _nothing() -> None:
+    """For an iterator that cannot be closed."""
