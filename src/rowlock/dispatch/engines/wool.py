@@ -73,14 +73,14 @@ class WoolEngine:
             credentials=self._credentials,
             quorum=None,
         )
-        await apart(Context(), proxy.start())
+        (await apart(Context(), proxy.start())).result()
         self._proxy = proxy
         return self
 
     async def __aexit__(self, *_: object) -> None:
         proxy, self._proxy = self._proxy, None
         if proxy is not None:
-            await apart(Context(), proxy.stop())
+            (await apart(Context(), proxy.stop())).result()
 
     def workers(self) -> Mapping[str, WorkerView]:
         """Return the workers that are known, by id. One that died stays known to wool, and is found to be gone when it is asked."""

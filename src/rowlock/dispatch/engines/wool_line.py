@@ -32,16 +32,8 @@ OFFER_S_MAX = 15.0
 T = TypeVar("T")
 
 
-class Ended(Exception):
-    """What was awaited was cancelled over there."""
-
-
-async def apart(context: Context, work: Coroutine[Any, Any, T]) -> T:
-    """Await `work` as a task in `context`; cancelled, it waits until `work` has been.
-
-    Raises:
-        Ended: `work` was cancelled, and not by us.
-    """
+async def apart(context: Context, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Run `work` as a task in `context`, and return it when it is done. Cancelled, it waits until `work` has been."""
     call = asyncio.create_task(work, context=context)
     try:
         await asyncio.wait({call})
@@ -51,9 +43,7 @@ async def apart(context: Context, work: Coroutine[Any, Any, T]) -> T:
         if not call.cancelled():
             call.exception()
         raise
-    if call.cancelled():
-        raise Ended
-    return call.result()
+    return call
 
 
 class Line:
@@ -73,7 +63,9 @@ class Line:
             WorkerGone: anything else kept it from accepting.
         """
         try:
-            await apart(self._context, self._dispatch(proxy, body, beat_s))
+            await self._call(self._dispatch(proxy, body, beat_s))
+        except WorkerGone:
+            raise
         except wool.NoWorkersAvailable:
             raise WorkerGone(self._worker, "it has left") from None
         except wool.RpcError as error:
@@ -91,9 +83,7 @@ class Line:
             WorkerGone: the worker died or was stopped.
         """
         try:
-            body = await apart(self._context, _next(self._stream))
-        except Ended:
-            raise WorkerGone(self._worker, "it was stopped") from None
+            body = await self._call(_next(self._stream))
         except (grpc.RpcError, wool.RpcError, wool.UnexpectedResponse) as error:
             raise WorkerGone(self._worker, _why(error)) from error
         if body is None:
@@ -117,8 +107,15 @@ class Line:
         """Hang up, which cancels the handler over there if it still runs. Returns whether it did, as far as is known."""
         if self._stream is None:
             return False
-        await apart(self._context, self._stream.aclose())
+        await self._call(self._stream.aclose())
         return not self._is_over
+
+    async def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        call = await apart(self._context, work)
+        # By whom, if not by us? So wool passes on that a worker was stopped.
+        if call.cancelled():
+            raise WorkerGone(self._worker, "it was stopped")
+        return call.result()
 
     async def _dispatch(self, proxy: wool.WorkerProxy, body: bytes, beat_s: float) -> None:
         task = wool.Task(
