@@ -1,0 +1,104 @@
+"""Bugs of the engine over wool: each would lose an attempt, hold a worker, or take one thing that went wrong for another."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bug import Bug
+
+ENGINE: Final = "tests/dispatch/test_wool_engine.py"
+
+WOOL_BUGS: Final[tuple[Bug, ...]] = (
+    Bug(
+        "wool asks another worker",
+        "dispatch/engines/wool.py",
+        "        yield uuid.UUID(task.tag)\n",
+        "        try:\n            yield uuid.UUID(task.tag)\n        except wool.TransientRpcError:\n"
+        "            yield next(each for each in context.workers if str(each) != task.tag)\n",
+        (f"{ENGINE}::test_nobody_else_is_asked",),
+    ),
+    Bug(
+        "a worker of wool has no room after the last event",
+        "dispatch/engines/wool.py",
+        "                    await line.read_to_end()\n",
+        "                    pass\n",
+        (f"{ENGINE}::test_after_the_last_event_there_is_room_at_once",),
+    ),
+    Bug(
+        "a worker of wool has no room after a cancellation",
+        "dispatch/engines/wool.py",
+        "                if not self._hangs_up(worker):\n                    raise\n",
+        "                raise\n",
+        (f"{ENGINE}::test_after_a_cancellation_there_is_room_at_once",),
+    ),
+    Bug(
+        "wool hears of no worker after an error",
+        "dispatch/engines/wool.py",
+        "            except Exception:\n",
+        "            except KeyError:\n",
+        (f"{ENGINE}::test_a_discovery_that_fails_is_asked_again",),
+    ),
+    Bug(
+        "attempts on wool are not counted",
+        "dispatch/engines/wool.py",
+        "self._active.get(worker, 0) + 1",
+        "self._active.get(worker, 1)",
+        (f"{ENGINE}::test_two_of_five_are_accepted",),
+    ),
+    Bug(
+        "wool is called in the pipeline's context",
+        "dispatch/engines/wool_line.py",
+        "asyncio.create_task(work, context=context)",
+        "asyncio.create_task(work)",
+        (f"{ENGINE}::test_it_works_from_any_context",),
+    ),
+    Bug(
+        "a stopped worker of wool cancels the pipeline",
+        "dispatch/engines/wool_line.py",
+        "        if call.cancelled():\n            raise",
+        "        if False:\n            raise",
+        (f"{ENGINE}::test_a_worker_that_is_stopped_is_gone",),
+    ),
+    Bug(
+        "a dead worker of wool fails the row",
+        "dispatch/engines/wool_line.py",
+        "except (grpc.RpcError, wool.RpcError, wool.UnexpectedResponse) as error:",
+        "except (wool.RpcError, wool.UnexpectedResponse) as error:",
+        (f"{ENGINE}::test_a_worker_that_is_killed_is_noticed",),
+    ),
+    Bug(
+        "a frozen worker of wool holds an offer",
+        "dispatch/engines/wool_line.py",
+        "timeout=OFFER_S_MAX",
+        "timeout=None",
+        (f"{ENGINE}::test_a_worker_that_stands_still_is_gone",),
+    ),
+    Bug(
+        "a silent handler on wool does not beat",
+        "dispatch/engines/wool_worker.py",
+        "            async with asyncio.timeout(within_s):\n",
+        "            async with asyncio.timeout(None):\n",
+        (f"{ENGINE}::test_it_beats_while_the_handler_says_nothing",),
+    ),
+    Bug(
+        "a handler on wool is not cancelled",
+        "dispatch/engines/wool_worker.py",
+        "                loop.call_soon_threadsafe(handler.cancel)\n",
+        "                pass\n",
+        (f"{ENGINE}::test_to_close_is_to_cancel_over_there",),
+    ),
+    Bug(
+        "a handler on wool writes into the dispatcher's folder",
+        "dispatch/engines/wool_worker.py",
+        "replace(task, workdir=Path(folder))",
+        "replace(task)",
+        (f"{ENGINE}::test_each_attempt_has_a_folder_there",),
+    ),
+    Bug(
+        "wool is sent whatever comes",
+        "dispatch/engines/wool_worker.py",
+        "    if len(body) > PICKLE_BYTES_MAX:\n",
+        "    if False:\n",
+        (f"{ENGINE}::test_what_cannot_be_sent_is_a_failure",),
+    ),
+)
