@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from contextvars import Context
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -37,6 +39,8 @@ from rowlock.dispatch.placing import Placing
 from . import handlers, wool_handlers
 from .test_engines import WAIT_S_MAX, heard, heard_until_silent, task_of, until
 from .wool_farm import farm
+
+OF_THE_HOST: wool.ContextVar[Any] = wool.ContextVar("of_the_host")
 
 
 @pytest.fixture(scope="module")
@@ -196,12 +200,11 @@ async def test_after_a_cancellation_there_is_room_at_once(namespace: str, tmp_pa
 async def test_after_the_last_event_there_is_room_at_once(namespace: str) -> None:
     """The row that is brought forward, by whichever replica, would be refused, and rest beside an idle worker."""
     async with opened(namespace) as one, opened(namespace) as other:
-        for _ in range(10):
-            for engine in (one, other):
-                async with offering(engine, handlers.works) as events:
-                    async with asyncio.timeout(WAIT_S_MAX):
-                        while not isinstance(await anext(events), Completed):
-                            pass
+        for engine in (one, other, one):
+            async with offering(engine, wool_handlers.is_slow_to_end) as events:
+                async with asyncio.timeout(WAIT_S_MAX):
+                    while not isinstance(await anext(events), Completed):
+                        pass
 
 
 async def test_an_attempt_that_was_never_listened_to_leaves_its_worker_free(namespace: str, tmp_path: Path) -> None:
@@ -237,6 +240,29 @@ async def test_what_cannot_be_sent_is_a_failure(namespace: str) -> None:
             assert says in last.text
 
 
+@pytest.fixture
+def only_here(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module that no worker has, with `works` of its own."""
+    module = ModuleType("rowlock_tests_only_here")
+    module.works = FunctionType(handlers.works.__code__, vars(module), "works")  # type: ignore[attr-defined]
+    module.works.__module__ = module.__name__
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+async def test_a_worker_that_lacks_a_module(
+    namespace: str, only_here: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler that was not deployed would hang, and a worker without rowlock would end the pipeline's tasks."""
+    async with opened(namespace) as engine:
+        async with offering(engine, only_here.works) as events:
+            _, last = await heard(events)
+        assert last == Failed("internal", "ModuleNotFoundError: No module named 'rowlock_tests_only_here'")
+        monkeypatch.setattr(wool_line, "run_task", only_here.works)
+        with pytest.raises(WorkerGone, match="ModuleNotFoundError"):
+            await offered(engine, handlers.works)
+
+
 async def test_it_works_from_any_context(namespace: str) -> None:
     """wool ties its state to the task that opened its pool: attempts of others would find no pool, or fight for its chain."""
 
@@ -259,8 +285,9 @@ async def test_it_works_from_any_context(namespace: str) -> None:
             return await attempt(engine, first)
 
         early = asyncio.create_task(before(), context=Context())
-        # Of the host's own, for its own work.
+        # The host's own, for its own work, and something that it would never send.
         async with wool.WorkerPool(discovery=wool.LocalDiscovery(namespace)):
+            OF_THE_HOST.set(threading.Lock())
             stranger.set()
             both = await asyncio.gather(early, attempt(engine, second))
     assert [type(last) for last in both] == [Completed, Completed]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from rowlock.dispatch import Completed, Event, Progress, StageDone, Task
 
 LOOK_EVERY_S = 0.02
+END_S = 0.2
 
 
 async def tells_its_place(task: Task[Any]) -> AsyncIterator[Event]:
@@ -40,6 +42,14 @@ async def hangs_at_first(task: Task[Any]) -> AsyncIterator[Event]:
 async def ends_without_a_word(_task: Task[Any]) -> AsyncIterator[Event]:
     """Forget the last event."""
     yield Progress("begun")
+
+
+def is_slow_to_end(_task: Task[Any]) -> Iterator[Event]:
+    """Be done before the end."""
+    try:
+        yield Completed({})
+    finally:
+        time.sleep(END_S)
 
 
 def gives_a_lock(_task: Task[Any]) -> Iterator[Event]:

@@ -42,7 +42,7 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
         "attempts on wool are not counted",
         "dispatch/engines/wool.py",
         "self._active.get(worker, 0) + 1",
-        "self._active.get(worker, 1)",
+        "0",
         (f"{ENGINE}::test_two_of_five_are_accepted",),
     ),
     Bug(
