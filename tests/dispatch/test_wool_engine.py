@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from contextvars import Context
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -39,6 +38,7 @@ from rowlock.dispatch.placing import Placing
 from . import handlers, wool_handlers
 from .test_engines import WAIT_S_MAX, heard, heard_until_silent, task_of, until
 from .wool_farm import farm
+from .wool_scene import heard_until_progress, offered, offering, opened
 
 OF_THE_HOST: wool.ContextVar[Any] = wool.ContextVar("of_the_host")
 
@@ -49,34 +49,6 @@ def namespace() -> Iterator[str]:
     name = f"rowlock-{uuid.uuid4().hex}"
     with farm(name, workers=2):
         yield name
-
-
-@asynccontextmanager
-async def opened(namespace: str, *, workers: int = 2) -> AsyncIterator[WoolEngine]:
-    """Give an engine that knows so many workers."""
-    async with WoolEngine(wool.LocalDiscovery(namespace)) as engine:
-        await until(lambda: len(engine.workers()) == workers)
-        yield engine
-
-
-async def heard_until_progress(events: Events) -> Progress:
-    """Take events up to the first progress."""
-    async with asyncio.timeout(WAIT_S_MAX):
-        while not isinstance(event := await anext(events), Progress):
-            pass
-    return event
-
-
-async def offered(engine: WoolEngine, handler: Callable[[Task[Any]], Any], row: Any = None) -> Events:
-    """Offer to the first worker."""
-    return await engine.offer(min(engine.workers()), task_of(handler, row))
-
-
-@asynccontextmanager
-async def offering(engine: WoolEngine, handler: Callable[[Task[Any]], Any], row: Any = None) -> AsyncIterator[Events]:
-    """Offer to the first worker, and close at the end."""
-    async with aclosing(await offered(engine, handler, row)) as events:
-        yield events
 
 
 @pytest.mark.parametrize("handler", [handlers.works, handlers.works_plainly])
@@ -310,72 +282,6 @@ async def test_there_is_no_such_worker(namespace: str) -> None:
     async with opened(namespace) as engine:
         with pytest.raises(WorkerGone, match="left"):
             await engine.offer(str(uuid.uuid4()), task_of(handlers.works))
-
-
-# ---------------------------------------------------------------- workers that come, freeze, die and are stopped
-
-
-async def test_a_worker_that_is_killed_is_noticed(tmp_path: Path) -> None:
-    """An attempt whose worker is gone would hang until its time limit."""
-    name = f"rowlock-{uuid.uuid4().hex}"
-    with farm(name, workers=1) as [victim]:
-        async with opened(name, workers=1) as engine:
-            async with offering(engine, handlers.waits, tmp_path) as events:
-                await heard_until_progress(events)
-                os.kill(victim, signal.SIGKILL)
-                with pytest.raises(WorkerGone, match="connection broke"):
-                    await heard(events)
-            with pytest.raises(WorkerGone):
-                await offered(engine, handlers.works)
-
-
-async def test_a_worker_that_stands_still_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frozen machine would hold whoever offers it something, and be taken for one that works."""
-    monkeypatch.setattr(wool_line, "OFFER_S_MAX", 1.0)
-    name = f"rowlock-{uuid.uuid4().hex}"
-    with farm(name, workers=1, threshold=2) as [frozen]:
-        async with opened(name, workers=1) as engine:
-            task = task_of(handlers.waits, tmp_path, heartbeat_s=0.05)
-            async with aclosing(await engine.offer(min(engine.workers()), task)) as events:
-                await heard_until_progress(events)
-                os.kill(frozen, signal.SIGSTOP)
-                try:
-                    with pytest.raises(TimeoutError):
-                        await heard_until_silent(events, silence_s=1.0)
-                    with pytest.raises(WorkerGone, match="DEADLINE"):
-                        async with asyncio.timeout(WAIT_S_MAX):
-                            await offered(engine, handlers.works)
-                finally:
-                    os.kill(frozen, signal.SIGCONT)
-
-
-async def test_a_worker_that_is_stopped_is_gone(tmp_path: Path) -> None:
-    """The end of a worker would look like a cancellation, which ends the pipeline's own task."""
-    name = f"rowlock-{uuid.uuid4().hex}"
-    with farm(name, workers=1) as [leaving]:
-        async with opened(name, workers=1) as engine, offering(engine, handlers.waits, tmp_path) as events:
-            await heard_until_progress(events)
-            os.kill(leaving, signal.SIGTERM)
-            with pytest.raises(WorkerGone):
-                await heard(events)
-        await until((tmp_path / "ended").exists)
-
-
-async def test_workers_that_come_later_are_seen_and_those_that_leave_are_not() -> None:
-    """A fleet could not grow while the service runs, or shrink."""
-    name = f"rowlock-{uuid.uuid4().hex}"
-    with farm(name, workers=1):
-        async with opened(name, workers=1) as engine:
-            with farm(name, workers=1) as [late]:
-                await until(lambda: len(engine.workers()) == 2)
-                found = set()
-                for worker in engine.workers():
-                    async with aclosing(await engine.offer(worker, task_of(handlers.works))) as events:
-                        *_, last = await heard(events)
-                        assert isinstance(last, Completed)
-                        found.add(last.values["pid"])
-                assert late in found
-            await until(lambda: len(engine.workers()) == 1)
 
 
 async def test_a_discovery_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch, namespace: str) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from bug import Bug
 
 ENGINE: Final = "tests/dispatch/test_wool_engine.py"
+WORKERS: Final = "tests/dispatch/test_wool_workers.py"
 
 WOOL_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
@@ -57,21 +58,21 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
         "dispatch/engines/wool_line.py",
         "        if call.cancelled():\n            raise",
         "        if False:\n            raise",
-        (f"{ENGINE}::test_a_worker_that_is_stopped_is_gone",),
+        (f"{WORKERS}::test_a_worker_that_is_stopped_is_gone",),
     ),
     Bug(
         "a dead worker of wool fails the row",
         "dispatch/engines/wool_line.py",
         "except (grpc.RpcError, wool.RpcError, wool.UnexpectedResponse) as error:",
         "except (wool.RpcError, wool.UnexpectedResponse) as error:",
-        (f"{ENGINE}::test_a_worker_that_is_killed_is_noticed",),
+        (f"{WORKERS}::test_a_worker_that_is_killed_is_noticed",),
     ),
     Bug(
         "a frozen worker of wool holds an offer",
         "dispatch/engines/wool_line.py",
         "timeout=OFFER_S_MAX",
         "timeout=None",
-        (f"{ENGINE}::test_a_worker_that_stands_still_is_gone",),
+        (f"{WORKERS}::test_a_worker_that_stands_still_is_gone",),
     ),
     Bug(
         "a silent handler on wool does not beat",
