@@ -25,6 +25,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextvars import Context
 from functools import partial
+from math import inf
 from typing import Any, Self
 
 import wool
@@ -96,13 +97,14 @@ class WoolEngine:
         """
         if self._proxy is None:
             raise WorkerGone(worker, "the engine is not open")
+        asks_until = self._hung_up_at.get(worker, -inf) + HANGING_UP_S_MAX
         while True:
             attempt = self._attempt(self._proxy, worker, task)
             try:
                 # A generator that was begun is closed properly, whatever happens next.
                 await anext(attempt)
             except WorkerBusy:
-                if not self._hangs_up(worker):
+                if monotonic() >= asks_until:
                     raise
                 await sleep(ASK_AGAIN_S)
             else:
@@ -128,12 +130,9 @@ class WoolEngine:
                 yield event
         finally:
             if await line.close():
-                self._hung_up_at[worker] = monotonic()
-
-    def _hangs_up(self, worker: str) -> bool:
-        now = monotonic()
-        self._hung_up_at = {each: at for each, at in self._hung_up_at.items() if now < at + HANGING_UP_S_MAX}
-        return worker in self._hung_up_at
+                now = monotonic()
+                self._hung_up_at = {each: at for each, at in self._hung_up_at.items() if now < at + HANGING_UP_S_MAX}
+                self._hung_up_at[worker] = now
 
     def _left(self, worker: str) -> None:
         self._active[worker] -= 1

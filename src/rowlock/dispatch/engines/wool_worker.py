@@ -118,7 +118,8 @@ class Attempt:
         try:
             task: Task[Any] = pickle.loads(body)  # noqa: S301 - wool lets nobody in who might not run code here anyway
             with TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
-                self._handle(replace(task, workdir=Path(folder)))
+                if not self._is_closed:
+                    self._handle(replace(task, workdir=Path(folder)))
         except BaseException as error:  # noqa: BLE001 - the handler is host code and may raise anything
             # After a cancellation nobody takes it, which is right, and when the worker ends nobody can.
             with suppress(concurrent.futures.CancelledError, RuntimeError):
