@@ -35,8 +35,8 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "wool hears of no worker after an error",
         "dispatch/engines/wool.py",
-        "            except Exception:\n",
-        "            except KeyError:\n",
+        "            except Exception as error:",
+        "            except KeyError as error:",
         (f"{ENGINE}::test_a_discovery_that_fails_is_asked_again",),
     ),
     Bug(

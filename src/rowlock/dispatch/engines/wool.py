@@ -3,7 +3,7 @@
 The host runs the workers, in wool's own `WorkerPool` or apart from this process, and has them refuse what they have no room for.
 The engine is only their client: it is told of them by wool's discovery, and is open while the pipelines are.
 
-    discovery = wool.LocalDiscovery("renders")
+    discovery = wool.LocalDiscovery()
     worker = partial(wool.LocalWorker, backpressure=TaskCountBackpressure(1))
     engine = WoolEngine(discovery)
 
@@ -171,6 +171,7 @@ class LastingSubscriber:
                 # Made here and not before: it works only in the context in which it was made.
                 async for event in self._discovery.subscriber:
                     yield event
-            except Exception:
-                logger.exception("The discovery of workers failed, and is asked again soon")
+            except Exception as error:  # noqa: BLE001 - it may be anybody's
+                why = describe(error)
+                logger.error("The discovery of workers failed, and is asked again soon", extra={"why": why})
             await sleep(DISCOVER_AGAIN_S)
