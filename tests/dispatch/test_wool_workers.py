@@ -36,13 +36,13 @@ async def test_a_worker_that_is_killed_is_noticed(tmp_path: Path) -> None:
 
 async def test_a_worker_that_stands_still_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frozen machine would hold whoever offers it something, and be taken for one that works."""
-    monkeypatch.setattr(wool_line, "OFFER_S_MAX", 1.0)
     name = f"rowlock-{uuid.uuid4().hex}"
     with farm(name, workers=1, threshold=2) as [frozen]:
         async with opened(name, workers=1) as engine:
             task = task_of(handlers.waits, tmp_path, heartbeat_s=0.05)
             async with aclosing(await engine.offer(min(engine.workers()), task)) as events:
                 await heard_until_progress(events)
+                monkeypatch.setattr(wool_line, "OFFER_S_MAX", 1.0)
                 os.kill(frozen, signal.SIGSTOP)
                 try:
                     with pytest.raises(TimeoutError):
