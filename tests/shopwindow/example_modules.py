@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
 
@@ -21,9 +24,22 @@ def example(number: int) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[name] = module_from_spec(spec)
-    sys.path.insert(0, str(EXAMPLES))  # for `hosting`, as it is when the example runs
-    try:
+    with _where_examples_run():
         spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def part(name: str) -> ModuleType:
+    """Return a module that examples import, such as ``rendering.tables``."""
+    with _where_examples_run():
+        return import_module(name)
+
+
+@contextmanager
+def _where_examples_run() -> Iterator[None]:
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        yield
     finally:
         sys.path.remove(str(EXAMPLES))
-    return module
