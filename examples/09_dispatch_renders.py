@@ -35,7 +35,7 @@ def small(number: int) -> View:
 
 def large(number: int) -> View:
     """Return a view that takes a few seconds."""
-    return {"x": -0.745, "y": 0.113, "zoom": 10 + number, "width": 200}
+    return {"x": -0.745, "y": 0.113, "zoom": 10 + number, "width": 280}
 
 
 async def ask_until(client: AsyncClient, path: str, statuses: Collection[str]) -> dict[str, Any]:
@@ -116,10 +116,16 @@ async def drain(client: AsyncClient, server: Server) -> list[str]:
 async def main(folder: Path) -> None:
     """Start a server and be its clients; then start another one, and ask it for nothing."""
     database_url = f"sqlite+aiosqlite:///{folder / 'app.db'}"
-    async with serving(database_url, folder) as server, AsyncClient(base_url=server.url, trust_env=False) as client:
+    async with (
+        serving(database_url, folder) as server,
+        AsyncClient(base_url=server.url, trust_env=False, timeout=WAIT_S_MAX) as client,
+    ):
         await flood(client)
         paths = await drain(client, server)
-    async with serving(database_url, folder) as server, AsyncClient(base_url=server.url, trust_env=False) as client:
+    async with (
+        serving(database_url, folder) as server,
+        AsyncClient(base_url=server.url, trust_env=False, timeout=WAIT_S_MAX) as client,
+    ):
         states = [await ask_until(client, path, {"completed", "failed"}) for path in paths]
         print(f"another server has done the rest: {dict(Counter(state['status'] for state in states))}")
 

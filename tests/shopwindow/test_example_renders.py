@@ -19,11 +19,11 @@ from rowlock.testing import TemporaryDatabase
 
 from .example_modules import part
 
-WAIT_S_MAX = 60.0
+WAIT_S_MAX = 90.0
 LOOK_EVERY_S = 0.05
 WIDTH = 120
-LARGE = 400
-"""So many pixels take seconds."""
+LARGE = 240
+"""So many pixels take a second or two."""
 HUGE = 2_000
 """So many pixels take longer than a test."""
 
