@@ -22,7 +22,7 @@ from httpx import AsyncClient, Response
 from rendering.server import Server, serving
 
 CLIENTS = 3
-PICTURES = 9
+PICTURES = 8
 POLL_S = 0.05
 WAIT_S_MAX = 45.0
 View = dict[str, float]
@@ -30,12 +30,12 @@ View = dict[str, float]
 
 def small(number: int) -> View:
     """Return a view that is drawn in a moment, another one for each number."""
-    return {"x": -0.745, "y": 0.113, "zoom": 10 + number, "width": 80}
+    return {"x": -0.745, "y": 0.113, "zoom": 10 + number, "width": 60}
 
 
 def large(number: int) -> View:
     """Return a view that takes a few seconds."""
-    return {"x": -0.745, "y": 0.113, "zoom": 10 + number, "width": 280}
+    return {"x": -0.745, "y": 0.113, "zoom": 10 + number, "width": 220}
 
 
 async def ask_until(client: AsyncClient, path: str, statuses: Collection[str]) -> dict[str, Any]:
@@ -99,7 +99,7 @@ async def refused(client: AsyncClient, view: View) -> Response:
 async def drain(client: AsyncClient, server: Server) -> list[str]:
     """Tell the server to end while it has much in hand; return where to ask for what it was asked for."""
     answers: list[Response] = []
-    paths = [await submit(client, large(number), answers) for number in range(4)]
+    paths = [await submit(client, large(number), answers) for number in range(3)]
     again = await submit(client, large(0), answers)
     print(f"asked for again while it is in hand: {'the same picture' if again == paths[0] else 'another one'}")
     await asyncio.gather(*(ask_until(client, path, {"running", "completed"}) for path in paths[:2]))
