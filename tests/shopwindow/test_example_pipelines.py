@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock import Pipeline
 from rowlock.testing import PipelineContract, TemporaryDatabase
 
-from .example_modules import EXAMPLES, example
+from .example_modules import EXAMPLES, example, part
 from .test_examples import EXPECTED
 
 TESTED_BY_ITSELF = 5
@@ -165,6 +165,22 @@ class TestInstancesThatAreHeld(ExampleContract):
     def build(self) -> Pipeline[Any]:
         """Return a new pipeline whose work ends at once."""
         return self.find("InstancePipeline")(_done(self.find("Steps")()))
+
+
+class TestRenders(ExampleContract):
+    """Example 9: what is dispatched is a pipeline like any other."""
+
+    number, model = 9, "Render"
+    ready, unready = {"dedup_key": str, "x": 0.0, "y": 0.0, "zoom": 1.0, "width": 16}, {"status": "completed"}
+
+    def find(self, name: str) -> Any:
+        """Return a table of the service that the example talks to."""
+        return getattr(part("rendering.tables"), name)
+
+    def build(self) -> Pipeline[Any]:
+        """Return a new pipeline, with processes to work."""
+        built: Pipeline[Any] = part("rendering.service").pipeline_of(self.folder)
+        return built
 
 
 def _done(steps: Any) -> Any:
