@@ -80,6 +80,12 @@ def kills_itself(_task: Task[Any]) -> Iterator[Event]:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def interrupts_itself(_task: Task[Any]) -> Iterator[Event]:
+    """Get what a terminal sends to the whole group."""
+    os.kill(os.getpid(), signal.SIGINT)
+    yield Completed()
+
+
 def freezes_itself(_task: Task[Any]) -> Iterator[Event]:
     """Stand still, all threads of it."""
     yield Progress(str(os.getpid()))

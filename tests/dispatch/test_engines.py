@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rowlock import SettingsError
+from rowlock import ConfigurationError, SettingsError
 from rowlock.dispatch import (
     Completed,
     Event,
@@ -236,6 +236,29 @@ async def test_a_process_that_stands_still_beats_no_more() -> None:
     # Killed although it is frozen.
     with pytest.raises(ProcessLookupError):
         os.kill(int(event.text), signal.SIGKILL)
+
+
+async def test_a_process_that_starts_slowly_is_alive() -> None:
+    """A busy machine would lose each attempt before its work began."""
+    async with offered(ProcessEngine(1), task_of(handlers.works_plainly, heartbeat_s=0.01)) as events:
+        heard_ = await heard(events)
+    # The first is the engine's own; to start a process takes longer than a few beats.
+    assert heard_[:5] == [Heartbeat()] * 5
+    assert isinstance(heard_[-1], Completed)
+
+
+async def test_ctrl_c_in_a_terminal_is_not_for_the_workers() -> None:
+    """Every attempt in hand would fail for good when somebody ends the service."""
+    async with offered(ProcessEngine(1), task_of(handlers.interrupts_itself)) as events:
+        *_, last = await heard(events)
+    assert last == Completed()
+
+
+def test_a_folder_that_is_too_long_for_a_socket_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every attempt would fail."""
+    monkeypatch.setattr("tempfile.tempdir", "/tmp/" + "x" * 100)
+    with pytest.raises(ConfigurationError, match="set TMPDIR to a shorter one"):
+        ProcessEngine(1)
 
 
 async def test_what_cannot_be_sent_is_a_failure() -> None:

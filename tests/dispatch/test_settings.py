@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import ConfigurationError, LockColumns, ModelError, ScheduleColumns, SettingsError
-from rowlock.dispatch import DispatchColumns, DispatchPipeline, PriorityLoadBalancer
+from rowlock.dispatch import DispatchColumns, DispatchPipeline, LoopEngine, PriorityLoadBalancer
 from rowlock.dispatch.settings import ACTIVE_MAX, LEASES_PER_TICK_MAX, PROVISIONS_MAX
 
 from .renders import Fleet, Render, Scenes
@@ -31,6 +32,13 @@ def test_defaults() -> None:
     assert renders.settings.queue_capacity == LEASES_PER_TICK_MAX
     assert isinstance(renders.placing._balancer, PriorityLoadBalancer)
     assert renders.name == "DispatchRender"
+
+
+def test_a_large_engine_is_used_whole() -> None:
+    """An engine of two hundred workers would run 64 attempts, and nobody would say why."""
+    assert build(engine=LoopEngine(200)).settings.workers_num == 200
+    assert build(engine=LoopEngine(2)).settings.workers_num == LEASES_PER_TICK_MAX
+    assert build(engine=LoopEngine(200), workers_num=10).settings.workers_num == 10
 
 
 def test_jitter_is_no_longer_than_the_interval() -> None:
@@ -91,7 +99,11 @@ def test_a_column_that_is_missing_is_named(model: type, column: str, mixin: str)
 
 @pytest.mark.parametrize(
     ("parts", "says"),
-    [({"handler": None}, "handler must be a function with yield"), ({"engine": object()}, "engine must have workers")],
+    [
+        ({"handler": None}, "handler must be a function with yield"),
+        ({"engine": object()}, "engine must have workers"),
+        ({"scratch_root": Path("/no/such/folder")}, "scratch_root must be a folder that may be written to"),
+    ],
 )
 def test_parts_that_are_none_are_refused(parts: dict[str, Any], says: str) -> None:
     """Every row would fail, one by one."""

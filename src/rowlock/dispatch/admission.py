@@ -25,7 +25,12 @@ from rowlock.dispatch.states import ACTIVE_SQL, DISPATCH_COLUMNS, FAILED, PENDIN
 from rowlock.dispatch.texts import error_of
 from rowlock.errors import AdmissionRejected, LockWaitTimeout, OutcomeError, PipelineError
 from rowlock.leases.dialects import bind_of
-from rowlock.locks.until_commit import hold_in_process, is_in_transaction
+from rowlock.locks.until_commit import (
+    give_back_in_process,
+    hold_in_process,
+    is_held_in_process,
+    is_in_transaction,
+)
 from rowlock.rows.database_time import database_now, database_time_after
 from rowlock.rows.eligibility import is_free
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -47,6 +52,7 @@ class Admission(Generic[ModelT]):
         self._model: Any = leased.model
         self._settings = settings
         self._stale_after = stale_after
+        self._turn = f"submissions to {leased.table.name}"
 
     async def submit(self, session: AsyncSession, *, dedup_key: str, values: Values) -> tuple[ModelT, bool]:
         """Return the active row of `dedup_key`, and whether it was made here; joins the caller's transaction.
@@ -58,7 +64,16 @@ class Admission(Generic[ModelT]):
             PipelineError: the key is no text, or too long; or its active row came and went at each try.
         """
         self._check(dedup_key, values)
-        await self._take_turn(session)
+        has_turn, made = await self._take_turn(session), False
+        try:
+            row, made = await self._submit(session, dedup_key, values)
+        finally:
+            if has_turn and not made:
+                # Nothing was written, so nobody need wait for the end of the transaction.
+                give_back_in_process(session, self._turn)
+        return row, made
+
+    async def _submit(self, session: AsyncSession, dedup_key: str, values: Values) -> tuple[ModelT, bool]:
         for _ in range(SUBMIT_TRIES_MAX):
             row, is_stale = await self._find(session, dedup_key)
             if row is not None and not is_stale and self._settings.attach_at_ceiling:
@@ -75,22 +90,24 @@ class Admission(Generic[ModelT]):
                 return made, True
         raise PipelineError(f"the active row of {dedup_key!r} came and went {SUBMIT_TRIES_MAX} times; try again")
 
-    async def _take_turn(self, session: AsyncSession) -> None:
-        """On SQLite, let those of this process who submit take turns, up to the end of their transactions.
+    async def _take_turn(self, session: AsyncSession) -> bool:
+        """Wait for this session's turn, on SQLite, up to the end of its transaction; returns whether it was taken here.
 
         One writes at a time anyway, and those who wait for the file have no order: some would wait for too long. So the ceiling is
         exact within a process there.
         """
         bind = session.get_bind()
         if self._dialect(session) != "sqlite" or not isinstance(bind, Engine):
-            return
+            return False
         # Before the wait, so that who has the turn never wants for one.
         connection = await session.connection()
         if await is_in_transaction(connection):
-            return  # it has the file already, or a snapshot that a wait would make older
-        turn, wait_s = f"submissions to {self._leased.table.name}", SUBMIT_WAIT_S_MAX
-        if not await hold_in_process(session, turn, wait_s):
-            raise LockWaitTimeout(namespace=turn, keys=(), timeout_s=wait_s)
+            return False  # it has the file already, or a snapshot that a wait would make older
+        if is_held_in_process(session, self._turn):
+            return False
+        if not await hold_in_process(session, self._turn, SUBMIT_WAIT_S_MAX):
+            raise LockWaitTimeout(namespace=self._turn, keys=(), timeout_s=SUBMIT_WAIT_S_MAX)
+        return True
 
     async def count_active(self, session: AsyncSession) -> int:
         """Return how many rows are active, counted no further than to the ceiling; joins the caller's transaction."""

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.dispatch.states import PENDING
+from rowlock.dispatch.states import CAPACITY, PENDING
 from rowlock.rows.database_time import database_now
 from rowlock.rows.eligibility import is_free
 from rowlock.rows.leased_table import LeasedTable
@@ -60,7 +60,7 @@ async def bring_forward(connection: AsyncConnection, leased: LeasedTable[Any], *
     rests = select(leased.key).where(
         model.status == PENDING,
         model.due_at > database_now(),
-        model.attempts > 0,
+        model.last_error.startswith(f"{CAPACITY}:"),
         model.parked_at.is_(None),
         is_free(leased),
     )

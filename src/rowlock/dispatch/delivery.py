@@ -15,7 +15,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -120,21 +120,27 @@ class Delivery(Generic[ModelT]):
         if self._database_time() >= self._row.submitted_at + self._means.settings.dispatch_deadline:
             waited_s = self._means.settings.dispatch_deadline.total_seconds()
             return self._failed(CAPACITY, f"no worker has done it within {waited_s:g} s after its submission")
-        async with scratch(self._means.scratch_root) as workdir:
+        async with AsyncExitStack() as stack:
             try:
+                workdir = await stack.enter_async_context(scratch(self._means.scratch_root))
                 worker, events = await self._means.placing.place(self._task(workdir))
             except NoWorkersAvailable as nobody:
                 return self._overflow(nobody)
-            try:
-                async with aclosing(events):
-                    return await self._accepted(worker, events)
-            finally:
-                self._means.placing.room.freed()
+            except Exception as error:
+                # Of this replica, and not of the row: another one may do better.
+                logger.exception("An attempt could not be begun here", extra={"row_id": self._item.id})
+                return Retry(error=error_of(INTERNAL, describe(error)))
+            stack.callback(self._means.placing.room.freed)
+            await stack.enter_async_context(aclosing(events))
+            return await self._accepted(worker, events)
 
     def _refused_result(self) -> str | None:
         """What the database said to an earlier result, if it refused it: doing the work again would not help."""
         error = self._row.last_error or ""
-        return error if error.startswith(REFUSALS) and not self._item.prev_lock_expired else None
+        if not error.startswith(REFUSALS) or self._item.prev_lock_expired:
+            return None
+        # What follows the first line are the statement and the values, which are not for clients.
+        return error.partition("\n")[0]
 
     async def _take_back(self) -> None:
         """An orphan is pending again, due now, and keeps its stages: its holder is gone."""
@@ -184,7 +190,7 @@ class Delivery(Generic[ModelT]):
                 case StageDone(name, key):
                     await self._record(name, key)
                 case Completed(values):
-                    return self._completed(values)
+                    return self._completed(values, progress.last)
                 case Failed(kind, text):
                     return self._failed(kind, text)
                 case other:
@@ -206,7 +212,7 @@ class Delivery(Generic[ModelT]):
             raise OutcomeError(f"a row records at most {STAGES_MAX} stages", column="stages")
         await self._note({"stages": stages}, unless_changed={"status": RUNNING})
 
-    def _completed(self, values: Values) -> Outcome:
+    def _completed(self, values: Values, progress: str | None) -> Outcome:
         try:
             if not isinstance(values, Mapping):
                 raise OutcomeError(f"Completed takes a dict of columns and values, not {type(values).__name__}")
@@ -214,7 +220,7 @@ class Delivery(Generic[ModelT]):
             for column in column_values(self._means.leased, values):
                 if column in kept:
                     raise OutcomeError(f"{column.name} is written by the pipeline; leave it out", column=column.name)
-            done = self._ended({**values, "status": COMPLETED, "error": None})
+            done = self._ended({**values, "status": COMPLETED, "error": None, "progress": progress})
             check_outcome(self._means.leased, done)
         except OutcomeError as error:
             return self._failed(INTERNAL, error.message)
@@ -261,14 +267,19 @@ class Delivery(Generic[ModelT]):
 
 
 class _LastProgress:
-    """The last progress that was not written yet, and when it may be."""
+    """The last progress, and when it may be written.
+
+    Attributes:
+        last: what the handler said last.
+    """
 
     def __init__(self) -> None:
+        self.last: str | None = None
         self._text: str | None = None
         self._next_at = float("-inf")
 
     def set(self, text: str) -> None:
-        self._text = text
+        self.last = self._text = text
 
     def due(self) -> str | None:
         if self._text is None or monotonic() < self._next_at:

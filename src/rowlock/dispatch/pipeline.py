@@ -7,6 +7,7 @@ everybody, and one that has expired is an orphan to be recovered.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -38,6 +39,7 @@ from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.outcomes import Outcome
 from rowlock.pipelines.pipeline import Duration, Pipeline
+from rowlock.pipelines.settings import WORKERS_MAX
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 PROCESS_TIMEOUT_BEYOND = timedelta(minutes=5)
@@ -103,11 +105,14 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         self.model = model
         both = split_settings(settings)
         self.dispatch: DispatchSettings = build_dispatch_settings(self.name, both["own"])
-        rest: Any = {"process_timeout": self.dispatch.time_limit + PROCESS_TIMEOUT_BEYOND, **both["rest"]}
+        _check_parts(self.name, handler, engine, scratch_root)
         _check_columns(model)
+        # As many attempts at once as the engine has room for, as far as it knows by now.
+        workers_num = max(self.workers_num, min(WORKERS_MAX, len(engine.workers())))
+        process_timeout = self.dispatch.time_limit + PROCESS_TIMEOUT_BEYOND
+        rest: Any = {"workers_num": workers_num, "process_timeout": process_timeout, **both["rest"]}
         super().__init__(**rest)
         check_beside(self.name, self.dispatch, self.settings)
-        _check_parts(self.name, handler, engine)
         self.engine = engine
         self.placing = Placing(engine, balancer or PriorityLoadBalancer())
         self._provisioner = (
@@ -185,10 +190,14 @@ def _check_columns(model: type) -> None:
             )
 
 
-def _check_parts(name: str, handler: object, engine: object) -> None:
+def _check_parts(name: str, handler: object, engine: object, scratch_root: Path | None) -> None:
     if not callable(handler):
         raise ConfigurationError(f"{name}: handler must be a function with yield, not {handler!r:.100}")
     if not isinstance(engine, Engine):
         raise ConfigurationError(
             f"{name}: engine must have workers() and offer(), like LoopEngine; not {engine!r:.100}"
+        )
+    if scratch_root is not None and not (scratch_root.is_dir() and os.access(scratch_root, os.W_OK)):
+        raise ConfigurationError(
+            f"{name}: scratch_root must be a folder that may be written to; {scratch_root} is none"
         )

@@ -12,6 +12,9 @@ from rowlock.dispatch.settings import PROVISIONS_MAX
 
 logger = logging.getLogger(__name__)
 
+PROVISION_S_MAX = 300.0
+"""Longest time for one call, in seconds."""
+
 Provision: TypeAlias = Callable[[str], Awaitable[None]]
 """The host's: starts one more worker, for the work of a `dedup_key`. Whether one comes, and when, the engine will show."""
 
@@ -47,7 +50,8 @@ class Provisioner:
 
     async def _call(self, key: str) -> None:
         try:
-            await self._provision(key)
+            async with asyncio.timeout(PROVISION_S_MAX):
+                await self._provision(key)
         except Exception:
             logger.exception("A worker could not be provisioned")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -52,6 +53,8 @@ class Line:
 
 def run_task(path: str, pickled: bytes) -> None:
     """Run a pickled task and send its events to the socket at `path`."""
+    # Ctrl-C in a terminal is for the dispatcher, which ends its attempts in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     ended = threading.Event()
     with closing(Line(path)) as line:
         try:

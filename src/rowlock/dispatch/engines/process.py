@@ -12,6 +12,8 @@ Source: anyio, "Running code in worker processes".
 from __future__ import annotations
 
 import asyncio
+import math
+import os
 import pickle
 import tempfile
 from collections.abc import AsyncGenerator
@@ -20,13 +22,18 @@ from typing import Any, ClassVar
 
 from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
+from rowlock.dispatch.backpressure import Backpressure
 from rowlock.dispatch.engines.child import run_task
 from rowlock.dispatch.engines.frames import read_event
 from rowlock.dispatch.engines.local import LocalEngine
-from rowlock.dispatch.task import Event, Failed, Task
-from rowlock.errors import WorkerGone, describe
+from rowlock.dispatch.task import Event, Failed, Heartbeat, Task
+from rowlock.errors import ConfigurationError, WorkerGone, describe
 
 SOCKET = "events"
+PATH_BYTES_MAX = 100
+"""Longest path of a socket that all systems take, in bytes."""
+START_S_MAX = 120.0
+"""How long a process may take to start and to import what it needs, in seconds; then its silence counts."""
 
 
 class ProcessEngine(LocalEngine):
@@ -37,10 +44,17 @@ class ProcessEngine(LocalEngine):
     Args:
         workers: how many attempts run at once.
         backpressure: how many each of them takes; one by default.
+
+    Raises:
+        ConfigurationError: the folder for temporary files has too long a path for a socket.
     """
 
     kind: ClassVar[str] = "process"
     beats_itself: ClassVar[bool] = True
+
+    def __init__(self, workers: int = 1, *, backpressure: Backpressure | None = None) -> None:
+        super().__init__(workers, backpressure=backpressure)
+        _check_folder()
 
     async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:
         """Run the task's handler and yield its events."""
@@ -49,14 +63,14 @@ class ProcessEngine(LocalEngine):
         except Exception as error:  # noqa: BLE001 - whatever the host's objects raise when they are pickled
             yield Failed("internal", f"the task cannot be sent to a process: {describe(error)}")
             return
-        # Not in the attempt's own folder: the path of a socket must be short.
+        # Not in the attempt's own folder: the path of a socket must be short (`_check_folder`).
         with tempfile.TemporaryDirectory(prefix="rowlock-") as folder:
             path = str(Path(folder, SOCKET))
             line = _Line()
             server = await asyncio.start_unix_server(line.answer, path)
             call = asyncio.create_task(_call(path, pickled), name="rowlock: a worker process")
             try:
-                async for event in line.events(call):
+                async for event in line.events(call, beat_s=task.heartbeat_s):
                     yield event
                 # Nobody is on the line any more: the call says why.
                 await asyncio.shield(call)
@@ -65,6 +79,15 @@ class ProcessEngine(LocalEngine):
             finally:
                 await line.hang_up(call)
                 server.close()
+
+
+def _check_folder() -> None:
+    example = Path(tempfile.gettempdir(), "rowlock-12345678", SOCKET)
+    if len(os.fsencode(example)) > PATH_BYTES_MAX:
+        raise ConfigurationError(
+            f"ProcessEngine makes sockets in the folder for temporary files, and the path of {tempfile.gettempdir()!r} is too long "
+            f"for one; set TMPDIR to a shorter one (a socket's path has {PATH_BYTES_MAX} bytes at most)"
+        )
 
 
 class _Line:
@@ -79,9 +102,12 @@ class _Line:
         self._writer = writer
         self._connected.set_result(reader)
 
-    async def events(self, call: asyncio.Task[None]) -> AsyncGenerator[Event, None]:
-        """Yield what the child says, until it hangs up or dies."""
-        await self._wait_for(call)
+    async def events(self, call: asyncio.Task[None], *, beat_s: float) -> AsyncGenerator[Event, None]:
+        """Yield what the child says, until it hangs up or dies; and beats while it starts, which may take long."""
+        for _ in range(math.ceil(START_S_MAX / beat_s)):
+            if await self._wait_for(call, timeout_s=beat_s):
+                break
+            yield Heartbeat()
         if self._connected.done():
             while (event := await read_event(self._connected.result())) is not None:
                 yield event
@@ -97,9 +123,10 @@ class _Line:
         if self._writer is not None:
             self._writer.close()
 
-    async def _wait_for(self, call: asyncio.Task[None]) -> None:
+    async def _wait_for(self, call: asyncio.Task[None], *, timeout_s: float | None = None) -> bool:
         first: set[asyncio.Future[Any]] = {self._connected, call}
-        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(first, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
 
 
 async def _call(path: str, pickled: bytes) -> None:

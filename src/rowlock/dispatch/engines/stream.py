@@ -15,9 +15,6 @@ from rowlock.errors import WorkerGone, describe
 
 logger = logging.getLogger(__name__)
 
-CLOSE_S_MAX = 3.0
-"""How long a cancelled attempt may take to end before nobody waits for it any more, in seconds. Less than `cancel_grace`."""
-
 
 class Stream:
     """Events of `source`, with a `Heartbeat` first and whenever none came for `beat_s`; what a handler raises is a `Failed`.
@@ -25,7 +22,7 @@ class Stream:
     Args:
         source: the events as they come.
         beat_s: in seconds; None where the source beats by itself.
-        on_end: called once, when the attempt has really ended: perhaps later than `aclose` returns.
+        on_end: called once, when the attempt has really ended.
     """
 
     def __init__(
@@ -60,13 +57,11 @@ class Stream:
         return event
 
     async def aclose(self) -> None:
-        """Cancel the attempt, and wait for its end for `CLOSE_S_MAX` at most."""
+        """Cancel the attempt, and wait for its end, however long that takes: as long as it runs, nobody else may have its row."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="rowlock: close an attempt")
             self._closing.add_done_callback(lambda _: self._on_end())
-        done, _ = await asyncio.wait({self._closing}, timeout=CLOSE_S_MAX)
-        if not done:
-            logger.error("An attempt ignores its cancellation and was left behind")
+        await asyncio.wait({self._closing})
 
     async def _next(self) -> Event | None:
         try:

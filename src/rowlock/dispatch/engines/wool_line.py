@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 import grpc
 import wool
 
-from rowlock.dispatch.engines.stream import CLOSE_S_MAX
 from rowlock.dispatch.engines.wool_worker import run_task
 from rowlock.dispatch.task import Event
 from rowlock.errors import WorkerBusy, WorkerGone, describe
@@ -28,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 OFFER_S_MAX = 15.0
 """How long a worker may take to accept or refuse, in seconds; for the first task it imports what the task needs."""
+
+CLOSE_S_MAX = 3.0
+"""How long is waited for a worker that has told its last event to have room again, in seconds."""
 
 T = TypeVar("T")
 
