@@ -111,6 +111,11 @@ class Scenes:
         yield Completed({"url": f"https://pictures/{task.row.scene}"})
 
 
+def pipeline_of(fleet: Fleet, scenes: Scenes | None = None, **settings: object) -> DispatchPipeline[Render]:
+    """Return a pipeline of renders."""
+    return DispatchPipeline(Render, handler=scenes or Scenes(), engine=fleet, **settings)  # type: ignore[arg-type]
+
+
 async def submit(
     database: TemporaryDatabase, pipeline: DispatchPipeline[Render], *keys: str
 ) -> list[tuple[Render, bool]]:

@@ -80,9 +80,9 @@ DISPATCH_BUGS = (
     Bug(
         "a row is running before a worker accepts",
         "dispatch/delivery.py",
-        "        async with scratch(self._means.scratch_root) as workdir:\n",
+        "        async with AsyncExitStack() as stack:\n",
         '        await self._note({"status": RUNNING}, unless_changed={"status": PENDING})\n'
-        "        async with scratch(self._means.scratch_root) as workdir:\n",
+        "        async with AsyncExitStack() as stack:\n",
         (f"{DELIVERY}::test_an_offer_that_was_refused_never_shows_as_running",),
     ),
     Bug(
@@ -165,8 +165,8 @@ DISPATCH_BUGS = (
     Bug(
         "what the database refuses is done again",
         "dispatch/delivery.py",
-        "        return error if error.startswith(REFUSALS) and not self._item.prev_lock_expired else None\n",
-        "        return None\n",
+        "        if not error.startswith(REFUSALS) or self._item.prev_lock_expired:\n",
+        "        if True:\n",
         (f"{DELIVERY}::test_a_result_that_the_database_refuses_fails_the_row",),
     ),
     Bug(
@@ -273,5 +273,12 @@ DISPATCH_BUGS = (
         '                raise WorkerGone(worker, "its process died") from broken\n',
         '                yield Failed("internal", str(broken))\n',
         (f"{ENGINES}::test_a_process_that_is_killed_is_noticed",),
+    ),
+    Bug(
+        "a worker is given away before its row has ended",
+        "dispatch/delivery.py",
+        "            self._item.when_settled = partial(self._means.closing.close, stack.pop_all())\n",
+        "            pass\n",
+        ("tests/dispatch/test_delivery_apart.py::test_a_worker_is_held_until_its_row_has_ended",),
     ),
 )

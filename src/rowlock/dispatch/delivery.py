@@ -18,10 +18,12 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic
 
 from rowlock.clock import monotonic
+from rowlock.dispatch.closing import Closing
 from rowlock.dispatch.columns import WORKER_CHARS_MAX
 from rowlock.dispatch.engine import Events
 from rowlock.dispatch.notes import Notes
@@ -69,6 +71,7 @@ class Means(Generic[ModelT]):
         settings: the knobs of the wing.
         placing: finds workers.
         notes: writes what must be seen at once.
+        closing: closes attempts whose outcomes have been settled.
         provisioner: asks for more; None if the host has nobody to ask.
         scratch_root: where the attempts' folders are made; None is the system's place.
     """
@@ -79,6 +82,7 @@ class Means(Generic[ModelT]):
     settings: DispatchSettings
     placing: Placing
     notes: Notes[ModelT]
+    closing: Closing
     provisioner: Provisioner | None
     scratch_root: Path | None
 
@@ -132,7 +136,10 @@ class Delivery(Generic[ModelT]):
                 return Retry(error=error_of(INTERNAL, describe(error)))
             stack.callback(self._means.placing.room.freed)
             await stack.enter_async_context(aclosing(events))
-            return await self._accepted(worker, events)
+            outcome = await self._accepted(worker, events)
+            # Not yet: whoever has the worker next would be running before this row has ended.
+            self._item.when_settled = partial(self._means.closing.close, stack.pop_all())
+            return outcome
 
     def _refused_result(self) -> str | None:
         """What the database said to an earlier result, if it refused it: doing the work again would not help."""
@@ -238,7 +245,7 @@ class Delivery(Generic[ModelT]):
         return Retry(error=error_of(HEARTBEAT_LOST, why))
 
     def _ended(self, values: Values) -> Apply:
-        return self._apply({**values, "finished_at": NOW_PLACEHOLDER}, hint=self._means.leased.model)
+        return self._apply({**values, "finished_at": NOW_PLACEHOLDER})
 
     def _apply(self, values: Values, **more: Any) -> Apply:  # noqa: ANN401 - as Apply
         return Apply(values, unless_changed=["status"], **more)

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock.dispatch.admission import Admission
 from rowlock.dispatch.balancers import Balancer, PriorityLoadBalancer
 from rowlock.dispatch.capacity import bring_forward
+from rowlock.dispatch.closing import Closing
 from rowlock.dispatch.delivery import Delivery, Means
 from rowlock.dispatch.engine import Engine
 from rowlock.dispatch.notes import Notes
@@ -105,7 +106,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         self.model = model
         both = split_settings(settings)
         self.dispatch: DispatchSettings = build_dispatch_settings(self.name, both["own"])
-        _check_parts(self.name, handler, engine, scratch_root)
+        _check_parts(self.name, handler, engine, scratch_root=scratch_root)
         _check_columns(model)
         # As many attempts at once as the engine has room for, as far as it knows by now.
         workers_num = max(self.workers_num, min(WORKERS_MAX, len(engine.workers())))
@@ -120,6 +121,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         )
         stale_after = self.dispatch.stale_after or 10 * self.settings.lock_timeout
         self._admission = Admission(self.leased, self.dispatch, stale_after=stale_after)
+        self._closing = Closing(self.hint)
         self._means = Means(
             self.leased,
             handler,
@@ -127,6 +129,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
             self.dispatch,
             self.placing,
             Notes(self.leased, name=self.name, timeout=self.settings.database_timeout),
+            self._closing,
             self._provisioner,
             scratch_root,
         )
@@ -173,6 +176,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         try:
             await super().drain(grace)
         finally:
+            await self._closing.wait(self.settings.cancel_grace.total_seconds())
             if self._provisioner is not None:
                 await self._provisioner.stop()
 
@@ -190,7 +194,7 @@ def _check_columns(model: type) -> None:
             )
 
 
-def _check_parts(name: str, handler: object, engine: object, scratch_root: Path | None) -> None:
+def _check_parts(name: str, handler: object, engine: object, *, scratch_root: Path | None) -> None:
     if not callable(handler):
         raise ConfigurationError(f"{name}: handler must be a function with yield, not {handler!r:.100}")
     if not isinstance(engine, Engine):

@@ -8,7 +8,7 @@ Source: River anchors its leadership the same way (``internal/leadership``): fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
@@ -52,6 +52,7 @@ class PipelineItem(Generic[ModelT]):
         trusted_until: end of trust on the monotonic clock, in seconds. Written by the heartbeater, read by everybody.
         held: related rows that were locked for this item; None as long as there were none.
         is_settled: its outcome is on its way; nothing more is locked for it.
+        when_settled: called once, when its outcome is no longer on its way, whatever became of it.
     """
 
     id: Any
@@ -67,6 +68,7 @@ class PipelineItem(Generic[ModelT]):
     locker: LocksRelated | None = field(default=None, repr=False)
     held: HeldRows | None = None
     is_settled: bool = False
+    when_settled: Callable[[], None] | None = field(default=None, repr=False)
     _row: ModelT | None = field(default=None, repr=False)
 
     @property

@@ -1,0 +1,126 @@
+"""Tests of attempts whose replica, worker or handler is at odds with the row: what is whose affair."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+
+from rowlock import PipelineManager
+from rowlock.dispatch import COMPLETED, PENDING, RUNNING, Completed, Event, Progress, Task, WorkerGone
+from rowlock.testing import TemporaryDatabase, virtual_time
+
+from ..pipelines.scenes import faults_of, is_outcome, until
+from .renders import Base, Fleet, Render, Scenes, one_render, pipeline_of, settled, submit
+
+
+@virtual_time
+async def test_a_replica_that_is_broken_fails_no_rows(
+    virtual_database: TemporaryDatabase, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """One replica whose disk is full would fail every row that it takes, for all of them."""
+    await virtual_database.create_tables(Base.metadata)
+    root = tmp_path_factory.mktemp("scratch")
+    fleet = Fleet(1)
+    renders = pipeline_of(fleet, scratch_root=root)
+    os.rmdir(root)  # noqa: PTH106 - a test may take it away
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        await asyncio.sleep(30)
+        row = await one_render(virtual_database)
+        assert (row.status, row.losses, fleet.begun["a"]) == (PENDING, 0, 0)
+        assert row.attempts > 1
+        assert (row.last_error or "").startswith("internal: FileNotFoundError")
+        os.mkdir(root)  # noqa: PTH102
+        [row] = await settled(virtual_database)
+    assert row.status == COMPLETED
+
+
+@virtual_time
+async def test_the_rest_after_a_loss_is_kept_though_there_is_room(virtual_database: TemporaryDatabase) -> None:
+    """A worker's machine that reboots would cost its row all the losses it may have, within seconds."""
+    await virtual_database.create_tables(Base.metadata)
+    scenes, fleet = Scenes(), Fleet(3)
+    begun: list[float] = []
+
+    async def dies(_task: Task[Render]) -> AsyncIterator[Event]:
+        begun.append(asyncio.get_running_loop().time())
+        yield Progress("x")
+        raise WorkerGone("worker-1", "rebooting")
+
+    scenes.answers["a"] = dies
+    renders = pipeline_of(fleet, scenes, retry_delay=20, retry_delay_max=100)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        await settled(virtual_database)
+    rests = [after - before for before, after in pairwise(begun)]
+    assert len(rests) == 2
+    assert min(rests) > 15
+
+
+@virtual_time
+async def test_the_last_progress_is_written_with_the_result(virtual_database: TemporaryDatabase) -> None:
+    """A picture that is done would be shown as done to nine tenths."""
+    await virtual_database.create_tables(Base.metadata)
+    scenes, fleet = Scenes(), Fleet(1)
+
+    async def talks(_task: Task[Render]) -> AsyncIterator[Event]:
+        for percent in range(0, 101, 10):
+            yield Progress(f"{percent} %")
+        yield Completed()
+
+    scenes.answers["a"] = talks
+    renders = pipeline_of(fleet, scenes)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        [row] = await settled(virtual_database)
+    assert row.progress == "100 %"
+
+
+@virtual_time
+async def test_an_attempt_that_does_not_end_keeps_its_row(virtual_database: TemporaryDatabase) -> None:
+    """A row would be given to another replica while its handler still runs."""
+    await virtual_database.create_tables(Base.metadata)
+    scenes, fleet, gate = Scenes(), Fleet(1), asyncio.Event()
+
+    async def ignores(_task: Task[Render]) -> AsyncIterator[Event]:
+        yield Progress("x")
+        while not gate.is_set():
+            with suppress(asyncio.CancelledError):
+                await gate.wait()
+        yield Completed()
+
+    scenes.answers["a"] = ignores
+    renders = pipeline_of(fleet, scenes, cancel_grace=1)
+    manager = PipelineManager(virtual_database.session_factory, [renders])
+    manager.start()
+    await submit(virtual_database, renders, "a")
+    await asyncio.sleep(5)
+    await manager.drain(1)
+    row = await one_render(virtual_database)
+    assert (row.status, row.lock_token is None, fleet.running) == (RUNNING, False, 1)
+    gate.set()
+    await asyncio.sleep(1)
+    assert fleet.running == 0
+
+
+@virtual_time
+async def test_a_worker_is_held_until_its_row_has_ended(virtual_database: TemporaryDatabase) -> None:
+    """More rows would be running than there are workers, while results are on their way."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet = Fleet(1)
+    renders = pipeline_of(fleet, Scenes(5))
+    with faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [renders]):
+            await submit(virtual_database, renders, "a")
+            await until(lambda: fleet.running)
+            faults.hang(when=is_outcome)
+            await asyncio.sleep(8)
+            assert fleet.workers()["worker-1"].active == 1
+            faults.heal()
+            await settled(virtual_database)
+            await until(lambda: not fleet.workers()["worker-1"].active)
