@@ -10,6 +10,7 @@ from rowlock import events
 from rowlock.errors import (
     AdmissionRejected,
     ConfigurationError,
+    Draining,
     HostCodeError,
     InternalError,
     LeaseLost,
@@ -26,6 +27,8 @@ from rowlock.errors import (
     SettingsError,
     TransactionTimeout,
     UnsupportedDialectError,
+    WorkerBusy,
+    WorkerGone,
 )
 from rowlock.events import Event, subscribe
 from rowlock.leases.due import make_due, unpark
@@ -55,6 +58,7 @@ __all__ = [
     "AdmissionRejected",
     "Apply",
     "ConfigurationError",
+    "Draining",
     "Event",
     "Fetcher",
     "Heartbeater",
@@ -95,6 +99,8 @@ __all__ = [
     "UnsupportedDialectError",
     "UtcDateTime",
     "Worker",
+    "WorkerBusy",
+    "WorkerGone",
     "advisory_lock_ctx",
     "database_now",
     "events",

@@ -124,3 +124,33 @@ async def test_a_worker_is_held_until_its_row_has_ended(virtual_database: Tempor
             faults.heal()
             await settled(virtual_database)
             await until(lambda: not fleet.workers()["worker-1"].active)
+
+
+@virtual_time
+async def test_an_attempt_that_is_given_up_ends_before_the_next_begins(virtual_database: TemporaryDatabase) -> None:
+    """Two attempts at one row would run beside each other, since the first had only fallen silent."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet = _SlowToEnd(2)
+    renders = pipeline_of(fleet, heartbeat=10, cancel_grace=60)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        await asyncio.sleep(300)
+        assert len(fleet.tasks) > 1
+        assert fleet.running_max == 1
+
+
+class _SlowToEnd(Fleet):
+    """Accepts, says nothing more, and takes its time to end."""
+
+    beats_itself = True
+
+    async def run(self, worker: str, task: Task[Render]) -> AsyncIterator[Event]:  # type: ignore[override]
+        self.tasks.append(task)
+        self.running += 1
+        self.running_max = max(self.running, self.running_max)
+        try:
+            await asyncio.sleep(10_000)
+            yield Completed()
+        finally:
+            await asyncio.sleep(20)
+            self.running -= 1

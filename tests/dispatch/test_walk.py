@@ -9,7 +9,6 @@ from rowlock import PipelineManager
 from rowlock.dispatch import COMPLETED, Completed, DispatchPipeline, Event, LoopEngine, Progress, StageDone, Task
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from ..pipelines.scenes import until
 from .renders import Base, Render, all_renders
 
 
@@ -41,19 +40,5 @@ async def test_a_submission_is_done(virtual_database: TemporaryDatabase) -> None
                 break
             await asyncio.sleep(1)
     for row in await all_renders(virtual_database):
-        print(
-            row.status,
-            row.url,
-            row.stages,
-            row.progress,
-            row.started_at,
-            row.finished_at,
-            row.attempts,
-            row.error,
-            row.worker,
-        )
         assert row.url == f"https://pictures/{row.scene}"
     assert renders.engine.workers()["loop-1"].active == 0
-
-
-_ = until

@@ -9,13 +9,16 @@ import pytest
 import rowlock
 from rowlock.errors import (
     ERROR_TEXT_CHARS_MAX,
+    AdmissionRejected,
     ConfigurationError,
+    Draining,
     HostCodeError,
     InternalError,
     LeaseLost,
     LockCycleError,
     LockWaitTimeout,
     ModelError,
+    NoWorkersAvailable,
     OutcomeError,
     PipelineError,
     ProcessCancelledError,
@@ -25,6 +28,8 @@ from rowlock.errors import (
     SettingsError,
     TransactionTimeout,
     UnsupportedDialectError,
+    WorkerBusy,
+    WorkerGone,
     describe,
     shorten,
 )
@@ -54,6 +59,14 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
         TransactionTimeout(purpose="claim rows", timeout_s=10.0),
         {"purpose": "claim rows", "timeout_s": 10.0, "was_cut": False, "was_undone": False},
     ),
+    "admission-rejected": (
+        AdmissionRejected(active=7, ceiling=6, retry_after_s=1.6),
+        {"active": 7, "ceiling": 6, "retry_after_s": 1.6},
+    ),
+    "draining": (Draining(pipeline="P", retry_after_s=1.6), {"pipeline": "P", "retry_after_s": 1.6}),
+    "no-workers-available": (NoWorkersAvailable(asked=2), {"asked": 2}),
+    "worker-busy": (WorkerBusy("w"), {"worker": "w"}),
+    "worker-gone": (WorkerGone("w", "killed"), {"worker": "w", "why": "killed"}),
     "internal-error": (InternalError("text"), {}),
 }
 
@@ -89,6 +102,13 @@ def test_an_error_carries_its_data(slug: str) -> None:
     error, data = CARRIED[slug]
     assert {name: getattr(error, name) for name in data} == data
     assert set(vars(error)) == set(data)
+
+
+@pytest.mark.parametrize(("retry_after_s", "header"), [(0.2, 1), (1.6, 2), (120.0, 120)])
+def test_when_to_come_back_is_whole_seconds(retry_after_s: float, header: int) -> None:
+    """`Retry-After: 0` would have the client back at once."""
+    assert AdmissionRejected(active=1, ceiling=1, retry_after_s=retry_after_s).retry_after == header
+    assert Draining(pipeline="P", retry_after_s=retry_after_s).retry_after == header
 
 
 @pytest.mark.parametrize(

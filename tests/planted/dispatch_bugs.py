@@ -277,8 +277,15 @@ DISPATCH_BUGS = (
     Bug(
         "a worker is given away before its row has ended",
         "dispatch/delivery.py",
-        "            self._item.when_settled = partial(self._means.closing.close, stack.pop_all())\n",
-        "            pass\n",
+        "                self._item.when_settled = partial(self._means.closing.close, stack.pop_all())\n",
+        "                pass\n",
         ("tests/dispatch/test_delivery_apart.py::test_a_worker_is_held_until_its_row_has_ended",),
+    ),
+    Bug(
+        "an attempt that still runs is left for later",
+        "dispatch/delivery.py",
+        "            if self._has_ended:\n",
+        "            if True:\n",
+        ("tests/dispatch/test_delivery_apart.py::test_an_attempt_that_is_given_up_ends_before_the_next_begins",),
     ),
 )

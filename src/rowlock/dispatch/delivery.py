@@ -94,6 +94,7 @@ class Delivery(Generic[ModelT]):
         self._means = means
         self._item = item
         self._row: Any = item.row
+        self._has_ended = False
 
     async def run(self) -> Outcome:
         """Offer the row, and return what it comes to."""
@@ -137,8 +138,10 @@ class Delivery(Generic[ModelT]):
             stack.callback(self._means.placing.room.freed)
             await stack.enter_async_context(aclosing(events))
             outcome = await self._accepted(worker, events)
-            # Not yet: whoever has the worker next would be running before this row has ended.
-            self._item.when_settled = partial(self._means.closing.close, stack.pop_all())
+            if self._has_ended:
+                # Closed later: whoever has the worker next would be running before this row has ended. An attempt that still runs
+                # is closed here and now: nobody else may begin beside it.
+                self._item.when_settled = partial(self._means.closing.close, stack.pop_all())
             return outcome
 
     def _refused_result(self) -> str | None:
@@ -197,8 +200,10 @@ class Delivery(Generic[ModelT]):
                 case StageDone(name, key):
                     await self._record(name, key)
                 case Completed(values):
+                    self._has_ended = True
                     return self._completed(values, progress.last)
                 case Failed(kind, text):
+                    self._has_ended = True
                     return self._failed(kind, text)
                 case other:
                     return self._failed(INTERNAL, f"the handler gave a {type(other).__name__}, which is no event")

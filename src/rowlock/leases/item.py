@@ -165,6 +165,12 @@ class PipelineItem(Generic[ModelT]):
             self.held = HeldRows()
         return self.held
 
+    def tell_settled(self) -> None:
+        """Call `when_settled`, once."""
+        act, self.when_settled = self.when_settled, None
+        if act is not None:
+            act()
+
     async def settle(self) -> None:
         """Lock nothing more for this item; returns when what is being locked is locked or not."""
         self.is_settled = True

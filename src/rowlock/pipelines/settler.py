@@ -103,8 +103,7 @@ class Settler(Generic[ModelT]):
     def _finish(self, item: PipelineItem[ModelT]) -> None:
         self._heartbeater.untrack(item)
         self._pending -= 1
-        if item.when_settled is not None:
-            item.when_settled()
+        item.tell_settled()
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
