@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import update
+from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock import AdmissionRejected, OutcomeError, PipelineError, PipelineManager
 from rowlock.dispatch import COMPLETED, FAILED, PENDING, RUNNING, DispatchPipeline, Draining
@@ -161,6 +162,15 @@ async def test_bad_submissions_are_refused_whole(
             await pipeline_of().submit(session, dedup_key=key, **values)
         await session.commit()
     assert await all_renders(renders_database) == []
+
+
+async def test_a_session_may_have_an_engine_for_each_class(renders_database: TemporaryDatabase) -> None:
+    """A host with several databases could not submit."""
+    sessions = async_sessionmaker(binds={Base: renders_database.engine}, expire_on_commit=False)
+    async with sessions.begin() as session:
+        _, fresh = await pipeline_of().submit(session, dedup_key="a")
+    assert fresh
+    assert len(await all_renders(renders_database)) == 1
 
 
 async def test_a_key_may_be_given(renders_database: TemporaryDatabase) -> None:

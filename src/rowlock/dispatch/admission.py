@@ -21,9 +21,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.dispatch.columns import DEDUP_KEY_CHARS_MAX
 from rowlock.dispatch.settings import DispatchSettings
-from rowlock.dispatch.states import ACTIVE_SQL, DISPATCH_COLUMNS, FAILED, PENDING, RUNNING, STALE, is_active
+from rowlock.dispatch.states import ACTIVE_SQL, FAILED, PENDING, RUNNING, STALE, is_active, refuse_own_columns
 from rowlock.dispatch.texts import error_of
-from rowlock.errors import AdmissionRejected, LockWaitTimeout, OutcomeError, PipelineError
+from rowlock.errors import AdmissionRejected, LockWaitTimeout, PipelineError
 from rowlock.leases.dialects import bind_of
 from rowlock.locks.until_commit import (
     give_back_in_process,
@@ -34,7 +34,7 @@ from rowlock.locks.until_commit import (
 from rowlock.rows.database_time import database_now, database_time_after
 from rowlock.rows.eligibility import is_free
 from rowlock.rows.leased_table import LeasedTable, ModelT
-from rowlock.rows.updates import Values, column_values
+from rowlock.rows.updates import Values
 
 logger = logging.getLogger(__name__)
 
@@ -96,8 +96,8 @@ class Admission(Generic[ModelT]):
         One writes at a time anyway, and those who wait for the file have no order: some would wait for too long. So the ceiling is
         exact within a process there.
         """
-        bind = session.get_bind()
-        if self._dialect(session) != "sqlite" or not isinstance(bind, Engine):
+        # A session with an engine for each class has no one transaction whose end would be told.
+        if self._dialect(session) != "sqlite" or session.bind is None or not isinstance(session.get_bind(), Engine):
             return False
         # Before the wait, so that who has the turn never wants for one.
         connection = await session.connection()
@@ -182,11 +182,7 @@ class Admission(Generic[ModelT]):
             raise PipelineError(
                 f"dedup_key must be a text of 1 to {DEDUP_KEY_CHARS_MAX} characters, not {dedup_key!r:.100}"
             )
-        kept = {self._leased.column(name) for name in DISPATCH_COLUMNS}
-        for column in column_values(
-            self._leased, {key: value for key, value in values.items() if key != self._leased.key_name}
-        ):
-            if column in kept:
-                raise OutcomeError(
-                    f"{column.name} is written by the pipeline; leave it out of submit()", column=column.name
-                )
+        # The key may be given here, and in no outcome.
+        refuse_own_columns(
+            self._leased, {name: value for name, value in values.items() if name != self._leased.key_name}
+        )

@@ -34,12 +34,12 @@ from rowlock.dispatch.settings import DispatchSettings
 from rowlock.dispatch.states import (
     CAPACITY,
     COMPLETED,
-    DISPATCH_COLUMNS,
     FAILED,
     HEARTBEAT_LOST,
     INTERNAL,
     PENDING,
     RUNNING,
+    refuse_own_columns,
 )
 from rowlock.dispatch.task import Completed, Failed, Handler, Heartbeat, Progress, StageDone, Task
 from rowlock.dispatch.texts import error_of, progress_of
@@ -48,7 +48,7 @@ from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.outcomes import Apply, Outcome, Retry, check_outcome
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.leased_table import LeasedTable, ModelT
-from rowlock.rows.updates import NOW_PLACEHOLDER, Values, column_values
+from rowlock.rows.updates import NOW_PLACEHOLDER, Values
 
 logger = logging.getLogger(__name__)
 
@@ -228,10 +228,7 @@ class Delivery(Generic[ModelT]):
         try:
             if not isinstance(values, Mapping):
                 raise OutcomeError(f"Completed takes a dict of columns and values, not {type(values).__name__}")
-            kept = {self._means.leased.column(name) for name in DISPATCH_COLUMNS}
-            for column in column_values(self._means.leased, values):
-                if column in kept:
-                    raise OutcomeError(f"{column.name} is written by the pipeline; leave it out", column=column.name)
+            refuse_own_columns(self._means.leased, values)
             done = self._ended({**values, "status": COMPLETED, "error": None, "progress": progress})
             check_outcome(self._means.leased, done)
         except OutcomeError as error:

@@ -6,7 +6,9 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, literal_column
 
+from rowlock.errors import OutcomeError
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.updates import Values, column_values
 
 PENDING: Final = "pending"
 RUNNING: Final = "running"
@@ -37,6 +39,18 @@ DISPATCH_COLUMNS: Final = (
     "superseded_by",
 )
 """What `DispatchColumns` has; nobody but the pipeline writes them."""
+
+
+def refuse_own_columns(leased: LeasedTable[Any], values: Values) -> None:
+    """Refuse values of columns that the pipeline itself writes.
+
+    Raises:
+        OutcomeError: there is such a column, or one that is unknown or rowlock's.
+    """
+    own = {leased.column(name) for name in DISPATCH_COLUMNS}
+    for column in column_values(leased, values):
+        if column in own:
+            raise OutcomeError(f"{column.name} is written by the pipeline; leave it out", column=column.name)
 
 
 def is_active(leased: LeasedTable[Any]) -> ColumnElement[bool]:

@@ -5,6 +5,7 @@ Not here: how a handler is run, which is all that tells them apart.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from rowlock.dispatch.task import Event, Task
 from rowlock.errors import SettingsError, WorkerBusy, WorkerGone
 
 
-class LocalEngine:
+class LocalEngine(ABC):
     """Workers of one kind on this machine, each with one attempt at a time unless `backpressure` says otherwise."""
 
     kind: ClassVar[str]
@@ -55,9 +56,9 @@ class LocalEngine:
         beat_s = None if self.beats_itself else task.heartbeat_s
         return Stream(self.run(worker, task), beat_s=beat_s, on_end=partial(self._left, worker))
 
+    @abstractmethod
     def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:
         """Run the task's handler and yield its events."""
-        raise NotImplementedError
 
     def _left(self, worker: str) -> None:
         self._active[worker] -= 1
