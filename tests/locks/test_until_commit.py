@@ -16,6 +16,7 @@ from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Base, Run
 from .advisory_locks import NAME, is_free
+from .creators import begins_by_itself
 from .takers import settle
 
 
@@ -50,6 +51,26 @@ async def test_waiting_with_the_write_lock_is_refused_on_sqlite(sqlite_database:
         await session.commit()
         async with advisory_lock_ctx(session, NAME):
             assert not await is_free(sqlite_database)
+
+
+@pytest.mark.parametrize("statement", ["BEGIN", "BEGIN IMMEDIATE"])
+async def test_a_transaction_that_did_nothing_so_far_may_have_begun(
+    sqlite_database: TemporaryDatabase, statement: str
+) -> None:
+    """Hosts that begin transactions themselves could not lock where they say when each begins and ends."""
+    sessions = begins_by_itself(sqlite_database.create_engine(), statement)
+    async with sessions.begin() as session, advisory_lock_ctx(session, NAME):
+        assert not await is_free(sqlite_database)
+        await session.commit()
+    async with sessions.begin() as session:
+        await session.execute(select(1))
+        with pytest.raises(ConfigurationError, match="before its first statement"):
+            async with advisory_lock_ctx(session, NAME):
+                pass
+    async with sessions.begin() as session, session.begin_nested():
+        with pytest.raises(ConfigurationError, match="before its first statement"):
+            async with advisory_lock_ctx(session, NAME):
+                pass
 
 
 async def test_what_is_not_flushed_does_not_matter_on_sqlite(sqlite_database: TemporaryDatabase) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
@@ -56,14 +56,31 @@ async def untouched_connection(session: AsyncSession) -> AsyncConnection:
         ConfigurationError: it has a snapshot from before the lock, or has written, and would wait for the lock with
             SQLite's write lock in hand.
     """
-    begun = session.in_transaction()
-    connection = await session.connection()
-    if begun and await is_in_transaction(connection):
+    connection, is_new = await joined_connection(session)
+    if not is_new and await is_in_transaction(connection):
         raise ConfigurationError(
             "the session is in a transaction that has read or written already; take the lock before its first statement, "
             "or commit or roll back first"
         )
     return connection
+
+
+async def joined_connection(session: AsyncSession) -> tuple[AsyncConnection, bool]:
+    """Return the session's connection, and whether it came to it just now, for the transaction itself and no savepoint.
+
+    Then nothing was done in it, also where an engine of the host has begun SQLite's transaction with it.
+    """
+    for_savepoints: list[bool] = []
+
+    def note(_session: Session, transaction: SessionTransaction, _connection: Connection) -> None:
+        for_savepoints.append(transaction.parent is not None)
+
+    event.listen(session.sync_session, "after_begin", note)
+    try:
+        connection = await session.connection()
+    finally:
+        event.remove(session.sync_session, "after_begin", note)
+    return connection, for_savepoints == [False]
 
 
 async def is_in_transaction(connection: AsyncConnection) -> bool:
