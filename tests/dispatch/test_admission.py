@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from rowlock import AdmissionRejected, OutcomeError, PipelineError, PipelineManager
-from rowlock.dispatch import COMPLETED, FAILED, PENDING, RUNNING, DispatchPipeline, Draining
+from rowlock import AdmissionRejected, LockColumns, OutcomeError, PipelineError, PipelineManager, ScheduleColumns
+from rowlock.dispatch import COMPLETED, FAILED, PENDING, RUNNING, DispatchColumns, DispatchPipeline, Draining
 from rowlock.testing import TemporaryDatabase
 
 from .renders import Base, Fleet, Render, Scenes, add, all_renders, now_of, submit
@@ -76,7 +76,7 @@ async def test_the_ceiling_is_told_before_anything_is_written(
     await submit(renders_database, renders, "a", "b", "c")
     with pytest.raises(AdmissionRejected) as refusal:
         await submit(renders_database, renders, "d")
-    assert (refusal.value.active, refusal.value.ceiling, refusal.value.retry_after_s) == (3, 3, 7)
+    assert (refusal.value.active, refusal.value.ceiling) == (3, 3)
     assert len(await all_renders(renders_database)) == 3
     if attaches:
         assert [fresh for _, fresh in await submit(renders_database, renders, "a")] == [False]
@@ -90,19 +90,41 @@ async def test_the_ceiling_is_told_before_anything_is_written(
     assert [fresh for _, fresh in await submit(renders_database, renders, "d")] == [True]
 
 
+async def test_those_who_are_refused_at_once_come_back_one_by_one(renders_database: TemporaryDatabase) -> None:
+    """A flood that was shed would be back whole, as many seconds later to the second."""
+    renders = pipeline_of(max_active=1, retry_interval=120)
+    await submit(renders_database, renders, "a")
+    waits_s = set()
+    for _ in range(20):
+        with pytest.raises(AdmissionRejected) as refusal:
+            await submit(renders_database, renders, "b")
+        waits_s.add(refusal.value.retry_after_s)
+    assert len(waits_s) > 10
+    assert min(waits_s) >= 120
+    assert max(waits_s) <= 150
+
+
 @pytest.mark.parametrize(
     "state",
     [
         {"status": RUNNING, "lease": timedelta(seconds=-400)},
+        {"status": RUNNING, "submitted": timedelta(seconds=-400), "due": timedelta(seconds=-400)},
         {"status": PENDING, "submitted": timedelta(seconds=-20_000)},
         {"status": PENDING, "parked": True},
     ],
-    ids=["its holder died and nobody came", "its deadline is long over", "it was parked"],
+    ids=[
+        "its holder died and nobody came",
+        "it was given back and nobody came",
+        "its deadline is long over",
+        "it was parked",
+    ],
 )
 async def test_a_stale_row_gives_way(renders_database: TemporaryDatabase, state: dict[str, Any]) -> None:
     """A row that nobody will ever finish would keep its key for ever."""
     now = await now_of(renders_database)
     old = Render(dedup_key="a", status=state["status"], submitted_at=now + state.get("submitted", timedelta(0)))
+    if "due" in state:
+        old.due_at = now + state["due"]
     if "lease" in state:
         old.lock_token, old.lock_owner, old.lock_expires_at = uuid.uuid4(), "DispatchRender", now + state["lease"]
     if "parked" in state:
@@ -129,6 +151,22 @@ async def test_a_row_that_is_held_or_will_be_recovered_is_attached_to(
     await add(renders_database, held)
     [(row, fresh)] = await submit(renders_database, pipeline_of(), "a")
     assert (row.id, fresh, row.status) == (held.id, False, RUNNING)
+
+
+@pytest.mark.parametrize("recent", ["due_at", "last_processed_at", "started_at", "submitted_at"])
+async def test_a_row_that_was_given_back_a_moment_ago_is_attached_to(
+    renders_database: TemporaryDatabase, recent: str
+) -> None:
+    """Hours of work would be thrown away by a client that asks in the second before the next attempt."""
+    now = await now_of(renders_database)
+    long_ago = now - timedelta(hours=3)
+    times = {"due_at": long_ago, "last_processed_at": long_ago, "started_at": long_ago, "submitted_at": long_ago}
+    if recent == "submitted_at":
+        times = {"due_at": long_ago}
+    old = Render(dedup_key="a", status=RUNNING, last_error="IntegrityError: no", **{**times, recent: now})
+    await add(renders_database, old)
+    [(row, fresh)] = await submit(renders_database, pipeline_of(), "a")
+    assert (row.id, fresh, row.status) == (old.id, False, RUNNING)
 
 
 async def test_nothing_is_taken_while_the_replica_drains(renders_database: TemporaryDatabase) -> None:
@@ -161,6 +199,23 @@ async def test_bad_submissions_are_refused_whole(
         with pytest.raises(error, match=says):
             await pipeline_of().submit(session, dedup_key=key, **values)
         await session.commit()
+    assert await all_renders(renders_database) == []
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        name
+        for mixin in (LockColumns, ScheduleColumns, DispatchColumns)
+        for name in mixin.__annotations__
+        if name != "dedup_key"
+    ],
+)
+async def test_a_submission_gives_nothing_of_the_mixins(renders_database: TemporaryDatabase, column: str) -> None:
+    """A row would wait for ever under the ceiling: parked by its own deadline, tried out from the start, held by nobody."""
+    async with renders_database.session_factory.begin() as session:
+        with pytest.raises(OutcomeError, match=f"{column} is written by"):
+            await pipeline_of().submit(session, dedup_key="a", **{column: None})
     assert await all_renders(renders_database) == []
 
 

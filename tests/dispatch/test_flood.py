@@ -64,5 +64,6 @@ async def test_a_flood(database: TemporaryDatabase) -> None:
     assert {row.dedup_key for row in rows} == admitted
     assert {(row.status, row.error) for row in rows} == {(COMPLETED, None)}
     assert set(fleet.begun.values()) == {1}
-    # As many may pass the ceiling as submit at once, and here that is as many as there are connections.
-    assert most_active <= CEILING + POOL
+    # As many may be too many as submit at once, less one, and here that is as many as there are connections.
+    too_many_max = POOL - 1 if database.dialect_name == "postgresql" else 0
+    assert most_active <= CEILING + too_many_max

@@ -33,7 +33,8 @@ async def test_a_flood_is_shed_and_what_was_admitted_is_done(
         await submit(virtual_database, renders, *KEYS)
         with pytest.raises(AdmissionRejected) as refusal:
             await submit(virtual_database, renders, "one-too-many")
-        assert (refusal.value.active, refusal.value.ceiling, refusal.value.retry_after) == (CEILING, CEILING, 120)
+        assert (refusal.value.active, refusal.value.ceiling) == (CEILING, CEILING)
+        assert 120 <= refusal.value.retry_after <= 150
         if attaches:
             assert [fresh for _, fresh in await submit(virtual_database, renders, *KEYS[:3])] == [False] * 3
         else:

@@ -12,10 +12,12 @@ Source: PostgreSQL, "INSERT ... ON CONFLICT" and "Partial Indexes"; SQLite, "UPS
 from __future__ import annotations
 
 import logging
+import random
 from datetime import timedelta
+from functools import partial
 from typing import Any, Generic
 
-from sqlalchemy import Engine, Executable, and_, false, func, or_, select, text, update
+from sqlalchemy import ColumnElement, Executable, and_, false, func, not_, or_, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -23,14 +25,9 @@ from rowlock.dispatch.columns import DEDUP_KEY_CHARS_MAX
 from rowlock.dispatch.settings import DispatchSettings
 from rowlock.dispatch.states import ACTIVE_SQL, FAILED, PENDING, RUNNING, STALE, is_active, refuse_own_columns
 from rowlock.dispatch.texts import error_of
-from rowlock.errors import AdmissionRejected, LockWaitTimeout, PipelineError
+from rowlock.dispatch.turns import Turns
+from rowlock.errors import AdmissionRejected, PipelineError
 from rowlock.leases.dialects import bind_of
-from rowlock.locks.until_commit import (
-    give_back_in_process,
-    hold_in_process,
-    is_held_in_process,
-    is_in_transaction,
-)
 from rowlock.rows.database_time import database_now, database_time_after
 from rowlock.rows.eligibility import is_free
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -38,8 +35,6 @@ from rowlock.rows.updates import Values
 
 logger = logging.getLogger(__name__)
 
-SUBMIT_WAIT_S_MAX = 30.0
-"""How long a submission waits for its turn on SQLite, in seconds."""
 SUBMIT_TRIES_MAX = 3
 """How often a key is tried whose active row comes and goes meanwhile."""
 
@@ -52,7 +47,7 @@ class Admission(Generic[ModelT]):
         self._model: Any = leased.model
         self._settings = settings
         self._stale_after = stale_after
-        self._turn = f"submissions to {leased.table.name}"
+        self._turns = Turns(leased)
 
     async def submit(self, session: AsyncSession, *, dedup_key: str, values: Values) -> tuple[ModelT, bool]:
         """Return the active row of `dedup_key`, and whether it was made here; joins the caller's transaction.
@@ -64,13 +59,13 @@ class Admission(Generic[ModelT]):
             PipelineError: the key is no text, or too long; or its active row came and went at each try.
         """
         self._check(dedup_key, values)
-        has_turn, made = await self._take_turn(session), False
+        has_turn, made = await self._turns.take(session, unless=partial(self._attaches, session, dedup_key)), False
         try:
             row, made = await self._submit(session, dedup_key, values)
         finally:
             if has_turn and not made:
                 # Nothing was written, so nobody need wait for the end of the transaction.
-                give_back_in_process(session, self._turn)
+                self._turns.give_back(session)
         return row, made
 
     async def _submit(self, session: AsyncSession, dedup_key: str, values: Values) -> tuple[ModelT, bool]:
@@ -90,25 +85,6 @@ class Admission(Generic[ModelT]):
                 return made, True
         raise PipelineError(f"the active row of {dedup_key!r} came and went {SUBMIT_TRIES_MAX} times; try again")
 
-    async def _take_turn(self, session: AsyncSession) -> bool:
-        """Wait for this session's turn, on SQLite, up to the end of its transaction; returns whether it was taken here.
-
-        One writes at a time anyway, and those who wait for the file have no order: some would wait for too long. So the ceiling is
-        exact within a process there.
-        """
-        # A session with an engine for each class has no one transaction whose end would be told.
-        if self._dialect(session) != "sqlite" or session.bind is None or not isinstance(session.get_bind(), Engine):
-            return False
-        # Before the wait, so that who has the turn never wants for one.
-        connection = await session.connection()
-        if await is_in_transaction(connection):
-            return False  # it has the file already, or a snapshot that a wait would make older
-        if is_held_in_process(session, self._turn):
-            return False
-        if not await hold_in_process(session, self._turn, SUBMIT_WAIT_S_MAX):
-            raise LockWaitTimeout(namespace=self._turn, keys=(), timeout_s=SUBMIT_WAIT_S_MAX)
-        return True
-
     async def count_active(self, session: AsyncSession) -> int:
         """Return how many rows are active, counted no further than to the ceiling; joins the caller's transaction."""
         few = select(self._leased.key).where(is_active(self._leased)).limit(self._settings.max_active).subquery()
@@ -118,22 +94,40 @@ class Admission(Generic[ModelT]):
     async def _admit(self, session: AsyncSession, *, gives_way: bool) -> None:
         active, ceiling = await self.count_active(session), self._settings.max_active
         if active - gives_way >= ceiling:
-            wait_s = self._settings.retry_interval.total_seconds()
-            raise AdmissionRejected(active=active, ceiling=ceiling, retry_after_s=wait_s)
+            # Those who are refused in one second would come back in one second.
+            wait = self._settings.retry_interval + random.random() * self._settings.jitter
+            raise AdmissionRejected(active=active, ceiling=ceiling, retry_after_s=wait.total_seconds())
+
+    async def _attaches(self, session: AsyncSession, dedup_key: str) -> bool:
+        """Whether the key has a row to attach to; nothing of the session is flushed or refreshed for the question."""
+        if not self._settings.attach_at_ceiling:
+            return False
+        has_row = select(self._leased.key).where(self._has_key(dedup_key), not_(self._is_stale()))
+        with session.no_autoflush:
+            return (await self._execute(session, has_row)).first() is not None
 
     async def _find(self, session: AsyncSession, dedup_key: str) -> tuple[ModelT | None, bool]:
-        has_key = and_(self._model.dedup_key == dedup_key, is_active(self._leased))
-        found = select(self._model, self._is_stale()).where(has_key).execution_options(populate_existing=True)
+        mine = select(self._model, self._is_stale()).where(self._has_key(dedup_key))
+        found = mine.execution_options(populate_existing=True)
         first = (await self._execute(session, found)).first()
         return (None, False) if first is None else (first[0], bool(first[1]))
+
+    def _has_key(self, dedup_key: str) -> ColumnElement[bool]:
+        return and_(self._model.dedup_key == dedup_key, is_active(self._leased))
 
     def _is_stale(self) -> Any:  # noqa: ANN401 - an SQL expression
         """Nobody holds the row, and nobody will come for it.
 
-        Its holder died and no replica took over for `stale_after`; or its deadline is over for as long; or it was parked.
+        Its holder died, or gave it back, and no replica took over for `stale_after`; or its deadline is over for as long; or it was
+        parked.
         """
         model, long_ago = self._model, database_time_after(-self._stale_after)
-        abandoned = and_(model.status == RUNNING, func.coalesce(model.lock_expires_at, model.started_at) <= long_ago)
+        # Who gave it back has cleared the lease, and may have worked for hours: `started_at` alone says nothing of that.
+        touched = (model.due_at, model.last_processed_at, model.started_at)
+        given_back = and_(*(func.coalesce(at, model.submitted_at) <= long_ago for at in touched))
+        expires_at = model.lock_expires_at
+        left = or_(expires_at <= long_ago, and_(expires_at.is_(None), given_back))
+        abandoned = and_(model.status == RUNNING, left)
         overdue = and_(
             model.status == PENDING,
             model.submitted_at <= database_time_after(-self._settings.dispatch_deadline - self._stale_after),

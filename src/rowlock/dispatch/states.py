@@ -39,6 +39,8 @@ DISPATCH_COLUMNS: Final = (
     "superseded_by",
 )
 """What `DispatchColumns` has; nobody but the pipeline writes them."""
+WHEN_COLUMNS: Final = ("due_at", "deadline_at")
+"""What else says when: a submission is due at once, and its deadline is `dispatch_deadline`."""
 
 
 def refuse_own_columns(leased: LeasedTable[Any], values: Values) -> None:
@@ -47,7 +49,7 @@ def refuse_own_columns(leased: LeasedTable[Any], values: Values) -> None:
     Raises:
         OutcomeError: there is such a column, or one that is unknown or rowlock's.
     """
-    own = {leased.column(name) for name in DISPATCH_COLUMNS}
+    own = {leased.column(name) for name in (*DISPATCH_COLUMNS, *WHEN_COLUMNS)}
     for column in column_values(leased, values):
         if column in own:
             raise OutcomeError(f"{column.name} is written by the pipeline; leave it out", column=column.name)
