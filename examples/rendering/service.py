@@ -43,13 +43,13 @@ class View(BaseModel):
 
     x: Annotated[float, Field(ge=-2, le=2)]
     y: Annotated[float, Field(ge=-2, le=2)]
-    zoom: Annotated[float, Field(ge=1, le=1_000_000)] = 1
+    zoom: Annotated[float, Field(ge=1, le=1_000_000)] = 1.0
     width: Annotated[int, Field(ge=16, le=2_000)] = 160
 
     @property
     def key(self) -> str:
         """What the work is about: two requests with one key are one picture."""
-        return f"{self.x:g}:{self.y:g}:{self.zoom:g}:{self.width}"
+        return f"{self.x!r}:{self.y!r}:{self.zoom!r}:{self.width}"
 
 
 class RenderState(BaseModel):
@@ -135,7 +135,7 @@ def pipeline_of(folder: Path) -> DispatchPipeline[Render]:
         # Short, so that this example is; a real service leaves these out.
         retry_interval=1,
         heartbeat=1,
-        heartbeat_limit=20,  # in it a new process starts and imports, too
+        heartbeat_limit=20,  # so long a busy machine may keep a process from speaking
         lock_timeout=6,
         heartbeat_trigger=3,
         fetch_delays=(0.1, 0.2, 0.5),
