@@ -30,7 +30,8 @@ class DispatchColumns:
         progress: what the handler said last.
         stages: what need not be done again: names and keys of `StageDone`.
         losses: attempts whose worker or replica died with them.
-        error: why it failed: a kind, a colon, a text (`capacity:`, `heartbeat lost:`, `internal:`, `stale:`, or the handler's own).
+        error: why it failed: a kind, a colon, a text (`cancelled:`, `capacity:`, `heartbeat lost:`, `internal:`,
+            `stale:`, or the handler's own).
         superseded_by: the key of the row that took its place, as text.
     """
 

@@ -20,6 +20,7 @@ ACTIVE: Final = (PENDING, RUNNING)
 ACTIVE_SQL: Final = "status IN ('pending', 'running')"
 """The same as SQL, for the partial indexes: the database uses them only where a condition implies this one."""
 
+CANCELLED: Final = "cancelled"
 CAPACITY: Final = "capacity"
 HEARTBEAT_LOST: Final = "heartbeat lost"
 INTERNAL: Final = "internal"
