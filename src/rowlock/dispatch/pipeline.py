@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.dispatch.admission import Admission
 from rowlock.dispatch.balancers import Balancer, PriorityLoadBalancer
+from rowlock.dispatch.cancellation import cancel
 from rowlock.dispatch.capacity import bring_forward
 from rowlock.dispatch.closing import Closing
 from rowlock.dispatch.delivery import Delivery, Means
@@ -158,6 +159,25 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         if self.state in ("stopping", "stopped"):
             raise Draining(pipeline=self.name, retry_after_s=self.settings.lock_timeout.total_seconds())
         return await self._admission.submit(session, dedup_key=dedup_key, values=values)
+
+    async def cancel(
+        self, session: AsyncSession, *, dedup_key: str, reason: str = "it is not wanted any more"
+    ) -> ModelT | None:
+        """Fail the active row of a key with ``cancelled: ...``, in the caller's transaction.
+
+        What waits is not begun any more. What runs, here or elsewhere, is closed when it next has something to say, and nothing
+        that it does is written. Its key and its place under the ceiling are free from the commit on, so work that is submitted
+        again may begin beside an attempt that has not noticed yet.
+
+        Args:
+            session: joined; nothing is committed here.
+            dedup_key: what the work is about.
+            reason: what clients read in `error`.
+
+        Returns:
+            The row, or None if no row of the key is active.
+        """
+        return await cancel(session, self.leased, dedup_key=dedup_key, reason=reason)
 
     async def count_active(self, session: AsyncSession) -> int:
         """Return how many rows are pending or running, counted no further than to the ceiling; joins the caller's transaction."""
