@@ -5,6 +5,7 @@ from __future__ import annotations
 from bug import Bug
 
 ADMISSION = "tests/dispatch/test_admission.py"
+CANCELLATION = "tests/dispatch/test_cancellation.py"
 AT_ONCE = "tests/dispatch/test_admission_at_once.py"
 EXACT = f"{AT_ONCE}::test_all_get_a_row_or_a_refusal_and_the_ceiling_is_exact"
 UNTIL_COMMIT = "tests/locks/test_until_commit.py"
@@ -103,5 +104,33 @@ ADMISSION_BUGS = (
         "for name in (*DISPATCH_COLUMNS, *WHEN_COLUMNS)}",
         "for name in DISPATCH_COLUMNS}",
         (f"{ADMISSION}::test_a_submission_gives_nothing_of_the_mixins[sqlite-deadline_at]",),
+    ),
+    Bug(
+        "what is done can be cancelled",
+        "dispatch/cancellation.py",
+        "model.dedup_key == dedup_key, is_active(leased))",
+        "model.dedup_key == dedup_key)",
+        (f"{CANCELLATION}::test_what_is_settled_stays[sqlite]",),
+    ),
+    Bug(
+        "who cancels one key cancels them all",
+        "dispatch/cancellation.py",
+        "model.dedup_key == dedup_key, is_active(leased))",
+        "is_active(leased))",
+        (f"{CANCELLATION}::test_what_waits_is_not_begun[sqlite]",),
+    ),
+    Bug(
+        "who cancels is shown the row as it was",
+        "dispatch/cancellation.py",
+        "populate_existing=True, ",
+        "",
+        (f"{CANCELLATION}::test_it_joins_the_callers_transaction[sqlite]",),
+    ),
+    Bug(
+        "a cancelled row is as good as waiting",
+        "dispatch/cancellation.py",
+        '"status": FAILED, ',
+        '"status": "pending", ',
+        (f"{CANCELLATION}::test_what_waits_is_not_begun[sqlite]",),
     ),
 )
