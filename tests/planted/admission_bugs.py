@@ -68,7 +68,7 @@ ADMISSION_BUGS = (
         "dispatch/turns.py",
         "            self.give_back(session)\n            held = False\n",
         "            held = False\n",
-        (f"{AT_ONCE}::test_a_turn_that_does_not_come_is_told[another process-BEGIN]",),
+        (f"{AT_ONCE}::test_a_turn_that_does_not_come_is_told[BEGIN-another process]",),
     ),
     Bug(
         "who writes nothing keeps the turn",
