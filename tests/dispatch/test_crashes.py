@@ -25,6 +25,7 @@ class Store:
 
     def __init__(self) -> None:
         """Nothing is stored yet."""
+        self.fleet = Fleet(1)
         self.pictures: dict[str, str] = {}
         self.stored: Counter[str] = Counter()
 
@@ -45,7 +46,8 @@ class Store:
 
     def pipeline(self, **settings: Any) -> DispatchPipeline[Render]:
         """Return a new pipeline with a worker of its own."""
-        return DispatchPipeline(Render, handler=self.render, engine=Fleet(1), max_losses=100, **settings)
+        self.fleet = Fleet(1)
+        return DispatchPipeline(Render, handler=self.render, engine=self.fleet, max_losses=100, **settings)
 
 
 async def test_killed_at_every_await(rowlock_database_with_clock: TemporaryDatabase) -> None:
@@ -80,6 +82,7 @@ async def test_cut_at_every_boundary_of_an_attempt(virtual_database: TemporaryDa
         row = next(row for row in await all_renders(virtual_database) if row.dedup_key == key)
         assert (row.status, row.url, row.error) == (COMPLETED, "url", None), points.reached
         assert store.stored["raw"] == 1, points.reached
+        assert (store.fleet.begun[key], row.losses) == (1, 0), points.reached
         if points.reached is None:
             break
         boundary += 1

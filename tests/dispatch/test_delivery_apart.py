@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import suppress
 from itertools import pairwise
 
 import pytest
+from sqlalchemy import update
 
 from rowlock import PipelineManager
-from rowlock.dispatch import COMPLETED, PENDING, RUNNING, Completed, Event, Progress, Task, WorkerGone
-from rowlock.testing import TemporaryDatabase, virtual_time
+from rowlock.dispatch import (
+    COMPLETED,
+    FAILED,
+    PENDING,
+    RUNNING,
+    Completed,
+    DispatchPipeline,
+    Event,
+    Progress,
+    Task,
+    WorkerGone,
+    WorkerView,
+)
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..pipelines.scenes import faults_of, is_outcome, until
-from .renders import Base, Fleet, Render, Scenes, one_render, pipeline_of, settled, submit
+from .renders import Base, Fleet, Render, Scenes, add, now_of, one_render, pipeline_of, settled, submit
 
 
 @virtual_time
@@ -137,6 +151,120 @@ async def test_an_attempt_that_is_given_up_ends_before_the_next_begins(virtual_d
         await asyncio.sleep(300)
         assert len(fleet.tasks) > 1
         assert fleet.running_max == 1
+
+
+@virtual_time
+async def test_a_replica_leases_no_more_than_it_can_begin(virtual_database: TemporaryDatabase) -> None:
+    """A replica that is full for hours would keep as many rows again from one that is idle."""
+    await virtual_database.create_tables(Base.metadata)
+    full, idle = Fleet(4), Fleet(4)
+    first, second = (pipeline_of(fleet, Scenes(3600), workers_num=4) for fleet in (full, idle))
+    async with PipelineManager(virtual_database.session_factory, [first]):
+        await submit(virtual_database, first, *(f"{number}" for number in range(8)))
+        await asyncio.sleep(10)
+        assert (full.running, first.statistics().queued) == (4, 0)
+        async with PipelineManager(virtual_database.session_factory, [second]):
+            await asyncio.sleep(10)
+            assert (full.running, idle.running) == (4, 4)
+            await settled(virtual_database, every_s=60)
+    assert (full.running_max, idle.running_max) == (4, 4)
+
+
+@virtual_time
+async def test_a_late_result_leaves_a_word_in_the_log(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hours of work would come to nothing, and nobody could say why."""
+    await virtual_database.create_tables(Base.metadata)
+    renders = pipeline_of(Fleet(1), Scenes(20))
+    caplog.set_level("INFO", "rowlock")
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        await asyncio.sleep(5)
+        async with virtual_database.session_factory.begin() as session:
+            await session.execute(update(Render).values(status=FAILED, error="input: cancelled by its owner"))
+        await asyncio.sleep(30)
+        row = await one_render(virtual_database)
+    assert f"what came of row {row.id} was not written: changed" in caplog.text
+
+
+@virtual_time
+async def test_an_orphan_that_could_not_be_read_for_a_while_is_done(virtual_database: TemporaryDatabase) -> None:
+    """What the database said of a row that could not be read would be taken for what it said of a result."""
+    await virtual_database.create_tables(Base.metadata)
+    now = await now_of(virtual_database)
+    orphan = Render(dedup_key="a", scene="a", status=RUNNING, started_at=now, last_error="StatementError: no such type")
+    await add(virtual_database, orphan)
+    async with PipelineManager(virtual_database.session_factory, [pipeline_of(Fleet(1))]):
+        [row] = await settled(virtual_database)
+    assert (row.status, row.error) == (COMPLETED, None)
+
+
+@virtual_time
+async def test_a_provisioner_that_cannot_count_fails_no_rows(virtual_database: TemporaryDatabase) -> None:
+    """A slip in an engine that shows itself when nobody accepts would fail every row that only has to wait."""
+    await virtual_database.create_tables(Base.metadata)
+
+    class Uncounted(Fleet):
+        def workers(self) -> Mapping[str, WorkerView]:
+            if sys._getframe(1).f_code.co_name == "ask":
+                raise RuntimeError("a slip")
+            return super().workers()
+
+    async def provision(_key: str) -> None:
+        raise AssertionError
+
+    renders = DispatchPipeline(Render, handler=Scenes(), engine=Uncounted(), provision=provision)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        await asyncio.sleep(10)
+        row = await one_render(virtual_database)
+    assert (row.status, row.last_error) == (PENDING, "internal: RuntimeError: a slip")
+
+
+@virtual_time
+async def test_who_ends_late_gives_its_worker_back(virtual_database: TemporaryDatabase) -> None:
+    """Each attempt that was left behind would cost a worker for ever, though it has ended."""
+    await virtual_database.create_tables(Base.metadata)
+    scenes, fleet, gate = Scenes(), Fleet(1), asyncio.Event()
+
+    async def ignores(_task: Task[Render]) -> AsyncIterator[Event]:
+        while not gate.is_set():
+            with suppress(asyncio.CancelledError):
+                await gate.wait()
+        yield Completed()
+
+    scenes.answers["a"] = ignores
+    renders = pipeline_of(fleet, scenes, time_limit=10, process_timeout=12, cancel_grace=1)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        await until(lambda: renders.statistics().counters["abandoned"])
+        assert fleet.workers()["worker-1"].active == 1
+        gate.set()
+        await until(lambda: not fleet.workers()["worker-1"].active)
+
+
+@virtual_time
+async def test_the_end_waits_for_attempts_to_be_closed(virtual_database: TemporaryDatabase) -> None:
+    """A host's own test of its pipeline would end with a task left behind; and a process with folders."""
+    await virtual_database.create_tables(Base.metadata)
+
+    class SlowToClose(Fleet):
+        async def run(self, worker: str, task: Task[Render]) -> AsyncGenerator[Event, None]:
+            try:
+                yield Completed()
+            finally:
+                await asyncio.sleep(2)
+
+    fleet = SlowToClose(1)
+    renders = pipeline_of(fleet)
+    async with stepping(virtual_database.session_factory, renders) as steps:
+        await submit(virtual_database, renders, "a")
+        await steps.fetch_once()
+        await steps.work_once()
+        assert (await one_render(virtual_database)).status == COMPLETED
+        assert fleet.workers()["worker-1"].active == 1
+    assert fleet.workers()["worker-1"].active == 0
 
 
 class _SlowToEnd(Fleet):

@@ -145,3 +145,25 @@ def test_refusals_of_workers_travel() -> None:
     for refusal in (WorkerGone("a", "no route"), WorkerBusy("a")):
         again = pickle.loads(pickle.dumps(refusal))
         assert (type(again), str(again)) == (type(refusal), str(refusal))
+
+
+@virtual_time
+async def test_room_that_is_freed_during_the_offers_is_not_forgotten() -> None:
+    """A worker that fell idle while the others were asked would stay idle for a whole interval, with a row that waits."""
+
+    class Busy(Desk):
+        async def offer(self, worker: str, task: Task[Any]) -> Events:
+            if worker == "b":
+                placing.room.freed()
+            return await super().offer(worker, task)
+
+    busy = Busy(a=WorkerBusy("a"), b=WorkerBusy("b"))
+    placing = Placing(busy, PriorityLoadBalancer())  # type: ignore[arg-type]
+    placing.room.look(busy.workers())
+    with pytest.raises(NoWorkersAvailable):
+        await placing.place(TASK)
+    assert placing.room.look(busy.workers()) == 1
+    del busy.answers["b"]
+    with pytest.raises(NoWorkersAvailable):
+        await placing.place(TASK)
+    assert placing.room.look(busy.workers()) == 0

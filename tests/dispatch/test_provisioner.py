@@ -8,7 +8,7 @@ import pytest
 
 from rowlock import PipelineManager
 from rowlock.dispatch import PENDING, DispatchPipeline
-from rowlock.dispatch.provisioner import Provisioner
+from rowlock.dispatch.provisioner import COMES_S_MAX, Provisioner
 from rowlock.dispatch.settings import PROVISIONS_MAX
 from rowlock.testing import TemporaryDatabase, virtual_time
 
@@ -73,7 +73,7 @@ async def test_calls_in_flight_are_bounded() -> None:
     gate.set()
     await asyncio.sleep(0.1)
     assert len(provisioner) == 0
-    assert provisioner.ask("a")
+    assert provisioner.ask("another")
     await provisioner.stop()
     assert len(provisioner) == 0
 
@@ -92,3 +92,58 @@ async def test_the_fleet_has_a_cap() -> None:
     fleet.hire(1)
     assert not provisioner.ask("c")
     await provisioner.stop()
+
+
+@virtual_time
+async def test_machines_that_are_on_their_way_count() -> None:
+    """Calls that return when the machine was asked for would ask for ten machines where two are allowed."""
+    fleet, asked = Fleet(1), list[str]()
+
+    async def provision(key: str) -> None:
+        asked.append(key)
+
+    provisioner = Provisioner(provision, engine=fleet, fleet_cap=3)
+    answers = []
+    for key in ("a", "b", "c"):
+        answers.append(provisioner.ask(key))
+        await asyncio.sleep(60)
+    assert answers == [True, True, False]
+    fleet.hire(1)
+    assert not provisioner.ask("c"), "two are here, and one is on its way"
+    await asyncio.sleep(COMES_S_MAX)
+    assert provisioner.ask("c"), "it did not come"
+    await asyncio.sleep(1)
+    assert asked == ["a", "b", "c"]
+
+
+@virtual_time
+async def test_a_key_is_asked_for_once_until_its_machine_comes() -> None:
+    """A row that overflows every two minutes would have three machines started, where each takes six minutes to come."""
+    fleet, asked = Fleet(), list[str]()
+
+    async def provision(key: str) -> None:
+        asked.append(key)
+
+    provisioner = Provisioner(provision, engine=fleet)
+    assert provisioner.ask("a")
+    await asyncio.sleep(120)
+    assert not provisioner.ask("a")
+    fleet.hire(1)
+    assert provisioner.ask("a"), "the machine has come, and somebody else has it"
+
+
+@virtual_time
+async def test_one_that_said_no_is_asked_again() -> None:
+    """A cloud that is full for a moment would be taken for one that has promised."""
+    answers = iter([ConnectionError("full"), None])
+
+    async def provision(_key: str) -> None:
+        if (answer := next(answers)) is not None:
+            raise answer
+
+    provisioner = Provisioner(provision, engine=Fleet(), fleet_cap=1)
+    assert provisioner.ask("a")
+    await asyncio.sleep(1)
+    assert provisioner.ask("a")
+    await asyncio.sleep(1)
+    assert not provisioner.ask("b")

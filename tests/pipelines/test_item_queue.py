@@ -218,3 +218,36 @@ def test_no_item_waits_while_a_worker_waits(steps: list[tuple[str, int]]) -> Non
         assert sorted(map(id, seen)) == sorted(map(id, put))
 
     run_virtual(play)
+
+
+@virtual_time
+async def test_a_queue_that_holds_nothing_ahead_has_room_for_those_who_wait() -> None:
+    """A replica whose workers are all busy for hours would lease as many rows again, and keep them from one that is idle."""
+    queue: Queue = ItemQueue(4, 1, holds_ahead=False)
+    told: list[tuple[int, bool]] = []
+    queue.on_room = lambda: told.append((queue.room, queue.is_low))
+    assert (queue.room, queue.is_low) == (0, False)
+    first, second = taker_of(queue), taker_of(queue)
+    await turns()
+    assert told == [(1, True), (2, True)]
+    queue.put([ticket()])
+    assert queue.room == 1
+    await turns()
+    assert (first.done(), second.done(), queue.room) == (True, False, 1)
+    second.cancel()
+    await turns()
+    assert (queue.room, queue.is_low) == (0, False)
+
+
+@virtual_time
+async def test_what_was_asked_for_by_somebody_who_is_gone_waits_for_the_next() -> None:
+    """A worker that is cancelled while its row is being claimed would leave that row leased, and the fetcher with an error."""
+    queue: Queue = ItemQueue(1, 1, holds_ahead=False)
+    taker = taker_of(queue)
+    await turns()
+    taker.cancel()
+    await turns()
+    queue.put([item := ticket()])
+    assert await queue.take() is item
+    with pytest.raises(InternalError, match="2 items for 1 places"):
+        queue.put([ticket(), ticket()])

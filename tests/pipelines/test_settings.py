@@ -159,7 +159,7 @@ def test_the_edge_of_what_is_allowed(values: dict[str, Any]) -> None:
         ("workers_num", "many"),
         ("queue_lower_limit_factor", -0.1),
         ("queue_lower_limit_factor", float("nan")),
-        ("queue_upper_limit_factor", 0),
+        ("queue_upper_limit_factor", -0.1),
         ("queue_upper_limit_factor", 1001),
         ("queue_upper_limit_factor", float("nan")),
         ("min_processing_interval", -1),
@@ -204,7 +204,13 @@ def test_all_bad_values_are_told_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("workers", "lower", "upper", "watermarks"),
-    [(10, 0.5, 2.0, (5, 20)), (1, 0.0, 0.1, (1, 1)), (3, 0.5, 0.5, (2, 2)), (1, 0.5, 2.0, (1, 2))],
+    [
+        (10, 0.5, 2.0, (5, 20)),
+        (1, 0.0, 0.1, (1, 1)),
+        (3, 0.5, 0.5, (2, 2)),
+        (1, 0.5, 2.0, (1, 2)),
+        (8, 0.0, 0.0, (1, 8)),
+    ],
 )
 def test_watermarks(workers: int, lower: float, upper: float, watermarks: tuple[int, int]) -> None:
     """A queue would have no place at all, or a low watermark that it can never be below."""

@@ -137,8 +137,8 @@ DISPATCH_BUGS = (
     Bug(
         "a silent worker is waited for",
         "dispatch/delivery.py",
-        "            async with asyncio.timeout(silence_s):\n",
-        "            async with asyncio.timeout(None):\n",
+        "            return await hear(events, within_s=silence_s)\n",
+        "            return await anext(events)\n",
         (f"{DELIVERY}::test_a_silent_worker_is_given_up",),
     ),
     Bug(
@@ -214,22 +214,22 @@ DISPATCH_BUGS = (
     Bug(
         "a provisioner is asked for one key many times",
         "dispatch/provisioner.py",
-        "        if key in self._in_flight or is_full or at_cap:\n",
+        "        if key in self._in_flight or key in self._expected or is_full or at_cap:\n",
         "        if is_full or at_cap:\n",
         (f"{PROVISIONER}::test_calls_in_flight_are_bounded",),
     ),
     Bug(
         "a flood starts a thousand machines",
         "dispatch/provisioner.py",
-        "        if key in self._in_flight or is_full or at_cap:\n",
-        "        if key in self._in_flight or at_cap:\n",
+        " or is_full or at_cap:\n",
+        " or at_cap:\n",
         (f"{PROVISIONER}::test_calls_in_flight_are_bounded",),
     ),
     Bug(
         "the fleet has no cap",
         "dispatch/provisioner.py",
-        "        if key in self._in_flight or is_full or at_cap:\n",
-        "        if key in self._in_flight or is_full:\n",
+        " or is_full or at_cap:\n",
+        " or is_full:\n",
         (f"{PROVISIONER}::test_the_fleet_has_a_cap",),
     ),
     Bug(
@@ -277,7 +277,7 @@ DISPATCH_BUGS = (
     Bug(
         "a worker is given away before its row has ended",
         "dispatch/delivery.py",
-        "                self._item.when_settled = partial(self._means.closing.close, stack.pop_all())\n",
+        "                self._item.when_settled = partial(self._close, stack.pop_all())\n",
         "                pass\n",
         ("tests/dispatch/test_delivery_apart.py::test_a_worker_is_held_until_its_row_has_ended",),
     ),

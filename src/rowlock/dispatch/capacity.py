@@ -29,7 +29,13 @@ class Room:
 
     def __init__(self) -> None:
         self._places = 0
+        self._freed = 0
         self._workers: frozenset[str] = frozenset()
+
+    @property
+    def freed_ever(self) -> int:
+        """How many attempts have ended here; tells what came during a round of offers from what was there before."""
+        return self._freed
 
     def look(self, workers: Iterable[str]) -> int:
         """Return how many places there are, those of workers that were not there at the last look included."""
@@ -40,15 +46,20 @@ class Room:
 
     def freed(self) -> None:
         """Note that an attempt has ended here."""
+        self._freed += 1
         self._add(1)
 
     def taken(self, places: int = 1) -> None:
         """Note that places were used: by an attempt that was accepted, or for rows that were brought forward."""
         self._places = max(0, self._places - places)
 
-    def refused(self) -> None:
-        """Note that nobody accepted: whatever was thought to be room is taken by others."""
-        self._places = 0
+    def refused(self, *, since: int) -> None:
+        """Note that nobody accepted: whatever was thought to be room is taken by others, but for what was freed meanwhile.
+
+        Args:
+            since: `freed_ever` before the first was asked.
+        """
+        self._places = min(self._places, self._freed - since)
 
     def _add(self, places: int) -> None:
         self._places = min(ROOM_MAX, self._places + places)

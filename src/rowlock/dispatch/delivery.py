@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Generic
 
 from rowlock.clock import monotonic
-from rowlock.dispatch.closing import Closing
 from rowlock.dispatch.columns import WORKER_CHARS_MAX
 from rowlock.dispatch.engine import Events
 from rowlock.dispatch.notes import Notes
@@ -31,6 +30,7 @@ from rowlock.dispatch.placing import Placing
 from rowlock.dispatch.provisioner import Provisioner
 from rowlock.dispatch.scratch import scratch
 from rowlock.dispatch.settings import DispatchSettings
+from rowlock.dispatch.silence import hear
 from rowlock.dispatch.states import (
     CAPACITY,
     COMPLETED,
@@ -45,6 +45,7 @@ from rowlock.dispatch.task import Completed, Failed, Handler, Heartbeat, Progres
 from rowlock.dispatch.texts import error_of, progress_of
 from rowlock.errors import LeaseLost, NoWorkersAvailable, OutcomeError, WorkerGone, describe
 from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.failures import RESULT_REFUSED
 from rowlock.pipelines.outcomes import Apply, Outcome, Retry, check_outcome
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -54,8 +55,10 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_EVERY_S = 1.0
 """A progress is written at most so often, in seconds; the last one is kept."""
-REFUSALS = ("DataError:", "IntegrityError:", "ProgrammingError:", "StatementError:")
-"""How the last error of a row begins whose result the database has refused, and would refuse again."""
+REFUSALS = tuple(
+    f"{RESULT_REFUSED}: {name}:" for name in ("DataError", "IntegrityError", "ProgrammingError", "StatementError")
+)
+"""How the last error of a row begins whose result the database would refuse again."""
 STAGES_MAX = 1_000
 """Most stages that a row records."""
 
@@ -71,7 +74,7 @@ class Means(Generic[ModelT]):
         settings: the knobs of the wing.
         placing: finds workers.
         notes: writes what must be seen at once.
-        closing: closes attempts whose outcomes have been settled.
+        hint: says that there is room.
         provisioner: asks for more; None if the host has nobody to ask.
         scratch_root: where the attempts' folders are made; None is the system's place.
     """
@@ -82,7 +85,7 @@ class Means(Generic[ModelT]):
     settings: DispatchSettings
     placing: Placing
     notes: Notes[ModelT]
-    closing: Closing
+    hint: Callable[[], None]
     provisioner: Provisioner | None
     scratch_root: Path | None
 
@@ -128,9 +131,10 @@ class Delivery(Generic[ModelT]):
         async with AsyncExitStack() as stack:
             try:
                 workdir = await stack.enter_async_context(scratch(self._means.scratch_root))
-                worker, events = await self._means.placing.place(self._task(workdir))
-            except NoWorkersAvailable as nobody:
-                return self._overflow(nobody)
+                try:
+                    worker, events = await self._means.placing.place(self._task(workdir))
+                except NoWorkersAvailable as nobody:
+                    return self._overflow(nobody)
             except Exception as error:
                 # Of this replica, and not of the row: another one may do better.
                 logger.exception("An attempt could not be begun here", extra={"row_id": self._item.id})
@@ -141,8 +145,15 @@ class Delivery(Generic[ModelT]):
             if self._has_ended:
                 # Closed later: whoever has the worker next would be running before this row has ended. An attempt that still runs
                 # is closed here and now: nobody else may begin beside it.
-                self._item.when_settled = partial(self._means.closing.close, stack.pop_all())
+                self._item.when_settled = partial(self._close, stack.pop_all())
             return outcome
+
+    async def _close(self, attempt: AsyncExitStack) -> None:
+        try:
+            await attempt.aclose()
+        except Exception:
+            logger.exception("An attempt failed while it was closed", extra={"row_id": self._item.id})
+        self._means.hint()
 
     def _refused_result(self) -> str | None:
         """What the database said to an earlier result, if it refused it: doing the work again would not help."""
@@ -150,7 +161,7 @@ class Delivery(Generic[ModelT]):
         if not error.startswith(REFUSALS) or self._item.prev_lock_expired:
             return None
         # What follows the first line are the statement and the values, which are not for clients.
-        return error.partition("\n")[0]
+        return error.removeprefix(f"{RESULT_REFUSED}: ").partition("\n")[0]
 
     async def _take_back(self) -> None:
         """An orphan is pending again, due now, and keeps its stages: its holder is gone."""
@@ -213,8 +224,7 @@ class Delivery(Generic[ModelT]):
     async def _hear(self, worker: str, events: Events) -> Any:  # noqa: ANN401 - an event, or what the host takes for one
         silence_s = self._means.settings.silence.total_seconds()
         try:
-            async with asyncio.timeout(silence_s):
-                return await anext(events)
+            return await hear(events, within_s=silence_s)
         except TimeoutError:
             raise WorkerGone(worker, f"nothing was heard of it for {silence_s:g} s") from None
 

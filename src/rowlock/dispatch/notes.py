@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Generic, TypeVar
 
@@ -19,7 +20,7 @@ from rowlock.errors import LeaseLost
 from rowlock.leases.faults import is_transient
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.note import Note, show, write_note, write_notes
-from rowlock.leases.transaction import in_transaction
+from rowlock.leases.transaction import finish, in_transaction
 from rowlock.pipelines.batcher import Batcher
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -58,11 +59,8 @@ class Notes(Generic[ModelT]):
         tries = 0
         while True:
             try:
-                written = await self._write(Note(item, values, unless_changed))
-                if written is None and tries and "status" in values:
-                    # An earlier try may have been committed, though its answer was lost: the token is still this attempt's.
-                    written = await self._write(Note(item, values, {"status": values["status"]}))
-                break
+                # Whole, also for who is cancelled: what was written must be known, or no later write finds the row as it is.
+                return await finish(self._try(Note(item, values, unless_changed), tries=tries), purpose="write a note")
             except Exception as error:
                 tries += 1
                 if not is_transient(error) or not item.is_trusted():
@@ -70,9 +68,15 @@ class Notes(Generic[ModelT]):
                 extra = {"row_id": item.id, "tries": tries}
                 logger.warning("A note is written again: %s", item.id, extra=extra, exc_info=error)
             await sleep(exponential(tries, first_s=DELAY_S, most_s=DELAY_S_MAX))
+
+    async def _try(self, note: Note[ModelT], *, tries: int) -> None:
+        written = await self._write(note)
+        if written is None and tries and "status" in note.values:
+            # An earlier try may have been committed, though its answer was lost: the token is still this attempt's.
+            written = await self._write(replace(note, unless_changed={"status": note.values["status"]}))
         if written is None:
-            raise LeaseLost(pipeline=item.lock_owner, row_id=item.id)
-        show(self._leased, item.row, written)
+            raise LeaseLost(pipeline=note.item.lock_owner, row_id=note.item.id)
+        show(self._leased, note.item.row, written)
 
     async def _write(self, note: Note[ModelT]) -> ColumnValues | None:
         written = await self._batcher.submit(note)

@@ -20,7 +20,6 @@ from rowlock.dispatch.admission import Admission
 from rowlock.dispatch.balancers import Balancer, PriorityLoadBalancer
 from rowlock.dispatch.cancellation import cancel
 from rowlock.dispatch.capacity import bring_forward
-from rowlock.dispatch.closing import Closing
 from rowlock.dispatch.delivery import Delivery, Means
 from rowlock.dispatch.engine import Engine
 from rowlock.dispatch.notes import Notes
@@ -88,7 +87,8 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
     """
 
     workers_num: int = LEASES_PER_TICK_MAX
-    queue_upper_limit_factor: float = 1.0
+    queue_lower_limit_factor: float = 0.0
+    queue_upper_limit_factor: float = 0.0
     min_processing_interval: Duration = timedelta(0)
     max_attempts: int = 1_000_000
     fetcher_class: ClassVar[type[Fetcher[Any]]] = DispatchFetcher
@@ -122,7 +122,6 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         )
         stale_after = self.dispatch.stale_after or 10 * self.settings.lock_timeout
         self._admission = Admission(self.leased, self.dispatch, stale_after=stale_after)
-        self._closing = Closing(self.hint)
         self._means = Means(
             self.leased,
             handler,
@@ -130,7 +129,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
             self.dispatch,
             self.placing,
             Notes(self.leased, name=self.name, timeout=self.settings.database_timeout),
-            self._closing,
+            self.hint,
             self._provisioner,
             scratch_root,
         )
@@ -196,7 +195,6 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         try:
             await super().drain(grace)
         finally:
-            await self._closing.wait(self.settings.cancel_grace.total_seconds())
             if self._provisioner is not None:
                 await self._provisioner.stop()
 

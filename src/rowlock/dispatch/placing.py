@@ -50,7 +50,7 @@ class Placing:
         Raises:
             NoWorkersAvailable: nobody did.
         """
-        asked = 0
+        asked, freed_before = 0, self.room.freed_ever
         for worker in self._balancer.order(self.workers()):
             asked += 1
             try:
@@ -62,7 +62,7 @@ class Placing:
             else:
                 self.room.taken()
                 return worker, events
-        self.room.refused()
+        self.room.refused(since=freed_before)
         raise NoWorkersAvailable(asked=asked)
 
     def _evict(self, worker: str, gone: WorkerGone) -> None:

@@ -1,4 +1,8 @@
-"""Asks for more workers, after an overflow only: once for each key in flight, within bounds, and never to the harm of the work."""
+"""Asks for more workers, after an overflow only: once for each key, within bounds, and never to the harm of the work.
+
+A machine takes minutes to come, and the host's call may return when it was asked for: so what was asked for is expected, and
+counts as if it were there, until the engine shows a worker that was not there before.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
+from rowlock.clock import monotonic
 from rowlock.dispatch.engine import Engine
 from rowlock.dispatch.settings import PROVISIONS_MAX
 
@@ -14,6 +19,10 @@ logger = logging.getLogger(__name__)
 
 PROVISION_S_MAX = 300.0
 """Longest time for one call, in seconds."""
+COMES_S_MAX = 300.0
+"""How long a worker that was asked for is expected, in seconds; then it is asked for again."""
+EXPECTED_MAX = 10_000
+"""Most workers that are expected at once."""
 
 Provision: TypeAlias = Callable[[str], Awaitable[None]]
 """The host's: starts one more worker, for the work of a `dedup_key`. Whether one comes, and when, the engine will show."""
@@ -25,7 +34,7 @@ class Provisioner:
     Args:
         provision: the host's.
         engine: whose workers are counted.
-        fleet_cap: with so many workers nobody is asked; 0 is no cap.
+        fleet_cap: with so many workers, those that were asked for included, nobody is asked; 0 is no cap.
     """
 
     def __init__(self, provision: Provision, *, engine: Engine, fleet_cap: int = 0) -> None:
@@ -33,27 +42,46 @@ class Provisioner:
         self._engine = engine
         self._fleet_cap = fleet_cap
         self._in_flight: dict[str, asyncio.Task[None]] = {}
+        self._expected: dict[str, float] = {}
+        self._seen: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self._in_flight)
 
     def ask(self, key: str) -> bool:
-        """Ask for a worker for `key`, in the background; returns whether that was done."""
-        is_full = len(self._in_flight) >= PROVISIONS_MAX
-        at_cap = 0 < self._fleet_cap <= len(self._engine.workers()) + len(self._in_flight)
-        if key in self._in_flight or is_full or at_cap:
+        """Ask for a worker for `key`, in the background; returns whether that was done.
+
+        Not while one that was asked for `key` is still to come, which is when the engine shows one more, or for `COMES_S_MAX`.
+        """
+        here = frozenset(self._engine.workers())
+        self._expect_no_more(len(here - self._seen))
+        self._seen = here
+        is_full = len(self._in_flight) >= PROVISIONS_MAX or len(self._expected) >= EXPECTED_MAX
+        at_cap = 0 < self._fleet_cap <= len(here) + len(self._expected)
+        if key in self._in_flight or key in self._expected or is_full or at_cap:
             return False
+        self._expected[key] = monotonic() + PROVISION_S_MAX + COMES_S_MAX
         task = asyncio.create_task(self._call(key), name="rowlock: provision a worker")
         self._in_flight[key] = task
         task.add_done_callback(lambda _: self._in_flight.pop(key, None))
         return True
+
+    def _expect_no_more(self, arrived: int) -> None:
+        """Whichever came: the oldest requests are taken for answered."""
+        now = monotonic()
+        left = [(key, until) for key, until in self._expected.items() if until > now]
+        self._expected = dict(left[arrived:])
 
     async def _call(self, key: str) -> None:
         try:
             async with asyncio.timeout(PROVISION_S_MAX):
                 await self._provision(key)
         except Exception:
+            self._expected.pop(key, None)
             logger.exception("A worker could not be provisioned")
+        else:
+            if key in self._expected:
+                self._expected[key] = monotonic() + COMES_S_MAX
 
     async def stop(self) -> None:
         """Cancel what is in flight."""

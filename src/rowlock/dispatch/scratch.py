@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from rowlock.leases.transaction import finish
+
 logger = logging.getLogger(__name__)
 
 PREFIX = "rowlock-"
@@ -18,11 +20,27 @@ PREFIX = "rowlock-"
 @asynccontextmanager
 async def scratch(root: Path | None) -> AsyncIterator[Path]:
     """Make a new, empty folder below `root` (the system's for temporary files if that is None) for the time of the block."""
-    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=PREFIX, dir=root))
+    folder = await _make(root)
     try:
         yield folder
     finally:
         await asyncio.shield(asyncio.to_thread(_remove, folder))
+
+
+async def _make(root: Path | None) -> Path:
+    made: list[Path] = []
+
+    async def make() -> None:
+        made.append(Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=PREFIX, dir=root)))
+
+    try:
+        # Whole: a thread cannot be cancelled, and nobody else would know of its folder.
+        await finish(make(), purpose="make a scratch folder")
+    except asyncio.CancelledError:
+        for folder in made:
+            _remove(folder)
+        raise
+    return made[0]
 
 
 def _remove(folder: Path) -> None:

@@ -8,7 +8,7 @@ Source: River anchors its leadership the same way (``internal/leadership``): fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
@@ -52,7 +52,7 @@ class PipelineItem(Generic[ModelT]):
         trusted_until: end of trust on the monotonic clock, in seconds. Written by the heartbeater, read by everybody.
         held: related rows that were locked for this item; None as long as there were none.
         is_settled: its outcome is on its way; nothing more is locked for it.
-        when_settled: called once, when its outcome is no longer on its way, whatever became of it.
+        when_settled: run once, in the background, when its outcome is no longer on its way, whatever became of it.
     """
 
     id: Any
@@ -68,7 +68,7 @@ class PipelineItem(Generic[ModelT]):
     locker: LocksRelated | None = field(default=None, repr=False)
     held: HeldRows | None = None
     is_settled: bool = False
-    when_settled: Callable[[], None] | None = field(default=None, repr=False)
+    when_settled: Callable[[], Coroutine[Any, Any, None]] | None = field(default=None, repr=False)
     _row: ModelT | None = field(default=None, repr=False)
 
     @property
@@ -164,12 +164,6 @@ class PipelineItem(Generic[ModelT]):
         if self.held is None:
             self.held = HeldRows()
         return self.held
-
-    def tell_settled(self) -> None:
-        """Call `when_settled`, once."""
-        act, self.when_settled = self.when_settled, None
-        if act is not None:
-            act()
 
     async def settle(self) -> None:
         """Lock nothing more for this item; returns when what is being locked is locked or not."""

@@ -142,6 +142,12 @@ class PipelineContext(Generic[ModelT]):
         self.background.add(task)
         task.add_done_callback(self.background.discard)
 
+    def tell_settled(self, item: PipelineItem[ModelT]) -> None:
+        """Begin what waited until the outcome of `item` was settled."""
+        act, item.when_settled = item.when_settled, None
+        if act is not None:
+            self.in_background(act(), purpose="see to what waited for an outcome")
+
     def new_attempt(self, function: Callable[..., Any], *args: object) -> Attempt:
         """Return an attempt at a call of the host's code, not begun."""
         return Attempt(

@@ -28,16 +28,19 @@ class ItemQueue(Generic[ModelT]):
     Attributes:
         capacity: most items.
         low_watermark: fewer than this many make the fetcher fetch.
+        holds_ahead: whether there is room for items that nobody waits for.
         on_room: called whenever a place was freed.
     """
 
-    def __init__(self, capacity: int, low_watermark: int) -> None:
+    def __init__(self, capacity: int, low_watermark: int, *, holds_ahead: bool = True) -> None:
         self.capacity = capacity
         self.low_watermark = low_watermark
+        self.holds_ahead = holds_ahead
         self.on_room: Callable[[], None] = lambda: None
         self._heap: list[tuple[float, int, PipelineItem[ModelT]]] = []
         self._arrivals = count()
         self._takers: deque[asyncio.Future[None]] = deque()
+        self._idle = 0
         self._closed = False
 
     def __len__(self) -> int:
@@ -52,13 +55,18 @@ class ItemQueue(Generic[ModelT]):
 
     @property
     def room(self) -> int:
-        """How many items may be put."""
+        """How many items should be claimed."""
+        return self.places if self.holds_ahead else max(0, min(self.places, self._idle - len(self._heap)))
+
+    @property
+    def places(self) -> int:
+        """How many items there is space for, whether or not anybody waits for them."""
         return 0 if self._closed else self.capacity - len(self._heap)
 
     @property
     def is_low(self) -> bool:
         """Whether the fetcher should fetch without being asked."""
-        return len(self._heap) < self.low_watermark
+        return len(self._heap) < self.low_watermark if self.holds_ahead else self.room > 0
 
     def put(self, items: Iterable[PipelineItem[ModelT]]) -> None:
         """Add `items` and wake as many takers.
@@ -67,29 +75,39 @@ class ItemQueue(Generic[ModelT]):
             InternalError: there is no room for all of them; none was added.
         """
         arriving = tuple(items)
-        if len(arriving) > self.room:
-            raise InternalError(f"{len(arriving)} items for {self.room} places")
+        # Whoever waited for them may have been cancelled since they were asked for: then they wait here.
+        if len(arriving) > self.places:
+            raise InternalError(f"{len(arriving)} items for {self.places} places")
         for item in arriving:
             heappush(self._heap, (item.place, next(self._arrivals), item))
         self._wake(len(arriving))
 
     async def take(self) -> PipelineItem[ModelT] | None:
         """Wait for the next item; None once the queue is closed."""
-        while not self._heap:
-            if self._closed:
-                return None
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._takers.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                # The wake-up may have arrived together with the cancellation: hand it on, or an item waits for nobody.
-                if turn.done() and not turn.cancelled() and self._heap:
-                    self._wake(1)
-                raise
-        _, _, item = heappop(self._heap)
+        self._idle += 1
+        try:
+            while not self._heap:
+                if self._closed:
+                    return None
+                if not self.holds_ahead:
+                    self.on_room()
+                await self._wait()
+            _, _, item = heappop(self._heap)
+        finally:
+            self._idle -= 1
         self.on_room()
         return item
+
+    async def _wait(self) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._takers.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            # The wake-up may have arrived together with the cancellation: hand it on, or an item waits for nobody.
+            if turn.done() and not turn.cancelled() and self._heap:
+                self._wake(1)
+            raise
 
     def close(self) -> list[PipelineItem[ModelT]]:
         """Stop taking and putting; return what was never started."""

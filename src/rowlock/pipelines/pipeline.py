@@ -190,7 +190,11 @@ class Pipeline(Generic[ModelT]):
             ConfigurationError: the session factory cannot serve it.
         """
         check_session_factory(session_factory, self.leased)
-        queue: ItemQueue[ModelT] = ItemQueue(self.settings.queue_capacity, self.settings.queue_low_watermark)
+        queue: ItemQueue[ModelT] = ItemQueue(
+            self.settings.queue_capacity,
+            self.settings.queue_low_watermark,
+            holds_ahead=self.settings.queue_upper_limit_factor > 0,
+        )
         beside = LockGraph([self]) if graph is None else graph
         locker = RelatedLocker(
             session_factory,

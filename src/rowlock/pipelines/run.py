@@ -130,8 +130,7 @@ class PipelineRun(Generic[ModelT]):
             await self._work_ends(workers, monotonic() + self._last_wait_s())
         await self._supervisor.wait({FETCHER}, timeout_s=self._last_wait_s())
         await self._supervisor.stop()
-        if self.context.background:
-            await asyncio.wait(self.context.background, timeout=self._last_wait_s())
+        await self._background_ends(monotonic() + self._last_wait_s())
         if not self.context.still_abandoned():
             # Otherwise a late result may still want a thread to be cleaned up in.
             self.context.threads.shutdown(wait=False)
@@ -145,6 +144,11 @@ class PipelineRun(Generic[ModelT]):
             async with asyncio.timeout(max(0.0, ends_at - monotonic())):
                 await self.settler.wait_until_idle()
         return len(self.settler) == 0
+
+    async def _background_ends(self, ends_at: float) -> None:
+        # What ends may begin more: an outcome that is settled, what waited for it.
+        while self.context.background and (left_s := ends_at - monotonic()) > 0:
+            await asyncio.wait(self.context.background, timeout=left_s)
 
     def statistics(self) -> PipelineStatistics:
         """Return a snapshot of what was done."""

@@ -42,8 +42,8 @@ class PipelineSettings(BaseModel):
     """How many rows are processed at once."""
     queue_lower_limit_factor: Annotated[float, Field(ge=0.0, le=QUEUE_FACTOR_MAX)] = 0.5
     """The fetcher fetches when fewer than this many items per worker are queued."""
-    queue_upper_limit_factor: Annotated[float, Field(gt=0.0, le=QUEUE_FACTOR_MAX)] = 2.0
-    """At most this many items per worker are queued."""
+    queue_upper_limit_factor: Annotated[float, Field(ge=0.0, le=QUEUE_FACTOR_MAX)] = 2.0
+    """At most this many items per worker are queued. 0: a row is claimed only for a worker that is idle."""
     min_processing_interval: _DurationOrZero = timedelta(seconds=15)
     """A row is not processed again sooner than this after it was processed."""
     lock_timeout: _Duration = timedelta(seconds=30)
@@ -80,7 +80,7 @@ class PipelineSettings(BaseModel):
     @property
     def queue_capacity(self) -> int:
         """Most items in the queue: the high watermark."""
-        return max(1, math.ceil(self.workers_num * self.queue_upper_limit_factor))
+        return max(1, math.ceil(self.workers_num * (self.queue_upper_limit_factor or 1)))
 
     @property
     def queue_low_watermark(self) -> int:

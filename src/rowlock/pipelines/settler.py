@@ -20,7 +20,7 @@ from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.attempt import Ended, Raised, Returned
 from rowlock.pipelines.batcher import BATCH_MAX
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.failures import note_failure
+from rowlock.pipelines.failures import note_refusal
 from rowlock.pipelines.give_back import free_held, give_back
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry, hint_targets
@@ -103,7 +103,7 @@ class Settler(Generic[ModelT]):
     def _finish(self, item: PipelineItem[ModelT]) -> None:
         self._heartbeater.untrack(item)
         self._pending -= 1
-        item.tell_settled()
+        self.context.tell_settled(item)
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
@@ -141,7 +141,7 @@ class Settler(Generic[ModelT]):
             case Written.APPLIED | Written.PARKED:
                 self._note_written(item, outcome, written)
             case Written.STALE | Written.CHANGED | Written.ROBBED:
-                self._note_stale(item, written.value)
+                self._note_dropped(item, written)
                 if written is Written.ROBBED:
                     self.context.look_again_in(self.context.settings.retry_delay)
                 if written is Written.STALE:
@@ -150,11 +150,11 @@ class Settler(Generic[ModelT]):
                 await self.clean_up(item, outcome)
             case Written.UNKNOWN:
                 # It may have been applied: cleaning up would take away what the row now points to.
-                self._note_stale(item, written.value)
+                self._note_dropped(item, written)
                 await free_held(self.context, item)
 
     async def _write_failure(self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception) -> None:
-        failure = note_failure(self.context, item, error)
+        failure = note_refusal(self.context, item, error)
         try:
             written = await self._writer.write(Submission(item, failure))
         except Exception as again:
@@ -216,6 +216,16 @@ class Settler(Generic[ModelT]):
                 counters.parked += 1
         if events.is_heard():
             events.emit(events.ItemApplied(self.context.name, item.id, item.lock_token, name))
+
+    def _note_dropped(self, item: PipelineItem[ModelT], written: Written) -> None:
+        logger.info(
+            "%s: what came of row %s was not written: %s",
+            self.context.name,
+            item.id,
+            written.value,
+            extra={"pipeline": self.context.name, "row_id": item.id},
+        )
+        self._note_stale(item, written.value)
 
     def _note_stale(self, item: PipelineItem[ModelT], reason: str) -> None:
         if reason == Written.CHANGED.value:

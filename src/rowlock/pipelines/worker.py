@@ -101,7 +101,7 @@ class Worker(Generic[ModelT]):
                 self._abandon(item, attempt)
         finally:
             self._heartbeater.untrack(item)
-            item.tell_settled()
+            self.context.tell_settled(item)
 
     def _decision(self, item: PipelineItem[ModelT], result: Result) -> Decision:
         match result:

@@ -47,9 +47,9 @@ class Steps(Generic[ModelT]):
 
     async def fetch_once(self, limit: int | None = None) -> list[PipelineItem[ModelT]]:
         """Claim up to `limit` rows (default: as many as the queue has room for), queue them and return their items."""
-        room = self.run.context.queue.room
+        places = self.run.context.queue.places
         before = {item.lock_token for item in self.queued}
-        await self.run.fetcher.fetch_once(room if limit is None else min(limit, room))
+        await self.run.fetcher.fetch_once(places if limit is None else min(limit, places))
         return [item for item in self.queued if item.lock_token not in before]
 
     async def work_once(self) -> PipelineItem[ModelT]:

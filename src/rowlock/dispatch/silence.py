@@ -1,0 +1,42 @@
+"""Hears the next event of an attempt, or its silence.
+
+The one idea: silence counts only while somebody listens. An event loop that the host has blocked hears nobody, and finds that its
+time is over in the very moment in which it could listen again; so it is given a moment to do so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from rowlock.clock import monotonic
+from rowlock.dispatch.engine import Events
+from rowlock.dispatch.task import Event
+
+CATCH_UP_S = 1.0
+"""How long an event loop listens once more when the time is over, in seconds."""
+
+
+async def hear(events: Events, *, within_s: float) -> Event:
+    """Return the next event.
+
+    Raises:
+        StopAsyncIteration: there is none.
+        TimeoutError: none came `within_s` and `CATCH_UP_S`.
+    """
+    coming = asyncio.create_task(_next(events), name="rowlock: hear an attempt")
+    try:
+        await asyncio.wait({coming}, timeout=within_s)
+        while not coming.done():
+            began_at = monotonic()
+            await asyncio.wait({coming}, timeout=CATCH_UP_S)
+            if not coming.done() and monotonic() - began_at < 2 * CATCH_UP_S:
+                raise TimeoutError
+    finally:
+        if not coming.done():
+            coming.cancel()
+            await asyncio.wait({coming})
+    return coming.result()
+
+
+async def _next(events: Events) -> Event:
+    return await anext(events)

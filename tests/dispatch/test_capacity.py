@@ -1,0 +1,95 @@
+"""Tests of room: which rows are brought forward when there is some, and how much of it is remembered."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rowlock.dispatch import PENDING, RUNNING
+from rowlock.dispatch.capacity import ROOM_MAX, Room, bring_forward
+from rowlock.leases.transaction import in_transaction
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.testing import TemporaryDatabase
+
+from .renders import Base, Render, add, all_renders, now_of
+
+RENDERS: LeasedTable[Render] = LeasedTable.of(Render)
+NOBODY = "capacity: none of 2 workers accepted"
+TIMEOUT = timedelta(seconds=10)
+
+
+async def brought_forward(database: TemporaryDatabase, *, count: int) -> list[str | None]:
+    """Bring rows forward, and return the keys of those that are due, in the order of submission."""
+
+    async def work(_session: Any, connection: Any) -> int:
+        return await bring_forward(connection, RENDERS, count=count)
+
+    moved = await in_transaction(database.session_factory, RENDERS, work, purpose="test", timeout=TIMEOUT)
+    now = await now_of(database)
+    due = [row.dedup_key for row in await all_renders(database) if row.due_at is not None and row.due_at <= now]
+    assert len(due) == moved
+    return due
+
+
+async def test_the_oldest_submissions_first_and_no_more_than_there_is_room_for(database: TemporaryDatabase) -> None:
+    """A flood of late comers would pass those who have waited, or a hundred rows would run for one place."""
+    await database.create_tables(Base.metadata)
+    now = await now_of(database)
+    await add(
+        database,
+        *(
+            Render(
+                dedup_key=f"{age}",
+                submitted_at=now - timedelta(minutes=age),
+                due_at=now + timedelta(minutes=1),
+                last_error=NOBODY,
+            )
+            for age in (1, 4, 2, 3)
+        ),
+    )
+    assert await brought_forward(database, count=2) == ["4", "3"]
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        {"last_error": "heartbeat lost: killed"},
+        {"last_error": None},
+        {"status": RUNNING},
+        {"parked": True},
+        {"held": True},
+    ],
+    ids="-".join,
+)
+async def test_rows_that_rest_for_another_reason_rest_on(
+    database: TemporaryDatabase, otherwise: dict[str, Any]
+) -> None:
+    """A row whose worker was just lost would kill the next one at once; one that is held would be written under its holder."""
+    await database.create_tables(Base.metadata)
+    now = await now_of(database)
+    values: dict[str, Any] = {"status": PENDING, "last_error": NOBODY, **otherwise}
+    if values.pop("parked", False):
+        values["parked_at"] = now
+    if values.pop("held", False):
+        values |= {"lock_token": uuid.uuid4(), "lock_owner": "Me", "lock_expires_at": now + timedelta(minutes=1)}
+    await add(database, Render(dedup_key="a", due_at=now + timedelta(minutes=1), **values))
+    assert await brought_forward(database, count=5) == []
+
+
+def test_room_is_counted_once_and_bounded() -> None:
+    """A worker that stays would be taken for a new one at each look, and a place that was used for one that is free."""
+    room = Room()
+    assert room.look(["a", "b"]) == 2
+    assert room.look(["a", "b"]) == 2
+    room.taken()
+    assert room.look(["a", "b"]) == 1
+    room.freed()
+    assert room.look(["b", "c"]) == 3
+    room.taken(5)
+    assert room.look(["b", "c"]) == 0
+    for _ in range(2 * ROOM_MAX):
+        room.freed()
+    assert room.look(["b", "c"]) == ROOM_MAX

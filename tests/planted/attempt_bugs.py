@@ -1,0 +1,230 @@
+"""The guards around one dispatched attempt: what it writes, what it leaves, what room it finds; and the tests that miss them."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+APART = "tests/dispatch/test_delivery_apart.py"
+CANCELLED = "tests/dispatch/test_cancelled.py"
+CAPACITY = "tests/dispatch/test_capacity.py"
+CRASHES = "tests/dispatch/test_crashes.py"
+NOTE = "tests/leases/test_note.py"
+PLACING = "tests/dispatch/test_placing.py"
+PROVISIONER = "tests/dispatch/test_provisioner.py"
+QUEUE = "tests/pipelines/test_item_queue.py"
+SILENCE = "tests/dispatch/test_silence.py"
+
+OTHER_REASONS = f"{CAPACITY}::test_rows_that_rest_for_another_reason_rest_on"
+
+ATTEMPT_BUGS = (
+    Bug(
+        "a loop that stood still takes its workers for dead",
+        "dispatch/silence.py",
+        "            await asyncio.wait({coming}, timeout=CATCH_UP_S)\n",
+        "            await asyncio.wait({coming}, timeout=0)\n",
+        (f"{SILENCE}::test_a_loop_that_was_blocked_listens_once_more",),
+    ),
+    Bug(
+        "a loop that stood still twice takes its workers for dead",
+        "dispatch/silence.py",
+        " and monotonic() - began_at < 2 * CATCH_UP_S:\n",
+        ":\n",
+        (f"{SILENCE}::test_a_loop_that_is_blocked_again_while_it_catches_up",),
+    ),
+    Bug(
+        "somebody listens on after a cancellation",
+        "dispatch/silence.py",
+        "            coming.cancel()\n            await asyncio.wait({coming})\n",
+        "            pass\n",
+        (f"{SILENCE}::test_who_is_cancelled_listens_no_more",),
+    ),
+    Bug(
+        "room that came during the offers is forgotten",
+        "dispatch/capacity.py",
+        "        self._places = min(self._places, self._freed - since)\n",
+        "        self._places = 0\n",
+        (f"{PLACING}::test_room_that_is_freed_during_the_offers_is_not_forgotten",),
+    ),
+    Bug(
+        "room that was refused is remembered",
+        "dispatch/placing.py",
+        "        self.room.refused(since=freed_before)\n",
+        "",
+        (f"{PLACING}::test_room_that_is_freed_during_the_offers_is_not_forgotten",),
+    ),
+    Bug(
+        "room is counted anew at each look",
+        "dispatch/capacity.py",
+        "        self._workers = here\n",
+        "",
+        (f"{CAPACITY}::test_room_is_counted_once_and_bounded",),
+    ),
+    Bug(
+        "room has no bound",
+        "dispatch/capacity.py",
+        "        self._places = min(ROOM_MAX, self._places + places)\n",
+        "        self._places += places\n",
+        (f"{CAPACITY}::test_room_is_counted_once_and_bounded",),
+    ),
+    Bug(
+        "the rest after a loss is cut short",
+        "dispatch/capacity.py",
+        '        model.last_error.startswith(f"{CAPACITY}:"),\n',
+        "",
+        (OTHER_REASONS,),
+    ),
+    Bug(
+        "a held row is brought forward",
+        "dispatch/capacity.py",
+        "        is_free(leased),\n",
+        "",
+        (OTHER_REASONS,),
+    ),
+    Bug(
+        "a parked row is brought forward",
+        "dispatch/capacity.py",
+        "        model.parked_at.is_(None),\n",
+        "",
+        (OTHER_REASONS,),
+    ),
+    Bug(
+        "the latest submission is brought forward first",
+        "dispatch/capacity.py",
+        "order_by(model.submitted_at, leased.key)",
+        "order_by(model.submitted_at.desc(), leased.key)",
+        (f"{CAPACITY}::test_the_oldest_submissions_first_and_no_more_than_there_is_room_for",),
+    ),
+    Bug(
+        "a full replica leases ahead",
+        "dispatch/pipeline.py",
+        "    queue_upper_limit_factor: float = 0.0\n",
+        "    queue_upper_limit_factor: float = 1.0\n",
+        (f"{APART}::test_a_replica_leases_no_more_than_it_can_begin",),
+    ),
+    Bug(
+        "a worker that is gone still counts as idle",
+        "pipelines/item_queue.py",
+        "            self._idle -= 1\n",
+        "            pass\n",
+        (f"{QUEUE}::test_a_queue_that_holds_nothing_ahead_has_room_for_those_who_wait",),
+    ),
+    Bug(
+        "nobody says that a worker is idle",
+        "pipelines/item_queue.py",
+        "                if not self.holds_ahead:\n                    self.on_room()\n",
+        "",
+        (f"{QUEUE}::test_a_queue_that_holds_nothing_ahead_has_room_for_those_who_wait",),
+    ),
+    Bug(
+        "machines on their way do not count",
+        "dispatch/provisioner.py",
+        "<= len(here) + len(self._expected)\n",
+        "<= len(here) + len(self._in_flight)\n",
+        (f"{PROVISIONER}::test_machines_that_are_on_their_way_count",),
+    ),
+    Bug(
+        "a machine that never came is expected for ever",
+        "dispatch/provisioner.py",
+        " if until > now]\n",
+        "]\n",
+        (f"{PROVISIONER}::test_machines_that_are_on_their_way_count",),
+    ),
+    Bug(
+        "a key is asked for while its machine is on its way",
+        "dispatch/provisioner.py",
+        " or key in self._expected or",
+        " or",
+        (f"{PROVISIONER}::test_a_key_is_asked_for_once_until_its_machine_comes",),
+    ),
+    Bug(
+        "a machine that was refused is expected",
+        "dispatch/provisioner.py",
+        "            self._expected.pop(key, None)\n            logger",
+        "            logger",
+        (f"{PROVISIONER}::test_one_that_said_no_is_asked_again",),
+    ),
+    Bug(
+        "a slip that shows when nobody accepts fails the row",
+        "dispatch/delivery.py",
+        "            except Exception as error:\n                # Of this replica",
+        "            except OSError as error:\n                # Of this replica",
+        (f"{APART}::test_a_provisioner_that_cannot_count_fails_no_rows",),
+    ),
+    Bug(
+        "what was noted is not known to who is cancelled",
+        "dispatch/notes.py",
+        'await finish(self._try(Note(item, values, unless_changed), tries=tries), purpose="write a note")',
+        "await self._try(Note(item, values, unless_changed), tries=tries)",
+        (f"{CANCELLED}::test_at_each_await_of_an_attempt",),
+    ),
+    Bug(
+        "a note whose answer was lost is taken for one that was refused",
+        "dispatch/notes.py",
+        '        if written is None and tries and "status" in note.values:\n',
+        "        if False:\n",
+        (f"{CRASHES}::test_cut_at_every_boundary_of_an_attempt",),
+    ),
+    Bug(
+        "a note that an outage interrupts is not written again",
+        "dispatch/notes.py",
+        "                if not is_transient(error) or not item.is_trusted():\n",
+        "                if True:\n",
+        (f"{CRASHES}::test_cut_at_every_boundary_of_an_attempt",),
+    ),
+    Bug(
+        "a note needs no token",
+        "leases/note.py",
+        '        .where(token == bindparam("rowlock_token", note.item.lock_token, type_=token.type))\n',
+        "",
+        (f"{NOTE}::test_under_another_token_nothing_is_noted",),
+    ),
+    Bug(
+        "a note is written to every row of its token",
+        "leases/note.py",
+        '        .where(leased.key == bindparam("rowlock_key", note.item.id, type_=leased.key.type))\n',
+        "",
+        (f"{NOTE}::test_under_another_key_nothing_is_noted",),
+    ),
+    Bug(
+        "a note is written over what somebody decided",
+        "leases/note.py",
+        "        .where(*(still(column, value) for column, value in column_values(leased, note.unless_changed).items()))\n",
+        "",
+        (f"{NOTE}::test_of_notes_that_go_together_each_has_its_own_guard",),
+    ),
+    Bug(
+        "a note is written when trust is over",
+        "leases/note.py",
+        "    if not note.item.is_trusted():\n",
+        "    if False:\n",
+        (f"{NOTE}::test_trust_is_asked_as_late_as_can_be",),
+    ),
+    Bug(
+        "a folder that was being made stays",
+        "dispatch/scratch.py",
+        "        for folder in made:\n            _remove(folder)\n        raise\n",
+        "        raise\n",
+        (f"{CANCELLED}::test_a_folder_that_is_being_made",),
+    ),
+    Bug(
+        "a row that could not be read fails as if its result were refused",
+        "dispatch/delivery.py",
+        'f"{RESULT_REFUSED}: {name}:" for name in',
+        'f"{name}:" for name in',
+        (f"{APART}::test_an_orphan_that_could_not_be_read_for_a_while_is_done",),
+    ),
+    Bug(
+        "the end does not wait for what ended last",
+        "pipelines/run.py",
+        "        await self._background_ends(monotonic() + self._last_wait_s())\n",
+        "",
+        (f"{APART}::test_the_end_waits_for_attempts_to_be_closed",),
+    ),
+    Bug(
+        "a late result leaves no word",
+        "pipelines/settler.py",
+        "                self._note_dropped(item, written)\n                if written is Written.ROBBED:\n",
+        "                self._note_stale(item, written.value)\n                if written is Written.ROBBED:\n",
+        (f"{APART}::test_a_late_result_leaves_a_word_in_the_log",),
+    ),
+)
