@@ -221,6 +221,13 @@ ATTEMPT_BUGS = (
         (f"{APART}::test_the_end_waits_for_attempts_to_be_closed",),
     ),
     Bug(
+        "who is cancelled twice gives the row away under the attempt",
+        "dispatch/delivery.py",
+        '    await finish(_close(events), purpose="end an attempt")\n',
+        "    await events.aclose()\n",
+        (f"{APART}::test_who_ends_late_gives_its_worker_back",),
+    ),
+    Bug(
         "a late result leaves no word",
         "pipelines/settler.py",
         "                self._note_dropped(item, written)\n                if written is Written.ROBBED:\n",

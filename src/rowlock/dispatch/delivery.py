@@ -15,7 +15,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -45,6 +45,7 @@ from rowlock.dispatch.task import Completed, Failed, Handler, Heartbeat, Progres
 from rowlock.dispatch.texts import error_of, progress_of
 from rowlock.errors import LeaseLost, NoWorkersAvailable, OutcomeError, WorkerGone, describe
 from rowlock.leases.item import PipelineItem
+from rowlock.leases.transaction import finish
 from rowlock.pipelines.failures import RESULT_REFUSED
 from rowlock.pipelines.outcomes import Apply, Outcome, Retry, check_outcome
 from rowlock.pipelines.settings import PipelineSettings
@@ -140,7 +141,7 @@ class Delivery(Generic[ModelT]):
                 logger.exception("An attempt could not be begun here", extra={"row_id": self._item.id})
                 return Retry(error=error_of(INTERNAL, describe(error)))
             stack.callback(self._means.placing.room.freed)
-            await stack.enter_async_context(aclosing(events))
+            stack.push_async_callback(_end, events)
             outcome = await self._accepted(worker, events)
             if self._has_ended:
                 # Closed later: whoever has the worker next would be running before this row has ended. An attempt that still runs
@@ -283,6 +284,16 @@ class Delivery(Generic[ModelT]):
         lease, item = self._means.lease, self._item
         sent_at = item.trusted_until - (lease.lock_timeout - lease.margin).total_seconds()
         return item.lock_expires_at - lease.lock_timeout + timedelta(seconds=monotonic() - sent_at)
+
+
+async def _end(events: Events) -> None:
+    # However often it is cancelled meanwhile: as long as the attempt runs, nobody else may have its row.
+    await finish(_close(events), purpose="end an attempt")
+
+
+async def _close(events: Events) -> None:
+    # A generator gives no coroutine here, which a task must have.
+    await events.aclose()
 
 
 class _LastProgress:

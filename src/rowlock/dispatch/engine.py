@@ -29,7 +29,7 @@ class Events(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Cancel the attempt if it still runs. May be called twice."""
+        """Cancel the attempt if it still runs, and return when it has ended. May be called twice."""
         ...
 
 
