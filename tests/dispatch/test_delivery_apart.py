@@ -26,6 +26,7 @@ from rowlock.dispatch import (
     WorkerGone,
     WorkerView,
 )
+from rowlock.dispatch.delivery import LOOK_EVERY_S
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..pipelines.scenes import faults_of, is_outcome, until
@@ -265,6 +266,41 @@ async def test_the_end_waits_for_attempts_to_be_closed(virtual_database: Tempora
         assert (await one_render(virtual_database)).status == COMPLETED
         assert fleet.workers()["worker-1"].active == 1
     assert fleet.workers()["worker-1"].active == 0
+
+
+@virtual_time
+async def test_a_handler_that_says_nothing_is_cancelled_with_its_row(virtual_database: TemporaryDatabase) -> None:
+    """A client that has cancelled would wait for hours until the worker is free, and so would everybody behind it."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet = Fleet(1)
+    renders = pipeline_of(fleet, Scenes(3600))
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        await asyncio.sleep(5)
+        async with virtual_database.session_factory.begin() as session:
+            await session.execute(update(Render).values(status=FAILED, error="input: cancelled by its owner"))
+        await asyncio.sleep(LOOK_EVERY_S + 15)
+        assert fleet.running == 0
+        row = await one_render(virtual_database)
+    assert (row.status, row.lock_token, row.losses) == (FAILED, None, 0)
+
+
+@virtual_time
+async def test_a_database_that_is_away_cancels_nothing(virtual_database: TemporaryDatabase) -> None:
+    """Every attempt would be thrown away, because its row could not be looked at for a moment."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet = Fleet(1)
+    renders = pipeline_of(fleet, Scenes(60))
+    with faults_of(virtual_database.engine) as faults:
+        async with PipelineManager(virtual_database.session_factory, [renders]):
+            await submit(virtual_database, renders, "a")
+            await until(lambda: fleet.running)
+            await asyncio.sleep(5)
+            faults.fail(ConnectionResetError("away"), when=lambda statement: statement.startswith("SELECT"))
+            await asyncio.sleep(30)
+            faults.heal()
+            [row] = await settled(virtual_database)
+    assert (row.status, fleet.begun["a"]) == (COMPLETED, 1)
 
 
 class _SlowToEnd(Fleet):

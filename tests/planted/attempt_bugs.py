@@ -228,6 +228,20 @@ ATTEMPT_BUGS = (
         (f"{APART}::test_who_ends_late_gives_its_worker_back",),
     ),
     Bug(
+        "a silent handler never hears that it was cancelled",
+        "dispatch/delivery.py",
+        "        if monotonic() >= self._looks_at:\n",
+        "        if False:\n",
+        (f"{APART}::test_a_handler_that_says_nothing_is_cancelled_with_its_row",),
+    ),
+    Bug(
+        "an outage cancels what is silent",
+        "dispatch/notes.py",
+        "            if not is_transient(error):\n                raise\n            logger.info",
+        "            if True:\n                raise\n            logger.info",
+        (f"{APART}::test_a_database_that_is_away_cancels_nothing",),
+    ),
+    Bug(
         "a late result leaves no word",
         "pipelines/settler.py",
         "                self._note_dropped(item, written)\n                if written is Written.ROBBED:\n",

@@ -60,6 +60,8 @@ REFUSALS = tuple(
     f"{RESULT_REFUSED}: {name}:" for name in ("DataError", "IntegrityError", "ProgrammingError", "StatementError")
 )
 """How the last error of a row begins whose result the database would refuse again."""
+LOOK_EVERY_S = 10.0
+"""An attempt that is silent but for its beats looks at its row so often at most, in seconds."""
 STAGES_MAX = 1_000
 """Most stages that a row records."""
 
@@ -99,6 +101,7 @@ class Delivery(Generic[ModelT]):
         self._item = item
         self._row: Any = item.row
         self._has_ended = False
+        self._looks_at = monotonic() + LOOK_EVERY_S
 
     async def run(self) -> Outcome:
         """Offer the row, and return what it comes to."""
@@ -206,7 +209,7 @@ class Delivery(Generic[ModelT]):
                 is_running = True
             match event:
                 case Heartbeat():
-                    pass
+                    await self._look()
                 case Progress(text):
                     progress.set(progress_of(text))
                 case StageDone(name, key):
@@ -228,6 +231,12 @@ class Delivery(Generic[ModelT]):
             return await hear(events, within_s=silence_s)
         except TimeoutError:
             raise WorkerGone(worker, f"nothing was heard of it for {silence_s:g} s") from None
+
+    async def _look(self) -> None:
+        """See whether somebody has decided about the row: a handler that says nothing for hours would not know."""
+        if monotonic() >= self._looks_at:
+            await self._means.notes.check(self._item, {"status": RUNNING})
+            self._looks_at = monotonic() + LOOK_EVERY_S
 
     async def _record(self, name: str, key: object) -> None:
         stages = {**self._row.stages, name: key}

@@ -19,7 +19,7 @@ from rowlock.clock import sleep
 from rowlock.errors import LeaseLost
 from rowlock.leases.faults import is_transient
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.note import Note, show, write_note, write_notes
+from rowlock.leases.note import Note, is_still, show, write_note, write_notes
 from rowlock.leases.transaction import finish, in_transaction
 from rowlock.pipelines.batcher import Batcher
 from rowlock.rows.assignments import ColumnValues
@@ -68,6 +68,34 @@ class Notes(Generic[ModelT]):
                 extra = {"row_id": item.id, "tries": tries}
                 logger.warning("A note is written again: %s", item.id, extra=extra, exc_info=error)
             await sleep(exponential(tries, first_s=DELAY_S, most_s=DELAY_S_MAX))
+
+    async def check(self, item: PipelineItem[ModelT], values: Values) -> None:
+        """Look whether the row of `item` is still under its token and has `values`; a database that is away says nothing of that.
+
+        Raises:
+            LeaseLost: somebody else has decided about the row.
+        """
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
+            return await is_still(connection, self._leased, item, values)
+
+        try:
+            still = await in_transaction(
+                item.session_factory,
+                self._leased,
+                work,
+                purpose="look at a row",
+                timeout=self._timeout,
+                writes=False,
+                alone=True,
+            )
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            logger.info("A row could not be looked at: %s", item.id, extra={"row_id": item.id}, exc_info=error)
+        else:
+            if not still:
+                raise LeaseLost(pipeline=item.lock_owner, row_id=item.id)
 
     async def _try(self, note: Note[ModelT], *, tries: int) -> None:
         written = await self._write(note)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic
 
-from sqlalchemy import bindparam, update
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm.attributes import set_committed_value
 
@@ -81,6 +81,19 @@ async def _write(
         .values(written)
     )
     return written if (await connection.execute(statement)).rowcount > 0 else None
+
+
+async def is_still(
+    connection: AsyncConnection, leased: LeasedTable[ModelT], item: PipelineItem[ModelT], values: Values
+) -> bool:
+    """Whether the row of `item` is still under its token and has `values`; joins the caller's transaction."""
+    dialect = dialect_of(connection)
+    found = (
+        select(leased.key)
+        .where(leased.key == item.id, leased.column("lock_token") == item.lock_token)
+        .where(*(dialect.is_still(column, value) for column, value in column_values(leased, values).items()))
+    )
+    return (await connection.execute(found)).first() is not None
 
 
 def show(leased: LeasedTable[ModelT], row: ModelT, written: ColumnValues) -> None:
