@@ -82,7 +82,9 @@ async def test_cut_at_every_boundary_of_an_attempt(virtual_database: TemporaryDa
         row = next(row for row in await all_renders(virtual_database) if row.dedup_key == key)
         assert (row.status, row.url, row.error) == (COMPLETED, "url", None), points.reached
         assert store.stored["raw"] == 1, points.reached
+        # Nor is an attempt given up that has only not heard what became of its own writes.
         assert (store.fleet.begun[key], row.losses) == (1, 0), points.reached
+        assert renders.statistics().counters["changed"] == 0, points.reached
         if points.reached is None:
             break
         boundary += 1
