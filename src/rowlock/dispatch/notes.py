@@ -77,7 +77,7 @@ class Notes(Generic[ModelT]):
         """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
-            return await is_still(connection, self._leased, item, values)
+            return await is_still(connection, self._leased, item, values=values)
 
         try:
             still = await in_transaction(

@@ -84,7 +84,7 @@ async def _write(
 
 
 async def is_still(
-    connection: AsyncConnection, leased: LeasedTable[ModelT], item: PipelineItem[ModelT], values: Values
+    connection: AsyncConnection, leased: LeasedTable[ModelT], item: PipelineItem[ModelT], *, values: Values
 ) -> bool:
     """Whether the row of `item` is still under its token and has `values`; joins the caller's transaction."""
     dialect = dialect_of(connection)

@@ -68,6 +68,9 @@ class GivenUp(NamedTuple):
 class Standing:
     """One transaction, from the moment at which it may take locks.
 
+    Args:
+        purpose: a verb phrase for the log.
+
     Attributes:
         was_cut: its connection was closed under it.
         stood_still: by another thread, since its loop stood still.
@@ -75,7 +78,8 @@ class Standing:
         is_whole: all is done but the COMMIT; written by whoever does it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, purpose: str) -> None:
+        self._purpose = purpose
         self.was_cut = self.stood_still = self.was_undone = self.is_whole = False
         self._connection: Connection | None = None
         self._pooled: PoolProxiedConnection | None = None
@@ -121,7 +125,11 @@ class Standing:
                 else:
                     ended = await _terminate(connection.engine, beside, driver=driver, older_than_s=older_than_s)
                     self.was_undone = ended and not self.is_whole
-        log_apart(partial(logger.warning, "A transaction was ended that kept locks while the event loop stood still"))
+        told, extra = (
+            "A transaction was ended that kept locks while the event loop stood still: %s",
+            {"purpose": self._purpose},
+        )
+        log_apart(partial(logger.warning, told, self._purpose, extra=extra))
 
     def give_up(self, task: asyncio.Task[Any]) -> GivenUp:
         """End it, which is out of time, if its `task` waits for a statement; called on its own loop, before that is cancelled."""

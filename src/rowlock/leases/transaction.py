@@ -61,7 +61,7 @@ async def in_transaction(
     Raises:
         TransactionTimeout: it did not end in time. Whether it was committed is unknown.
     """
-    own, timeout_s = Standing(), timeout.total_seconds()
+    own, timeout_s = Standing(purpose), timeout.total_seconds()
 
     async def whole() -> T:
         async with session_factory() as session, standing(own, purpose=purpose, timeout_s=timeout_s), session.begin():
