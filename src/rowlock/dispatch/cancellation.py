@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.dispatch.states import CANCELLED, FAILED, is_active
 from rowlock.dispatch.texts import error_of
+from rowlock.leases.dialects import bind_of
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
@@ -26,5 +27,7 @@ async def cancel(session: AsyncSession, leased: LeasedTable[ModelT], *, dedup_ke
     cancelled = update(model).where(model.dedup_key == dedup_key, is_active(leased)).values(values).returning(model)
     # What the session has of the row is shown as it is now.
     fresh = cancelled.execution_options(populate_existing=True, synchronize_session=False)
-    row: ModelT | None = (await session.scalars(fresh)).one_or_none()
+    # Where rows are written, also in a session that sends reads to a replica.
+    where = {"bind": bind_of(session, leased)}
+    row: ModelT | None = (await session.scalars(fresh, bind_arguments=where)).one_or_none()
     return row
