@@ -165,8 +165,8 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         """Fail the active row of a key with ``cancelled: ...``, in the caller's transaction.
 
         What waits is not begun any more. What runs, here or elsewhere, is closed when it next has something to say, or within
-        `heartbeat` and 10 s, and nothing that it does is written. Its key and its place under the ceiling are free from the commit on, so work that is submitted
-        again may begin beside an attempt that has not noticed yet.
+        `heartbeat` and 10 s, and nothing that it does is written. Its key and its place under the ceiling are free from the commit
+        on, so work that is submitted again may begin beside an attempt that has not noticed yet.
 
         Args:
             session: joined; nothing is committed here.
