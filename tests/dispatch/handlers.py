@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import stat
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rowlock.dispatch import Completed, Event, Failed, Progress, StageDone, Task
 
 BLOCK_S = 0.02
+TICKS = 10
+LONG_S = 120
 
 
 async def works(task: Task[Any]) -> AsyncIterator[Event]:
@@ -103,7 +110,119 @@ def fails(_task: Task[Any]) -> Iterator[Event]:
     yield Failed("input", "no such scene")
 
 
-def folder_of(task: Task[Any]) -> Path:
-    """Return the folder that a test gave in place of a row."""
-    folder: Path = task.row
-    return folder
+async def tells_a_stage(task: Task[Any]) -> AsyncIterator[Event]:
+    """Go on after a stage; meanwhile something else says that time goes by."""
+    ticking = asyncio.create_task(asyncio.sleep(TICKS * BLOCK_S))
+    ticking.add_done_callback(lambda _: (task.row / "ticked").touch())
+    yield StageDone("raw")
+    (task.row / "gone on").touch()
+    yield Completed()
+
+
+def tells_a_stage_when_told(task: Task[Any]) -> Iterator[Event]:
+    """Do the same for a row whose scene is the folder, when there is a file."""
+    folder = Path(task.row.scene)
+    while not (folder / "go on").exists():
+        time.sleep(BLOCK_S)
+    yield from tells_a_stage_plainly(replace(task, row=folder))
+
+
+def tells_a_stage_plainly(task: Task[Any]) -> Iterator[Event]:
+    """Do the same without a loop."""
+    threading.Timer(TICKS * BLOCK_S, (task.row / "ticked").touch).start()
+    yield StageDone("raw")
+    (task.row / "gone on").touch()
+    yield Completed()
+
+
+async def tells_its_beginning(task: Task[Any]) -> AsyncIterator[Event]:
+    """Write down that it was begun."""
+    (task.row / "begun").touch()
+    yield Completed()
+
+
+def tells_its_beginning_plainly(task: Task[Any]) -> Iterator[Event]:
+    """Do the same without a loop."""
+    (task.row / "begun").touch()
+    yield Completed()
+
+
+def finishes(_task: Task[Any]) -> Iterator[Event]:
+    """Be done."""
+    yield Completed()
+
+
+def is_slow_to_end(_task: Task[Any]) -> Iterator[Event]:
+    """Be done before the end."""
+    try:
+        yield Completed({"pid": os.getpid()})
+    finally:
+        time.sleep(TICKS * BLOCK_S)
+
+
+class SlowToLoad:
+    """A row whose class takes long to import: until there is a file."""
+
+    def __init__(self, file: Path) -> None:
+        """Remember the file."""
+        self._file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Wait when it is unpickled."""
+        return _load_slowly, (self._file,)
+
+
+def _load_slowly(file: Path) -> None:
+    while not file.exists():
+        time.sleep(BLOCK_S)
+
+
+# ---------------------------------------------------------------- those that start other processes
+
+
+def starts_another(task: Task[Any]) -> Iterator[Event]:
+    """Have a subprocess that says so in a pipe of the file system, holds it open, and would run for long."""
+    script = f'exec >"$1"; echo ready; exec sleep {LONG_S}'
+    subprocess.Popen(["/bin/sh", "-c", script, "sh", str(task.row)])
+    yield StageDone("started")
+    time.sleep(LONG_S)
+
+
+def starts_another_and_dies(task: Task[Any]) -> Iterator[Event]:
+    """Do the same, and die of it."""
+    for event in starts_another(task):
+        yield event
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def forks_and_dies(_task: Task[Any]) -> Iterator[Event]:
+    """Die, and leave a fork behind that has whatever it had."""
+    if os.fork() == 0:
+        time.sleep(LONG_S)
+    yield Progress("begun")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def forks_one_that_escapes(_task: Task[Any]) -> Iterator[Event]:
+    """Have a fork that leaves the handler by the same way as the handler itself."""
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    os.waitpid(child, 0)
+    yield Completed()
+
+
+def closes_sockets(_task: Task[Any]) -> Iterator[Event]:
+    """Close those of others, too, and stay."""
+    yield Progress("begun")
+    for file in range(256):
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(file).st_mode):
+                os.close(file)
+    time.sleep(LONG_S)
+
+
+def has_others_print_and_read(_task: Task[Any]) -> Iterator[Event]:
+    """Run what prints, what complains at length, and what reads to the end of its input."""
+    subprocess.run(["/bin/sh", "-c", "echo ready; head -c 1000000 /dev/zero >&2; cat"], check=True)
+    yield Completed()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -94,6 +95,20 @@ async def falls_silent(events: Events, *, silence_s: float) -> bool:
     return False
 
 
+async def goes_on_when_asked(events: Events, folder: Path) -> list[Event]:
+    """Check that `tells_a_stage` does so, and return what it says then."""
+    async with asyncio.timeout(WAIT_S_MAX):
+        while not isinstance(await anext(events), StageDone):
+            pass
+    await until((folder / "ticked").exists)
+    assert not (folder / "gone on").exists()
+    rest = await heard(events)
+    assert (folder / "gone on").exists()
+    # A beat may come after the last event.
+    assert Completed() in rest
+    return rest
+
+
 async def until(condition: Callable[[], object]) -> None:
     """Wait until `condition` holds."""
     async with asyncio.timeout(WAIT_S_MAX):
@@ -150,6 +165,23 @@ async def test_an_attempt_that_was_never_listened_to_leaves_its_worker_free(kind
 
 
 @each_engine
+async def test_an_attempt_begins_when_it_is_listened_to(kind: type[LocalEngine], tmp_path: Path) -> None:
+    """Work would be under way for a row that does not say so yet, or that somebody else has decided about."""
+    engine = kind(2)
+    first, second = engine.workers()
+    async with aclosing(
+        await engine.offer(first, task_of(handler_for(kind, "tells_its_beginning"), tmp_path))
+    ) as events:
+        assert await anext(events) == Heartbeat()
+        # Meanwhile another one begins and ends.
+        async with aclosing(await engine.offer(second, task_of(handler_for(kind, "works")))) as others:
+            await heard(others)
+        assert not (tmp_path / "begun").exists()
+        await heard(events)
+        assert (tmp_path / "begun").exists()
+
+
+@each_engine
 @pytest.mark.parametrize("name", ["raises", "exits"])
 async def test_what_a_handler_raises_is_a_failure(kind: type[LocalEngine], name: str) -> None:
     """A slip in a handler would end the service, or look like a worker that died."""
@@ -184,6 +216,13 @@ async def test_to_close_is_to_cancel(kind: type[LocalEngine], tmp_path: Path) ->
 
 
 @each_engine
+async def test_a_handler_goes_on_when_its_stage_is_recorded(kind: type[LocalEngine], tmp_path: Path) -> None:
+    """It would throw away what the stage was made of, and a replica that dies then would leave a row that nobody can do."""
+    async with offered(kind(1), task_of(handler_for(kind, "tells_a_stage"), tmp_path)) as events:
+        await goes_on_when_asked(events, tmp_path)
+
+
+@each_engine
 async def test_there_is_no_such_worker(kind: type[LocalEngine]) -> None:
     """A balancer that remembers a worker for too long would stop everything."""
     with pytest.raises(WorkerGone):
@@ -205,6 +244,37 @@ async def test_no_threshold_is_no_limit() -> None:
     assert engine.workers()["loop-1"].active == 100
     for events in taken:
         await events.aclose()
+
+
+async def test_threads_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts that wait for a thread would show as running, and be silent."""
+    with pytest.raises(SettingsError, match="from 1 to 1000"):
+        ThreadEngine(1_001)
+    monkeypatch.setattr(ThreadEngine, "attempts_max", 2)
+    engine = ThreadEngine(1, backpressure=TaskCountBackpressure(0))
+    task = task_of(handlers.works_plainly)
+    taken = [await engine.offer("thread-1", task) for _ in range(2)]
+    with pytest.raises(WorkerBusy):
+        await engine.offer("thread-1", task)
+    for events in taken:
+        await events.aclose()
+    async with offered(engine, task) as events:
+        assert isinstance((await heard(events))[-1], Completed)
+
+
+async def test_a_thread_that_cannot_be_had_is_no_failure_of_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without room for one more thread would fail every row that it takes."""
+    engine = ThreadEngine(1)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            await engine.offer("thread-1", task_of(handlers.works_plainly))
+    async with offered(engine, task_of(handlers.works_plainly)) as events:
+        assert isinstance((await heard(events))[-1], Completed)
 
 
 @pytest.mark.parametrize(("kind", "name"), [(LoopEngine, "works_plainly"), (ThreadEngine, "works")])
@@ -249,13 +319,14 @@ async def test_a_process_that_stands_still_beats_no_more() -> None:
         os.kill(int(event.text), signal.SIGKILL)
 
 
-async def test_a_process_that_starts_slowly_is_alive() -> None:
-    """A busy machine would lose each attempt before its work began."""
-    async with offered(ProcessEngine(1), task_of(handlers.works_plainly, heartbeat_s=0.01)) as events:
-        heard_ = await heard(events)
-    # The first is the engine's own; to start a process takes longer than a few beats.
-    assert heard_[:5] == [Heartbeat()] * 5
-    assert isinstance(heard_[-1], Completed)
+async def test_a_process_that_loads_its_task_slowly_is_alive(tmp_path: Path) -> None:
+    """A host with many imports would lose each attempt before its work began."""
+    row = handlers.SlowToLoad(tmp_path / "go on")
+    async with offered(ProcessEngine(1), task_of(handlers.works_plainly, row, heartbeat_s=0.01)) as events:
+        async with asyncio.timeout(WAIT_S_MAX):
+            assert [await anext(events) for _ in range(5)] == [Heartbeat()] * 5
+        (tmp_path / "go on").touch()
+        assert any(isinstance(event, Completed) for event in await heard(events))
 
 
 async def test_ctrl_c_in_a_terminal_is_not_for_the_workers() -> None:

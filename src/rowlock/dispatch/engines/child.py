@@ -1,6 +1,10 @@
 """What a worker process does with a task: runs its handler and sends the events, with a beat from a thread of its own.
 
-If nobody listens any more, the dispatcher is dead, and another one may have the row by now: the process ends at once.
+It begins, and goes on from a `StageDone`, when the dispatcher asks for what comes next: what was before is recorded by then. If
+nobody listens any more, the dispatcher is dead, and another one may have the row by now: the process ends at once, and takes along
+what its handler has started.
+
+Not here: how a process is started and killed (``process_line.py``).
 """
 
 from __future__ import annotations
@@ -15,9 +19,10 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from rowlock.dispatch.engines.frames import frame_of
+from rowlock.dispatch.engines.frames import GO_ON, frame_of
+from rowlock.dispatch.engines.group import end, kept_from_forks, lead, streams_aside
 from rowlock.dispatch.engines.stream import is_last
-from rowlock.dispatch.task import Event, Failed, Heartbeat, Task
+from rowlock.dispatch.task import Failed, Heartbeat, StageDone, Task
 from rowlock.errors import describe
 
 NOBODY_LISTENS = 70
@@ -32,14 +37,37 @@ class Line:
         self._socket.connect(path)
         self._turn = threading.Lock()
 
-    def send(self, event: Event) -> None:
-        """Send `event`; does not come back if nobody listens."""
-        frame = frame_of(event)
+    def fileno(self) -> int:
+        """Return the socket's number."""
+        return self._socket.fileno()
+
+    def send(self, said: object) -> None:
+        """Send an event, or what else is said; does not come back if nobody listens."""
+        frame = frame_of(said)
         try:
             with self._turn:
                 self._socket.sendall(frame)
         except OSError:
-            os._exit(NOBODY_LISTENS)
+            end(NOBODY_LISTENS)
+
+    def wait(self) -> None:
+        """Wait until the dispatcher asks for what comes next; does not come back if nobody listens."""
+        try:
+            answer = self._socket.recv(len(GO_ON))
+        except OSError:
+            answer = b""
+        if not answer:
+            end(NOBODY_LISTENS)
+
+    async def wait_on_loop(self) -> None:
+        """Do the same, while the handler's other tasks go on."""
+        loop, answered = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._socket, answered.set)
+        try:
+            await answered.wait()
+        finally:
+            loop.remove_reader(self._socket)
+        self.wait()
 
     def beat(self, every_s: float, ended: threading.Event) -> None:
         """Send a `Heartbeat` again and again."""
@@ -51,20 +79,28 @@ class Line:
         self._socket.close()
 
 
-def run_task(path: str, pickled: bytes) -> None:
-    """Run a pickled task and send its events to the socket at `path`."""
+def run_task(path: str, pickled: bytes, beat_s: float) -> None:
+    """Run a pickled task and send its events to the socket at `path`; before them, the id of this process.
+
+    What goes wrong before that is raised: it is a slip of this machine and no failure of the task.
+    """
     # Ctrl-C in a terminal is for the dispatcher, which ends its attempts in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lead()
     ended = threading.Event()
-    with closing(Line(path)) as line:
+    with streams_aside() as streams, closing(Line(path)) as line, kept_from_forks(*streams, line.fileno()):
+        beats = threading.Thread(target=line.beat, args=(beat_s, ended), daemon=True)
+        beats.start()
         try:
-            task: Task[Any] = pickle.loads(pickled)  # noqa: S301 - from the process that started this one
-            threading.Thread(target=line.beat, args=(task.heartbeat_s, ended), daemon=True).start()
-            _run(task, line)
+            line.send(os.getpid())
+            line.wait()
+            _run(pickle.loads(pickled), line)  # noqa: S301 - from the process that started this one
         except BaseException as error:  # noqa: BLE001 - the handler is host code and may raise anything
             line.send(Failed("internal", describe(error)))
         finally:
             ended.set()
+            # Cut off in the middle of a beat, it would take the dispatcher for dead.
+            beats.join()
 
 
 def _run(task: Task[Any], line: Line) -> None:
@@ -72,6 +108,8 @@ def _run(task: Task[Any], line: Line) -> None:
     if isinstance(events, Iterator):
         for event in events:
             line.send(event)
+            if isinstance(event, StageDone):
+                line.wait()
             if is_last(event):
                 return
     else:
@@ -81,5 +119,7 @@ def _run(task: Task[Any], line: Line) -> None:
 async def _run_async(events: Any, line: Line) -> None:  # noqa: ANN401 - an async generator of the host's
     async for event in events:
         line.send(event)
+        if isinstance(event, StageDone):
+            await line.wait_on_loop()
         if is_last(event):
             return

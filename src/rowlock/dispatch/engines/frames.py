@@ -1,36 +1,36 @@
-"""Events between processes: each is a length and a pickle, over a socket of the file system that only this user may open."""
+"""What processes say to each other: each frame is a length and a pickle, over a socket that only this user may open."""
 
 from __future__ import annotations
 
 import asyncio
 import pickle
 import struct
-
-from rowlock.dispatch.task import Event
+from typing import Any
 
 FRAME_BYTES_MAX = 16 * 2**20
 """Largest event, in bytes."""
+GO_ON = b"\x01"
+"""What the dispatcher answers to the process's id and to each `StageDone`, when it asks for what comes next; to nothing else."""
 
 _LENGTH = struct.Struct(">I")
 
 
-def frame_of(event: Event) -> bytes:
-    """Return `event` as it is sent.
+def frame_of(said: object) -> bytes:
+    """Return an event, or whatever else is `said`, as it is sent.
 
     Raises:
         ValueError: it is larger than `FRAME_BYTES_MAX`.
     """
-    body = pickle.dumps(event)
+    body = pickle.dumps(said)
     if len(body) > FRAME_BYTES_MAX:
         raise ValueError(f"an event of {len(body):,} bytes is too large to be sent; the limit is {FRAME_BYTES_MAX:,}")
     return _LENGTH.pack(len(body)) + body
 
 
-async def read_event(reader: asyncio.StreamReader) -> Event | None:
-    """Return the next event; None if the other side is gone."""
+async def read_frame(reader: asyncio.StreamReader) -> Any:  # noqa: ANN401 - whatever was said
+    """Return what is said next; None if the other side is gone."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        event: Event = pickle.loads(await reader.readexactly(length))  # noqa: S301 - from a child of this very process
+        return pickle.loads(await reader.readexactly(length))  # noqa: S301 - from a child of this very process
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
-    return event

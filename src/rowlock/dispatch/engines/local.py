@@ -18,16 +18,27 @@ from rowlock.errors import SettingsError, WorkerBusy, WorkerGone
 
 
 class LocalEngine(ABC):
-    """Workers of one kind on this machine, each with one attempt at a time unless `backpressure` says otherwise."""
+    """Workers of one kind on this machine, each with one attempt at a time unless `backpressure` says otherwise.
+
+    Attributes:
+        kind: what its workers are called.
+        attempts_max: as many attempts may run at once, and so many workers there may be.
+        beats_itself: whether `run` yields beats while nothing else comes.
+        needs_something: whether an attempt needs something that this machine may lack. Then the first thing that `run` yields is a
+            `Heartbeat`, when it has that; what it raises before is no failure of the row, and is raised to whoever offers.
+    """
 
     kind: ClassVar[str]
+    attempts_max: ClassVar[int] = TASKS_MAX
     beats_itself: ClassVar[bool] = False
+    needs_something: ClassVar[bool] = False
 
     def __init__(self, workers: int = 1, *, backpressure: Backpressure | None = None) -> None:
-        if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= TASKS_MAX:
+        if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= self.attempts_max:
             name = type(self).__name__
             raise SettingsError(
-                f"{name} takes a number of workers from 1 to {TASKS_MAX}, not {workers!r}", settings=("workers",)
+                f"{name} takes a number of workers from 1 to {self.attempts_max}, not {workers!r}",
+                settings=("workers",),
             )
         self._refuses: Backpressure = TaskCountBackpressure() if backpressure is None else backpressure
         digits = len(str(workers))
@@ -47,14 +58,25 @@ class LocalEngine(ABC):
         Raises:
             WorkerBusy: it has as much as it takes.
             WorkerGone: there is no such worker.
+            OSError, RuntimeError: this machine has no folder, process or thread for it.
         """
         if worker not in self._active:
             raise WorkerGone(worker, "there is no such worker")
         if self._refuses(BackpressureContext(self._active[worker], task)):
             raise WorkerBusy(worker)
+        if sum(self._active.values()) >= self.attempts_max:
+            raise WorkerBusy(worker)
         self._active[worker] += 1
+        attempt = self.run(worker, task)
+        try:
+            if self.needs_something:
+                # And a generator that was begun is closed properly, whatever happens next.
+                await anext(attempt)
+        except BaseException:
+            self._left(worker)
+            raise
         beat_s = None if self.beats_itself else task.heartbeat_s
-        return Stream(self.run(worker, task), beat_s=beat_s, on_end=partial(self._left, worker))
+        return Stream(attempt, beat_s=beat_s, on_end=partial(self._left, worker))
 
     @abstractmethod
     def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:

@@ -1,0 +1,165 @@
+"""The dispatcher's end of the line to one worker process: starts it, hears it, answers it, and ends it.
+
+The one idea: a process is up when it has called back and told its id. Whatever keeps it from that is a slip of this machine and
+raised; what comes later is the attempt's.
+
+Not here: what becomes of the events, and what the process does (``child.py``).
+
+Source: anyio, "Running code in worker processes"; its ``to_process`` for what a cancellation does in each phase.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
+
+from rowlock.clock import monotonic
+from rowlock.dispatch.engines import group
+from rowlock.dispatch.engines.child import run_task
+from rowlock.dispatch.engines.frames import GO_ON, read_frame
+from rowlock.dispatch.task import Completed, Event, Failed, Heartbeat, StageDone
+from rowlock.errors import describe
+
+PREFIX = "rowlock-"
+SOCKET = "events"
+START_S_MAX = 120.0
+"""How long a process may take to start and to import the host's main module, in seconds."""
+INTERPRETER_S_MAX = 21.0
+"""For how long a process that has not called yet is not killed, in seconds: anyio forgets one over whose start it is cancelled, and
+allows 20 s for that."""
+END_S_MAX = 3.0
+"""How long a process may take to be ready for the next attempt when it has nothing more to say, in seconds; then it is killed."""
+
+_Ends: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def started(pickled: bytes, *, beat_s: float) -> AsyncIterator[Line]:
+    """Give the line to a process that is up and runs a pickled task; it is ended with the block.
+
+    Raises:
+        OSError: it cannot be started here and now. Whatever else Python raises for want of something, too.
+    """
+    connected: asyncio.Future[_Ends] = asyncio.get_running_loop().create_future()
+    async with AsyncExitStack() as stack:
+        # Not in the attempt's own folder: the path of a socket must be short (`process.py`).
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True))
+        path = str(Path(folder, SOCKET))
+        # As long as it does not serve it comes without a suspension: no cancellation can lose it.
+        server = await asyncio.start_unix_server(lambda *ends: connected.set_result(ends), path, start_serving=False)
+        stack.callback(server.close)
+        await server.start_serving()
+        line = Line(connected, asyncio.create_task(_call(path, pickled, beat_s), name="rowlock: a worker process"))
+        stack.push_async_callback(_to_its_end, line.hang_up)
+        await line.open()
+        yield line
+
+
+class Line:
+    """The connection with one process."""
+
+    def __init__(self, connected: asyncio.Future[_Ends], call: asyncio.Task[None]) -> None:
+        self._connected = connected
+        self._call = call
+        self._kept_until = monotonic() + INTERPRETER_S_MAX
+        self._pid: int | None = None
+        self._is_waiting = True
+        self._is_over = False
+
+    async def open(self) -> None:
+        """Wait until the process is up.
+
+        Raises:
+            OSError: it is not, within `START_S_MAX`; or what else kept it from being.
+        """
+        try:
+            async with asyncio.timeout(START_S_MAX):
+                await self._wait_for_either()
+                if self._connected.done():
+                    reader, _ = self._connected.result()
+                    while isinstance(said := await read_frame(reader), Heartbeat):
+                        pass
+                    self._pid = said
+                if self._pid is None:
+                    await self.ended()
+                    raise ChildProcessError("a worker process has ended before it began")
+        except TimeoutError:
+            raise ChildProcessError(f"a worker process was not up within {START_S_MAX:g} s") from None
+        except BrokenWorkerProcess as broken:
+            why = describe(broken.__cause__ or broken)
+            raise ChildProcessError(f"a worker process did not start: {why}") from broken
+
+    async def hear(self) -> Event | None:
+        """Return what the process says next, or None if it has hung up or died. Who asks has recorded what was said before."""
+        reader, writer = self._connected.result()
+        if self._is_waiting:
+            writer.write(GO_ON)
+        event: Event | None = await read_frame(reader)
+        self._is_waiting = isinstance(event, StageDone)
+        self._is_over = self._is_over or isinstance(event, Completed | Failed)
+        return event
+
+    async def ended(self) -> None:
+        """Wait until the process is ready for its next attempt.
+
+        Raises:
+            BrokenWorkerProcess: it died, or neither ends nor dies.
+        """
+        await asyncio.wait({self._call}, timeout=END_S_MAX)
+        if not self._call.done():
+            raise BrokenWorkerProcess("it has hung up, and somebody holds its streams")
+        self._call.result()
+
+    async def hang_up(self) -> None:
+        """Kill the process and what it has started, unless it is ready for its next attempt, and wait for its end."""
+        is_ready = False
+        try:
+            await self._wait_for_either(max(0.0, self._kept_until - monotonic()))
+            if self._is_over:
+                await asyncio.wait({self._call}, timeout=END_S_MAX)
+            is_ready = self._is_ready()
+            self._call.cancel()
+            await asyncio.wait({self._call})
+        finally:
+            # Those who lived in its group keep its id from being another's. Not before: it would be reaped twice.
+            if self._pid is not None and not is_ready:
+                group.kill(self._pid)
+            if self._call.done() and not self._call.cancelled():
+                self._call.exception()  # told already, or nobody wants to know
+            if self._connected.done():
+                _, writer = self._connected.result()
+                writer.close()
+
+    def _is_ready(self) -> bool:
+        if not self._call.done() or self._call.cancelled():
+            return False
+        return not isinstance(self._call.exception(), BrokenWorkerProcess)
+
+    async def _wait_for_either(self, timeout_s: float | None = None) -> None:
+        first: set[asyncio.Future[_Ends] | asyncio.Task[None]] = {self._connected, self._call}
+        await asyncio.wait(first, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _call(path: str, pickled: bytes, beat_s: float) -> None:
+    # The engine has counted already.
+    await to_process.run_sync(run_task, path, pickled, beat_s, cancellable=True, limiter=CapacityLimiter(1))
+
+
+async def _to_its_end(work: Callable[[], Awaitable[None]]) -> None:
+    """Do `work` whole, also when cancelled meanwhile, and be cancelled then."""
+    task = asyncio.ensure_future(work())
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
