@@ -94,19 +94,17 @@ async def test_a_worker_that_comes_late_gets_what_waits(sqlite_database: Tempora
 
 
 async def test_drain_gives_a_grace_and_then_cancels_over_there(
-    sqlite_database: TemporaryDatabase, tmp_path: Path
+    namespace: str, sqlite_database: TemporaryDatabase, tmp_path: Path
 ) -> None:
     """A deployment would throw away what is nearly done, or leave work behind on the workers that nobody wants."""
-    name = f"rowlock-{uuid.uuid4().hex}"
-    with farm(name, workers=2):
-        async with dispatching(sqlite_database, name, Holds(tmp_path)) as (renders, manager):
-            await submit(sqlite_database, renders, "a", "b")
-            await until_rows(sqlite_database, lambda rows: all(row.progress == "begun" for row in rows))
-            draining = asyncio.create_task(manager.drain(GRACE_S))
-            (tmp_path / "a may end").touch()
-            await draining
-            a, b = await all_renders(sqlite_database)
-            assert (a.status, a.url) == (COMPLETED, "a")
-            assert (b.status, b.lock_token, b.losses) == (PENDING, None, 0)
-            await until_rows(sqlite_database, lambda _: (tmp_path / "b has ended").exists())
-            assert sum(view.active for view in renders.engine.workers().values()) == 0
+    async with dispatching(sqlite_database, namespace, Holds(tmp_path)) as (renders, manager):
+        await submit(sqlite_database, renders, "a", "b")
+        await until_rows(sqlite_database, lambda rows: all(row.progress == "begun" for row in rows))
+        draining = asyncio.create_task(manager.drain(GRACE_S))
+        (tmp_path / "a may end").touch()
+        await draining
+        a, b = await all_renders(sqlite_database)
+        assert (a.status, a.url) == (COMPLETED, "a")
+        assert (b.status, b.lock_token, b.losses) == (PENDING, None, 0)
+        await until_rows(sqlite_database, lambda _: (tmp_path / "b has ended").exists())
+        assert sum(view.active for view in renders.engine.workers().values()) == 0

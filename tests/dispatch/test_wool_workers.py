@@ -65,18 +65,16 @@ async def test_a_worker_that_is_stopped_is_gone(tmp_path: Path) -> None:
         await until((tmp_path / "ended").exists)
 
 
-async def test_workers_that_come_later_are_seen_and_those_that_leave_are_not() -> None:
+async def test_workers_that_come_later_are_seen_and_those_that_leave_are_not(namespace: str) -> None:
     """A fleet could not grow while the service runs, or shrink."""
-    name = f"rowlock-{uuid.uuid4().hex}"
-    with farm(name, workers=1):
-        async with opened(name, workers=1) as engine:
-            with farm(name, workers=1) as [late]:
-                await until(lambda: len(engine.workers()) == 2)
-                found = set()
-                for worker in engine.workers():
-                    async with aclosing(await engine.offer(worker, task_of(handlers.works))) as events:
-                        *_, last = await heard(events)
-                        assert isinstance(last, Completed)
-                        found.add(last.values["pid"])
-                assert late in found
-            await until(lambda: len(engine.workers()) == 1)
+    async with opened(namespace) as engine:
+        with farm(namespace, workers=1) as [late]:
+            await until(lambda: len(engine.workers()) == 3)
+            found = set()
+            for worker in engine.workers():
+                async with aclosing(await engine.offer(worker, task_of(handlers.works))) as events:
+                    *_, last = await heard(events)
+                    assert isinstance(last, Completed)
+                    found.add(last.values["pid"])
+            assert late in found
+        await until(lambda: len(engine.workers()) == 2)
