@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import aclosing
 from contextvars import Context
 from pathlib import Path
@@ -33,22 +34,14 @@ from rowlock.dispatch import (
 from rowlock.dispatch.engine import Engine, Events
 from rowlock.dispatch.engines import wool_line
 from rowlock.dispatch.engines.wool import WoolEngine
+from rowlock.dispatch.engines.wool_worker import pickled, run_task
 from rowlock.dispatch.placing import Placing
 
 from . import handlers, wool_handlers
-from .test_engines import WAIT_S_MAX, falls_silent, heard, task_of, until
-from .wool_farm import farm
+from .test_engines import WAIT_S_MAX, falls_silent, goes_on_when_asked, heard, task_of, until
 from .wool_scene import heard_until_progress, offered, offering, opened
 
 OF_THE_HOST: wool.ContextVar[Any] = wool.ContextVar("of_the_host")
-
-
-@pytest.fixture(scope="module")
-def namespace() -> Iterator[str]:
-    """Where two workers are told of, of one task each; no test may break them."""
-    name = f"rowlock-{uuid.uuid4().hex}"
-    with farm(name, workers=2):
-        yield name
 
 
 @pytest.mark.parametrize("handler", [handlers.works, handlers.works_plainly])
@@ -93,6 +86,15 @@ async def test_what_a_handler_raises_is_a_failure(namespace: str, handler: Calla
         # And it goes on.
         async with offering(engine, handlers.works) as events:
             assert isinstance((await heard(events))[-1], Completed)
+
+
+@pytest.mark.parametrize("handler", [handlers.tells_a_stage, handlers.tells_a_stage_plainly])
+async def test_a_handler_goes_on_when_its_stage_is_recorded(
+    namespace: str, tmp_path: Path, handler: Callable[[Task[Any]], Any]
+) -> None:
+    """It would throw away what the stage was made of, and a replica that dies then would leave a row that nobody can do."""
+    async with opened(namespace) as engine, offering(engine, handler, tmp_path) as events:
+        await goes_on_when_asked(events, tmp_path)
 
 
 async def test_one_that_ends_without_a_word_ends(namespace: str) -> None:
@@ -232,6 +234,20 @@ async def test_a_worker_that_lacks_a_module(
         monkeypatch.setattr(wool_line, "run_task", only_here.works)
         with pytest.raises(WorkerGone, match="ModuleNotFoundError"):
             await offered(engine, handlers.works)
+
+
+async def test_a_worker_without_a_folder_is_gone(namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose disk is full would fail every row that it takes."""
+    async with opened(namespace) as engine:
+        monkeypatch.setattr(wool_line, "run_task", wool_handlers.has_no_folder)
+        with pytest.raises(WorkerGone, match="FileNotFoundError"):
+            await offered(engine, handlers.works)
+    async with aclosing(run_task(pickled(task_of(handlers.works)), 10.0)) as said:
+        assert pickle.loads(await anext(said)) == Heartbeat()
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    async with aclosing(run_task(pickled(task_of(handlers.works)), 10.0)) as said:
+        with pytest.raises(FileNotFoundError):
+            await anext(said)
 
 
 async def test_it_works_from_any_context(namespace: str) -> None:

@@ -52,6 +52,12 @@ def is_slow_to_end(_task: Task[Any]) -> Iterator[Event]:
         time.sleep(END_S)
 
 
+async def has_no_folder(_task: bytes, _beat_s: float) -> AsyncIterator[bytes]:
+    """Stand for a whole worker that has no disk any more."""
+    raise FileNotFoundError("no folder for temporary files")
+    yield b""
+
+
 def gives_a_lock(_task: Task[Any]) -> Iterator[Event]:
     """Complete with what cannot be pickled."""
     yield Completed({"lock": threading.Lock()})

@@ -91,9 +91,30 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "a handler on wool writes into the dispatcher's folder",
         "dispatch/engines/wool_worker.py",
-        "replace(task, workdir=Path(folder))",
+        "replace(task, workdir=folder)",
         "replace(task)",
         (f"{ENGINE}::test_each_attempt_has_a_folder_there",),
+    ),
+    Bug(
+        "a handler on wool goes on before its stage is recorded",
+        "dispatch/engines/wool_worker.py",
+        "            event, self._event = self._event, None\n            return event\n",
+        "            event, self._event = self._event, None\n            self._go_on()\n            return event\n",
+        (f"{ENGINE}::test_a_handler_goes_on_when_its_stage_is_recorded",),
+    ),
+    Bug(
+        "a worker of wool without a disk fails its rows",
+        "dispatch/engines/wool_line.py",
+        "                await self.read()\n        except WorkerGone:\n",
+        "                pass\n        except WorkerGone:\n",
+        (f"{ENGINE}::test_a_worker_without_a_folder_is_gone",),
+    ),
+    Bug(
+        "a worker of wool takes the want of a folder for a failure",
+        "dispatch/engines/wool_worker.py",
+        "                    self._give(Heartbeat()).result()\n",
+        "                    pass\n",
+        (f"{ENGINE}::test_a_worker_without_a_folder_is_gone",),
     ),
     Bug(
         "wool is sent whatever comes",

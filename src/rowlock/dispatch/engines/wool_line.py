@@ -58,7 +58,7 @@ class Line:
         self._is_over = False
 
     async def open(self, proxy: wool.WorkerProxy, body: bytes, *, beat_s: float) -> None:
-        """Offer a pickled task.
+        """Offer a pickled task, and wait until the worker has all that an attempt needs.
 
         Raises:
             WorkerBusy: the worker refused.
@@ -66,6 +66,8 @@ class Line:
         """
         try:
             await self._call(self._dispatch(proxy, body, beat_s))
+            async with asyncio.timeout(OFFER_S_MAX):
+                await self.read()
         except WorkerGone:
             raise
         except wool.NoWorkersAvailable:

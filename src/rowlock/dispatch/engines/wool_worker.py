@@ -1,8 +1,9 @@
 """What a worker of wool does with a task: runs its handler in a thread of its own, in a folder of its own.
 
 The one idea: the worker's event loop belongs to all attempts there and to wool itself, so no handler runs on it. The loop hands
-events on, one at a time, and beats while the handler is silent, also while it blocks; a handler goes on from a ``yield`` when its
-event was taken. Events and tasks travel pickled, so that what cannot be pickled is the attempt's failure, not the worker's.
+events on, one at a time, and beats while the handler is silent, also while it blocks; a handler goes on from a ``yield`` when the
+dispatcher asks for the next event, so that what was said is recorded by then (wool fetches: a worker's generator takes no step that
+nobody asked for). Events and tasks travel pickled, so that what cannot be pickled is the attempt's failure, not the worker's.
 
 A thread cannot be killed: a handler that is cancelled ends at its next ``await`` or ``yield``, and its worker has no room until
 then.
@@ -52,9 +53,15 @@ def pickled(thing: object) -> bytes:
 
 
 async def run_task(task: bytes, beat_s: float) -> AsyncGenerator[bytes, None]:
-    """Run a pickled task, and yield its events, pickled; at least a `Heartbeat` every `beat_s`."""
+    """Run a pickled task, and yield its events, pickled: a `Heartbeat` when there is all that it needs, then one every `beat_s`.
+
+    Raises:
+        OSError: this machine has no folder for it. RuntimeError: no thread.
+    """
     attempt = Attempt(task)
     try:
+        if (begun := await attempt.take(None)) is not None:
+            yield begun
         while (event := await attempt.take(beat_s)) is not None:
             yield event
     finally:
@@ -70,25 +77,38 @@ class Attempt:
         self._event: bytes | None = None
         self._taken: concurrent.futures.Future[None] | None = None
         self._is_closed = False
+        self._error: Exception | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._handler: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         threading.Thread(target=self._run, args=(task,), name="rowlock handler", daemon=True).start()
 
     # On the loop ------------------------------------------------------------------------------------------------------
 
-    async def take(self, within_s: float) -> bytes | None:
-        """Return the next event, a `Heartbeat` if none comes `within_s`, or None after the last one."""
+    async def take(self, within_s: float | None) -> bytes | None:
+        """Return the next event, a `Heartbeat` if none comes `within_s`, or None after the last one.
+
+        Raises:
+            OSError: the attempt could not begin.
+        """
+        self._go_on()
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._wake.wait()
-        if self._taken is not None:
+        if self._event is not None:
             self._wake.clear()
             event, self._event = self._event, None
-            taken, self._taken = self._taken, None
-            if taken.set_running_or_notify_cancel():
-                taken.set_result(None)
             return event
+        if self._error is not None:
+            raise self._error
         return None if self._ended.done() else pickle.dumps(Heartbeat())
+
+    def _go_on(self) -> None:
+        """Whoever asks for another event has recorded the one before: its handler may go on."""
+        if self._taken is None or self._event is not None:
+            return
+        taken, self._taken = self._taken, None
+        if taken.set_running_or_notify_cancel():
+            taken.set_result(None)
 
     async def close(self) -> None:
         """Cancel the handler, and wait until it has ended."""
@@ -115,18 +135,24 @@ class Attempt:
     # In the thread ----------------------------------------------------------------------------------------------------
 
     def _run(self, body: bytes) -> None:
+        # After a cancellation nobody takes anything, which is right, and when the worker ends nobody can.
+        with suppress(concurrent.futures.CancelledError, RuntimeError):
+            try:
+                with TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
+                    # What goes wrong from here on is the attempt's failure, and not this machine's.
+                    self._give(Heartbeat()).result()
+                    self._work(body, Path(folder))
+            except OSError as error:
+                self._error = error
+            finally:
+                self._loop.call_soon_threadsafe(self._end)
+
+    def _work(self, body: bytes, folder: Path) -> None:
         try:
             task: Task[Any] = pickle.loads(body)  # noqa: S301 - wool lets nobody in who might not run code here anyway
-            with TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
-                if not self._is_closed:
-                    self._handle(replace(task, workdir=Path(folder)))
+            self._handle(replace(task, workdir=folder))
         except BaseException as error:  # noqa: BLE001 - the handler is host code and may raise anything
-            # After a cancellation nobody takes it, which is right, and when the worker ends nobody can.
-            with suppress(concurrent.futures.CancelledError, RuntimeError):
-                self._give(Failed("internal", describe(error))).result()
-        finally:
-            with suppress(RuntimeError):  # the worker has ended meanwhile
-                self._loop.call_soon_threadsafe(self._end)
+            self._give(Failed("internal", describe(error))).result()
 
     def _handle(self, task: Task[Any]) -> None:
         events: Any = task.handler(task)
