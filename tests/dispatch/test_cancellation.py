@@ -144,3 +144,19 @@ async def test_a_session_may_have_an_engine_for_each_class(renders_database: Tem
     sessions = async_sessionmaker(binds={Base: renders_database.engine}, expire_on_commit=False)
     async with sessions.begin() as session:
         assert await renders.cancel(session, dedup_key="a") is not None
+
+
+@pytest.mark.parametrize("act", ["submit", "cancel"])
+async def test_what_the_host_has_not_written_yet_is_kept(renders_database: TemporaryDatabase, act: str) -> None:
+    """A change that a session without autoflush still has in hand would be gone, without a word."""
+    renders = pipeline_of(Fleet())
+    [(made, _)] = await submit(renders_database, renders, "a")
+    async with async_sessionmaker(renders_database.engine, autoflush=False)() as session:
+        row = await session.get_one(Render, made.id)
+        row.url = "mine"
+        if act == "submit":
+            assert (await renders.submit(session, dedup_key="a"))[0] is row
+        else:
+            assert await renders.cancel(session, dedup_key="a") is row
+        await session.commit()
+    assert (await one_render(renders_database)).url == "mine"

@@ -13,7 +13,7 @@ from sqlalchemy import delete
 
 from rowlock import PipelineItem
 from rowlock.dispatch import COMPLETED, PENDING, Completed, DispatchPipeline, Event, Progress, StageDone, Task
-from rowlock.dispatch.scratch import scratch
+from rowlock.dispatch.scratch import Scratch
 from rowlock.testing import Steps, TemporaryDatabase, stepping
 
 from ..cancellation.cancelling import Canceller, background_ends, cancelled_at
@@ -78,8 +78,10 @@ async def test_at_each_await_of_an_attempt(database: TemporaryDatabase, times: i
 async def test_a_folder_that_is_being_made(tmp_path: Path) -> None:
     """Each drain would leave folders behind that nobody knows of."""
 
+    scratch = Scratch(tmp_path)
+
     async def work() -> None:
-        async with scratch(tmp_path):
+        async with scratch.folder():
             await asyncio.sleep(0)
 
     at, struck = 0, True

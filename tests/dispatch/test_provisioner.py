@@ -147,3 +147,19 @@ async def test_one_that_said_no_is_asked_again() -> None:
     assert provisioner.ask("a")
     await asyncio.sleep(1)
     assert not provisioner.ask("b")
+
+
+@virtual_time
+async def test_a_worker_that_was_out_of_sight_is_no_new_machine() -> None:
+    """Each hiccup of the discovery would have as many machines started as it has hidden."""
+    fleet, asked = Fleet(1), list[str]()
+
+    async def provision(key: str) -> None:
+        asked.append(key)
+
+    provisioner = Provisioner(provision, engine=fleet, fleet_cap=2)
+    assert provisioner.ask("a")
+    fleet.dismiss_all()
+    assert not provisioner.ask("a")
+    fleet.hire(1)
+    assert not provisioner.ask("b"), "worker-1 is back, and one more is on its way"

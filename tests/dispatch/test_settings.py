@@ -36,8 +36,8 @@ def test_defaults() -> None:
 
 def test_a_large_engine_is_used_whole() -> None:
     """An engine of two hundred workers would run 64 attempts, and nobody would say why."""
-    assert build(engine=LoopEngine(200)).settings.workers_num == 200
-    assert build(engine=LoopEngine(2)).settings.workers_num == LEASES_PER_TICK_MAX
+    assert build(engine=LoopEngine(200)).settings.workers_num == 200 + LEASES_PER_TICK_MAX
+    assert build(engine=LoopEngine(2)).settings.workers_num == 2 + LEASES_PER_TICK_MAX
     assert build(engine=LoopEngine(200), workers_num=10).settings.workers_num == 10
 
 

@@ -80,3 +80,24 @@ async def test_who_is_cancelled_listens_no_more() -> None:
     await asyncio.wait({hearing})
     assert hearing.cancelled()
     assert ends == ["cancelled"]
+
+
+@virtual_time
+async def test_who_is_cancelled_again_and_again_listens_no_more() -> None:
+    """A generator that is still being read cannot be closed: its row would be failed, and given away while it cleans up."""
+    ends: list[str] = []
+
+    async def tidies() -> AsyncGenerator[Event, None]:
+        try:
+            await asyncio.Event().wait()
+            yield Heartbeat()
+        finally:
+            await asyncio.sleep(5)
+            ends.append("tidied")
+
+    hearing = asyncio.create_task(hear(tidies(), within_s=30))
+    for _ in range(3):
+        await asyncio.sleep(1)
+        hearing.cancel()
+    await asyncio.wait({hearing})
+    assert ends == ["tidied"]

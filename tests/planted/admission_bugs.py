@@ -122,7 +122,7 @@ ADMISSION_BUGS = (
     Bug(
         "who cancels is shown the row as it was",
         "dispatch/cancellation.py",
-        "populate_existing=True, ",
+        "populate_existing=shows_anew(session, model), ",
         "",
         (f"{CANCELLATION}::test_it_joins_the_callers_transaction[sqlite]",),
     ),

@@ -8,6 +8,7 @@ APART = "tests/dispatch/test_delivery_apart.py"
 CANCELLED = "tests/dispatch/test_cancelled.py"
 CAPACITY = "tests/dispatch/test_capacity.py"
 CRASHES = "tests/dispatch/test_crashes.py"
+ENDS = "tests/dispatch/test_ends.py"
 NOTE = "tests/leases/test_note.py"
 PLACING = "tests/dispatch/test_placing.py"
 PROVISIONER = "tests/dispatch/test_provisioner.py"
@@ -34,8 +35,8 @@ ATTEMPT_BUGS = (
     Bug(
         "somebody listens on after a cancellation",
         "dispatch/silence.py",
-        "            coming.cancel()\n            await asyncio.wait({coming})\n",
-        "            pass\n",
+        "        if not coming.done():\n            coming.cancel()\n",
+        "        if False:\n            coming.cancel()\n",
         (f"{SILENCE}::test_who_is_cancelled_listens_no_more",),
     ),
     Bug(
@@ -202,16 +203,9 @@ ATTEMPT_BUGS = (
     Bug(
         "a folder that was being made stays",
         "dispatch/scratch.py",
-        "        for folder in made:\n            _remove(folder)\n        raise\n",
-        "        raise\n",
+        "            for folder in made:\n                _remove(folder)\n            raise\n",
+        "            raise\n",
         (f"{CANCELLED}::test_a_folder_that_is_being_made",),
-    ),
-    Bug(
-        "a row that could not be read fails as if its result were refused",
-        "dispatch/delivery.py",
-        'f"{RESULT_REFUSED}: {name}:" for name in',
-        'f"{name}:" for name in',
-        (f"{APART}::test_an_orphan_that_could_not_be_read_for_a_while_is_done",),
     ),
     Bug(
         "the end does not wait for what ended last",
@@ -240,6 +234,90 @@ ATTEMPT_BUGS = (
         "            if not is_transient(error):\n                raise\n            logger.info",
         "            if True:\n                raise\n            logger.info",
         (f"{APART}::test_a_database_that_is_away_cancels_nothing",),
+    ),
+    Bug(
+        "who is cancelled twice listens on",
+        "dispatch/silence.py",
+        '            await finish(_wait(coming), purpose="hear no more of an attempt")\n',
+        "            await _wait(coming)\n",
+        (f"{SILENCE}::test_who_is_cancelled_again_and_again_listens_no_more",),
+    ),
+    Bug(
+        "an engine that cannot close fails the row",
+        "dispatch/delivery.py",
+        "    except Exception:\n        # Of the engine, and not of the row.\n",
+        "    except ZeroDivisionError:\n        # Of the engine, and not of the row.\n",
+        (f"{ENDS}::test_an_engine_that_cannot_close_fails_no_rows",),
+    ),
+    Bug(
+        "a row is held for ever by a handler that has no end",
+        "dispatch/delivery.py",
+        '        await finish(_wait(closing, timeout_s=END_S_MAX), purpose="end an attempt")\n',
+        '        await finish(_wait(closing), purpose="end an attempt")\n',
+        (f"{ENDS}::test_a_handler_that_has_no_end_is_failed_once",),
+    ),
+    Bug(
+        "a first loss rests as long as many overflows",
+        "dispatch/delivery.py",
+        "Retry(after=self._rest(losses), error=",
+        "Retry(error=",
+        (f"{ENDS}::test_a_loss_rests_by_the_losses",),
+    ),
+    Bug(
+        "what the database refuses is done again",
+        "dispatch/pipeline.py",
+        "        return Delivery(self._means, item).failed_by(error)\n",
+        "        return super().on_refused(item, error)\n",
+        (f"{ENDS}::test_whatever_the_database_refuses_fails_the_row",),
+    ),
+    Bug(
+        "a migration that has not run fails every row",
+        "dispatch/pipeline.py",
+        "        if isinstance(error, TransactionTimeout) or is_of_the_schema(error):\n",
+        "        if isinstance(error, TransactionTimeout):\n",
+        (f"{ENDS}::test_a_table_that_is_not_migrated_yet_fails_no_rows",),
+    ),
+    Bug(
+        "a pipeline whose workers are all busy looks after nothing",
+        "dispatch/pipeline.py",
+        "min(WORKERS_MAX, self.workers_num + len(engine.workers()))",
+        "max(self.workers_num, len(engine.workers()))",
+        (f"{ENDS}::test_what_waits_for_a_large_fleet_has_its_deadline",),
+    ),
+    Bug(
+        "a fetch leases all there is",
+        "dispatch/pipeline.py",
+        "super().fetch_once(min(limit, LEASES_PER_TICK_MAX))",
+        "super().fetch_once(limit)",
+        (f"{ENDS}::test_a_fetch_leases_64_at_most_and_the_next_one_comes_at_once",),
+    ),
+    Bug(
+        "after 64 leases the fetcher rests",
+        "dispatch/pipeline.py",
+        "        if claimed == LEASES_PER_TICK_MAX:\n",
+        "        if False:\n",
+        (f"{ENDS}::test_a_fetch_leases_64_at_most_and_the_next_one_comes_at_once",),
+    ),
+    Bug(
+        "folders wait for threads of the host",
+        "dispatch/scratch.py",
+        "run_in_executor(self._threads, function)",
+        "run_in_executor(None, function)",
+        (f"{ENDS}::test_folders_do_not_wait_for_threads_of_the_host",),
+    ),
+    Bug(
+        "a worker that was out of sight is taken for a new machine",
+        "dispatch/provisioner.py",
+        "        for oldest in list(self._seen)",
+        "        for oldest in [gone for gone in self._seen if gone not in workers] or list(self._seen)",
+        (f"{PROVISIONER}::test_a_worker_that_was_out_of_sight_is_no_new_machine",),
+    ),
+    Bug(
+        "what the host has in hand is thrown away",
+        "dispatch/states.py",
+        "    return session.sync_session.autoflush or not any(isinstance(each, model) for each in session.dirty)\n",
+        "    return True\n",
+        ("tests/dispatch/test_cancellation.py::test_what_the_host_has_not_written_yet_is_kept",),
     ),
     Bug(
         "a late result leaves no word",

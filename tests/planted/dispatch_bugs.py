@@ -163,17 +163,10 @@ DISPATCH_BUGS = (
         (f"{DELIVERY}::test_progress_is_shown_and_not_written_for_every_word",),
     ),
     Bug(
-        "what the database refuses is done again",
-        "dispatch/delivery.py",
-        "        if not error.startswith(REFUSALS) or self._item.prev_lock_expired:\n",
-        "        if True:\n",
-        (f"{DELIVERY}::test_a_result_that_the_database_refuses_fails_the_row",),
-    ),
-    Bug(
         "scratch folders stay",
         "dispatch/scratch.py",
-        "        await asyncio.shield(asyncio.to_thread(_remove, folder))\n",
-        "        pass\n",
+        "            await asyncio.shield(self._in_thread(partial(_remove, folder)))\n",
+        "            pass\n",
         (f"{DELIVERY}::test_each_attempt_has_a_folder_of_its_own_which_is_gone_afterwards",),
     ),
     Bug(

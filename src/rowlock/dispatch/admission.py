@@ -23,7 +23,16 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.dispatch.columns import DEDUP_KEY_CHARS_MAX
 from rowlock.dispatch.settings import DispatchSettings
-from rowlock.dispatch.states import ACTIVE_SQL, FAILED, PENDING, RUNNING, STALE, is_active, refuse_own_columns
+from rowlock.dispatch.states import (
+    ACTIVE_SQL,
+    FAILED,
+    PENDING,
+    RUNNING,
+    STALE,
+    is_active,
+    refuse_own_columns,
+    shows_anew,
+)
 from rowlock.dispatch.texts import error_of
 from rowlock.dispatch.turns import Turns
 from rowlock.errors import AdmissionRejected, PipelineError
@@ -108,7 +117,7 @@ class Admission(Generic[ModelT]):
 
     async def _find(self, session: AsyncSession, dedup_key: str) -> tuple[ModelT | None, bool]:
         mine = select(self._model, self._is_stale()).where(self._has_key(dedup_key))
-        found = mine.execution_options(populate_existing=True)
+        found = mine.execution_options(populate_existing=shows_anew(session, self._model))
         first = (await self._execute(session, found)).first()
         return (None, False) if first is None else (first[0], bool(first[1]))
 

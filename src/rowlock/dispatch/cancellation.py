@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from rowlock.dispatch.states import CANCELLED, FAILED, is_active
+from rowlock.dispatch.states import CANCELLED, FAILED, is_active, shows_anew
 from rowlock.dispatch.texts import error_of
 from rowlock.leases.dialects import bind_of
 from rowlock.rows.database_time import database_now
@@ -26,7 +26,7 @@ async def cancel(session: AsyncSession, leased: LeasedTable[ModelT], *, dedup_ke
     values = {"status": FAILED, "error": error_of(CANCELLED, reason), "finished_at": database_now()}
     cancelled = update(model).where(model.dedup_key == dedup_key, is_active(leased)).values(values).returning(model)
     # What the session has of the row is shown as it is now.
-    fresh = cancelled.execution_options(populate_existing=True, synchronize_session=False)
+    fresh = cancelled.execution_options(populate_existing=shows_anew(session, model), synchronize_session=False)
     # Where rows are written, also in a session that sends reads to a replica.
     where = {"bind": bind_of(session, leased)}
     row: ModelT | None = (await session.scalars(fresh, bind_arguments=where)).one_or_none()

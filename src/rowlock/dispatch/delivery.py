@@ -22,13 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic
 
+from rowlock.backoff import exponential
 from rowlock.clock import monotonic
 from rowlock.dispatch.columns import WORKER_CHARS_MAX
 from rowlock.dispatch.engine import Events
 from rowlock.dispatch.notes import Notes
 from rowlock.dispatch.placing import Placing
 from rowlock.dispatch.provisioner import Provisioner
-from rowlock.dispatch.scratch import scratch
+from rowlock.dispatch.scratch import Scratch
 from rowlock.dispatch.settings import DispatchSettings
 from rowlock.dispatch.silence import hear
 from rowlock.dispatch.states import (
@@ -46,7 +47,6 @@ from rowlock.dispatch.texts import error_of, progress_of
 from rowlock.errors import LeaseLost, NoWorkersAvailable, OutcomeError, WorkerGone, describe
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.transaction import finish
-from rowlock.pipelines.failures import RESULT_REFUSED
 from rowlock.pipelines.outcomes import Apply, Outcome, Retry, check_outcome
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -56,10 +56,8 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_EVERY_S = 1.0
 """A progress is written at most so often, in seconds; the last one is kept."""
-REFUSALS = tuple(
-    f"{RESULT_REFUSED}: {name}:" for name in ("DataError", "IntegrityError", "ProgrammingError", "StatementError")
-)
-"""How the last error of a row begins whose result the database would refuse again."""
+END_S_MAX = 240.0
+"""How long a handler may take to end when its time limit is over, in seconds; then its row is failed while it runs on."""
 LOOK_EVERY_S = 10.0
 """An attempt that is silent but for its beats looks at its row so often at most, in seconds."""
 STAGES_MAX = 1_000
@@ -79,7 +77,7 @@ class Means(Generic[ModelT]):
         notes: writes what must be seen at once.
         hint: says that there is room.
         provisioner: asks for more; None if the host has nobody to ask.
-        scratch_root: where the attempts' folders are made; None is the system's place.
+        scratch: makes the attempts' folders.
     """
 
     leased: LeasedTable[ModelT]
@@ -90,7 +88,7 @@ class Means(Generic[ModelT]):
     notes: Notes[ModelT]
     hint: Callable[[], None]
     provisioner: Provisioner | None
-    scratch_root: Path | None
+    scratch: Scratch
 
 
 class Delivery(Generic[ModelT]):
@@ -120,11 +118,14 @@ class Delivery(Generic[ModelT]):
             return self._apply({"status": PENDING}, after=0)
         except Exception as error:
             logger.exception("An attempt failed from within", extra={"row_id": self._item.id})
-            return self._failed(INTERNAL, describe(error))
+            return self.failed_by(error)
+
+    def failed_by(self, error: Exception) -> Outcome:
+        """Return what the row comes to if `error` is its own, such as that of a database which refuses its result."""
+        # What follows the first line are the statement and the values, which are not for clients.
+        return self._failed(INTERNAL, describe(error).partition("\n")[0])
 
     async def _run(self) -> Outcome:
-        if self._row.status == RUNNING and (refused := self._refused_result()):
-            return self._failed(INTERNAL, refused)
         if self._row.status == RUNNING:
             await self._take_back()
         if self._row.losses >= self._means.settings.max_losses:
@@ -134,7 +135,7 @@ class Delivery(Generic[ModelT]):
             return self._failed(CAPACITY, f"no worker has done it within {waited_s:g} s after its submission")
         async with AsyncExitStack() as stack:
             try:
-                workdir = await stack.enter_async_context(scratch(self._means.scratch_root))
+                workdir = await stack.enter_async_context(self._means.scratch.folder())
                 try:
                     worker, events = await self._means.placing.place(self._task(workdir))
                 except NoWorkersAvailable as nobody:
@@ -145,12 +146,25 @@ class Delivery(Generic[ModelT]):
                 return Retry(error=error_of(INTERNAL, describe(error)))
             stack.callback(self._means.placing.room.freed)
             stack.push_async_callback(_end, events)
-            outcome = await self._accepted(worker, events)
+            try:
+                async with asyncio.timeout(self._means.settings.time_limit.total_seconds()):
+                    outcome = await self._accepted(worker, events)
+            except TimeoutError:
+                return await self._out_of_time(stack.pop_all())
             if self._has_ended:
                 # Closed later: whoever has the worker next would be running before this row has ended. An attempt that still runs
                 # is closed here and now: nobody else may begin beside it.
                 self._item.when_settled = partial(self._close, stack.pop_all())
             return outcome
+
+    async def _out_of_time(self, attempt: AsyncExitStack) -> Outcome:
+        closing = asyncio.create_task(self._close(attempt), name="rowlock: close an attempt")
+        # A row that is failed is nobody's to begin again; so one whose handler cannot be ended need not be held for ever.
+        await finish(_wait(closing, timeout_s=END_S_MAX), purpose="end an attempt")
+        if not closing.done():
+            self._item.when_settled = partial(_wait, closing)
+        limit_s = self._means.settings.time_limit.total_seconds()
+        return self._failed(INTERNAL, f"the time limit of {limit_s:g} s is over")
 
     async def _close(self, attempt: AsyncExitStack) -> None:
         try:
@@ -158,14 +172,6 @@ class Delivery(Generic[ModelT]):
         except Exception:
             logger.exception("An attempt failed while it was closed", extra={"row_id": self._item.id})
         self._means.hint()
-
-    def _refused_result(self) -> str | None:
-        """What the database said to an earlier result, if it refused it: doing the work again would not help."""
-        error = self._row.last_error or ""
-        if not error.startswith(REFUSALS) or self._item.prev_lock_expired:
-            return None
-        # What follows the first line are the statement and the values, which are not for clients.
-        return error.removeprefix(f"{RESULT_REFUSED}: ").partition("\n")[0]
 
     async def _take_back(self) -> None:
         """An orphan is pending again, due now, and keeps its stages: its holder is gone."""
@@ -182,11 +188,7 @@ class Delivery(Generic[ModelT]):
 
     async def _accepted(self, worker: str, events: Events) -> Outcome:
         try:
-            async with asyncio.timeout(self._means.settings.time_limit.total_seconds()):
-                return await self._follow(worker, events)
-        except TimeoutError:
-            limit_s = self._means.settings.time_limit.total_seconds()
-            return self._failed(INTERNAL, f"the time limit of {limit_s:g} s is over")
+            return await self._follow(worker, events)
         except WorkerGone as gone:
             return await self._lost(gone.why or gone.message)
 
@@ -264,7 +266,13 @@ class Delivery(Generic[ModelT]):
             return self._failed(HEARTBEAT_LOST, f"{losses} attempts were lost; the last one: {why}")
         # Under the guard of the status, which a Retry does not have: somebody may have decided about the row meanwhile.
         await self._note({"status": PENDING, "losses": losses}, unless_changed={"status": self._row.status})
-        return Retry(error=error_of(HEARTBEAT_LOST, why))
+        return Retry(after=self._rest(losses), error=error_of(HEARTBEAT_LOST, why))
+
+    def _rest(self, losses: int) -> timedelta:
+        # Not by the attempts: a row that has waited for long was offered often, and failed never.
+        lease = self._means.lease
+        first_s, most_s = lease.retry_delay.total_seconds(), lease.retry_delay_max.total_seconds()
+        return timedelta(seconds=exponential(losses, first_s=first_s, most_s=most_s))
 
     def _ended(self, values: Values) -> Apply:
         return self._apply({**values, "finished_at": NOW_PLACEHOLDER})
@@ -300,9 +308,16 @@ async def _end(events: Events) -> None:
     await finish(_close(events), purpose="end an attempt")
 
 
+async def _wait(task: asyncio.Task[None], *, timeout_s: float | None = None) -> None:
+    await asyncio.wait({task}, timeout=timeout_s)
+
+
 async def _close(events: Events) -> None:
-    # A generator gives no coroutine here, which a task must have.
-    await events.aclose()
+    try:
+        await events.aclose()
+    except Exception:
+        # Of the engine, and not of the row.
+        logger.exception("An attempt failed while it was closed")
 
 
 class _LastProgress:

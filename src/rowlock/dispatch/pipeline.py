@@ -25,6 +25,7 @@ from rowlock.dispatch.engine import Engine
 from rowlock.dispatch.notes import Notes
 from rowlock.dispatch.placing import Placing
 from rowlock.dispatch.provisioner import Provisioner
+from rowlock.dispatch.scratch import Scratch
 from rowlock.dispatch.settings import (
     LEASES_PER_TICK_MAX,
     DispatchKeywords,
@@ -35,7 +36,8 @@ from rowlock.dispatch.settings import (
 )
 from rowlock.dispatch.states import DISPATCH_COLUMNS, is_active
 from rowlock.dispatch.task import Handler
-from rowlock.errors import ConfigurationError, Draining, ModelError
+from rowlock.errors import ConfigurationError, Draining, ModelError, TransactionTimeout
+from rowlock.leases.faults import is_of_the_schema
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.outcomes import Outcome
@@ -51,7 +53,7 @@ class DispatchFetcher(Fetcher[ModelT]):
     """Fetches; and where there is room, brings waiting rows forward first."""
 
     async def fetch_once(self, limit: int) -> int:
-        """Claim up to `limit` rows, as every fetcher does."""
+        """Claim up to `limit` rows, but no more than `LEASES_PER_TICK_MAX`; after so many the next fetch comes at once."""
         pipeline: Any = self.context.hooks
         placing: Placing = pipeline.placing
         if places := placing.room.look(placing.workers()):
@@ -60,7 +62,10 @@ class DispatchFetcher(Fetcher[ModelT]):
                 return await bring_forward(connection, self.context.leased, count=places)
 
             placing.room.taken(await self.context.transact(work, purpose="bring waiting rows forward"))
-        return await super().fetch_once(limit)
+        claimed = await super().fetch_once(min(limit, LEASES_PER_TICK_MAX))
+        if claimed == LEASES_PER_TICK_MAX:
+            self.hint()
+        return claimed
 
 
 class DispatchPipeline(Pipeline[ModelT], reserved=False):
@@ -109,8 +114,8 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         self.dispatch: DispatchSettings = build_dispatch_settings(self.name, both["own"])
         _check_parts(self.name, handler, engine, scratch_root=scratch_root)
         _check_columns(model)
-        # As many attempts at once as the engine has room for, as far as it knows by now.
-        workers_num = max(self.workers_num, min(WORKERS_MAX, len(engine.workers())))
+        # One for each worker of the engine, as far as it knows by now; and some who look after what waits when all are busy.
+        workers_num = min(WORKERS_MAX, self.workers_num + len(engine.workers()))
         process_timeout = self.dispatch.time_limit + PROCESS_TIMEOUT_BEYOND
         rest: Any = {"workers_num": workers_num, "process_timeout": process_timeout, **both["rest"]}
         super().__init__(**rest)
@@ -131,7 +136,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
             Notes(self.leased, name=self.name, timeout=self.settings.database_timeout),
             self.hint,
             self._provisioner,
-            scratch_root,
+            Scratch(scratch_root),
         )
 
     @property
@@ -189,6 +194,12 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
     async def process(self, item: PipelineItem[ModelT]) -> Outcome:
         """Make one attempt at a row."""
         return await Delivery(self._means, item).run()
+
+    def on_refused(self, item: PipelineItem[ModelT], error: Exception) -> Outcome:
+        """Fail the row: hours of work would be done again, to be refused again. Not while it is the table that is wrong."""
+        if isinstance(error, TransactionTimeout) or is_of_the_schema(error):
+            return super().on_refused(item, error)
+        return Delivery(self._means, item).failed_by(error)
 
     async def drain(self, grace: timedelta) -> None:
         """Take nothing new, wait for attempts for `grace` at most, then cancel them; what was not done is recovered elsewhere."""

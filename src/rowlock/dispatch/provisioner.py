@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
 from rowlock.clock import monotonic
@@ -23,6 +23,8 @@ COMES_S_MAX = 300.0
 """How long a worker that was asked for is expected, in seconds; then it is asked for again."""
 EXPECTED_MAX = 10_000
 """Most workers that are expected at once."""
+SEEN_MAX = 100_000
+"""Most workers that are remembered, whether they are still there or not."""
 
 Provision: TypeAlias = Callable[[str], Awaitable[None]]
 """The host's: starts one more worker, for the work of a `dedup_key`. Whether one comes, and when, the engine will show."""
@@ -43,7 +45,7 @@ class Provisioner:
         self._fleet_cap = fleet_cap
         self._in_flight: dict[str, asyncio.Task[None]] = {}
         self._expected: dict[str, float] = {}
-        self._seen: frozenset[str] = frozenset()
+        self._seen: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._in_flight)
@@ -53,9 +55,10 @@ class Provisioner:
 
         Not while one that was asked for `key` is still to come, which is when the engine shows one more, or for `COMES_S_MAX`.
         """
-        here = frozenset(self._engine.workers())
-        self._expect_no_more(len(here - self._seen))
-        self._seen = here
+        here = self._engine.workers()
+        arrived = [worker for worker in here if worker not in self._seen]
+        self._expect_no_more(len(arrived))
+        self._remember(arrived)
         is_full = len(self._in_flight) >= PROVISIONS_MAX or len(self._expected) >= EXPECTED_MAX
         at_cap = 0 < self._fleet_cap <= len(here) + len(self._expected)
         if key in self._in_flight or key in self._expected or is_full or at_cap:
@@ -65,6 +68,12 @@ class Provisioner:
         self._in_flight[key] = task
         task.add_done_callback(lambda _: self._in_flight.pop(key, None))
         return True
+
+    def _remember(self, workers: Iterable[str]) -> None:
+        # One that was out of sight for a moment, and is back, is not the one that was asked for.
+        self._seen.update(dict.fromkeys(workers))
+        for oldest in list(self._seen)[: max(0, len(self._seen) - SEEN_MAX)]:
+            del self._seen[oldest]
 
     def _expect_no_more(self, arrived: int) -> None:
         """Whichever came: the oldest requests are taken for answered."""

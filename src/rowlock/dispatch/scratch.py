@@ -6,41 +6,60 @@ import asyncio
 import logging
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from rowlock.leases.transaction import finish
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
 PREFIX = "rowlock-"
+THREADS_MAX = 4
+"""Most threads of one pipeline that make and remove folders."""
 
 
-@asynccontextmanager
-async def scratch(root: Path | None) -> AsyncIterator[Path]:
-    """Make a new, empty folder below `root` (the system's for temporary files if that is None) for the time of the block."""
-    folder = await _make(root)
-    try:
-        yield folder
-    finally:
-        await asyncio.shield(asyncio.to_thread(_remove, folder))
+class Scratch:
+    """Makes folders below `root`; the system's place for temporary files if that is None.
 
+    In threads of its own: those of the event loop may all be taken by handlers.
+    """
 
-async def _make(root: Path | None) -> Path:
-    made: list[Path] = []
+    def __init__(self, root: Path | None) -> None:
+        self._root = root
+        self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="rowlock scratch")
 
-    async def make() -> None:
-        made.append(Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=PREFIX, dir=root)))
+    @asynccontextmanager
+    async def folder(self) -> AsyncIterator[Path]:
+        """Make a new, empty folder for the time of the block."""
+        folder = await self._make()
+        try:
+            yield folder
+        finally:
+            await asyncio.shield(self._in_thread(partial(_remove, folder)))
 
-    try:
-        # Whole: a thread cannot be cancelled, and nobody else would know of its folder.
-        await finish(make(), purpose="make a scratch folder")
-    except asyncio.CancelledError:
-        for folder in made:
-            _remove(folder)
-        raise
-    return made[0]
+    async def _make(self) -> Path:
+        made: list[Path] = []
+
+        async def make() -> None:
+            made.append(Path(await self._in_thread(partial(tempfile.mkdtemp, prefix=PREFIX, dir=self._root))))
+
+        try:
+            # Whole: a thread cannot be cancelled, and nobody else would know of its folder.
+            await finish(make(), purpose="make a scratch folder")
+        except asyncio.CancelledError:
+            for folder in made:
+                _remove(folder)
+            raise
+        return made[0]
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
 
 def _remove(folder: Path) -> None:

@@ -12,7 +12,7 @@ from rowlock.pipelines.settings import DURATION_MAX, PipelineSettings, SettingsK
 
 ACTIVE_MAX = 1_000_000
 LEASES_PER_TICK_MAX = 64
-"""Most rows that one fetch leases, unless `workers_num` says otherwise."""
+"""Most rows that one fetch leases."""
 RETRY_JITTER_MAX = timedelta(seconds=30)
 """Most that is added by chance to `retry_interval`; never more than the interval itself."""
 LOSSES_MAX = 1_000

@@ -11,6 +11,7 @@ import asyncio
 from rowlock.clock import monotonic
 from rowlock.dispatch.engine import Events
 from rowlock.dispatch.task import Event
+from rowlock.leases.transaction import finish
 
 CATCH_UP_S = 1.0
 """How long an event loop listens once more when the time is over, in seconds."""
@@ -34,8 +35,15 @@ async def hear(events: Events, *, within_s: float) -> Event:
     finally:
         if not coming.done():
             coming.cancel()
-            await asyncio.wait({coming})
+            # However often it is cancelled: an iterator that is being read cannot be closed.
+            await finish(_wait(coming), purpose="hear no more of an attempt")
     return coming.result()
+
+
+async def _wait(task: asyncio.Task[Event]) -> None:
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # nobody asked any more
 
 
 async def _next(events: Events) -> Event:

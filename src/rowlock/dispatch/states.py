@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, literal_column
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.errors import OutcomeError
 from rowlock.rows.leased_table import LeasedTable
@@ -54,6 +55,11 @@ def refuse_own_columns(leased: LeasedTable[Any], values: Values) -> None:
     for column in column_values(leased, values):
         if column in own:
             raise OutcomeError(f"{column.name} is written by the pipeline; leave it out", column=column.name)
+
+
+def shows_anew(session: AsyncSession, model: type) -> bool:
+    """Whether rows of `model` that the session has may be shown as they are now: not over changes that it has not written."""
+    return session.sync_session.autoflush or not any(isinstance(each, model) for each in session.dirty)
 
 
 def is_active(leased: LeasedTable[Any]) -> ColumnElement[bool]:

@@ -48,6 +48,10 @@ class Hooks(Protocol[ModelT]):
         """Clean up after a result that was not applied."""
         ...
 
+    def on_refused(self, item: PipelineItem[ModelT], error: Exception) -> Any:  # noqa: ANN401
+        """Say what comes of a row whose result the database refused: an outcome."""
+        ...
+
 
 @dataclass(eq=False)
 class PipelineContext(Generic[ModelT]):

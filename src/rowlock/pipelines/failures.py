@@ -13,9 +13,6 @@ from rowlock.pipelines.outcomes import Retry
 
 logger = logging.getLogger(__name__)
 
-RESULT_REFUSED = "the result was refused"
-"""How the last error of a row begins whose work was done, and whose result could not be written."""
-
 
 def note_failure(context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException) -> Retry:
     """Tell of `error` and return the outcome for it."""
@@ -28,9 +25,3 @@ def note_failure(context: PipelineContext[Any], item: PipelineItem[Any], error: 
     )
     events.emit(events.ItemFailed(context.name, item.id, item.lock_token, describe(error)))
     return Retry(error=error)
-
-
-def note_refusal(context: PipelineContext[Any], item: PipelineItem[Any], error: Exception) -> Retry:
-    """Tell of `error`, with which the database answered a result, and return the outcome for it."""
-    note_failure(context, item, error)
-    return Retry(error=f"{RESULT_REFUSED}: {describe(error)}")

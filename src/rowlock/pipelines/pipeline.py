@@ -28,7 +28,7 @@ from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.lifeline import Lifeline
 from rowlock.pipelines.lock_graph import DeclaredLock, LockGraph, Related, declared_locks
-from rowlock.pipelines.outcomes import Outcome
+from rowlock.pipelines.outcomes import Outcome, Retry
 from rowlock.pipelines.run import PipelineRun
 from rowlock.pipelines.service_columns import intent_columns
 from rowlock.pipelines.settings import SETTING_NAMES, PipelineSettings, SettingsKeywords, build_settings
@@ -145,6 +145,13 @@ class Pipeline(Generic[ModelT]):
     def on_stale(self, item: PipelineItem[ModelT], outcome: Outcome) -> Awaitable[None] | None:
         """Clean up the side effects of `outcome`, which could not be applied. A plain function runs in a worker thread."""
         return None
+
+    def on_refused(self, item: PipelineItem[ModelT], error: Exception) -> Outcome:
+        """Return what comes of a row whose outcome the database refused with `error`: by default a `Retry`, like any failure.
+
+        Called on the event loop, before `on_stale`. Override it where the same work would only be refused again.
+        """
+        return Retry(error=error)
 
     def start(
         self,

@@ -20,10 +20,10 @@ from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.attempt import Ended, Raised, Returned
 from rowlock.pipelines.batcher import BATCH_MAX
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.failures import note_refusal
+from rowlock.pipelines.failures import note_failure
 from rowlock.pipelines.give_back import free_held, give_back
 from rowlock.pipelines.heartbeater import Heartbeater
-from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry, hint_targets
+from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry, as_outcome, check_outcome, hint_targets
 from rowlock.pipelines.writer import Submission, Writer
 from rowlock.rows.leased_table import ModelT
 
@@ -154,7 +154,7 @@ class Settler(Generic[ModelT]):
                 await free_held(self.context, item)
 
     async def _write_failure(self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception) -> None:
-        failure = note_refusal(self.context, item, error)
+        failure = self._failure(item, error)
         try:
             written = await self._writer.write(Submission(item, failure))
         except Exception as again:
@@ -172,6 +172,21 @@ class Settler(Generic[ModelT]):
                 self._note_stale(item, written.value)
         await free_held(self.context, item)
         await self.clean_up(item, outcome)
+
+    def _failure(self, item: PipelineItem[ModelT], error: Exception) -> Outcome:
+        failure = note_failure(self.context, item, error)
+        try:
+            outcome = as_outcome(self.context.hooks.on_refused(item, error))
+            check_outcome(self.context.leased, outcome)
+        except Exception:
+            logger.exception(
+                "%s: on_refused failed for row %s",
+                self.context.name,
+                item.id,
+                extra={"pipeline": self.context.name, "row_id": item.id},
+            )
+            return failure
+        return outcome
 
     async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         """Have the host clean up after a result that was not applied."""

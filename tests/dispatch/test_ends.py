@@ -1,0 +1,255 @@
+"""Tests of how attempts end that do not end well: who is to blame, how long a row is held, and what is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+
+from rowlock import PipelineManager
+from rowlock.dispatch import (
+    COMPLETED,
+    FAILED,
+    PENDING,
+    RUNNING,
+    Completed,
+    DispatchPipeline,
+    Event,
+    Progress,
+    Task,
+    WorkerGone,
+)
+from rowlock.dispatch.delivery import END_S_MAX
+from rowlock.dispatch.scratch import Scratch
+from rowlock.dispatch.settings import LEASES_PER_TICK_MAX
+from rowlock.testing import TemporaryDatabase, virtual_time
+
+from ..pipelines.scenes import is_claim, until
+from .renders import Base, Fleet, Render, Scenes, add, all_renders, now_of, one_render, pipeline_of, settled, submit
+
+
+@pytest.mark.parametrize(
+    ("values", "sqlite_takes_it"),
+    [
+        ({"scene": None}, False),
+        ({"size": "many"}, True),
+        ({"size": 2**63}, False),
+        ({"url": "a\x00b"}, True),
+        ({"url": "\ud800"}, False),
+        ({"url": 7.5j}, False),
+        ({"report": {"a": 7.5j}}, False),
+    ],
+    ids=["null", "type", "range", "nul", "surrogate", "object", "json"],
+)
+async def test_whatever_the_database_refuses_fails_the_row(
+    database: TemporaryDatabase, values: dict[str, Any], *, sqlite_takes_it: bool
+) -> None:
+    """Hours of work would be done again and again, to be refused each time."""
+    await database.create_tables(Base.metadata)
+    scenes, fleet = Scenes(), Fleet(1)
+
+    async def gives(_task: Task[Render]) -> AsyncIterator[Event]:
+        yield Completed(values)
+
+    scenes.answers["a"] = gives
+    renders = pipeline_of(fleet, scenes, retry_delay=0.05)
+    async with PipelineManager(database.session_factory, [renders]):
+        await submit(database, renders, "a")
+        [row] = await settled(database, every_s=0.02)
+    if sqlite_takes_it and database.dialect_name == "sqlite":
+        assert (row.status, row.error) == (COMPLETED, None)
+    else:
+        assert (row.status, (row.error or "")[:10]) == (FAILED, "internal: ")
+    assert fleet.begun["a"] == 1
+    assert "[SQL" not in (row.error or "")
+
+
+async def test_a_table_that_is_not_migrated_yet_fails_no_rows(database: TemporaryDatabase) -> None:
+    """A replica that is deployed before its migration has run would fail all work that was done meanwhile."""
+    await database.create_tables(Base.metadata)
+    scenes, fleet = Scenes(), Fleet(1)
+    renamed = asyncio.Event()
+
+    async def gives(_task: Task[Render]) -> AsyncIterator[Event]:
+        await renamed.wait()
+        yield Completed({"size": 1})
+
+    scenes.answers["a"] = gives
+    renders = pipeline_of(fleet, scenes, retry_delay=0.05, fetch_delays=(0.05,))
+    async with PipelineManager(database.session_factory, [renders]):
+        await submit(database, renders, "a")
+        async with asyncio.timeout(30):
+            while (await one_render(database)).status != RUNNING:  # noqa: ASYNC110 - it says nothing by itself
+                await asyncio.sleep(0.02)
+            async with database.engine.begin() as connection:
+                await connection.execute(text("ALTER TABLE renders RENAME COLUMN size TO size_later"))
+            renamed.set()
+            while not renders.statistics().counters["retried"]:  # noqa: ASYNC110 - it says nothing by itself
+                await asyncio.sleep(0.02)
+        async with database.engine.begin() as connection:
+            await connection.execute(text("ALTER TABLE renders RENAME COLUMN size_later TO size"))
+        [row] = await settled(database, every_s=0.05)
+    assert (row.status, row.size) == (COMPLETED, 1)
+
+
+@virtual_time
+async def test_a_handler_that_has_no_end_is_failed_once(virtual_database: TemporaryDatabase) -> None:
+    """It would be begun beside itself again and again, each time with one worker more that hangs."""
+    await virtual_database.create_tables(Base.metadata)
+    scenes, fleet, gate = Scenes(), Fleet(3), asyncio.Event()
+
+    async def hangs(_task: Task[Render]) -> AsyncIterator[Event]:
+        yield Progress("x")
+        while not gate.is_set():
+            with suppress(asyncio.CancelledError):
+                await gate.wait()
+        yield Completed()
+
+    scenes.answers["a"] = hangs
+    renders = pipeline_of(fleet, scenes, time_limit=600)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        await asyncio.sleep(600 + END_S_MAX - 10)
+        assert (await one_render(virtual_database)).status == RUNNING, "it may still end"
+        [row] = await settled(virtual_database)
+        assert (row.status, row.error) == (FAILED, "internal: the time limit of 600 s is over")
+        await asyncio.sleep(3600)
+        assert (fleet.begun["a"], fleet.workers()["worker-1"].active) == (1, 1)
+        gate.set()
+        await until(lambda: not fleet.workers()["worker-1"].active)
+
+
+class CannotClose(Fleet):
+    """Whose lines break when they are closed."""
+
+    async def offer(self, worker: str, task: Task[Any]) -> Any:
+        """Give events that cannot be closed."""
+        return Broken(await super().offer(worker, task))
+
+
+class Broken:
+    """Events that raise when they are closed."""
+
+    def __init__(self, events: Any) -> None:
+        """Of these."""
+        self._events = events
+
+    def __aiter__(self) -> Broken:
+        return self
+
+    async def __anext__(self) -> Event:
+        return await anext(self._events)  # type: ignore[no-any-return]
+
+    async def aclose(self) -> None:
+        """Close, and raise."""
+        await self._events.aclose()
+        raise ConnectionResetError("the line is dead")
+
+
+@virtual_time
+async def test_an_engine_that_cannot_close_fails_no_rows(virtual_database: TemporaryDatabase) -> None:
+    """A worker whose line breaks would fail its row for good, where it should cost a loss; and so would each drain."""
+    await virtual_database.create_tables(Base.metadata)
+    scenes, fleet = Scenes(600), CannotClose(2)
+
+    async def dies(_task: Task[Render]) -> AsyncIterator[Event]:
+        yield Progress("x")
+        raise WorkerGone("worker-1", "killed")
+
+    scenes.answers["a"] = dies
+    renders = pipeline_of(fleet, scenes, retry_delay=200)
+    manager = PipelineManager(virtual_database.session_factory, [renders])
+    manager.start()
+    await submit(virtual_database, renders, "a", "b")
+    await asyncio.sleep(5)
+    await manager.drain(0)
+    rows = {row.dedup_key: row for row in await all_renders(virtual_database)}
+    assert (rows["a"].status, rows["a"].losses, rows["a"].error) == (PENDING, 1, None)
+    assert (rows["b"].status, rows["b"].losses, rows["b"].lock_token) == (PENDING, 0, None)
+
+
+@virtual_time
+async def test_a_loss_rests_by_the_losses(virtual_database: TemporaryDatabase) -> None:
+    """A row that was offered in vain for an hour would rest five minutes after its first loss, beside idle workers."""
+    await virtual_database.create_tables(Base.metadata)
+    scenes, fleet = Scenes(), Fleet(1)
+
+    async def dies(_task: Task[Render]) -> AsyncIterator[Event]:
+        yield Progress("x")
+        raise WorkerGone("worker-1", "killed")
+
+    scenes.answers["a"] = dies
+    renders = pipeline_of(fleet, scenes, retry_delay=2)
+    await add(virtual_database, Render(dedup_key="a", scene="a", attempts=30))
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await until(lambda: renders.statistics().counters["retried"])
+        row = await one_render(virtual_database)
+        assert row.due_at is not None
+        assert row.due_at - await now_of(virtual_database) < timedelta(seconds=3)
+
+
+@virtual_time
+async def test_what_waits_for_a_large_fleet_has_its_deadline(virtual_database: TemporaryDatabase) -> None:
+    """With as many workers as attempts nobody would be left to look after rows that wait: no deadline, no new machine."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet, asked = Fleet(LEASES_PER_TICK_MAX), list[str]()
+
+    async def provision(key: str) -> None:
+        asked.append(key)
+
+    renders = DispatchPipeline(
+        Render, handler=Scenes(7200), engine=fleet, provision=provision, dispatch_deadline=600, time_limit=10_000
+    )
+    keys = [f"{number:02}" for number in range(LEASES_PER_TICK_MAX + 2)]
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, *keys)
+        await asyncio.sleep(900)
+        rows = await all_renders(virtual_database)
+        failed = [row.error for row in rows if row.status == FAILED]
+        assert failed == ["capacity: no worker has done it within 600 s after its submission"] * 2
+        assert len(set(asked)) == 2
+        await settled(virtual_database, every_s=60)
+
+
+@virtual_time
+async def test_a_fetch_leases_64_at_most_and_the_next_one_comes_at_once(virtual_database: TemporaryDatabase) -> None:
+    """One replica of a large fleet would take all there is in one transaction; or fill its workers one fetch delay at a time."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet = Fleet(3 * LEASES_PER_TICK_MAX)
+    renders = pipeline_of(fleet, Scenes(3600), fetch_delays=(60,))
+    keys = [f"{number:03}" for number in range(3 * LEASES_PER_TICK_MAX)]
+    claims: list[float] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if is_claim(statement):
+            claims.append(asyncio.get_running_loop().time())
+
+    event.listen(virtual_database.engine.sync_engine, "before_cursor_execute", note)
+    await submit(virtual_database, renders, *keys)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await until(lambda: fleet.running == len(keys))
+        assert len(claims) >= 3
+        assert claims[-1] - claims[0] < 30
+
+
+async def test_folders_do_not_wait_for_threads_of_the_host(tmp_path: Path) -> None:
+    """Handlers that fill the event loop's threads would keep a drain from ending, and each new attempt from beginning."""
+    gate = threading.Event()
+    threads = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(threads)
+    threads.submit(gate.wait)
+    try:
+        async with asyncio.timeout(30):
+            async with Scratch(tmp_path).folder() as folder:
+                assert folder.exists()
+        assert not folder.exists()
+    finally:
+        gate.set()
