@@ -58,8 +58,9 @@ class Engine(Protocol):
         """Offer `task` to `worker`, and return its events once it has accepted.
 
         The first event, a `Heartbeat`, comes at once; then at least one every ``task.heartbeat_s``; the last one is `Completed` or
-        `Failed`. An attempt whose worker dies raises `WorkerGone` out of the iterator. To close the iterator cancels the attempt,
-        and returns when it has ended or can do no more.
+        `Failed`. A handler goes on from a `StageDone` when the next event is asked for: until then the stage is not recorded. An
+        attempt whose worker dies raises `WorkerGone` out of the iterator. To close the iterator cancels the attempt, and returns
+        when it has ended or can do no more.
 
         Raises:
             WorkerBusy: it refused for now.
