@@ -8,6 +8,7 @@ Not here: errors of the host's own code. They are caught by the worker and becom
 
 from __future__ import annotations
 
+from math import ceil
 from typing import ClassVar
 
 ERROR_TEXT_CHARS_MAX = 1024
@@ -209,15 +210,15 @@ class AdmissionRejected(Refusal):
     slug = "admission-rejected"
 
     def __init__(self, *, active: int, ceiling: int, retry_after_s: float) -> None:
-        super().__init__(f"{active} are active and {ceiling} is the ceiling; try again in {retry_after_s:g} s")
+        self.retry_after_s = retry_after_s
+        super().__init__(f"{active} are active and {ceiling} is the ceiling; try again in {self.retry_after} s")
         self.active = active
         self.ceiling = ceiling
-        self.retry_after_s = retry_after_s
 
     @property
     def retry_after(self) -> int:
-        """The same in whole seconds, for the header."""
-        return max(1, round(self.retry_after_s))
+        """The same in whole seconds, for the header; never sooner."""
+        return max(1, ceil(self.retry_after_s))
 
 
 class Draining(Refusal):
@@ -230,14 +231,14 @@ class Draining(Refusal):
     slug = "draining"
 
     def __init__(self, *, pipeline: str, retry_after_s: float) -> None:
-        super().__init__(f"{pipeline} is being shut down; try again in {retry_after_s:g} s")
-        self.pipeline = pipeline
         self.retry_after_s = retry_after_s
+        super().__init__(f"{pipeline} is being shut down; try again in {self.retry_after} s")
+        self.pipeline = pipeline
 
     @property
     def retry_after(self) -> int:
-        """The same in whole seconds, for the header."""
-        return max(1, round(self.retry_after_s))
+        """The same in whole seconds, for the header; never sooner."""
+        return max(1, ceil(self.retry_after_s))
 
 
 class NoWorkersAvailable(Refusal):

@@ -104,7 +104,7 @@ def test_an_error_carries_its_data(slug: str) -> None:
     assert set(vars(error)) == set(data)
 
 
-@pytest.mark.parametrize(("retry_after_s", "header"), [(0.2, 1), (1.6, 2), (120.0, 120)])
+@pytest.mark.parametrize(("retry_after_s", "header"), [(0.2, 1), (1.2, 2), (1.6, 2), (120.0, 120)])
 def test_when_to_come_back_is_whole_seconds(retry_after_s: float, header: int) -> None:
     """`Retry-After: 0` would have the client back at once."""
     assert AdmissionRejected(active=1, ceiling=1, retry_after_s=retry_after_s).retry_after == header

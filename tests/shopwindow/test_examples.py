@@ -71,7 +71,7 @@ EXPECTED = {
     ],
     "09_dispatch_renders.py": [
         "8 pictures for 3 clients: 8 accepted, ... times shed",
-        "POST /renders: 429, Retry-After 1, ... are active and 6 is the ceiling; try again in 1 s",
+        "POST /renders: 429, Retry-After 2, ... are active and 6 is the ceiling; try again in 2 s",
         "of the accepted: {'completed': 8}",
         "GET /renders/...: completed, stages ['raw', 'encoded'], error None",
         "GET /pictures/...: 200, image/png",
