@@ -217,7 +217,7 @@ ATTEMPT_BUGS = (
     Bug(
         "who is cancelled twice gives the row away under the attempt",
         "dispatch/delivery.py",
-        '    await finish(_close(events), purpose="end an attempt")\n',
+        '    await finish(close(), purpose="end an attempt")\n',
         "    await events.aclose()\n",
         (f"{APART}::test_who_ends_late_gives_its_worker_back",),
     ),
@@ -245,8 +245,8 @@ ATTEMPT_BUGS = (
     Bug(
         "an engine that cannot close fails the row",
         "dispatch/delivery.py",
-        "    except Exception:\n        # Of the engine, and not of the row.\n",
-        "    except ZeroDivisionError:\n        # Of the engine, and not of the row.\n",
+        "        except Exception:\n            # Of the engine, and not of the row.\n",
+        "        except ZeroDivisionError:\n            # Of the engine, and not of the row.\n",
         (f"{ENDS}::test_an_engine_that_cannot_close_fails_no_rows",),
     ),
     Bug(

@@ -144,8 +144,8 @@ DISPATCH_BUGS = (
     Bug(
         "an attempt has no time limit",
         "dispatch/delivery.py",
-        "            async with asyncio.timeout(self._means.settings.time_limit.total_seconds()):\n",
-        "            async with asyncio.timeout(None):\n",
+        "asyncio.timeout(self._means.settings.time_limit.total_seconds()) as limit:\n",
+        "asyncio.timeout(None) as limit:\n",
         (f"{DELIVERY}::test_the_time_limit_ends_an_attempt",),
     ),
     Bug(
@@ -157,7 +157,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "every word of progress is written",
-        "dispatch/delivery.py",
+        "dispatch/progress.py",
         "        if self._text is None or monotonic() < self._next_at:\n",
         "        if self._text is None:\n",
         (f"{DELIVERY}::test_progress_is_shown_and_not_written_for_every_word",),

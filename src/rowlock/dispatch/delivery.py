@@ -28,6 +28,7 @@ from rowlock.dispatch.columns import WORKER_CHARS_MAX
 from rowlock.dispatch.engine import Events
 from rowlock.dispatch.notes import Notes
 from rowlock.dispatch.placing import Placing
+from rowlock.dispatch.progress import LastProgress
 from rowlock.dispatch.provisioner import Provisioner
 from rowlock.dispatch.scratch import Scratch
 from rowlock.dispatch.settings import DispatchSettings
@@ -54,8 +55,6 @@ from rowlock.rows.updates import NOW_PLACEHOLDER, Values
 
 logger = logging.getLogger(__name__)
 
-PROGRESS_EVERY_S = 1.0
-"""A progress is written at most so often, in seconds; the last one is kept."""
 END_S_MAX = 240.0
 """How long a handler may take to end when its time limit is over, in seconds; then its row is failed while it runs on."""
 LOOK_EVERY_S = 10.0
@@ -147,9 +146,11 @@ class Delivery(Generic[ModelT]):
             stack.callback(self._means.placing.room.freed)
             stack.push_async_callback(_end, events)
             try:
-                async with asyncio.timeout(self._means.settings.time_limit.total_seconds()):
+                async with asyncio.timeout(self._means.settings.time_limit.total_seconds()) as limit:
                     outcome = await self._accepted(worker, events)
             except TimeoutError:
+                if not limit.expired():
+                    raise
                 return await self._out_of_time(stack.pop_all())
             if self._has_ended:
                 # Closed later: whoever has the worker next would be running before this row has ended. An attempt that still runs
@@ -193,7 +194,7 @@ class Delivery(Generic[ModelT]):
             return await self._lost(gone.why or gone.message)
 
     async def _follow(self, worker: str, events: Events) -> Outcome:
-        progress = _LastProgress()
+        progress = LastProgress()
         is_running = False
         while True:
             try:
@@ -304,40 +305,16 @@ class Delivery(Generic[ModelT]):
 
 
 async def _end(events: Events) -> None:
+    async def close() -> None:
+        try:
+            await events.aclose()
+        except Exception:
+            # Of the engine, and not of the row.
+            logger.exception("An attempt failed while it was closed")
+
     # However often it is cancelled meanwhile: as long as the attempt runs, nobody else may have its row.
-    await finish(_close(events), purpose="end an attempt")
+    await finish(close(), purpose="end an attempt")
 
 
 async def _wait(task: asyncio.Task[None], *, timeout_s: float | None = None) -> None:
     await asyncio.wait({task}, timeout=timeout_s)
-
-
-async def _close(events: Events) -> None:
-    try:
-        await events.aclose()
-    except Exception:
-        # Of the engine, and not of the row.
-        logger.exception("An attempt failed while it was closed")
-
-
-class _LastProgress:
-    """The last progress, and when it may be written.
-
-    Attributes:
-        last: what the handler said last.
-    """
-
-    def __init__(self) -> None:
-        self.last: str | None = None
-        self._text: str | None = None
-        self._next_at = float("-inf")
-
-    def set(self, text: str) -> None:
-        self.last = self._text = text
-
-    def due(self) -> str | None:
-        if self._text is None or monotonic() < self._next_at:
-            return None
-        text, self._text = self._text, None
-        self._next_at = monotonic() + PROGRESS_EVERY_S
-        return text
