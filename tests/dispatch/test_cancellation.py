@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import PipelineManager
 from rowlock.dispatch import COMPLETED, FAILED, PENDING, Completed, DispatchPipeline, Event, Progress, StageDone, Task
@@ -160,3 +160,25 @@ async def test_what_the_host_has_not_written_yet_is_kept(renders_database: Tempo
             assert await renders.cancel(session, dedup_key="a") is row
         await session.commit()
     assert (await one_render(renders_database)).url == "mine"
+
+
+async def test_many_at_once(renders_database: TemporaryDatabase) -> None:
+    """On SQLite those who cancel beside others would be told that the database is locked."""
+    renders = pipeline_of(Fleet())
+    keys = [f"{number:02}" for number in range(20)]
+    await submit(renders_database, renders, *keys)
+    hasty = {"timeout": 0.05} if renders_database.dialect_name == "sqlite" else {}
+    sessions = async_sessionmaker(renders_database.create_engine(connect_args=hasty))
+    async with sessions.begin() as session:
+        assert await renders.cancel(session, dedup_key=keys[0])
+        clients = [asyncio.create_task(_cancel(renders, sessions, key)) for key in keys[1:]]
+        # For much longer than SQLite has patience here.
+        done, _ = await asyncio.wait(clients, timeout=0.5, return_when=asyncio.FIRST_EXCEPTION)
+        assert [each for each in done if each.exception()] == []
+    await asyncio.gather(*clients)
+    assert {row.status for row in await all_renders(renders_database)} == {FAILED}
+
+
+async def _cancel(renders: DispatchPipeline[Render], sessions: async_sessionmaker[AsyncSession], key: str) -> None:
+    async with sessions.begin() as session:
+        assert await renders.cancel(session, dedup_key=key)

@@ -303,6 +303,23 @@ async def test_a_database_that_is_away_cancels_nothing(virtual_database: Tempora
     assert (row.status, fleet.begun["a"]) == (COMPLETED, 1)
 
 
+@virtual_time
+async def test_a_drain_meets_an_attempt_that_is_being_ended(virtual_database: TemporaryDatabase) -> None:
+    """The row of a silent worker would be given away at once, while its attempt still tidies up."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet = _SlowToEnd(1)
+    renders = pipeline_of(fleet, heartbeat=10, cancel_grace=1)
+    manager = PipelineManager(virtual_database.session_factory, [renders])
+    manager.start()
+    await submit(virtual_database, renders, "a")
+    await asyncio.sleep(40)
+    await manager.drain(0)
+    assert fleet.running == 1
+    assert (await one_render(virtual_database)).lock_token is not None
+    await asyncio.sleep(30)
+    assert fleet.running == 0
+
+
 class _SlowToEnd(Fleet):
     """Accepts, says nothing more, and takes its time to end."""
 

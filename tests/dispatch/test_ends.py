@@ -24,13 +24,14 @@ from rowlock.dispatch import (
     DispatchPipeline,
     Event,
     Progress,
+    StageDone,
     Task,
     WorkerGone,
 )
 from rowlock.dispatch.delivery import END_S_MAX
 from rowlock.dispatch.scratch import Scratch
 from rowlock.dispatch.settings import LEASES_PER_TICK_MAX
-from rowlock.testing import TemporaryDatabase, virtual_time
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..pipelines.scenes import is_claim, until
 from .renders import Base, Fleet, Render, Scenes, add, all_renders, now_of, one_render, pipeline_of, settled, submit
@@ -238,6 +239,40 @@ async def test_a_fetch_leases_64_at_most_and_the_next_one_comes_at_once(virtual_
         await until(lambda: fleet.running == len(keys))
         assert len(claims) >= 3
         assert claims[-1] - claims[0] < 30
+
+
+@virtual_time
+async def test_a_stage_without_a_name_is_refused(virtual_database: TemporaryDatabase) -> None:
+    """A number is a text when it comes back from JSON: the next attempt would not know the stage, and do it again."""
+    await virtual_database.create_tables(Base.metadata)
+    scenes = Scenes()
+
+    async def numbers(_task: Task[Render]) -> AsyncIterator[Event]:
+        yield StageDone(1)  # type: ignore[arg-type]
+        yield Completed()
+
+    scenes.answers["a"] = numbers
+    renders = pipeline_of(Fleet(1), scenes)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        [row] = await settled(virtual_database)
+    assert (row.status, row.stages) == (FAILED, {})
+    assert "a stage's name must be a text, not 1" in (row.error or "")
+
+
+async def test_a_row_that_was_decided_before_it_was_read_is_left_alone(database: TemporaryDatabase) -> None:
+    """A row that was cancelled between its claim and its reading would be done; or pending again, by a drain."""
+    await database.create_tables(Base.metadata)
+    fleet = Fleet(1)
+    renders = pipeline_of(fleet, dispatch_deadline=0.001)
+    await submit(database, renders, "a")
+    async with stepping(database.session_factory, renders) as steps:
+        [item] = await steps.fetch_once()
+        async with database.session_factory.begin() as session:
+            await renders.cancel(session, dedup_key="a", reason="no")
+        await steps.work_once()
+    row = await one_render(database)
+    assert (row.id, row.status, row.error, row.lock_token) == (item.id, FAILED, "cancelled: no", None)
 
 
 async def test_folders_do_not_wait_for_threads_of_the_host(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from rowlock.dispatch.texts import error_of, progress_of, without_paths
+from rowlock.dispatch.texts import error_of, failure_of, progress_of, without_paths
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,24 @@ def test_errors_begin_with_their_kind_and_are_bounded() -> None:
     assert error_of("internal", "nul \x00 and \ud800") == "internal: nul � and ?"
     assert len(progress_of("x" * 5000)) == 256
     assert progress_of(7) == "7"
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("input", "input: x"),
+        ("internal", "internal: x"),
+        ("out of paper", "out of paper: x"),
+        ("Input", "internal: Input: x"),
+        ("", "internal: : x"),
+        ("a" * 33, f"internal: {'a' * 33}: x"),
+        (7, "internal: 7: x"),
+        ("capacity", "internal: capacity: x"),
+        ("stale", "internal: stale: x"),
+        ("heartbeat lost", "internal: heartbeat lost: x"),
+        ("cancelled", "internal: cancelled: x"),
+    ],
+)
+def test_kinds_of_the_hosts_own(kind: Any, error: str) -> None:
+    """A client would take a handler's failure for work that found no worker, and come back; or could not tell kinds apart."""
+    assert failure_of(kind, "x") == error

@@ -219,7 +219,7 @@ ATTEMPT_BUGS = (
         "dispatch/delivery.py",
         '    await finish(close(), purpose="end an attempt")\n',
         "    await events.aclose()\n",
-        (f"{APART}::test_who_ends_late_gives_its_worker_back",),
+        (f"{APART}::test_a_drain_meets_an_attempt_that_is_being_ended",),
     ),
     Bug(
         "a silent handler never hears that it was cancelled",
@@ -318,6 +318,34 @@ ATTEMPT_BUGS = (
         "    return session.sync_session.autoflush or not any(isinstance(each, model) for each in session.dirty)\n",
         "    return True\n",
         ("tests/dispatch/test_cancellation.py::test_what_the_host_has_not_written_yet_is_kept",),
+    ),
+    Bug(
+        "a row that was decided before it was read is begun",
+        "dispatch/delivery.py",
+        "        if self._row.status not in ACTIVE:\n",
+        "        if False:\n",
+        (f"{ENDS}::test_a_row_that_was_decided_before_it_was_read_is_left_alone",),
+    ),
+    Bug(
+        "a handler says what only the pipeline may",
+        "dispatch/texts.py",
+        " if kind in RESERVED else error_of(kind, text)",
+        " if False else error_of(kind, text)",
+        ("tests/dispatch/test_texts.py::test_kinds_of_the_hosts_own",),
+    ),
+    Bug(
+        "a stage has a name that JSON changes",
+        "dispatch/delivery.py",
+        "        if not isinstance(name, str):\n",
+        "        if False:\n",
+        (f"{ENDS}::test_a_stage_without_a_name_is_refused",),
+    ),
+    Bug(
+        "who cancels waits for no turn",
+        "dispatch/admission.py",
+        "        has_turn, row = await self._turns.take(session, unless=_never), None\n",
+        "        has_turn, row = False, None\n",
+        ("tests/dispatch/test_cancellation.py::test_many_at_once",),
     ),
     Bug(
         "a late result leaves no word",

@@ -172,8 +172,8 @@ DISPATCH_BUGS = (
     Bug(
         "clients read about our disks",
         "dispatch/texts.py",
-        '    return shorten(f"{kind}: {without_paths(str(text))}", chars_max=ERROR_TEXT_CHARS_MAX)\n',
-        '    return shorten(f"{kind}: {text}", chars_max=ERROR_TEXT_CHARS_MAX)\n',
+        '    told = f"{kind}: {without_paths(str(text))}"\n',
+        '    told = f"{kind}: {text}"\n',
         (f"{DELIVERY}::test_a_failure_is_final_and_tells_no_paths",),
     ),
     Bug(

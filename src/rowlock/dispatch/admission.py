@@ -21,6 +21,7 @@ from sqlalchemy import ColumnElement, Executable, and_, false, func, not_, or_, 
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from rowlock.dispatch.cancellation import cancel
 from rowlock.dispatch.columns import DEDUP_KEY_CHARS_MAX
 from rowlock.dispatch.settings import DispatchSettings
 from rowlock.dispatch.states import (
@@ -76,6 +77,20 @@ class Admission(Generic[ModelT]):
                 # Nothing was written, so nobody need wait for the end of the transaction.
                 self._turns.give_back(session)
         return row, made
+
+    async def cancel(self, session: AsyncSession, *, dedup_key: str, reason: str) -> ModelT | None:
+        """Fail the active row of `dedup_key` and return it; None if there is none. Joins the caller's transaction.
+
+        Raises:
+            LockWaitTimeout: others kept their transactions open for too long after they had submitted (SQLite).
+        """
+        has_turn, row = await self._turns.take(session, unless=_never), None
+        try:
+            row = await cancel(session, self._leased, dedup_key=dedup_key, reason=reason)
+        finally:
+            if has_turn and row is None:
+                self._turns.give_back(session)
+        return row
 
     async def _submit(self, session: AsyncSession, dedup_key: str, values: Values) -> tuple[ModelT, bool]:
         for _ in range(SUBMIT_TRIES_MAX):
@@ -189,3 +204,7 @@ class Admission(Generic[ModelT]):
         refuse_own_columns(
             self._leased, {name: value for name, value in values.items() if name != self._leased.key_name}
         )
+
+
+async def _never() -> bool:
+    return False

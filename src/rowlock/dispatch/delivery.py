@@ -34,6 +34,7 @@ from rowlock.dispatch.scratch import Scratch
 from rowlock.dispatch.settings import DispatchSettings
 from rowlock.dispatch.silence import hear
 from rowlock.dispatch.states import (
+    ACTIVE,
     CAPACITY,
     COMPLETED,
     FAILED,
@@ -44,7 +45,7 @@ from rowlock.dispatch.states import (
     refuse_own_columns,
 )
 from rowlock.dispatch.task import Completed, Failed, Handler, Heartbeat, Progress, StageDone, Task
-from rowlock.dispatch.texts import error_of, progress_of
+from rowlock.dispatch.texts import error_of, failure_of, progress_of
 from rowlock.errors import LeaseLost, NoWorkersAvailable, OutcomeError, WorkerGone, describe
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.transaction import finish
@@ -125,6 +126,9 @@ class Delivery(Generic[ModelT]):
         return self._failed(INTERNAL, describe(error).partition("\n")[0])
 
     async def _run(self) -> Outcome:
+        if self._row.status not in ACTIVE:
+            # Decided between the claim and the reading.
+            raise LeaseLost(pipeline=self._item.lock_owner, row_id=self._item.id)
         if self._row.status == RUNNING:
             await self._take_back()
         if self._row.losses >= self._means.settings.max_losses:
@@ -222,7 +226,7 @@ class Delivery(Generic[ModelT]):
                     return self._completed(values, progress.last)
                 case Failed(kind, text):
                     self._has_ended = True
-                    return self._failed(kind, text)
+                    return self._ended({"status": FAILED, "error": failure_of(kind, text)})
                 case other:
                     return self._failed(INTERNAL, f"the handler gave a {type(other).__name__}, which is no event")
             if (shown := progress.due()) is not None:
@@ -241,7 +245,9 @@ class Delivery(Generic[ModelT]):
             await self._means.notes.check(self._item, {"status": RUNNING})
             self._looks_at = monotonic() + LOOK_EVERY_S
 
-    async def _record(self, name: str, key: object) -> None:
+    async def _record(self, name: object, key: object) -> None:
+        if not isinstance(name, str):
+            raise OutcomeError(f"a stage's name must be a text, not {name!r:.100}", column="stages")
         stages = {**self._row.stages, name: key}
         if len(stages) > STAGES_MAX:
             raise OutcomeError(f"a row records at most {STAGES_MAX} stages", column="stages")

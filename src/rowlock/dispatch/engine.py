@@ -18,7 +18,7 @@ from rowlock.dispatch.task import Event, Task
 
 
 class Events(Protocol):
-    """The events of one attempt: an async generator is one, and any iterator that can be closed."""
+    """The events of one attempt: an async iterator that can be closed, also before it was asked for anything."""
 
     def __aiter__(self) -> Self:
         """Return itself."""

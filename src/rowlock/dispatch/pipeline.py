@@ -18,7 +18,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.dispatch.admission import Admission
 from rowlock.dispatch.balancers import Balancer, PriorityLoadBalancer
-from rowlock.dispatch.cancellation import cancel
 from rowlock.dispatch.capacity import bring_forward
 from rowlock.dispatch.delivery import Delivery, Means
 from rowlock.dispatch.engine import Engine
@@ -180,8 +179,11 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
 
         Returns:
             The row, or None if no row of the key is active.
+
+        Raises:
+            LockWaitTimeout: others kept their transactions open for too long after they had submitted (SQLite).
         """
-        return await cancel(session, self.leased, dedup_key=dedup_key, reason=reason)
+        return await self._admission.cancel(session, dedup_key=dedup_key, reason=reason)
 
     async def count_active(self, session: AsyncSession) -> int:
         """Return how many rows are pending or running, counted no further than to the ceiling; joins the caller's transaction."""

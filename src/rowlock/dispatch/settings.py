@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rowlock.errors import SettingsError
-from rowlock.pipelines.settings import DURATION_MAX, PipelineSettings, SettingsKeywords
+from rowlock.pipelines.settings import ATTEMPTS_MAX, DURATION_MAX, PipelineSettings, SettingsKeywords
 
 ACTIVE_MAX = 1_000_000
 LEASES_PER_TICK_MAX = 64
@@ -127,6 +127,12 @@ def check_beside(pipeline: str, own: DispatchSettings, base: PipelineSettings) -
             base.process_timeout <= own.time_limit,
             ("process_timeout", "time_limit"),
             f"process_timeout ({_text(base.process_timeout)}) must be more than time_limit ({_text(own.time_limit)}); leave it out",
+        ),
+        (
+            base.max_attempts < ATTEMPTS_MAX,
+            ("max_attempts",),
+            f"max_attempts ({base.max_attempts:,}) would park rows that only wait for a worker, since offers in vain count; leave "
+            "it out, and use max_losses and dispatch_deadline",
         ),
     ]
     for broken, names, problem in rules:

@@ -22,7 +22,7 @@ async def hear(events: Events, *, within_s: float) -> Event:
 
     Raises:
         StopAsyncIteration: there is none.
-        TimeoutError: none came `within_s` and `CATCH_UP_S`.
+        TimeoutError: none came `within_s`, nor in the `CATCH_UP_S` after it.
     """
     coming = asyncio.create_task(_next(events), name="rowlock: hear an attempt")
     try:

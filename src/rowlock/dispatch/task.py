@@ -50,7 +50,8 @@ class Failed:
     """The work cannot be done, and will not be tried again.
 
     Attributes:
-        kind: prefix of the error: ``internal``, or a word of the host's own, such as ``input``.
+        kind: prefix of the error: ``internal``, or a word of the host's own, such as ``input``: at most 32 lower-case letters,
+            digits, blanks and dashes, and none of those that the pipeline gives.
         text: what went wrong.
     """
 
@@ -66,11 +67,12 @@ class Task(Generic[RowT]):
     """One attempt at one row, as the handler sees it.
 
     Attributes:
-        id: the row's key. attempt: which attempt this is, 1-based; those that found no worker count, too. nonce: tells this
-        attempt from every other one; the lock token. row: the row as it was read when the attempt began: detached, changing it
-        writes nothing. workdir: a new, empty folder of this attempt alone, removed when it ends. On the machine of the
-        dispatcher: an engine of other
-            machines replaces it.
+        id: the row's key.
+        attempt: which attempt this is, 1-based; those that found no worker count, too.
+        nonce: tells this attempt from every other one; the lock token.
+        row: the row as it was read when the attempt began: detached, changing it writes nothing.
+        workdir: a new, empty folder of this attempt alone, removed when it ends. On the machine of the dispatcher: an engine of
+            other machines replaces it.
         stages: what earlier attempts recorded with `StageDone`, by name.
         handler: does the work.
         heartbeat_s: how often the engine must let hear that the attempt lives, in seconds.

@@ -5,16 +5,27 @@ from __future__ import annotations
 import re
 
 from rowlock.dispatch.columns import PROGRESS_CHARS_MAX
+from rowlock.dispatch.states import CANCELLED, CAPACITY, HEARTBEAT_LOST, INTERNAL, STALE
 from rowlock.errors import ERROR_TEXT_CHARS_MAX, shorten
 
 _PATH = re.compile(r"(?<![\w/.:])(?:[A-Za-z]:)?(?:[\\/]{1,2}[^\\/\s'\":,;()<>|]+){2,}")
 _KIND = re.compile(r"[a-z][a-z0-9 _-]{0,31}")
 
 
+RESERVED = (CANCELLED, CAPACITY, HEARTBEAT_LOST, STALE)
+"""Kinds that only the pipeline gives: clients rely on what they mean."""
+
+
 def error_of(kind: str, text: str) -> str:
-    """Return ``kind: text`` with paths stripped, in at most `ERROR_TEXT_CHARS_MAX` characters."""
-    kind = kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "internal"
-    return shorten(f"{kind}: {without_paths(str(text))}", chars_max=ERROR_TEXT_CHARS_MAX)
+    """Return ``kind: text`` without paths, in at most `ERROR_TEXT_CHARS_MAX` characters; what is no kind is ``internal:``."""
+    told = f"{kind}: {without_paths(str(text))}"
+    is_kind = isinstance(kind, str) and _KIND.fullmatch(kind)
+    return shorten(told if is_kind else f"{INTERNAL}: {told}", chars_max=ERROR_TEXT_CHARS_MAX)
+
+
+def failure_of(kind: str, text: str) -> str:
+    """Return the error of a handler that failed: of its own kind, or ``internal: kind: text`` if that is not for handlers."""
+    return error_of(INTERNAL, f"{kind}: {text}") if kind in RESERVED else error_of(kind, text)
 
 
 def progress_of(text: object) -> str:

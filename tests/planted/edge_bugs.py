@@ -1,0 +1,59 @@
+"""What a dispatched attempt starts from and is bounded by, and the tests that miss it."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+EDGES = "tests/dispatch/test_edges.py"
+
+EDGE_BUGS = (
+    Bug(
+        "a row that kills replicas is offered on",
+        "dispatch/delivery.py",
+        "        if self._row.losses >= self._means.settings.max_losses:\n",
+        "        if False:\n",
+        (f"{EDGES}::test_a_row_with_too_many_losses_is_offered_to_nobody",),
+    ),
+    Bug(
+        "what was given back counts as a loss",
+        "dispatch/delivery.py",
+        "losses = self._row.losses + self._item.prev_lock_expired\n",
+        "losses = self._row.losses + 1\n",
+        (f"{EDGES}::test_a_row_that_was_given_back_is_no_loss",),
+    ),
+    Bug(
+        "an attempt shows how far another one was",
+        "dispatch/delivery.py",
+        '                    "progress": None,\n',
+        "",
+        (f"{EDGES}::test_an_attempt_begins_without_progress",),
+    ),
+    Bug(
+        "nobody says that a worker is free",
+        "dispatch/delivery.py",
+        "        self._means.hint()\n",
+        "",
+        (f"{EDGES}::test_a_worker_that_is_free_is_used_at_once",),
+    ),
+    Bug(
+        "the deadline is late by the margin",
+        "dispatch/delivery.py",
+        "(lease.lock_timeout - lease.margin).total_seconds()",
+        "lease.lock_timeout.total_seconds()",
+        (f"{EDGES}::test_an_attempt_knows_the_databases_time",),
+    ),
+    Bug(
+        "stages have no bound",
+        "dispatch/delivery.py",
+        "        if len(stages) > STAGES_MAX:\n",
+        "        if False:\n",
+        (f"{EDGES}::test_stages_are_bounded",),
+    ),
+    Bug(
+        "a worker with a long name fails every row",
+        "dispatch/delivery.py",
+        "worker[:WORKER_CHARS_MAX]",
+        "worker",
+        (f"{EDGES}::test_a_worker_may_have_a_long_name[postgresql]",),
+    ),
+)
