@@ -144,8 +144,8 @@ DISPATCH_BUGS = (
     Bug(
         "an attempt has no time limit",
         "dispatch/delivery.py",
-        "asyncio.timeout(self._means.settings.time_limit.total_seconds()) as limit:\n",
-        "asyncio.timeout(None) as limit:\n",
+        "asyncio.timeout(self._means.settings.time_limit.total_seconds())\n",
+        "asyncio.timeout(None)\n",
         (f"{DELIVERY}::test_the_time_limit_ends_an_attempt",),
     ),
     Bug(

@@ -6,7 +6,30 @@ from bug import Bug
 
 EDGES = "tests/dispatch/test_edges.py"
 
+ONE_TASK = "tests/dispatch/test_one_task.py"
+
 EDGE_BUGS = (
+    Bug(
+        "a timeout that goes off while an event is recorded ends the attempt",
+        "dispatch/engines/stream.py",
+        "                step = self._source.athrow(cancelled)\n",
+        "                raise\n",
+        (f"{ONE_TASK}::test_a_timeout_goes_off_across_a_yield",),
+    ),
+    Bug(
+        "each step of a handler is a task of its own",
+        "dispatch/engines/stream.py",
+        "                event = await step\n",
+        "                event = await asyncio.ensure_future(step)\n",
+        (f"{ONE_TASK}::test_a_timeout_goes_off_across_a_yield", f"{ONE_TASK}::test_context_goes_on_across_a_yield"),
+    ),
+    Bug(
+        "where a handler failed is told to nobody",
+        "dispatch/delivery.py",
+        "        if failed.detail:\n",
+        "        if False:\n",
+        (f"{ONE_TASK}::test_where_a_handler_failed_stands_in_the_log",),
+    ),
     Bug(
         "a row that kills replicas is offered on",
         "dispatch/delivery.py",

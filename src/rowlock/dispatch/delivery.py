@@ -149,8 +149,9 @@ class Delivery(Generic[ModelT]):
                 return Retry(error=error_of(INTERNAL, describe(error)))
             stack.callback(self._means.placing.room.freed)
             stack.push_async_callback(_end, events)
+            limit = asyncio.timeout(self._means.settings.time_limit.total_seconds())
             try:
-                async with asyncio.timeout(self._means.settings.time_limit.total_seconds()) as limit:
+                async with limit:
                     outcome = await self._accepted(worker, events)
             except TimeoutError:
                 if not limit.expired():
@@ -224,9 +225,9 @@ class Delivery(Generic[ModelT]):
                 case Completed(values):
                     self._has_ended = True
                     return self._completed(values, progress.last)
-                case Failed(kind, text):
+                case Failed():
                     self._has_ended = True
-                    return self._ended({"status": FAILED, "error": failure_of(kind, text)})
+                    return self._failed_by_handler(event)
                 case other:
                     return self._failed(INTERNAL, f"the handler gave a {type(other).__name__}, which is no event")
             if (shown := progress.due()) is not None:
@@ -266,6 +267,11 @@ class Delivery(Generic[ModelT]):
 
     def _failed(self, kind: str, text: str) -> Outcome:
         return self._ended({"status": FAILED, "error": error_of(kind, text)})
+
+    def _failed_by_handler(self, failed: Failed) -> Outcome:
+        if failed.detail:
+            logger.warning("A handler failed\n%s", failed.detail, extra={"row_id": self._item.id})
+        return self._ended({"status": FAILED, "error": failure_of(failed.kind, failed.text)})
 
     async def _lost(self, why: str) -> Outcome:
         losses = self._row.losses + 1

@@ -53,10 +53,12 @@ class Failed:
         kind: prefix of the error: ``internal``, or a word of the host's own, such as ``input``: at most 32 lower-case letters,
             digits, blanks and dashes, and none of those that the pipeline gives.
         text: what went wrong.
+        detail: what the log is to say of it beyond that, such as a traceback; clients do not see it.
     """
 
     kind: str
     text: str
+    detail: str = field(default="", compare=False)
 
 
 Event: TypeAlias = Heartbeat | Progress | StageDone | Completed | Failed

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import traceback
 
 from rowlock.dispatch.columns import PROGRESS_CHARS_MAX
 from rowlock.dispatch.states import CANCELLED, CAPACITY, HEARTBEAT_LOST, INTERNAL, STALE
 from rowlock.errors import ERROR_TEXT_CHARS_MAX, shorten
+
+DETAIL_CHARS_MAX = 8_192
+"""Longest traceback that travels to the log, in characters."""
 
 _PATH = re.compile(r"(?<![\w/.:])(?:[A-Za-z]:)?(?:[\\/]{1,2}[^\\/\s'\":,;()<>|]+){2,}")
 _KIND = re.compile(r"[a-z][a-z0-9 _-]{0,31}")
@@ -26,6 +30,12 @@ def error_of(kind: str, text: str) -> str:
 def failure_of(kind: str, text: str) -> str:
     """Return the error of a handler that failed: of its own kind, or ``internal: kind: text`` if that is not for handlers."""
     return error_of(INTERNAL, f"{kind}: {text}") if kind in RESERVED else error_of(kind, text)
+
+
+def detail_of(error: BaseException) -> str:
+    """Return where `error` comes from, for the log: its traceback, of which the end is kept."""
+    told = "".join(traceback.format_exception(error))
+    return told if len(told) <= DETAIL_CHARS_MAX else f"…{told[1 - DETAIL_CHARS_MAX :]}"
 
 
 def progress_of(text: object) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any, ClassVar
 
 from rowlock.dispatch.engines.local import LocalEngine
-from rowlock.dispatch.task import Event, Task
-from rowlock.errors import ConfigurationError
+from rowlock.dispatch.task import Event, Failed, Task
+from rowlock.dispatch.texts import detail_of
+from rowlock.errors import ConfigurationError, describe
 
 
 class LoopEngine(LocalEngine):
@@ -21,11 +21,18 @@ class LoopEngine(LocalEngine):
 
     kind: ClassVar[str] = "loop"
 
-    async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:
-        """Run the task's handler and yield its events."""
-        events: Any = task.handler(task)
+    def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:
+        """Return the events of the task's handler: its own generator, so that it is one whole."""
+        try:
+            events: Any = task.handler(task)
+        except Exception as error:  # noqa: BLE001 - the handler is host code, and fails as if it had begun
+            return _fails(error)
         if not hasattr(events, "__anext__"):
-            raise ConfigurationError("LoopEngine takes an `async def` handler with yield; use ThreadEngine for a `def`")
-        async with aclosing(events) as stream:
-            async for event in stream:
-                yield event
+            return _fails(
+                ConfigurationError("LoopEngine takes an `async def` handler with yield; use ThreadEngine for a `def`")
+            )
+        return events  # type: ignore[no-any-return]
+
+
+async def _fails(error: Exception) -> AsyncGenerator[Event, None]:
+    yield Failed("internal", describe(error), detail=detail_of(error))

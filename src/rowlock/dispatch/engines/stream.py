@@ -1,5 +1,8 @@
 """The events of an attempt on this machine: a beat while nothing comes, an end that comes once, and nothing left behind.
 
+The one idea: a handler runs in one task from its first step to its last, as it would anywhere else. So a timeout or a task group
+that it opened goes on across a ``yield``, and so do its context variables.
+
 Not a generator: one that was never begun is closed without a word, and its worker would stay counted as busy.
 """
 
@@ -8,19 +11,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
-from typing import Self
+from typing import Any, Final, Self
 
 from rowlock.dispatch.task import Completed, Event, Failed, Heartbeat
+from rowlock.dispatch.texts import detail_of
 from rowlock.errors import WorkerGone, describe
 
 logger = logging.getLogger(__name__)
+
+_END: Final = object()
 
 
 class Stream:
     """Events of `source`, with a `Heartbeat` first and whenever none came for `beat_s`; what a handler raises is a `Failed`.
 
     Args:
-        source: the events as they come.
+        source: the events as they come. It goes on when the next one is asked for.
         beat_s: in seconds; None where the source beats by itself.
         on_end: called once, when the attempt has really ended.
     """
@@ -32,7 +38,9 @@ class Stream:
         self._beat_s = beat_s
         self._on_end = on_end
         self._is_new = True
-        self._coming: asyncio.Task[Event | None] | None = None
+        self._is_wanted = asyncio.Event()
+        self._coming: asyncio.Future[Any] | None = None
+        self._handler: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
     def __aiter__(self) -> Self:
@@ -45,16 +53,17 @@ class Stream:
             self._is_new = False
             return Heartbeat()
         if self._coming is None:
-            self._coming = asyncio.create_task(self._next(), name="rowlock: a handler")
+            self._go_on()
+        assert self._coming is not None
         await asyncio.wait({self._coming}, timeout=self._beat_s)
         if not self._coming.done():
             return Heartbeat()
-        ended, self._coming = self._coming, None
-        event = Failed("internal", "the handler let a cancellation escape") if ended.cancelled() else ended.result()
-        if event is None:
+        came, self._coming = self._coming, None
+        event: Any = came.result()
+        if event is _END:
             await self.aclose()
             raise StopAsyncIteration
-        return event
+        return event  # type: ignore[no-any-return]
 
     async def aclose(self) -> None:
         """Cancel the attempt, and wait for its end, however long that takes: as long as it runs, nobody else may have its row."""
@@ -63,20 +72,76 @@ class Stream:
             self._closing.add_done_callback(lambda _: self._on_end())
         await asyncio.wait({self._closing})
 
-    async def _next(self) -> Event | None:
-        try:
-            return await anext(self._source)
-        except StopAsyncIteration:
-            return None
-        except (asyncio.CancelledError, WorkerGone):
-            raise
-        except BaseException as error:  # noqa: BLE001 - the handler is host code and may raise anything
-            return Failed("internal", describe(error))
-
     async def _close(self) -> None:
-        if self._coming is not None:
-            self._coming.cancel()
-            await asyncio.wait({self._coming})
+        if self._handler is None:
+            await self._close_source()
+        else:
+            self._handler.cancel()
+            await asyncio.wait({self._handler})
+        if self._coming is not None and self._coming.done():
+            self._coming.exception()  # nobody asked any more
+
+    def _go_on(self) -> None:
+        self._coming = asyncio.get_running_loop().create_future()
+        if self._handler is None:
+            self._handler = asyncio.create_task(self._run(), name="rowlock: a handler")
+        elif self._handler.done():
+            self._coming.set_result(_END)
+        else:
+            self._is_wanted.set()
+
+    # In the handler's task ------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            await self._hand_over()
+            self._tell(_END)
+        except WorkerGone as gone:
+            self._tell(gone)
+        except asyncio.CancelledError:
+            if self._closing is not None:
+                raise
+            self._tell(Failed("internal", "the handler let a cancellation escape"))
+        except BaseException as error:  # noqa: BLE001 - the handler is host code and may raise anything
+            self._tell(Failed("internal", describe(error), detail=detail_of(error)))
+        finally:
+            await self._close_source()
+
+    async def _hand_over(self) -> None:
+        step = anext(self._source)
+        while True:
+            try:
+                event = await step
+            except StopAsyncIteration:
+                return
+            try:
+                await self._give(event)
+            except asyncio.CancelledError as cancelled:
+                if self._closing is not None:
+                    raise
+                # Of the handler's own, such as its timeout, which went off while its event was being recorded.
+                step = self._source.athrow(cancelled)
+            else:
+                step = anext(self._source)
+
+    async def _give(self, event: Event) -> None:
+        self._is_wanted.clear()
+        self._tell(event)
+        if self._closing is not None:
+            raise asyncio.CancelledError
+        await self._is_wanted.wait()
+
+    def _tell(self, result: object) -> None:
+        if self._coming is None or self._coming.done():
+            return
+        if isinstance(result, WorkerGone):
+            self._coming.set_exception(result)
+        else:
+            self._coming.set_result(result)
+
+    async def _close_source(self) -> None:
+        if not hasattr(self._source, "aclose"):
+            return
         try:
             await self._source.aclose()
         except asyncio.CancelledError:
