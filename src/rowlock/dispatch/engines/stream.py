@@ -83,27 +83,26 @@ class Stream:
 
     def _go_on(self) -> None:
         self._coming = asyncio.get_running_loop().create_future()
+        self._is_wanted.set()
         if self._handler is None:
             self._handler = asyncio.create_task(self._run(), name="rowlock: a handler")
         elif self._handler.done():
             self._coming.set_result(_END)
-        else:
-            self._is_wanted.set()
 
     # In the handler's task ------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
             await self._hand_over()
-            self._tell(_END)
+            await self._tell(_END)
         except WorkerGone as gone:
-            self._tell(gone)
+            await self._tell(gone)
         except asyncio.CancelledError:
             if self._closing is not None:
                 raise
-            self._tell(Failed("internal", "the handler let a cancellation escape"))
+            await self._tell(Failed("internal", "the handler let a cancellation escape"))
         except BaseException as error:  # noqa: BLE001 - the handler is host code and may raise anything
-            self._tell(Failed("internal", describe(error), detail=detail_of(error)))
+            await self._tell(Failed("internal", describe(error), detail=detail_of(error)))
         finally:
             await self._close_source()
 
@@ -115,7 +114,8 @@ class Stream:
             except StopAsyncIteration:
                 return
             try:
-                await self._give(event)
+                await self._tell(event)
+                await self._is_wanted.wait()
             except asyncio.CancelledError as cancelled:
                 if self._closing is not None:
                     raise
@@ -124,16 +124,12 @@ class Stream:
             else:
                 step = anext(self._source)
 
-    async def _give(self, event: Event) -> None:
-        self._is_wanted.clear()
-        self._tell(event)
+    async def _tell(self, result: object) -> None:
         if self._closing is not None:
             raise asyncio.CancelledError
         await self._is_wanted.wait()
-
-    def _tell(self, result: object) -> None:
-        if self._coming is None or self._coming.done():
-            return
+        self._is_wanted.clear()
+        assert self._coming is not None
         if isinstance(result, WorkerGone):
             self._coming.set_exception(result)
         else:
