@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -49,7 +50,8 @@ class View(BaseModel):
     @property
     def key(self) -> str:
         """What the work is about: two requests with one key are one picture."""
-        return f"{self.x!r}:{self.y!r}:{self.zoom!r}:{self.width}"
+        # Nought is added, since there are two of it: 0.0 and -0.0.
+        return f"{self.x + 0.0!r}:{self.y + 0.0!r}:{self.zoom!r}:{self.width}"
 
 
 class RenderState(BaseModel):
@@ -117,13 +119,21 @@ async def drained_before_the_server_ends(manager: PipelineManager) -> AsyncItera
             signal.signal(signal.SIGTERM, of_the_server)
             signal.raise_signal(signal.SIGTERM)
 
-    loop.add_signal_handler(signal.SIGTERM, lambda: drains.add(asyncio.create_task(drain())))
-    yield
+    with suppress(RuntimeError, ValueError):  # not the main thread: a test's client, say, which sends no signals
+        loop.add_signal_handler(signal.SIGTERM, lambda: drains.add(asyncio.create_task(drain())))
+    try:
+        yield
+    finally:
+        with suppress(RuntimeError, ValueError):
+            if loop.remove_signal_handler(signal.SIGTERM):
+                signal.signal(signal.SIGTERM, of_the_server)
 
 
 def pipeline_of(folder: Path) -> DispatchPipeline[Render]:
     """Return the pipeline. Pictures and the folders of attempts lie in one place, so that files can be moved."""
     pictures, scratch = folder / "pictures", folder / "scratch"
+    # What a replica that was killed has left behind; there is one for each folder.
+    shutil.rmtree(scratch, ignore_errors=True)
     for each in (pictures, scratch):
         each.mkdir(parents=True, exist_ok=True)
     return DispatchPipeline(

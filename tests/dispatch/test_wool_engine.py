@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import wool
 
+from rowlock import ConfigurationError
 from rowlock.dispatch import (
     Completed,
     Event,
@@ -316,3 +317,19 @@ async def test_a_discovery_that_fails_is_asked_again(monkeypatch: pytest.MonkeyP
     async with WoolEngine(Shaky()) as engine:
         await until(lambda: len(engine.workers()) == 2)
     assert Shaky.asked == 3
+
+
+async def test_it_is_open_once_at_a_time(namespace: str) -> None:
+    """The one who leaves first would close it for the other, and nobody the first client."""
+    async with opened(namespace) as engine:
+        with pytest.raises(ConfigurationError, match="once at a time"):
+            await engine.__aenter__()
+        assert len(engine.workers()) == 2
+    assert engine.workers() == {}
+
+
+async def test_one_that_was_never_opened_says_so_once(namespace: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Every row would rest for ever, and nothing would say that a line of the host's is missing."""
+    engine = WoolEngine(wool.LocalDiscovery(namespace))
+    assert [engine.workers(), engine.workers()] == [{}, {}]
+    assert caplog.text.count("is not open; enter it with `async with`") == 1

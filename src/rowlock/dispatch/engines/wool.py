@@ -36,7 +36,7 @@ from rowlock.dispatch.engines.stream import Stream, is_last
 from rowlock.dispatch.engines.wool_line import Line, apart
 from rowlock.dispatch.engines.wool_worker import pickled
 from rowlock.dispatch.task import Event, Failed, Heartbeat, Task
-from rowlock.errors import WorkerBusy, WorkerGone, describe
+from rowlock.errors import ConfigurationError, WorkerBusy, WorkerGone, describe
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +55,9 @@ class WoolEngine:
     Args:
         discovery: tells which workers there are; it must have been entered when the engine is. A filter is the discovery's own.
         credentials: those that the workers ask for; None for workers that ask for none.
+
+    Raises:
+        ConfigurationError: it is entered while it is open.
     """
 
     def __init__(self, discovery: wool.DiscoveryLike, *, credentials: Any = None) -> None:  # noqa: ANN401 - two kinds of wool's
@@ -63,11 +66,23 @@ class WoolEngine:
         self._proxy: wool.WorkerProxy | None = None
         self._active: dict[str, int] = {}
         self._hung_up_at: dict[str, float] = {}
+        self._is_opening = self._has_warned = False
 
     def __repr__(self) -> str:
-        return f"<WoolEngine of {len(self.workers())} workers, {sum(self._active.values())} attempts>"
+        count = 0 if self._proxy is None else len(self._proxy.workers)
+        return f"<WoolEngine of {count} workers, {sum(self._active.values())} attempts>"
 
     async def __aenter__(self) -> Self:
+        if self._proxy is not None or self._is_opening:
+            raise ConfigurationError("a WoolEngine is open once at a time; pipelines may share it while it is")
+        self._is_opening = True
+        try:
+            await self._open()
+        finally:
+            self._is_opening = False
+        return self
+
+    async def _open(self) -> None:
         proxy = wool.WorkerProxy(
             discovery=LastingSubscriber(self._discovery),
             loadbalancer=TheNamed(),
@@ -76,7 +91,6 @@ class WoolEngine:
         )
         (await apart(Context(), proxy.start())).result()
         self._proxy = proxy
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         proxy, self._proxy = self._proxy, None
@@ -85,6 +99,9 @@ class WoolEngine:
 
     def workers(self) -> Mapping[str, WorkerView]:
         """Return the workers that are known, by id. One that died stays known to wool, and is found to be gone when it is asked."""
+        if self._proxy is None and not self._has_warned:
+            self._has_warned = True
+            logger.warning("A WoolEngine is asked for workers and is not open; enter it with `async with`")
         known = () if self._proxy is None else self._proxy.workers
         return {str(each.uid): WorkerView(self._active.get(str(each.uid), 0), frozenset(each.tags)) for each in known}
 
