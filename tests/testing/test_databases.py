@@ -63,6 +63,22 @@ async def test_no_commit_waits_for_the_disk(sqlite_database: TemporaryDatabase) 
         assert await connection.scalar(text("PRAGMA synchronous")) == 0
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the driver has no such transactions")
+async def test_no_commit_waits_for_the_disk_where_a_transaction_is_always_open(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """A host whose connections begin a transaction at once could not connect, or would find itself without one."""
+    engine = sqlite_database.create_engine(connect_args={"autocommit": False})
+    async with engine.connect() as connection:
+        raw = await connection.get_raw_connection()
+        assert raw.driver_connection is not None
+        assert raw.driver_connection.in_transaction
+        assert await connection.scalar(text("PRAGMA synchronous")) == 0
+        await connection.execute(text("CREATE TABLE widgets (id INTEGER)"))
+        await connection.rollback()
+    assert await _tables(sqlite_database) == []
+
+
 async def test_databases_are_apart_and_dropped(postgresql_url: URL) -> None:
     """No test sees the rows of another, and none is left on the server, even if a client is still connected."""
     async with postgresql_database(postgresql_url) as first, postgresql_database(postgresql_url) as second:

@@ -138,7 +138,10 @@ def without_durability(engine: AsyncEngine) -> None:
     @event.listens_for(engine.sync_engine, "connect")
     def hurry(connection: DBAPIConnection, _record: object) -> None:
         cursor = connection.cursor()
-        cursor.execute("PRAGMA synchronous=OFF")
+        # A connection with `autocommit=False` is never without a transaction, and in one SQLite refuses the change.
+        is_begun = connection.driver_connection.in_transaction
+        for statement in ("COMMIT", "PRAGMA synchronous=OFF", "BEGIN") if is_begun else ("PRAGMA synchronous=OFF",):
+            cursor.execute(statement)
         cursor.close()
 
 
