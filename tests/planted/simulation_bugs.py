@@ -9,6 +9,7 @@ LATE = "tests/simulation/test_late_locks.py"
 STARVATION = "tests/simulation/test_starvation.py"
 
 HANDS = "tests/testing/simulation/test_hands.py"
+LINE = "tests/testing/simulation/test_line.py"
 PATIENCE = "tests/testing/simulation/test_patience.py"
 TELLING = "tests/testing/simulation/test_telling.py"
 
@@ -184,6 +185,13 @@ SIMULATION_BUGS = (
 )
 
 SIMULATOR_BUGS = (
+    Bug(
+        "a simulation that ends leaves its connections open",
+        "testing/simulation/ports.py",
+        "        self._lose_all()\n        self._folder.cleanup()\n",
+        "        self._folder.cleanup()\n",
+        (f"{LINE}::test_the_end_closes_every_connection",),
+    ),
     Bug(
         "whose hand it was is not asked",
         "testing/simulation/chronicle.py",

@@ -104,17 +104,13 @@ class Harbour:
         self._blank = self.path.read_bytes()
 
     def close(self) -> None:
-        """Remove the file."""
-        self.eye.dispose()
-        self.file.close()
+        """Lose every connection, and remove the file."""
+        self._lose_all()
         self._folder.cleanup()
 
     def clean(self) -> None:
         """Begin anew: empty tables, all engines unused, and the time at which every run starts."""
-        self.eye.dispose()
-        self.file.close()
-        for port in self._ports:
-            port.clear()
+        self._lose_all()
         for suffix in ("", "-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
         # Another file each time: SQLite closes a connection for good only when the last cursor on it is gone.
@@ -135,6 +131,12 @@ class Harbour:
         self._used += 1
         port.line = line
         return port
+
+    def _lose_all(self) -> None:
+        self.eye.dispose()
+        self.file.close()
+        for port in self._ports:
+            port.clear()
 
     def _new_path(self) -> Path:
         self._runs += 1
