@@ -65,6 +65,7 @@ async def waits(task: Task[Any]) -> AsyncIterator[Event]:
     """Wait for ever, and write down that it was ended."""
     try:
         yield Progress(str(os.getpid()))
+        (task.row / "gone on").touch()
         await asyncio.Event().wait()
     finally:
         (task.row / "ended").touch()
