@@ -30,6 +30,7 @@ import cloudpickle
 from rowlock.dispatch.engines.stream import is_last
 from rowlock.dispatch.scratch import PREFIX
 from rowlock.dispatch.task import Event, Failed, Heartbeat, Task
+from rowlock.dispatch.texts import detail_of
 from rowlock.errors import describe
 
 logger = logging.getLogger(__name__)
@@ -152,7 +153,7 @@ class Attempt:
             task: Task[Any] = pickle.loads(body)  # noqa: S301 - wool lets nobody in who might not run code here anyway
             self._handle(replace(task, workdir=folder))
         except BaseException as error:  # noqa: BLE001 - the handler is host code and may raise anything
-            self._give(Failed("internal", describe(error))).result()
+            self._give(Failed("internal", describe(error), detail=detail_of(error))).result()
 
     def _handle(self, task: Task[Any]) -> None:
         events: Any = task.handler(task)
