@@ -8,7 +8,23 @@ EDGES = "tests/dispatch/test_edges.py"
 
 ONE_TASK = "tests/dispatch/test_one_task.py"
 
+REFUSED = "tests/pipelines/test_refused.py"
+
 EDGE_BUGS = (
+    Bug(
+        "nobody is asked what comes of a refused result",
+        "pipelines/settler.py",
+        "            outcome = as_outcome(self.context.hooks.on_refused(item, error))\n",
+        "            outcome = failure\n",
+        (f"{REFUSED}::test_the_pipeline_may_say_what_comes_of_it",),
+    ),
+    Bug(
+        "a slip about a slip keeps the row",
+        "pipelines/settler.py",
+        '        except Exception:\n            logger.exception(\n                "%s: on_refused failed',
+        '        except ZeroDivisionError:\n            logger.exception(\n                "%s: on_refused failed',
+        (f"{REFUSED}::test_a_slip_there_keeps_no_row",),
+    ),
     Bug(
         "a timeout that goes off while an event is recorded ends the attempt",
         "dispatch/engines/stream.py",
