@@ -21,6 +21,7 @@ from rowlock.dispatch import Completed, Event, Failed, Progress, StageDone, Task
 BLOCK_S = 0.02
 TICKS = 10
 LONG_S = 120
+WAIT_S_MAX = 10
 
 
 async def works(task: Task[Any]) -> AsyncIterator[Event]:
@@ -104,6 +105,31 @@ def freezes_itself(_task: Task[Any]) -> Iterator[Event]:
 def gives_what_cannot_be_sent(_task: Task[Any]) -> Iterator[Event]:
     """Complete with something that cannot be pickled."""
     yield Completed({"function": lambda: None})
+
+
+async def says_nothing_in_words(_task: Task[Any]) -> AsyncIterator[Event]:
+    """Yield, and forget what."""
+    yield  # type: ignore[misc]
+
+
+def says_nothing_in_words_plainly(_task: Task[Any]) -> Iterator[Event]:
+    """Do the same without a loop."""
+    yield  # type: ignore[misc]
+
+
+def moves(task: Task[Any]) -> Iterator[Event]:
+    """Tell where it is, and leave that."""
+    variables = {name: os.environ.get(name) for name in ("PATH", "MOVED")}
+    found = {"pid": os.getpid(), "folder": str(Path.cwd()), "variables": variables}
+    os.chdir(task.row)
+    os.environ["MOVED"] = os.environ.pop("PATH")
+    yield Completed(found)
+
+
+def removes_its_folder(_task: Task[Any]) -> Iterator[Event]:
+    """Remove the folder in which it runs."""
+    Path.cwd().rmdir()
+    yield Completed({"pid": os.getpid()})
 
 
 def fails(_task: Task[Any]) -> Iterator[Event]:
@@ -227,3 +253,10 @@ def has_others_print_and_read(_task: Task[Any]) -> Iterator[Event]:
     """Run what prints, what complains at length, and what reads to the end of its input."""
     subprocess.run(["/bin/sh", "-c", "echo ready; head -c 1000000 /dev/zero >&2; cat"], check=True)
     yield Completed()
+
+
+def interrupts_another(_task: Task[Any]) -> Iterator[Event]:
+    """Have a subprocess, and end it as Ctrl-C does."""
+    with subprocess.Popen(["/bin/sleep", str(LONG_S)]) as other:
+        other.send_signal(signal.SIGINT)
+        yield Completed({"code": other.wait(WAIT_S_MAX)})

@@ -1,18 +1,17 @@
-"""Tests of worker processes: how they start, what they leave behind when they end, and what their machine may lack."""
+"""Tests of worker processes: what they say, what they leave behind, and what becomes of those that a handler starts."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import pickle
+import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import aclosing, closing
+from contextlib import closing
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from rowlock.dispatch import (
     RUNNING,
     Completed,
     DispatchPipeline,
+    Failed,
     Heartbeat,
     ProcessEngine,
     StageDone,
@@ -213,145 +213,48 @@ async def test_a_process_is_kept_for_the_next_attempt() -> None:
     assert len(pids) == 1
 
 
-# ---------------------------------------------------------------- a start that fails, hangs or is given up
+# ---------------------------------------------------------------- what it says, and what it leaves to the next attempt
 
 
-async def test_a_machine_that_lacks_something_fails_no_row(monkeypatch: pytest.MonkeyPatch, tempdir: Path) -> None:
-    """A replica without memory for one more process, or without a disk, would fail every row that it takes."""
+@pytest.mark.parametrize("handler", [handlers.says_nothing_in_words, handlers.says_nothing_in_words_plainly])
+async def test_none_is_no_event(handler: Callable[[Task[Any]], Any]) -> None:
+    """A bare `yield` would be taken for the death of the process, which is then killed in the middle of its work."""
+    async with offered(ProcessEngine(1), task_of(handler)) as events:
+        assert (await heard(events))[1:] == [Failed("internal", "the handler gave a NoneType, which is no event")]
+
+
+async def test_a_handler_can_interrupt_its_subprocess() -> None:
+    """Tools that are ended by Ctrl-C would take no notice, as the process itself takes none."""
+    async with offered(ProcessEngine(1), task_of(handlers.interrupts_another)) as events:
+        assert (await heard(events))[-1] == Completed({"code": -signal.SIGINT})
+
+
+async def test_an_attempt_finds_the_folder_and_the_variables_of_the_dispatcher(tmp_path: Path) -> None:
+    """Rows of others would fail, since one handler went into a folder that is removed with its attempt."""
     engine = ProcessEngine(1)
-    with monkeypatch.context() as sick:
-        sick.setattr("tempfile.tempdir", str(tempdir / "nowhere"))
-        with pytest.raises(FileNotFoundError):
-            await engine.offer("process-1", task_of(handlers.works))
-    with monkeypatch.context() as sick:
-        sick.setattr("anyio.to_process.open_process", no_process)
-        with pytest.raises(BlockingIOError):
-            await engine.offer("process-1", task_of(handlers.works))
-    assert files_in(tempdir) == []
-    async with offered(engine, task_of(handlers.works)) as events:
-        assert isinstance((await heard(events))[-1], Completed)
+    found = []
+    for number in range(2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        async with offered(engine, task_of(handlers.moves, folder)) as events:
+            found.append((await heard(events))[-1])
+        folder.rmdir()
+    assert isinstance(found[0], Completed)
+    assert found[0].values["folder"] == str(Path.cwd())
+    assert found[0] == found[1]
 
 
-async def no_process(*_: object, **__: object) -> None:
-    """Say what Linux says to a fork too many."""
-    raise BlockingIOError(11, "Resource temporarily unavailable")
-
-
-async def test_such_a_row_is_done_when_the_machine_is_well(
-    sqlite_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same, from end to end: a loss is counted only where something was lost."""
-    await sqlite_database.create_tables(Base.metadata)
-    open_process = process_line.to_process.open_process
-    asked = 0
-
-    async def hardly_any_process(*args: Any, **options: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        return await (no_process() if asked <= REFUSED else open_process(*args, **options))
-
-    monkeypatch.setattr("anyio.to_process.open_process", hardly_any_process)
-    renders = DispatchPipeline(
-        Render, handler=handlers.finishes, engine=ProcessEngine(1), retry_delay=0.05, fetch_delays=(0.05, 0.1)
-    )
-    async with PipelineManager(sqlite_database.session_factory, [renders]):
-        await submit(sqlite_database, renders, "a")
-        async with asyncio.timeout(WAIT_S_MAX):
-            [row] = await settled(sqlite_database, every_s=0.05)
-    assert (row.status, row.error, row.losses, asked) == (COMPLETED, None, 0, REFUSED + 1)
-
-
-@pytest.fixture
-def main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder; processes import a main module that writes ``pid`` there and waits for ``go on``."""
-    script = tmp_path / "host.py"
-    script.write_text(
-        "import os, pathlib, time\n"
-        "here = pathlib.Path(__file__).parent\n"
-        "(here / 'new').write_text(str(os.getpid()))\n"
-        "(here / 'new').rename(here / 'pid')\n"
-        "while not (here / 'go on').exists():\n"
-        "    time.sleep(0.02)\n"
-    )
-    module = ModuleType("__main__")
-    module.__file__ = str(script)
-    monkeypatch.setitem(sys.modules, "__main__", module)
-    return tmp_path
-
-
-async def test_a_process_that_starts_slowly_is_waited_for(main: Path) -> None:
-    """A host that imports for a minute would lose each attempt before its work began."""
+async def test_a_process_whose_folder_is_gone_goes_elsewhere(tempdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every later attempt would fail with the first path that it looks up."""
     engine = ProcessEngine(1)
-    offer = asyncio.create_task(engine.offer("process-1", task_of(handlers.works)))
-    await until((main / "pid").exists)
-    assert not offer.done()
-    assert engine.workers()["process-1"].active == 1
-    (main / "go on").touch()
-    async with aclosing(await offer) as events:
-        assert isinstance((await heard(events))[-1], Completed)
-
-
-async def test_a_process_that_never_starts_is_killed(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A main module that hangs would hold its worker, its row and the end of the service for ever."""
-    monkeypatch.setattr(process_line, "START_S_MAX", 2.0)
-    monkeypatch.setattr(process_line, "INTERPRETER_S_MAX", 2.0)
-    engine = ProcessEngine(1)
-    async with asyncio.timeout(WAIT_S_MAX):
-        with pytest.raises(ChildProcessError, match="not up within 2 s"):
-            await engine.offer("process-1", task_of(handlers.works))
-    assert engine.workers()["process-1"].active == 0
-    assert is_gone(main)
-
-
-async def test_to_insist_on_an_end_does_not_leave_a_process(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A drain that cancels twice would leave a process behind that is about to begin."""
-    monkeypatch.setattr(process_line, "INTERPRETER_S_MAX", 2.0)
-    engine = ProcessEngine(1)
-    offer = asyncio.create_task(engine.offer("process-1", task_of(handlers.works)))
-    await until((main / "pid").exists)
-    for _ in range(3):
-        offer.cancel()
-        await asyncio.wait({offer}, timeout=0.01)
-    await asyncio.wait({offer})
-    assert offer.cancelled()
-    assert is_gone(main)
-
-
-def is_gone(main: Path) -> bool:
-    """Whether the process that imported that main module has ended."""
-    try:
-        os.kill(int((main / "pid").read_text()), 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
-async def test_an_offer_that_is_given_up_at_any_step_leaves_nothing(tempdir: Path, tmp_path: Path) -> None:
-    """Each drain would leave processes, sockets and folders behind, until the machine has no more of them."""
-    before = set(children())
-    engine = ProcessEngine(STEPS)
-    offers = []
-    for steps, worker in enumerate(engine.workers()):
-        offers.append(asyncio.create_task(engine.offer(worker, task_of(handlers.tells_its_beginning, tmp_path))))
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        offers[-1].cancel()
-    async with asyncio.timeout(WAIT_S_MAX):
-        await asyncio.gather(*offers, return_exceptions=True)
-    assert all(offer.cancelled() for offer in offers)
-    assert files_in(tempdir) == []
-    assert not any(view.active for view in engine.workers().values())
-    assert files_in(tmp_path) == []
-    await until(lambda: set(children()) <= before)
-
-
-def files_in(folder: Path) -> list[Path]:
-    """Return what is there."""
-    return list(folder.iterdir())
-
-
-def children() -> list[int]:
-    """Return the processes that this one has started and that live."""
-    listed = subprocess.run(["/bin/ps", "-A", "-o", "ppid=,pid=,args="], check=True, capture_output=True, text=True)
-    lines = (line.split(maxsplit=2) for line in listed.stdout.splitlines())
-    return [int(pid) for parent, pid, command in lines if int(parent) == os.getpid() and "anyio" in command]
+    (tempdir / "here").mkdir()
+    with monkeypatch.context() as there:
+        there.chdir(tempdir / "here")
+        async with offered(engine, task_of(handlers.removes_its_folder)) as events:
+            *_, first = await heard(events)
+    async with offered(engine, task_of(handlers.moves, tempdir)) as events:
+        *_, second = await heard(events)
+    assert isinstance(first, Completed)
+    assert isinstance(second, Completed)
+    assert second.values["pid"] == first.values["pid"]
+    assert second.values["folder"] == "/"

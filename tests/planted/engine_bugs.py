@@ -8,6 +8,7 @@ from bug import Bug
 
 ENGINES: Final = "tests/dispatch/test_engines.py"
 PROCESSES: Final = "tests/dispatch/test_engines_processes.py"
+STARTS: Final = "tests/dispatch/test_engines_starts.py"
 
 ENGINE_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
@@ -118,7 +119,7 @@ ENGINE_BUGS: Final[tuple[Bug, ...]] = (
         "dispatch/engines/process.py",
         "    needs_something: ClassVar[bool] = True\n",
         "    needs_something: ClassVar[bool] = False\n",
-        (f"{PROCESSES}::test_such_a_row_is_done_when_the_machine_is_well",),
+        (f"{STARTS}::test_such_a_row_is_done_when_the_machine_is_well",),
     ),
     Bug(
         "a machine without threads fails its rows",
@@ -130,15 +131,15 @@ ENGINE_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "what cannot be begun costs a worker",
         "dispatch/engines/local.py",
-        "        except BaseException:\n            self._left(worker)\n",
+        "        except BaseException:\n            left()\n",
         "        except BaseException:\n",
         (f"{ENGINES}::test_a_thread_that_cannot_be_had_is_no_failure_of_the_row",),
     ),
     Bug(
         "attempts wait for a thread and show as running",
         "dispatch/engines/local.py",
-        "        if sum(self._active.values()) >= self.attempts_max:\n",
-        "        if False:\n",
+        " or attempts.total() >= self.attempts_max:\n",
+        ":\n",
         (f"{ENGINES}::test_threads_have_an_end",),
     ),
     Bug(
@@ -146,20 +147,87 @@ ENGINE_BUGS: Final[tuple[Bug, ...]] = (
         "dispatch/engines/process_line.py",
         "            await self._wait_for_either(max(0.0, self._kept_until - monotonic()))\n",
         "            await self._wait_for_either()\n",
-        (f"{PROCESSES}::test_a_process_that_never_starts_is_killed",),
+        (f"{STARTS}::test_a_process_that_never_starts_is_killed",),
     ),
     Bug(
         "a process is forgotten over its start",
         "dispatch/engines/process_line.py",
         "            await self._wait_for_either(max(0.0, self._kept_until - monotonic()))\n",
         "",
-        (f"{PROCESSES}::test_an_offer_that_is_given_up_at_any_step_leaves_nothing",),
+        (f"{STARTS}::test_an_offer_that_is_given_up_at_any_step_leaves_nothing",),
     ),
     Bug(
         "a second cancellation leaves a process",
         "dispatch/engines/process_line.py",
         "        stack.push_async_callback(_to_its_end, line.hang_up)\n",
         "        stack.push_async_callback(line.hang_up)\n",
-        (f"{PROCESSES}::test_to_insist_on_an_end_does_not_leave_a_process",),
+        (f"{STARTS}::test_to_insist_on_an_end_does_not_leave_a_process",),
+    ),
+    Bug(
+        "a None is taken for the death of its process",
+        "dispatch/engines/child.py",
+        "    if isinstance(said, Event):\n",
+        "    if said is None or isinstance(said, Event):\n",
+        (f"{PROCESSES}::test_none_is_no_event",),
+    ),
+    Bug(
+        "subprocesses take no notice of SIGINT",
+        "dispatch/engines/child.py",
+        "    signal.signal(signal.SIGINT, lambda *_: None)\n",
+        "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n",
+        (f"{PROCESSES}::test_a_handler_can_interrupt_its_subprocess",),
+    ),
+    Bug(
+        "a process stays in its last attempt's folder",
+        "dispatch/engines/child.py",
+        "            os.chdir(folder)\n",
+        "            pass\n",
+        (f"{PROCESSES}::test_an_attempt_finds_the_folder_and_the_variables_of_the_dispatcher",),
+    ),
+    Bug(
+        "a process stays in a folder that is gone",
+        "dispatch/engines/child.py",
+        '            os.chdir("/")\n',
+        "            pass\n",
+        (f"{PROCESSES}::test_a_process_whose_folder_is_gone_goes_elsewhere",),
+    ),
+    Bug(
+        "a process keeps its last attempt's variables",
+        "dispatch/engines/child.py",
+        "            os.environ.clear()\n",
+        "            pass\n",
+        (f"{PROCESSES}::test_an_attempt_finds_the_folder_and_the_variables_of_the_dispatcher",),
+    ),
+    Bug(
+        "an offer that is given up waits for its process",
+        "dispatch/engines/local.py",
+        "            await asyncio.wait({has_all})\n",
+        "            await asyncio.wait({has_all})\n        except asyncio.CancelledError:\n"
+        "            await _undo(has_all, attempt)\n            left()\n            raise\n",
+        (
+            f"{STARTS}::test_an_offer_that_is_given_up_lets_go_at_once",
+            f"{STARTS}::test_a_drain_over_a_start_frees_the_row",
+        ),
+    ),
+    Bug(
+        "a worker is free while its process is given up",
+        "dispatch/engines/local.py",
+        "            undone.add_done_callback(lambda _: left())\n",
+        "            left()\n",
+        (f"{STARTS}::test_an_offer_that_is_given_up_lets_go_at_once",),
+    ),
+    Bug(
+        "a process that starts slowly is not told of",
+        "dispatch/engines/process_line.py",
+        "self._wait_for_either(SLOW_START_S)",
+        "self._wait_for_either()",
+        (f"{STARTS}::test_a_slow_start_is_told_once",),
+    ),
+    Bug(
+        "an attempt outlives its loop",
+        "dispatch/engines/local.py",
+        "            del self._active[loop]\n",
+        "            pass\n",
+        (f"{STARTS}::test_a_loop_that_ends_takes_its_attempts_along",),
     ),
 )

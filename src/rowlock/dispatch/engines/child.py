@@ -16,13 +16,14 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 from rowlock.dispatch.engines.frames import GO_ON, frame_of
 from rowlock.dispatch.engines.group import end, kept_from_forks, lead, streams_aside
 from rowlock.dispatch.engines.stream import is_last
-from rowlock.dispatch.task import Failed, Heartbeat, StageDone, Task
+from rowlock.dispatch.task import Event, Failed, Heartbeat, StageDone, Task
 from rowlock.errors import describe
 
 NOBODY_LISTENS = 70
@@ -84,11 +85,11 @@ def run_task(path: str, pickled: bytes, beat_s: float) -> None:
 
     What goes wrong before that is raised: it is a slip of this machine and no failure of the task.
     """
-    # Ctrl-C in a terminal is for the dispatcher, which ends its attempts in order.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C in a terminal is for the dispatcher, which ends its attempts in order. Subprocesses would inherit SIG_IGN.
+    signal.signal(signal.SIGINT, lambda *_: None)
     lead()
     ended = threading.Event()
-    with streams_aside() as streams, closing(Line(path)) as line, kept_from_forks(*streams, line.fileno()):
+    with as_before(), streams_aside() as streams, closing(Line(path)) as line, kept_from_forks(*streams, line.fileno()):
         beats = threading.Thread(target=line.beat, args=(beat_s, ended), daemon=True)
         beats.start()
         try:
@@ -103,10 +104,30 @@ def run_task(path: str, pickled: bytes, beat_s: float) -> None:
             beats.join()
 
 
+@contextmanager
+def as_before() -> Iterator[None]:
+    """Leave the current folder and the environment's variables to the next attempt as they were."""
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:
+        folder = Path("/")
+    variables = dict(os.environ)
+    try:
+        yield
+    finally:
+        try:
+            os.chdir(folder)
+        except OSError:
+            os.chdir("/")
+        if os.environ != variables:
+            os.environ.clear()
+            os.environ.update(variables)
+
+
 def _run(task: Task[Any], line: Line) -> None:
     events: Any = task.handler(task)
     if isinstance(events, Iterator):
-        for event in events:
+        for event in map(_event_of, events):
             line.send(event)
             if isinstance(event, StageDone):
                 line.wait()
@@ -117,9 +138,16 @@ def _run(task: Task[Any], line: Line) -> None:
 
 
 async def _run_async(events: Any, line: Line) -> None:  # noqa: ANN401 - an async generator of the host's
-    async for event in events:
-        line.send(event)
+    async for said in events:
+        line.send(event := _event_of(said))
         if isinstance(event, StageDone):
             await line.wait_on_loop()
         if is_last(event):
             return
+
+
+def _event_of(said: object) -> Event:
+    # Here, where a None is still what the handler has said: on the line it is the end.
+    if isinstance(said, Event):
+        return said
+    return Failed("internal", f"the handler gave a {type(said).__name__}, which is no event")

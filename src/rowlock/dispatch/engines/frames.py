@@ -28,7 +28,7 @@ def frame_of(said: object) -> bytes:
 
 
 async def read_frame(reader: asyncio.StreamReader) -> Any:  # noqa: ANN401 - whatever was said
-    """Return what is said next; None if the other side is gone."""
+    """Return what is said next; None, which nobody says, if the other side is gone."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         return pickle.loads(await reader.readexactly(length))  # noqa: S301 - from a child of this very process

@@ -5,8 +5,10 @@ Not here: how a handler is run, which is all that tells them apart.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -42,45 +44,73 @@ class LocalEngine(ABC):
             )
         self._refuses: Backpressure = TaskCountBackpressure() if backpressure is None else backpressure
         digits = len(str(workers))
-        self._active = {f"{self.kind}-{number:0{digits}}": 0 for number in range(1, workers + 1)}
+        self._workers = tuple(f"{self.kind}-{number:0{digits}}" for number in range(1, workers + 1))
+        self._active: dict[asyncio.AbstractEventLoop, Counter[str]] = {}
+        self._given_up: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self._active)} workers, {sum(self._active.values())} attempts>"
+        return f"<{type(self).__name__} of {len(self._workers)} workers, {self._attempts().total()} attempts>"
 
     def workers(self) -> Mapping[str, WorkerView]:
         """Return the workers, by id."""
         tags = frozenset({self.kind})
-        return {worker: WorkerView(active, tags) for worker, active in self._active.items()}
+        attempts = self._attempts()
+        return {worker: WorkerView(attempts[worker], tags) for worker in self._workers}
 
     async def offer(self, worker: str, task: Task[Any]) -> Events:
-        """Offer `task` to `worker`.
+        """Offer `task` to `worker`. Cancelled, it returns at once, since nothing was begun; the worker is busy until all is undone.
 
         Raises:
             WorkerBusy: it has as much as it takes.
             WorkerGone: there is no such worker.
             OSError, RuntimeError: this machine has no folder, process or thread for it.
         """
-        if worker not in self._active:
+        attempts = self._attempts()
+        if worker not in self._workers:
             raise WorkerGone(worker, "there is no such worker")
-        if self._refuses(BackpressureContext(self._active[worker], task)):
+        if self._refuses(BackpressureContext(attempts[worker], task)) or attempts.total() >= self.attempts_max:
             raise WorkerBusy(worker)
-        if sum(self._active.values()) >= self.attempts_max:
-            raise WorkerBusy(worker)
-        self._active[worker] += 1
+        active = self._active.setdefault(asyncio.get_running_loop(), Counter())
+        active[worker] += 1
+        left = partial(active.subtract, (worker,))
         attempt = self.run(worker, task)
-        try:
-            if self.needs_something:
-                # And a generator that was begun is closed properly, whatever happens next.
-                await anext(attempt)
-        except BaseException:
-            self._left(worker)
-            raise
+        if self.needs_something:
+            # And a generator that was begun is closed properly, whatever happens next.
+            await self._begun(attempt, left)
         beat_s = None if self.beats_itself else task.heartbeat_s
-        return Stream(attempt, beat_s=beat_s, on_end=partial(self._left, worker))
+        return Stream(attempt, beat_s=beat_s, on_end=left)
 
     @abstractmethod
     def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:
         """Run the task's handler and yield its events."""
 
-    def _left(self, worker: str) -> None:
-        self._active[worker] -= 1
+    async def _begun(self, attempt: AsyncGenerator[Event, None], left: Callable[[], None]) -> None:
+        has_all = asyncio.create_task(anext(attempt), name="rowlock: begin an attempt")
+        try:
+            await asyncio.wait({has_all})
+        except asyncio.CancelledError:
+            undone = asyncio.create_task(_undo(has_all, attempt), name="rowlock: give an attempt up")
+            # The loop itself remembers no task that waits.
+            self._given_up.add(undone)
+            undone.add_done_callback(self._given_up.discard)
+            undone.add_done_callback(lambda _: left())
+            raise
+        try:
+            has_all.result()
+        except BaseException:
+            left()
+            raise
+
+    def _attempts(self) -> Counter[str]:
+        """Return how many attempts each worker has. Those of an event loop that is closed have ended with it."""
+        for loop in [loop for loop in self._active if loop.is_closed()]:
+            del self._active[loop]
+        return sum(self._active.values(), Counter())
+
+
+async def _undo(begun: asyncio.Task[Event], attempt: AsyncGenerator[Event, None]) -> None:
+    begun.cancel()
+    await asyncio.wait({begun})
+    if not begun.cancelled():
+        begun.exception()  # nobody wants to know
+    await attempt.aclose()

@@ -31,9 +31,14 @@ PATH_BYTES_MAX = 100
 
 
 class ProcessEngine(LocalEngine):
-    """Runs a handler, ``def`` or ``async def``, in a process of its own.
+    """Runs a handler, ``def`` or ``async def``, in a process that has one attempt at a time.
 
-    The handler, the row and the values of `Completed` are pickled: the handler is a function of a module.
+    The handler, the row and the values of `Completed` are pickled: the handler is a function of a module. Each process imports the
+    main module, which must start nothing then: ``if __name__ == "__main__"``.
+
+    A process serves many attempts, of whatever engine or `anyio.to_process` call of its event loop. After each, the current folder
+    and ``os.environ`` are as before. All else stays until the process ends: memory that leaks, variables of modules, signal
+    handlers, threads, the umask.
 
     Args:
         workers: how many attempts run at once.

@@ -11,6 +11,7 @@ Source: anyio, "Running code in worker processes"; its ``to_process`` for what a
 from __future__ import annotations
 
 import asyncio
+import logging
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,10 +27,14 @@ from rowlock.dispatch.engines.frames import GO_ON, read_frame
 from rowlock.dispatch.task import Completed, Event, Failed, Heartbeat, StageDone
 from rowlock.errors import describe
 
+logger = logging.getLogger(__name__)
+
 PREFIX = "rowlock-"
 SOCKET = "events"
 START_S_MAX = 120.0
 """How long a process may take to start and to import the host's main module, in seconds."""
+SLOW_START_S = 10.0
+"""When a process is not up after so long, the log says so, in seconds."""
 INTERPRETER_S_MAX = 21.0
 """For how long a process that has not called yet is not killed, in seconds: anyio forgets one over whose start it is cancelled, and
 allows 20 s for that."""
@@ -80,7 +85,13 @@ class Line:
         """
         try:
             async with asyncio.timeout(START_S_MAX):
-                await self._wait_for_either()
+                if not await self._wait_for_either(SLOW_START_S):
+                    logger.warning(
+                        "A worker process is slow to start. It imports the host's main module, which must start nothing "
+                        "but under `if __name__ == '__main__'`",
+                        extra={"waited_s": SLOW_START_S},
+                    )
+                    await self._wait_for_either()
                 if self._connected.done():
                     reader, _ = self._connected.result()
                     while isinstance(said := await read_frame(reader), Heartbeat):
@@ -141,9 +152,10 @@ class Line:
             return False
         return not isinstance(self._call.exception(), BrokenWorkerProcess)
 
-    async def _wait_for_either(self, timeout_s: float | None = None) -> None:
+    async def _wait_for_either(self, timeout_s: float | None = None) -> bool:
         first: set[asyncio.Future[_Ends] | asyncio.Task[None]] = {self._connected, self._call}
-        await asyncio.wait(first, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(first, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
 
 
 async def _call(path: str, pickled: bytes, beat_s: float) -> None:

@@ -1,0 +1,248 @@
+"""Tests of how worker processes start: what their machine may lack, and what becomes of a start that hangs or is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import subprocess
+import sys
+from contextlib import aclosing
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rowlock import PipelineManager
+from rowlock.dispatch import COMPLETED, PENDING, Completed, DispatchPipeline, LoopEngine, ProcessEngine
+from rowlock.dispatch.engines import process_line
+from rowlock.dispatch.engines.local import LocalEngine
+from rowlock.testing import TemporaryDatabase
+
+from . import handlers
+from .renders import Base, Render, one_render, settled, submit
+from .test_engines import WAIT_S_MAX, heard, importable, offered, task_of, until
+from .test_engines_processes import tempdir
+
+__all__ = ["importable", "tempdir"]
+
+REFUSED = 4
+"""As many starts fail: more than a row may be lost."""
+STEPS = 5
+"""As many steps of the loop an offer takes at most until all it does is wait for its process."""
+
+
+async def test_a_machine_that_lacks_something_fails_no_row(monkeypatch: pytest.MonkeyPatch, tempdir: Path) -> None:
+    """A replica without memory for one more process, or without a disk, would fail every row that it takes."""
+    engine = ProcessEngine(1)
+    with monkeypatch.context() as sick:
+        sick.setattr("tempfile.tempdir", str(tempdir / "nowhere"))
+        with pytest.raises(FileNotFoundError):
+            await engine.offer("process-1", task_of(handlers.works))
+    with monkeypatch.context() as sick:
+        sick.setattr("anyio.to_process.open_process", no_process)
+        with pytest.raises(BlockingIOError):
+            await engine.offer("process-1", task_of(handlers.works))
+    assert files_in(tempdir) == []
+    async with offered(engine, task_of(handlers.works)) as events:
+        assert isinstance((await heard(events))[-1], Completed)
+
+
+async def no_process(*_: object, **__: object) -> None:
+    """Say what Linux says to a fork too many."""
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+
+
+async def test_such_a_row_is_done_when_the_machine_is_well(
+    sqlite_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, from end to end: a loss is counted only where something was lost."""
+    await sqlite_database.create_tables(Base.metadata)
+    open_process = process_line.to_process.open_process
+    asked = 0
+
+    async def hardly_any_process(*args: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await (no_process() if asked <= REFUSED else open_process(*args, **options))
+
+    monkeypatch.setattr("anyio.to_process.open_process", hardly_any_process)
+    renders = DispatchPipeline(
+        Render, handler=handlers.finishes, engine=ProcessEngine(1), retry_delay=0.05, fetch_delays=(0.05, 0.1)
+    )
+    async with PipelineManager(sqlite_database.session_factory, [renders]):
+        await submit(sqlite_database, renders, "a")
+        async with asyncio.timeout(WAIT_S_MAX):
+            [row] = await settled(sqlite_database, every_s=0.05)
+    assert (row.status, row.error, row.losses, asked) == (COMPLETED, None, 0, REFUSED + 1)
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder; processes import a main module that writes ``pid`` there and waits for ``go on``."""
+    script = tmp_path / "host.py"
+    script.write_text(
+        "import os, pathlib, time\n"
+        "here = pathlib.Path(__file__).parent\n"
+        "(here / 'new').write_text(str(os.getpid()))\n"
+        "(here / 'new').rename(here / 'pid')\n"
+        "while not (here / 'go on').exists():\n"
+        "    time.sleep(0.02)\n"
+    )
+    module = ModuleType("__main__")
+    module.__file__ = str(script)
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    return tmp_path
+
+
+async def test_a_process_that_starts_slowly_is_waited_for(main: Path) -> None:
+    """A host that imports for a minute would lose each attempt before its work began."""
+    engine = ProcessEngine(1)
+    offer = asyncio.create_task(engine.offer("process-1", task_of(handlers.works)))
+    await until((main / "pid").exists)
+    assert not offer.done()
+    assert engine.workers()["process-1"].active == 1
+    (main / "go on").touch()
+    async with aclosing(await offer) as events:
+        assert isinstance((await heard(events))[-1], Completed)
+
+
+async def test_a_process_that_never_starts_is_killed(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A main module that hangs would hold its worker, its row and the end of the service for ever."""
+    monkeypatch.setattr(process_line, "START_S_MAX", 2.0)
+    monkeypatch.setattr(process_line, "INTERPRETER_S_MAX", 2.0)
+    engine = ProcessEngine(1)
+    async with asyncio.timeout(WAIT_S_MAX):
+        with pytest.raises(ChildProcessError, match="not up within 2 s"):
+            await engine.offer("process-1", task_of(handlers.works))
+    assert engine.workers()["process-1"].active == 0
+    assert is_gone(main)
+
+
+async def test_to_insist_on_an_end_does_not_leave_a_process(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drain that cancels twice would leave a process behind that is about to begin."""
+    monkeypatch.setattr(process_line, "INTERPRETER_S_MAX", 2.0)
+    attempt = ProcessEngine(1).run("process-1", task_of(handlers.works))
+    start = asyncio.create_task(anext(attempt))
+    await until((main / "pid").exists)
+    for _ in range(3):
+        start.cancel()
+        await asyncio.wait({start}, timeout=0.01)
+    await asyncio.wait({start})
+    assert start.cancelled()
+    assert is_gone(main)
+
+
+async def test_an_offer_that_is_given_up_lets_go_at_once(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drain would leave a row leased over whose process it had to wait, though nothing was begun."""
+    monkeypatch.setattr(process_line, "INTERPRETER_S_MAX", 3.0)
+    engine = ProcessEngine(1)
+    offer = asyncio.create_task(engine.offer("process-1", task_of(handlers.works)))
+    await until((main / "pid").exists)
+    offer.cancel()
+    for _ in range(STEPS):
+        await asyncio.sleep(0)
+    assert offer.cancelled()
+    # And nobody starts one beside it, or forgets it.
+    assert engine.workers()["process-1"].active == 1
+    assert not is_gone(main)
+    await until(lambda: engine.workers()["process-1"].active == 0)
+    assert is_gone(main)
+
+
+async def test_a_drain_over_a_start_frees_the_row(sqlite_database: TemporaryDatabase, main: Path) -> None:
+    """The same, from end to end: no other replica could have the row until its lease ends."""
+    await sqlite_database.create_tables(Base.metadata)
+    engine = ProcessEngine(1)
+    renders = DispatchPipeline(Render, handler=handlers.finishes, engine=engine, fetch_delays=(0.05, 0.1))
+    async with PipelineManager(sqlite_database.session_factory, [renders]) as manager:
+        await submit(sqlite_database, renders, "a")
+        await until((main / "pid").exists)
+        await manager.drain(0)
+    row = await one_render(sqlite_database)
+    (main / "go on").touch()
+    await until(lambda: engine.workers()["process-1"].active == 0)
+    assert (row.status, row.losses, row.lock_expires_at) == (PENDING, 0, None)
+
+
+async def test_a_slow_start_is_told_once(
+    main: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A main module without its guard runs the whole service in each process, and nobody would know why all rows wait."""
+    monkeypatch.setattr(process_line, "SLOW_START_S", 0.01)
+    offer = asyncio.create_task(ProcessEngine(1).offer("process-1", task_of(handlers.works)))
+    with caplog.at_level(logging.WARNING):
+        await until((main / "pid").exists)
+        (main / "go on").touch()
+        async with aclosing(await offer) as events:
+            assert isinstance((await heard(events))[-1], Completed)
+    assert [record.message for record in caplog.records if "slow to start" in record.message] == [
+        "A worker process is slow to start. It imports the host's main module, which must start nothing but under "
+        "`if __name__ == '__main__'`"
+    ]
+
+
+def is_gone(main: Path) -> bool:
+    """Whether the process that imported that main module has ended."""
+    try:
+        os.kill(int((main / "pid").read_text()), 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+async def test_an_offer_that_is_given_up_at_any_step_leaves_nothing(tempdir: Path, tmp_path: Path) -> None:
+    """Each drain would leave processes, sockets and folders behind, until the machine has no more of them."""
+    before = set(children())
+    engine = ProcessEngine(STEPS)
+    offers = []
+    for steps, worker in enumerate(engine.workers()):
+        offers.append(asyncio.create_task(engine.offer(worker, task_of(handlers.tells_its_beginning, tmp_path))))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        offers[-1].cancel()
+    async with asyncio.timeout(WAIT_S_MAX):
+        await asyncio.gather(*offers, return_exceptions=True)
+    assert all(offer.cancelled() for offer in offers)
+    await until(lambda: not any(view.active for view in engine.workers().values()))
+    assert files_in(tempdir) == []
+    assert files_in(tmp_path) == []
+    await until(lambda: set(children()) <= before)
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return what is there."""
+    return list(folder.iterdir())
+
+
+def children() -> list[int]:
+    """Return the processes that this one has started and that live."""
+    listed = subprocess.run(["/bin/ps", "-A", "-o", "ppid=,pid=,args="], check=True, capture_output=True, text=True)
+    lines = (line.split(maxsplit=2) for line in listed.stdout.splitlines())
+    return [int(pid) for parent, pid, command in lines if int(parent) == os.getpid() and "anyio" in command]
+
+
+@pytest.mark.parametrize("kind", [LoopEngine, ProcessEngine], ids=lambda kind: kind.kind)
+def test_a_loop_that_ends_takes_its_attempts_along(kind: type[LocalEngine], tmp_path: Path) -> None:
+    """An engine of a module, with a loop for each test, would be busy for ever after the first that ends in between."""
+    engine = kind(1)
+    [worker] = engine.workers()
+    task = task_of(handlers.waits, tmp_path)
+    held = []
+
+    async def begin() -> None:
+        held.append(await engine.offer(worker, task))
+
+    async def do() -> None:
+        assert engine.workers()[worker].active == 0
+        async with offered(engine, task_of(handlers.works)) as events:
+            # What is left of the old one changes nothing.
+            held.clear()
+            gc.collect()
+            assert engine.workers()[worker].active == 1
+            assert isinstance((await heard(events))[-1], Completed)
+
+    asyncio.run(begin())
+    asyncio.run(do())
