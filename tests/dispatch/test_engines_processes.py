@@ -223,6 +223,14 @@ async def test_none_is_no_event(handler: Callable[[Task[Any]], Any]) -> None:
         assert (await heard(events))[1:] == [Failed("internal", "the handler gave a NoneType, which is no event")]
 
 
+async def test_a_failure_says_where_it_comes_from() -> None:
+    """The log would have a line without a place, and nobody could mend the handler."""
+    async with offered(ProcessEngine(1), task_of(handlers.raises_plainly)) as events:
+        *_, last = await heard(events)
+    assert isinstance(last, Failed)
+    assert "in raises_plainly" in last.detail
+
+
 async def test_a_handler_can_interrupt_its_subprocess() -> None:
     """Tools that are ended by Ctrl-C would take no notice, as the process itself takes none."""
     async with offered(ProcessEngine(1), task_of(handlers.interrupts_another)) as events:

@@ -135,9 +135,8 @@ async def test_to_insist_on_an_end_does_not_leave_a_process(main: Path, monkeypa
     assert is_gone(main)
 
 
-async def test_an_offer_that_is_given_up_lets_go_at_once(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_offer_that_is_given_up_lets_go_at_once(main: Path) -> None:
     """A drain would leave a row leased over whose process it had to wait, though nothing was begun."""
-    monkeypatch.setattr(process_line, "INTERPRETER_S_MAX", 3.0)
     engine = ProcessEngine(1)
     offer = asyncio.create_task(engine.offer("process-1", task_of(handlers.works)))
     await until((main / "pid").exists)
@@ -148,6 +147,7 @@ async def test_an_offer_that_is_given_up_lets_go_at_once(main: Path, monkeypatch
     # And nobody starts one beside it, or forgets it.
     assert engine.workers()["process-1"].active == 1
     assert not is_gone(main)
+    (main / "go on").touch()
     await until(lambda: engine.workers()["process-1"].active == 0)
     assert is_gone(main)
 

@@ -138,8 +138,8 @@ ENGINE_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "attempts wait for a thread and show as running",
         "dispatch/engines/local.py",
-        " or attempts.total() >= self.attempts_max:\n",
-        ":\n",
+        "        if attempts.total() >= self.attempts_max:\n",
+        "        if False:\n",
         (f"{ENGINES}::test_threads_have_an_end",),
     ),
     Bug(
@@ -229,5 +229,12 @@ ENGINE_BUGS: Final[tuple[Bug, ...]] = (
         "            del self._active[loop]\n",
         "            pass\n",
         (f"{STARTS}::test_a_loop_that_ends_takes_its_attempts_along",),
+    ),
+    Bug(
+        "a process does not tell where its handler failed",
+        "dispatch/engines/child.py",
+        ", detail=detail_of(error)",
+        "",
+        (f"{PROCESSES}::test_a_failure_says_where_it_comes_from",),
     ),
 )

@@ -24,6 +24,7 @@ from rowlock.dispatch.engines.frames import GO_ON, frame_of
 from rowlock.dispatch.engines.group import end, kept_from_forks, lead, streams_aside
 from rowlock.dispatch.engines.stream import is_last
 from rowlock.dispatch.task import Event, Failed, Heartbeat, StageDone, Task
+from rowlock.dispatch.texts import detail_of
 from rowlock.errors import describe
 
 NOBODY_LISTENS = 70
@@ -97,7 +98,7 @@ def run_task(path: str, pickled: bytes, beat_s: float) -> None:
             line.wait()
             _run(pickle.loads(pickled), line)  # noqa: S301 - from the process that started this one
         except BaseException as error:  # noqa: BLE001 - the handler is host code and may raise anything
-            line.send(Failed("internal", describe(error)))
+            line.send(Failed("internal", describe(error), detail=detail_of(error)))
         finally:
             ended.set()
             # Cut off in the middle of a beat, it would take the dispatcher for dead.

@@ -68,7 +68,9 @@ class LocalEngine(ABC):
         attempts = self._attempts()
         if worker not in self._workers:
             raise WorkerGone(worker, "there is no such worker")
-        if self._refuses(BackpressureContext(attempts[worker], task)) or attempts.total() >= self.attempts_max:
+        if self._refuses(BackpressureContext(attempts[worker], task)):
+            raise WorkerBusy(worker)
+        if attempts.total() >= self.attempts_max:
             raise WorkerBusy(worker)
         active = self._active.setdefault(asyncio.get_running_loop(), Counter())
         active[worker] += 1
