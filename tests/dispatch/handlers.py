@@ -257,6 +257,6 @@ def has_others_print_and_read(_task: Task[Any]) -> Iterator[Event]:
 
 def interrupts_another(_task: Task[Any]) -> Iterator[Event]:
     """Have a subprocess, and end it as Ctrl-C does."""
-    with subprocess.Popen(["/bin/sleep", str(LONG_S)]) as other:
-        other.send_signal(signal.SIGINT)
-        yield Completed({"code": other.wait(WAIT_S_MAX)})
+    other = subprocess.Popen(["/bin/sleep", str(LONG_S)])
+    other.send_signal(signal.SIGINT)
+    yield Completed({"code": other.wait(WAIT_S_MAX)})
