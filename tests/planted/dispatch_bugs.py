@@ -235,7 +235,7 @@ DISPATCH_BUGS = (
     Bug(
         "a worker takes what it has no room for",
         "dispatch/engines/local.py",
-        "        if self._refuses(BackpressureContext(attempts[worker], task)):\n",
+        "        if self._refuses(BackpressureContext(self._active[worker], task)):\n",
         "        if False:\n",
         (f"{ENGINES}::test_a_worker_takes_no_more_than_it_may[loop]",),
     ),

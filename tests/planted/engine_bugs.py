@@ -138,7 +138,7 @@ ENGINE_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "attempts wait for a thread and show as running",
         "dispatch/engines/local.py",
-        "        if attempts.total() >= self.attempts_max:\n",
+        "        if sum(self._active.values()) >= self.attempts_max:\n",
         "        if False:\n",
         (f"{ENGINES}::test_threads_have_an_end",),
     ),
@@ -226,8 +226,8 @@ ENGINE_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "an attempt outlives its loop",
         "dispatch/engines/local.py",
-        "            del self._active[loop]\n",
-        "            pass\n",
+        "            for worker in self._on_loops.pop(loop).elements():\n",
+        "            for worker in ():\n",
         (f"{STARTS}::test_a_loop_that_ends_takes_its_attempts_along",),
     ),
     Bug(

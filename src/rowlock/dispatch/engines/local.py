@@ -44,18 +44,18 @@ class LocalEngine(ABC):
             )
         self._refuses: Backpressure = TaskCountBackpressure() if backpressure is None else backpressure
         digits = len(str(workers))
-        self._workers = tuple(f"{self.kind}-{number:0{digits}}" for number in range(1, workers + 1))
-        self._active: dict[asyncio.AbstractEventLoop, Counter[str]] = {}
+        self._active = {f"{self.kind}-{number:0{digits}}": 0 for number in range(1, workers + 1)}
+        self._on_loops: dict[asyncio.AbstractEventLoop, Counter[str]] = {}
         self._given_up: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self._workers)} workers, {self._attempts().total()} attempts>"
+        return f"<{type(self).__name__} of {len(self._active)} workers, {sum(self._active.values())} attempts>"
 
     def workers(self) -> Mapping[str, WorkerView]:
         """Return the workers, by id."""
         tags = frozenset({self.kind})
-        attempts = self._attempts()
-        return {worker: WorkerView(attempts[worker], tags) for worker in self._workers}
+        self._forget()
+        return {worker: WorkerView(active, tags) for worker, active in self._active.items()}
 
     async def offer(self, worker: str, task: Task[Any]) -> Events:
         """Offer `task` to `worker`. Cancelled, it returns at once, since nothing was begun; the worker is busy until all is undone.
@@ -65,16 +65,17 @@ class LocalEngine(ABC):
             WorkerGone: there is no such worker.
             OSError, RuntimeError: this machine has no folder, process or thread for it.
         """
-        attempts = self._attempts()
-        if worker not in self._workers:
+        self._forget()
+        if worker not in self._active:
             raise WorkerGone(worker, "there is no such worker")
-        if self._refuses(BackpressureContext(attempts[worker], task)):
+        if self._refuses(BackpressureContext(self._active[worker], task)):
             raise WorkerBusy(worker)
-        if attempts.total() >= self.attempts_max:
+        if sum(self._active.values()) >= self.attempts_max:
             raise WorkerBusy(worker)
-        active = self._active.setdefault(asyncio.get_running_loop(), Counter())
-        active[worker] += 1
-        left = partial(active.subtract, (worker,))
+        loop = asyncio.get_running_loop()
+        self._on_loops.setdefault(loop, Counter())[worker] += 1
+        self._active[worker] += 1
+        left = partial(self._left_on, loop, worker)
         attempt = self.run(worker, task)
         if self.needs_something:
             # And a generator that was begun is closed properly, whatever happens next.
@@ -103,11 +104,19 @@ class LocalEngine(ABC):
             left()
             raise
 
-    def _attempts(self) -> Counter[str]:
-        """Return how many attempts each worker has. Those of an event loop that is closed have ended with it."""
-        for loop in [loop for loop in self._active if loop.is_closed()]:
-            del self._active[loop]
-        return sum(self._active.values(), Counter())
+    def _left_on(self, loop: asyncio.AbstractEventLoop, worker: str) -> None:
+        if loop in self._on_loops:
+            self._on_loops[loop][worker] -= 1
+            self._left(worker)
+
+    def _left(self, worker: str) -> None:
+        self._active[worker] -= 1
+
+    def _forget(self) -> None:
+        """Count attempts no more that have ended with their event loop."""
+        for loop in [loop for loop in self._on_loops if loop.is_closed()]:
+            for worker in self._on_loops.pop(loop).elements():
+                self._left(worker)
 
 
 async def _undo(begun: asyncio.Task[Event], attempt: AsyncGenerator[Event, None]) -> None:
