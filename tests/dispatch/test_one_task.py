@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
 from rowlock import PipelineManager
-from rowlock.dispatch import COMPLETED, FAILED, Completed, Event, Failed, Heartbeat, LoopEngine, Progress, Task
+from rowlock.dispatch import (
+    COMPLETED,
+    FAILED,
+    Completed,
+    Event,
+    Failed,
+    Heartbeat,
+    LoopEngine,
+    Progress,
+    Task,
+    ThreadEngine,
+)
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from .renders import Base, Fleet, Render, Scenes, pipeline_of, settled, submit
@@ -131,3 +143,17 @@ async def test_where_a_handler_failed_stands_in_the_log(
     assert [record.row_id for record in told] == [rows[0].id]  # type: ignore[attr-defined]
     assert 'raise ValueError("deep down")' in told[0].message
     assert all("Traceback" not in (row.error or "") for row in rows)
+
+
+async def test_a_function_that_works_before_it_returns_its_events_blocks_nobody() -> None:
+    """The event loop, and every other attempt, would stand still for as long as it works."""
+    called_in: list[threading.Thread] = []
+
+    def works(_task: Task[Any]) -> Iterator[Event]:
+        called_in.append(threading.current_thread())
+        return iter([Completed()])
+
+    async with offered(ThreadEngine(1), task_of(works)) as events:
+        *_, last = [event async for event in events]
+    assert last == Completed()
+    assert called_in != [threading.current_thread()]

@@ -38,7 +38,8 @@ class ThreadEngine(LocalEngine):
             # Starts it, or raises that there is none to be had.
             thread.submit(_nothing)
             yield Heartbeat()
-            events = task.handler(task)
+            # A handler may also be a function that works first and returns an iterator.
+            events = await _in(thread, task.handler, task)
             if not isinstance(events, Iterator):
                 raise ConfigurationError(
                     "ThreadEngine takes a `def` handler with yield; use LoopEngine for an `async def`"
