@@ -146,8 +146,11 @@ async def test_nobody_else_is_asked(namespace: str, tmp_path: Path) -> None:
 async def test_to_close_is_to_cancel_over_there(namespace: str, tmp_path: Path) -> None:
     """What nobody wants any more would run to its end on another machine."""
     async with opened(namespace) as engine:
-        async with offering(engine, handlers.waits, tmp_path) as events:
+        task = task_of(handlers.waits, tmp_path, heartbeat_s=0.05)
+        async with aclosing(await engine.offer(min(engine.workers()), task)) as events:
             await heard_until_progress(events)
+            # It goes on when it is asked again, and waits then.
+            assert [await anext(events) for _ in range(3)] == [Heartbeat()] * 3
             assert not (tmp_path / "ended").exists()
         await until((tmp_path / "ended").exists)
 

@@ -19,13 +19,6 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
         (f"{ENGINE}::test_nobody_else_is_asked",),
     ),
     Bug(
-        "a worker of wool has no room after the last event",
-        "dispatch/engines/wool.py",
-        "                    await line.read_to_end()\n",
-        "                    pass\n",
-        (f"{ENGINE}::test_after_the_last_event_there_is_room_at_once",),
-    ),
-    Bug(
         "a worker of wool has no room after a cancellation",
         "dispatch/engines/wool.py",
         "                if monotonic() >= asks_until:\n                    raise\n",
