@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from sqlalchemy import JSON, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import LockColumns, ScheduleColumns, database_now
-from rowlock.dispatch import Completed, DispatchColumns, DispatchPipeline, Event, Task, dispatch_indexes
+from rowlock.dispatch import Completed, DispatchColumns, DispatchPipeline, Event, Progress, Task, dispatch_indexes
 from rowlock.dispatch.engines.local import LocalEngine
 from rowlock.dispatch.states import ACTIVE
 from rowlock.testing import TemporaryDatabase
@@ -109,6 +110,19 @@ class Scenes:
             return
         await asyncio.sleep(self.takes_s)
         yield Completed({"url": f"https://pictures/{task.row.scene}"})
+
+
+def without_end(gate: asyncio.Event) -> Callable[[Task[Render]], AsyncIterator[Event]]:
+    """Return what a scene may do: it ignores its cancellation, until the gate is opened."""
+
+    async def goes_on(_task: Task[Render]) -> AsyncIterator[Event]:
+        yield Progress("x")
+        while not gate.is_set():
+            with suppress(asyncio.CancelledError):
+                await gate.wait()
+        yield Completed()
+
+    return goes_on
 
 
 def pipeline_of(fleet: Fleet, scenes: Scenes | None = None, **settings: object) -> DispatchPipeline[Render]:

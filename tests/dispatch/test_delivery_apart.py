@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import suppress
 from itertools import pairwise
 
 import pytest
@@ -30,7 +29,7 @@ from rowlock.dispatch.delivery import LOOK_EVERY_S
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..pipelines.scenes import faults_of, is_outcome, until
-from .renders import Base, Fleet, Render, Scenes, add, now_of, one_render, pipeline_of, settled, submit
+from .renders import Base, Fleet, Render, Scenes, add, now_of, one_render, pipeline_of, settled, submit, without_end
 
 
 @virtual_time
@@ -102,14 +101,7 @@ async def test_an_attempt_that_does_not_end_keeps_its_row(virtual_database: Temp
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet, gate = Scenes(), Fleet(1), asyncio.Event()
 
-    async def ignores(_task: Task[Render]) -> AsyncIterator[Event]:
-        yield Progress("x")
-        while not gate.is_set():
-            with suppress(asyncio.CancelledError):
-                await gate.wait()
-        yield Completed()
-
-    scenes.answers["a"] = ignores
+    scenes.answers["a"] = without_end(gate)
     renders = pipeline_of(fleet, scenes, cancel_grace=1)
     manager = PipelineManager(virtual_database.session_factory, [renders])
     manager.start()
@@ -229,13 +221,7 @@ async def test_who_ends_late_gives_its_worker_back(virtual_database: TemporaryDa
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet, gate = Scenes(), Fleet(1), asyncio.Event()
 
-    async def ignores(_task: Task[Render]) -> AsyncIterator[Event]:
-        while not gate.is_set():
-            with suppress(asyncio.CancelledError):
-                await gate.wait()
-        yield Completed()
-
-    scenes.answers["a"] = ignores
+    scenes.answers["a"] = without_end(gate)
     renders = pipeline_of(fleet, scenes, time_limit=10, process_timeout=12, cancel_grace=1)
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, "a")

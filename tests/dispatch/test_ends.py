@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,20 @@ from rowlock.dispatch.settings import LEASES_PER_TICK_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..pipelines.scenes import is_claim, until
-from .renders import Base, Fleet, Render, Scenes, add, all_renders, now_of, one_render, pipeline_of, settled, submit
+from .renders import (
+    Base,
+    Fleet,
+    Render,
+    Scenes,
+    add,
+    all_renders,
+    now_of,
+    one_render,
+    pipeline_of,
+    settled,
+    submit,
+    without_end,
+)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +119,7 @@ async def test_a_handler_that_has_no_end_is_failed_once(virtual_database: Tempor
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet, gate = Scenes(), Fleet(3), asyncio.Event()
 
-    async def hangs(_task: Task[Render]) -> AsyncIterator[Event]:
-        yield Progress("x")
-        while not gate.is_set():
-            with suppress(asyncio.CancelledError):
-                await gate.wait()
-        yield Completed()
-
-    scenes.answers["a"] = hangs
+    scenes.answers["a"] = without_end(gate)
     renders = pipeline_of(fleet, scenes, time_limit=600)
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, "a")

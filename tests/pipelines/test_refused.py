@@ -25,7 +25,7 @@ class Judging(VolumePipeline):
     def on_refused(self, item: PipelineItem[Volume], error: Exception) -> Outcome:
         """Say it."""
         assert "NOT NULL" in str(error).upper() or "not-null" in str(error)
-        if isinstance(self.says, Exception):
+        if isinstance(self.says, BaseException):
             raise self.says
         return self.says  # type: ignore[no-any-return]
 
@@ -53,8 +53,8 @@ async def test_the_pipeline_may_say_what_comes_of_it(database: TemporaryDatabase
 
 @pytest.mark.parametrize(
     "says",
-    [ValueError("a slip"), "nonsense", Apply({"no_such_column": 1}), Apply({"status": None})],
-    ids=["raises", "none", "unknown column", "refused again"],
+    [ValueError("a slip"), SystemExit(3), "nonsense", Apply({"no_such_column": 1}), Apply({"status": None})],
+    ids=["raises", "exits", "none", "unknown column", "refused again"],
 )
 async def test_a_slip_there_keeps_no_row(
     database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, says: Any

@@ -19,10 +19,17 @@ EDGE_BUGS = (
         (f"{REFUSED}::test_the_pipeline_may_say_what_comes_of_it",),
     ),
     Bug(
+        "a host that exits where it is asked about a refusal ends the event loop",
+        "pipelines/settler.py",
+        "        except BaseException:\n            # Host code",
+        "        except Exception:\n            # Host code",
+        (f"{REFUSED}::test_a_slip_there_keeps_no_row[sqlite-exits]",),
+    ),
+    Bug(
         "a slip about a slip keeps the row",
         "pipelines/settler.py",
-        '        except Exception:\n            logger.exception(\n                "%s: on_refused failed',
-        '        except ZeroDivisionError:\n            logger.exception(\n                "%s: on_refused failed',
+        "        except BaseException:\n            # Host code",
+        "        except ZeroDivisionError:\n            # Host code",
         (f"{REFUSED}::test_a_slip_there_keeps_no_row",),
     ),
     Bug(

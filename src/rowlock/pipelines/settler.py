@@ -178,7 +178,8 @@ class Settler(Generic[ModelT]):
         try:
             outcome = as_outcome(self.context.hooks.on_refused(item, error))
             check_outcome(self.context.leased, outcome)
-        except Exception:
+        except BaseException:
+            # Host code: a SystemExit that left this task would end the whole event loop.
             logger.exception(
                 "%s: on_refused failed for row %s",
                 self.context.name,
