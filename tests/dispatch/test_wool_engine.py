@@ -34,9 +34,10 @@ from rowlock.dispatch import (
 )
 from rowlock.dispatch.engine import Engine, Events
 from rowlock.dispatch.engines import wool_line
-from rowlock.dispatch.engines.wool import WoolEngine
+from rowlock.dispatch.engines.wool import FORGOTTEN_S, WoolEngine
 from rowlock.dispatch.engines.wool_worker import pickled, run_task
 from rowlock.dispatch.placing import Placing
+from rowlock.testing import virtual_time
 
 from . import handlers, wool_handlers
 from .test_engines import WAIT_S_MAX, falls_silent, goes_on_when_asked, heard, task_of, until
@@ -331,8 +332,14 @@ async def test_it_is_open_once_at_a_time(namespace: str) -> None:
     assert engine.workers() == {}
 
 
-async def test_one_that_was_never_opened_says_so_once(namespace: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Every row would rest for ever, and nothing would say that a line of the host's is missing."""
-    engine = WoolEngine(wool.LocalDiscovery(namespace))
+@virtual_time
+async def test_one_that_was_never_opened_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Every row would rest for ever, and nothing would say that a line of the host's is missing; or each start would cry wolf."""
+    engine, warning = WoolEngine(wool.LocalDiscovery("nobody")), "is not open; enter it with `async with`"
+    assert engine.workers() == {}
+    await asyncio.sleep(FORGOTTEN_S)
+    assert engine.workers() == {}
+    assert warning not in caplog.text
+    await asyncio.sleep(1)
     assert [engine.workers(), engine.workers()] == [{}, {}]
-    assert caplog.text.count("is not open; enter it with `async with`") == 1
+    assert caplog.text.count(warning) == 1

@@ -11,6 +11,13 @@ WORKERS: Final = "tests/dispatch/test_wool_workers.py"
 
 WOOL_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
+        "an engine of wool cries wolf whenever a pipeline is built",
+        "dispatch/engines/wool.py",
+        " and monotonic() - self._asked_at > FORGOTTEN_S:\n",
+        ":\n",
+        ("tests/dispatch/test_wool_engine.py::test_one_that_was_never_opened_says_so_once",),
+    ),
+    Bug(
         "wool asks another worker",
         "dispatch/engines/wool.py",
         "        yield uuid.UUID(task.tag)\n",

@@ -45,6 +45,8 @@ DISCOVER_AGAIN_S = 5.0
 HANGING_UP_S_MAX = 1.0
 """For so long after a cancellation a worker that refuses is asked again: it may not have heard of it yet. In seconds."""
 ASK_AGAIN_S = 0.02
+FORGOTTEN_S = 10.0
+"""An engine that is asked for workers for so long, and is not open, says so in the log, in seconds."""
 
 
 class WoolEngine:
@@ -67,6 +69,7 @@ class WoolEngine:
         self._active: dict[str, int] = {}
         self._hung_up_at: dict[str, float] = {}
         self._is_opening = self._has_warned = False
+        self._asked_at = inf
 
     def __repr__(self) -> str:
         count = 0 if self._proxy is None else len(self._proxy.workers)
@@ -99,11 +102,17 @@ class WoolEngine:
 
     def workers(self) -> Mapping[str, WorkerView]:
         """Return the workers that are known, by id. One that died stays known to wool, and is found to be gone when it is asked."""
-        if self._proxy is None and not self._has_warned:
-            self._has_warned = True
-            logger.warning("A WoolEngine is asked for workers and is not open; enter it with `async with`")
+        if self._proxy is None:
+            self._warn_if_forgotten()
         known = () if self._proxy is None else self._proxy.workers
         return {str(each.uid): WorkerView(self._active.get(str(each.uid), 0), frozenset(each.tags)) for each in known}
+
+    def _warn_if_forgotten(self) -> None:
+        # A pipeline asks once when it is built, which is before anything is open.
+        self._asked_at = min(self._asked_at, monotonic())
+        if not self._has_warned and monotonic() - self._asked_at > FORGOTTEN_S:
+            self._has_warned = True
+            logger.warning("A WoolEngine is asked for workers and is not open; enter it with `async with`")
 
     async def offer(self, worker: str, task: Task[Any]) -> Events:
         """Offer `task` to `worker`.
