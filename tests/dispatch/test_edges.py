@@ -125,5 +125,5 @@ async def test_a_worker_may_have_a_long_name(database: TemporaryDatabase) -> Non
     async with PipelineManager(database.session_factory, [renders]):
         await submit(database, renders, "a")
         [row] = await settled(database, every_s=0.02)
-    assert (row.status, row.worker) == (COMPLETED, name[:WORKER_CHARS_MAX])
+    assert (row.status, row.worker) == (COMPLETED, f"{name[: WORKER_CHARS_MAX - 1]}…")
     assert len(await all_renders(database)) == 1

@@ -262,7 +262,7 @@ async def test_a_stage_without_a_name_is_refused(virtual_database: TemporaryData
         await submit(virtual_database, renders, "a")
         [row] = await settled(virtual_database)
     assert (row.status, row.stages) == (FAILED, {})
-    assert "a stage's name must be a text, not 1" in (row.error or "")
+    assert "a stage's name must be a text without NUL and lone surrogates, not 1" in (row.error or "")
 
 
 async def test_a_row_that_was_decided_before_it_was_read_is_left_alone(database: TemporaryDatabase) -> None:

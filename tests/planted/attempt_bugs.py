@@ -336,8 +336,8 @@ ATTEMPT_BUGS = (
     Bug(
         "a stage has a name that JSON changes",
         "dispatch/delivery.py",
-        "        if not isinstance(name, str):\n",
-        "        if False:\n",
+        "if not isinstance(name, str) or not is_storable(name):",
+        "if isinstance(name, str) and not is_storable(name):",
         (f"{ENDS}::test_a_stage_without_a_name_is_refused",),
     ),
     Bug(

@@ -98,7 +98,7 @@ EDGE_BUGS = (
     Bug(
         "a worker with a long name fails every row",
         "dispatch/delivery.py",
-        "worker[:WORKER_CHARS_MAX]",
+        "shorten(worker, chars_max=WORKER_CHARS_MAX)",
         "worker",
         (f"{EDGES}::test_a_worker_may_have_a_long_name[postgresql]",),
     ),

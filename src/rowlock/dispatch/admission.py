@@ -34,7 +34,7 @@ from rowlock.dispatch.states import (
     refuse_own_columns,
     shows_anew,
 )
-from rowlock.dispatch.texts import error_of
+from rowlock.dispatch.texts import error_of, is_storable
 from rowlock.dispatch.turns import Turns
 from rowlock.errors import AdmissionRejected, PipelineError
 from rowlock.leases.dialects import bind_of
@@ -66,9 +66,10 @@ class Admission(Generic[ModelT]):
             AdmissionRejected: the ceiling is reached; nothing was written.
             LockWaitTimeout: others kept their transactions open for too long after they had submitted (SQLite).
             OutcomeError: a value is not the host's to give.
-            PipelineError: the key is no text, or too long; or its active row came and went at each try.
+            PipelineError: the key is no text that a database takes, or too long; or its active row came and went at each try.
         """
-        self._check(dedup_key, values)
+        _check_key(dedup_key)
+        self._check_values(values)
         has_turn, made = await self._turns.take(session, unless=partial(self._attaches, session, dedup_key)), False
         try:
             row, made = await self._submit(session, dedup_key, values)
@@ -83,7 +84,9 @@ class Admission(Generic[ModelT]):
 
         Raises:
             LockWaitTimeout: others kept their transactions open for too long after they had submitted (SQLite).
+            PipelineError: the key is no text that a database takes, or too long; no statement was sent.
         """
+        _check_key(dedup_key)
         has_turn, row = await self._turns.take(session, unless=_never), None
         try:
             row = await cancel(session, self._leased, dedup_key=dedup_key, reason=reason)
@@ -195,14 +198,20 @@ class Admission(Generic[ModelT]):
         # Where rows are written, also in a session that sends reads to a replica.
         return await session.execute(statement, bind_arguments={"bind": bind_of(session, self._leased)})
 
-    def _check(self, dedup_key: str, values: Values) -> None:
-        if not isinstance(dedup_key, str) or not 0 < len(dedup_key) <= DEDUP_KEY_CHARS_MAX:
-            raise PipelineError(
-                f"dedup_key must be a text of 1 to {DEDUP_KEY_CHARS_MAX} characters, not {dedup_key!r:.100}"
-            )
+    def _check_values(self, values: Values) -> None:
         # The key may be given here, and in no outcome.
         refuse_own_columns(
             self._leased, {name: value for name, value in values.items() if name != self._leased.key_name}
+        )
+
+
+def _check_key(dedup_key: object) -> None:
+    # Before the first statement: on PostgreSQL, a text that the server refuses aborts the caller's transaction.
+    is_text = isinstance(dedup_key, str) and 0 < len(dedup_key) <= DEDUP_KEY_CHARS_MAX
+    if not is_text or not is_storable(str(dedup_key)):
+        raise PipelineError(
+            f"dedup_key must be a text of 1 to {DEDUP_KEY_CHARS_MAX} characters, without NUL and lone surrogates, "
+            f"not {dedup_key!r:.100}"
         )
 
 

@@ -45,8 +45,8 @@ from rowlock.dispatch.states import (
     refuse_own_columns,
 )
 from rowlock.dispatch.task import Completed, Failed, Handler, Heartbeat, Progress, StageDone, Task
-from rowlock.dispatch.texts import error_of, failure_of, progress_of
-from rowlock.errors import LeaseLost, NoWorkersAvailable, OutcomeError, WorkerGone, describe
+from rowlock.dispatch.texts import DETAIL_CHARS_MAX, error_of, failure_of, is_storable, progress_of
+from rowlock.errors import LeaseLost, NoWorkersAvailable, OutcomeError, WorkerGone, describe, shorten
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.transaction import finish
 from rowlock.pipelines.outcomes import Apply, Outcome, Retry, check_outcome
@@ -210,7 +210,7 @@ class Delivery(Generic[ModelT]):
                 running = {
                     "status": RUNNING,
                     "started_at": NOW_PLACEHOLDER,
-                    "worker": worker[:WORKER_CHARS_MAX],
+                    "worker": shorten(worker, chars_max=WORKER_CHARS_MAX),
                     "progress": None,
                 }
                 await self._note(running, unless_changed={"status": PENDING})
@@ -247,8 +247,10 @@ class Delivery(Generic[ModelT]):
             self._looks_at = monotonic() + LOOK_EVERY_S
 
     async def _record(self, name: object, key: object) -> None:
-        if not isinstance(name, str):
-            raise OutcomeError(f"a stage's name must be a text, not {name!r:.100}", column="stages")
+        if not isinstance(name, str) or not is_storable(name):
+            raise OutcomeError(
+                f"a stage's name must be a text without NUL and lone surrogates, not {name!r:.100}", column="stages"
+            )
         stages = {**self._row.stages, name: key}
         if len(stages) > STAGES_MAX:
             raise OutcomeError(f"a row records at most {STAGES_MAX} stages", column="stages")
@@ -270,7 +272,8 @@ class Delivery(Generic[ModelT]):
 
     def _failed_by_handler(self, failed: Failed) -> Outcome:
         if failed.detail:
-            logger.warning("A handler failed\n%s", failed.detail, extra={"row_id": self._item.id})
+            detail = shorten(str(failed.detail), chars_max=DETAIL_CHARS_MAX)
+            logger.warning("A handler failed\n%s", detail, extra={"row_id": self._item.id})
         return self._ended({"status": FAILED, "error": failure_of(failed.kind, failed.text)})
 
     async def _lost(self, why: str) -> Outcome:

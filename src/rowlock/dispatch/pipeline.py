@@ -149,7 +149,8 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         Args:
             session: joined; nothing is committed here.
             dedup_key: what the work is about. Whoever submits a key that is active gets its row.
-            values: columns of the host's own, by attribute name.
+            values: columns of the host's own, by attribute name. They are not looked into: one that the database refuses raises
+                what the database says, and on PostgreSQL ends the transaction.
 
         Returns:
             The row, and whether it was made here.
@@ -158,6 +159,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
             AdmissionRejected: as many rows as the ceiling allows are active; nothing was written.
             Draining: this replica is being shut down.
             OutcomeError: a value is not the host's to give.
+            PipelineError: the key is empty, too long, or has a NUL or a lone surrogate; no statement was sent.
         """
         if self.state in ("stopping", "stopped"):
             raise Draining(pipeline=self.name, retry_after_s=self.settings.lock_timeout.total_seconds())
@@ -182,6 +184,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
 
         Raises:
             LockWaitTimeout: others kept their transactions open for too long after they had submitted (SQLite).
+            PipelineError: the key is empty, too long, or has a NUL or a lone surrogate; no statement was sent.
         """
         return await self._admission.cancel(session, dedup_key=dedup_key, reason=reason)
 

@@ -38,6 +38,11 @@ def detail_of(error: BaseException) -> str:
     return told if len(told) <= DETAIL_CHARS_MAX else f"…{told[1 - DETAIL_CHARS_MAX :]}"
 
 
+def is_storable(text: str) -> bool:
+    """Whether every database takes `text`: it has no NUL and no lone surrogate, either of which ends a transaction."""
+    return shorten(text, chars_max=len(text)) == text
+
+
 def progress_of(text: object) -> str:
     """Return a progress as it is stored: at most `PROGRESS_CHARS_MAX` characters."""
     return shorten(without_paths(str(text)), chars_max=PROGRESS_CHARS_MAX)

@@ -1,0 +1,40 @@
+"""The guards of dispatch against what strangers hand it: texts that no database stores, floods, and troubles that pass."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+TEXTS = "tests/dispatch/test_texts_stored.py"
+BAD_KEY = f"{TEXTS}::test_a_bad_key_leaves_the_transaction_of_the_caller_as_it_was"
+SAID = f"{TEXTS}::test_whatever_a_worker_or_a_handler_says_is_written_without_what_cannot_be_stored"
+
+DISPATCH_EDGE_BUGS = (
+    Bug(
+        "a key that cannot be stored aborts the caller's transaction",
+        "dispatch/admission.py",
+        "if not is_text or not is_storable(str(dedup_key)):",
+        "if not is_text:",
+        (BAD_KEY,),
+    ),
+    Bug(
+        "a cancellation takes any key",
+        "dispatch/admission.py",
+        "        _check_key(dedup_key)\n        has_turn, row",
+        "        has_turn, row",
+        (BAD_KEY,),
+    ),
+    Bug(
+        "a stage's name is not looked into",
+        "dispatch/delivery.py",
+        " or not is_storable(name):",
+        ":",
+        (f"{TEXTS}::test_a_stage_whose_name_cannot_be_stored_is_refused",),
+    ),
+    Bug(
+        "a worker's name is only cut",
+        "dispatch/delivery.py",
+        "shorten(worker, chars_max=WORKER_CHARS_MAX)",
+        "worker[: WORKER_CHARS_MAX - 1]",
+        (SAID,),
+    ),
+)
