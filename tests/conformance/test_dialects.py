@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import create_engine, null, select, text, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import StaticPool
+from sqlalchemy.util import immutabledict
 
 from rowlock.errors import ConfigurationError, UnsupportedDialectError
 from rowlock.leases import dialects
@@ -373,6 +374,72 @@ def test_a_factory_without_an_engine_for_the_model_is_refused(sqlite_database: T
     factory = async_sessionmaker(binds={Animal: sqlite_database.engine})
     with pytest.raises(ConfigurationError, match="the session factory is bound to no engine for ByUuid"):
         check_session_factory(factory, LeasedTable.of(ByUuid))
+
+
+def _commits_every_statement(how: str, database: TemporaryDatabase) -> Any:
+    options: Any = {"isolation_level": "AUTOCOMMIT"}
+    match how:
+        case "when it connects":
+            return async_sessionmaker(database.create_engine(**options))
+        case "engine made with options":
+            return async_sessionmaker(database.create_engine(execution_options=options))
+        case "options of the engine":
+            return async_sessionmaker(database.engine.execution_options(**options))
+        case "options for one model":
+            return async_sessionmaker(binds={ByUuid: database.engine.execution_options(**options)})
+        case "options of the session":
+            factory = async_sessionmaker(database.engine)
+
+            def make() -> AsyncSession:
+                session = factory()
+                # As `sessionmaker(execution_options=...)` leaves it, which older SQLAlchemy does not know.
+                session.sync_session.execution_options = immutabledict(options)
+                return session
+
+            return make
+    autocommit = database.engine.execution_options(**options).sync_engine
+
+    class RoutingSession(Session):
+        def get_bind(self, *args: Any, **kw: Any) -> Any:
+            return autocommit
+
+    return async_sessionmaker(sync_session_class=RoutingSession)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "when it connects",
+        "engine made with options",
+        "options of the engine",
+        "options for one model",
+        "options of the session",
+        "where the session routes",
+    ],
+)
+async def test_sessions_that_commit_every_statement_are_refused(database: TemporaryDatabase, how: str) -> None:
+    """An outcome would be committed, and what its `also` wrote with it would not, or the reverse."""
+    with pytest.raises(ConfigurationError, match="every statement is committed by itself"):
+        check_session_factory(_commits_every_statement(how, database), LeasedTable.of(ByUuid))
+
+
+async def test_transactions_on_an_engine_that_has_none_are_accepted(postgresql_database: TemporaryDatabase) -> None:
+    """A host whose engine is under AUTOCOMMIT, with options for what needs a transaction, would be refused."""
+    engine = postgresql_database.create_engine(isolation_level="AUTOCOMMIT")
+    factory = async_sessionmaker(engine.execution_options(isolation_level="REPEATABLE READ"))
+    check_session_factory(factory, LeasedTable.of(ByUuid))
+
+
+@pytest.mark.parametrize("mode", ["rollback_only", "create_savepoint"])
+async def test_sessions_of_one_connection_are_refused(database: TemporaryDatabase, mode: Any) -> None:
+    """The usual recipe for tests would have all loops share one transaction, and two threads one connection."""
+    async with database.engine.connect() as connection:
+        for factory in (
+            async_sessionmaker(connection, join_transaction_mode=mode),
+            async_sessionmaker(binds={ByUuid: connection}, join_transaction_mode=mode),
+        ):
+            with pytest.raises(ConfigurationError, match=r"bound to one connection .* pass async_sessionmaker"):
+                check_session_factory(factory, LeasedTable.of(ByUuid))
 
 
 @pytest.mark.parametrize("url", ["sqlite+aiosqlite://", "sqlite+aiosqlite:///:memory:", "sqlite+aiosqlite:///app.db"])

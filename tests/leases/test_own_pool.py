@@ -9,8 +9,7 @@ from typing import Any
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
-from rowlock.leases.own_pool import OwnPool, has_pool
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.leases.own_pool import OwnPool
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Run, Volume
@@ -121,11 +120,3 @@ async def test_options_for_one_session_cost_no_connection(database: TemporaryDat
         assert await answer_of(pool, "SELECT 1") == 1
     assert len(connects) == 1
     await pool.close()
-
-
-async def test_sessions_of_one_connection_have_no_pool(sqlite_database: TemporaryDatabase) -> None:
-    """The one connection of a test that shares it would be used by two threads at once."""
-    leased = LeasedTable.of(Volume)
-    assert has_pool(sqlite_database.session_factory, leased)
-    async with sqlite_database.engine.connect() as connection:
-        assert not has_pool(async_sessionmaker(connection), leased)

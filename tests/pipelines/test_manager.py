@@ -307,16 +307,6 @@ async def test_pipelines_of_one_model_share_its_rows(virtual_database: Temporary
     assert [item.id for item in deleting.items] == [old.id]
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_factory_that_gives_one_session_or_commits_every_statement_is_refused(tmp_path: Any, *, shared: bool) -> None:
-    """The guard and what it guards would not be one transaction."""
-    options = {} if shared else {"isolation_level": "AUTOCOMMIT"}
-    factory = async_sessionmaker(create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/x.db", **options))
-    session = factory()
-    with pytest.raises(ConfigurationError, match="same session" if shared else "AUTOCOMMIT"):
-        PipelineManager((lambda: session) if shared else factory, [VolumePipeline()])  # type: ignore[arg-type]
-
-
 @virtual_time
 async def test_a_clean_up_that_hangs_does_not_outlast_the_shutdown(virtual_database: TemporaryDatabase) -> None:
     """A shutdown would wait for an on_stale without an end, and leave tasks and connections behind."""

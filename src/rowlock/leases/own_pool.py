@@ -21,14 +21,7 @@ from sqlalchemy import Engine, Pool, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
-from rowlock.leases.dialects import bind_of
 from rowlock.leases.transaction import SessionFactory
-from rowlock.rows.leased_table import LeasedTable
-
-
-def has_pool(session_factory: SessionFactory, leased: LeasedTable[Any]) -> bool:
-    """Whether sessions about that table take their connections from a pool, and are not bound to one connection."""
-    return isinstance(bind_of(session_factory(), leased), Engine)
 
 
 class OwnPool:
@@ -49,23 +42,20 @@ class OwnPool:
         route = session.sync_session.get_bind
 
         def get_bind(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the host's own routing
-            return self._beside(route(*arguments, **named))
+            return self._twin(route(*arguments, **named))
 
         session.sync_session.get_bind = get_bind  # type: ignore[method-assign]
         return session
 
     def connect(self, engine: Engine) -> AsyncConnection:
         """Return a connection to the database of the host's `engine`, to be entered."""
-        return AsyncEngine(self._beside(engine)).connect()
+        return AsyncEngine(self._twin(engine)).connect()
 
     async def close(self) -> None:
         """Close every connection; in the loop that used them."""
         while self._engines:
             _, engine = self._engines.popitem()
             await AsyncEngine(engine).dispose()
-
-    def _beside(self, bind: Any) -> Any:  # noqa: ANN401 - whatever the host's sessions are bound to
-        return self._twin(bind) if isinstance(bind, Engine) else bind
 
     def _twin(self, engine: Engine) -> Engine:
         if (proxied := getattr(engine, "_proxied", None)) is not None:

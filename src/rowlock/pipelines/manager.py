@@ -17,7 +17,6 @@ from rowlock.clock import is_real
 from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.leases.dialects import check_session_factory
 from rowlock.leases.notifications import check_name, notifying_engine
-from rowlock.leases.own_pool import has_pool
 from rowlock.leases.transaction import finish
 from rowlock.pipelines.hinter import PipelineHinter, pipeline_hinter
 from rowlock.pipelines.lifeline import Lifeline
@@ -194,8 +193,7 @@ class PipelineManager:
             self.shutdown()
 
     def _start(self, pipeline: Pipeline[Any]) -> None:
-        lifeline = self._lifeline if has_pool(self._session_factory, pipeline.leased) else None
-        pipeline.start(self._session_factory, self.hinter, self._graph, lifeline=lifeline)
+        pipeline.start(self._session_factory, self.hinter, self._graph, lifeline=self._lifeline)
         for hinter in (self.hinter, pipeline_hinter):
             hinter.attach(pipeline.leased.name, pipeline.hint)
 

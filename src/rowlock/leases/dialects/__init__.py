@@ -101,7 +101,8 @@ def check_session_factory(session_factory: Any, leased: LeasedTable[Any]) -> Lea
     """Check, without connecting, that sessions of `session_factory` can keep leases of `leased`, and return the dialect.
 
     Raises:
-        ConfigurationError: it is not a factory of async sessions, or is bound to nothing.
+        ConfigurationError: it is not a factory of async sessions, is bound to nothing or to one connection, gives the same
+            session again, or commits every statement.
         UnsupportedDialectError: the database is unknown, or all its sessions would share one connection.
     """
     session = session_factory() if callable(session_factory) else session_factory
@@ -112,15 +113,20 @@ def check_session_factory(session_factory: Any, leased: LeasedTable[Any]) -> Lea
     except SQLAlchemyError as error:
         raise ConfigurationError(f"the session factory is bound to no engine for {leased.name}: {error}") from error
     dialect = dialect_named(bind.dialect.name)
+    if isinstance(bind, Connection):
+        raise ConfigurationError(
+            "the sessions are bound to one connection and would share its one transaction: pass async_sessionmaker(engine). "
+            "In tests use a database of the test's own (rowlock.testing: rowlock_database) instead of a transaction around it"
+        )
     if session_factory() is session:
         raise ConfigurationError(
             "the session factory gives the same session again (a scoped session?); every transaction needs one of its own: "
             "pass async_sessionmaker(engine)"
         )
-    if getattr(bind.dialect, "_on_connect_isolation_level", None) == "AUTOCOMMIT":
+    if _isolation_level(session, bind) == "AUTOCOMMIT":
         raise ConfigurationError(
-            "the engine commits every statement (isolation_level='AUTOCOMMIT'), so nothing can be written under a guard; give "
-            "rowlock an engine without it"
+            "every statement is committed by itself (isolation_level='AUTOCOMMIT' of the engine, or of execution_options), so "
+            "nothing can be written under a guard; give rowlock sessions without it"
         )
     if isinstance(bind.engine.pool, StaticPool | SingletonThreadPool):
         raise UnsupportedDialectError(
@@ -129,3 +135,12 @@ def check_session_factory(session_factory: Any, leased: LeasedTable[Any]) -> Lea
             dialect_name=bind.dialect.name,
         )
     return dialect
+
+
+def _isolation_level(session: AsyncSession, bind: Engine) -> object:
+    """Return the isolation level that was asked for in the sessions' transactions; None is the database's own."""
+    # Sessions have execution options since SQLAlchemy 2.1. Where several levels are given, the narrowest scope wins.
+    for options in (getattr(session.sync_session, "execution_options", {}), bind.get_execution_options()):
+        if (level := options.get("isolation_level")) is not None:
+            return level
+    return getattr(bind.dialect, "_on_connect_isolation_level", None)

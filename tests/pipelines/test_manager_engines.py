@@ -1,0 +1,66 @@
+"""Which session factories a manager takes, when it is built and for pipelines that come later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
+
+from rowlock import ConfigurationError, PipelineManager, hold_rows
+from rowlock.testing import TemporaryDatabase
+
+from ..host import Base, RunPipeline, Volume, VolumePipeline
+
+AUTOCOMMIT: Any = {"isolation_level": "AUTOCOMMIT"}
+
+
+@pytest.fixture
+def engine(tmp_path: Any) -> AsyncEngine:
+    """Return an engine that is never connected."""
+    return create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/x.db")
+
+
+def test_a_factory_that_gives_one_session_is_refused(engine: AsyncEngine) -> None:
+    """The guard and what it guards would not be one transaction."""
+    session = async_sessionmaker(engine)()
+    with pytest.raises(ConfigurationError, match="same session"):
+        PipelineManager(lambda: session, [VolumePipeline()])  # type: ignore[arg-type]
+
+
+async def test_a_factory_that_commits_every_statement_is_refused(engine: AsyncEngine) -> None:
+    """An outcome and what its `also` writes would be torn apart by whatever fails between them."""
+    refused = async_sessionmaker(engine.execution_options(**AUTOCOMMIT))
+    with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+        PipelineManager(refused, [VolumePipeline()])
+    later = PipelineManager(refused)
+    with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+        later.register(VolumePipeline())
+    with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+        async with hold_rows(refused, Volume, []):
+            pytest.fail("nothing can be held")
+
+
+async def test_sessions_of_one_connection_are_refused(database: TemporaryDatabase) -> None:
+    """All loops would share the one transaction of a test, and roll back what the others wrote."""
+    async with database.engine.connect() as connection:
+        refused = async_sessionmaker(connection, join_transaction_mode="create_savepoint")
+        with pytest.raises(ConfigurationError, match="bound to one connection"):
+            PipelineManager(refused, [VolumePipeline()])
+        with pytest.raises(ConfigurationError, match="bound to one connection"):
+            PipelineManager(refused).register(VolumePipeline())
+        with pytest.raises(ConfigurationError, match="bound to one connection"):
+            async with hold_rows(refused, Volume, []):
+                pytest.fail("nothing can be held")
+
+
+async def test_what_is_refused_while_the_manager_runs_leaves_no_trace(sqlite_database: TemporaryDatabase) -> None:
+    """A manager would count a pipeline among its own that never ran, and wait for its end."""
+    await sqlite_database.create_tables(Base.metadata)
+    binds = {Volume: sqlite_database.engine}
+    async with PipelineManager(async_sessionmaker(binds=binds), [VolumePipeline()]) as manager:
+        refused = RunPipeline()
+        with pytest.raises(ConfigurationError, match="bound to no engine for Run"):
+            manager.register(refused)
+        assert list(manager.statistics()) == ["VolumePipeline"]
+        assert refused.state == "new"
