@@ -40,9 +40,15 @@ class OwnPool:
         """Return a new session of the host's factory; its statements go to the engines that they would go to, by our pools."""
         session = self._session_factory()
         route = session.sync_session.get_bind
+        # One each, or a session that asks twice (in a listener of the host's, say) would be in two transactions.
+        twins: dict[Any, Engine] = {}
 
         def get_bind(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the host's own routing
-            return self._twin(route(*arguments, **named))
+            engine: Any = route(*arguments, **named)
+            if engine not in twins:
+                twins[engine] = twin = self._twin(engine)
+                twins[twin] = twin
+            return twins[engine]
 
         session.sync_session.get_bind = get_bind  # type: ignore[method-assign]
         return session
