@@ -8,6 +8,9 @@ TEXTS = "tests/dispatch/test_texts_stored.py"
 BAD_KEY = f"{TEXTS}::test_a_bad_key_leaves_the_transaction_of_the_caller_as_it_was"
 SAID = f"{TEXTS}::test_whatever_a_worker_or_a_handler_says_is_written_without_what_cannot_be_stored"
 
+FORGED = "tests/pipelines/test_notifications_forged.py"
+FLOOD = f"{FORGED}::test_a_flood_wakes_a_model_once_in_a_while_and_fills_nothing"
+
 DISPATCH_EDGE_BUGS = (
     Bug(
         "a key that cannot be stored aborts the caller's transaction",
@@ -36,5 +39,26 @@ DISPATCH_EDGE_BUGS = (
         "shorten(worker, chars_max=WORKER_CHARS_MAX)",
         "worker[: WORKER_CHARS_MAX - 1]",
         (SAID,),
+    ),
+    Bug(
+        "a flood of notifications wakes a model with each",
+        "pipelines/notifier.py",
+        "self._heard_again[model_name] = False",
+        "pass",
+        (FLOOD,),
+    ),
+    Bug(
+        "what is heard while a model rests is forgotten",
+        "pipelines/notifier.py",
+        "if self._heard_again.pop(model_name):",
+        "if not self._heard_again.pop(model_name, True):",
+        (f"{FORGED}::test_what_comes_while_a_model_rests_wakes_it_afterwards",),
+    ),
+    Bug(
+        "every name that anybody notifies of is remembered",
+        "pipelines/notifier.py",
+        "if self._hinter.wake(model_name):",
+        "if self._hinter.wake(model_name) or model_name:",
+        (FLOOD,),
     ),
 )

@@ -23,8 +23,8 @@ NOTIFICATION_BUGS = (
     Bug(
         "a hint from another replica is passed on",
         NOTIFIER,
-        "        self._hinter.wake(model_name)\n",
-        "        self._hinter.hint_fetch(model_name)\n",
+        "if self._hinter.wake(model_name):",
+        "if self._hinter.hint_fetch(model_name) is None:",
         (f"{NOTIFICATIONS}::test_a_hint_reaches_the_others_and_goes_no_further",),
     ),
     Bug(

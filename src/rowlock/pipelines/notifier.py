@@ -2,7 +2,8 @@
 
 The one idea: a hint is noted at once, from any thread, and sent soon by the notifier's own loop: after the commit that it is about,
 as a statement of its own, and not again for the same model within `RESEND_AFTER_S`. What others say wakes the pipelines here and is
-never passed on. A lost line is opened again, and since nobody knows what was said meanwhile, every pipeline then looks once.
+never passed on. Whoever may connect to the database can say it: it is looked up and nothing else, and a flood of it wakes a model
+once in `WAKE_EVERY_S`. A lost line is opened again, and since nobody knows what was said meanwhile, every pipeline then looks once.
 
 Not here: health. Without a line a replica polls, as it does without notifications.
 """
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 RESEND_AFTER_S = 0.02
 """Least time between two notifications about one model, in seconds; hints in between are one notification at its end."""
+WAKE_EVERY_S = 0.02
+"""Least time between two wakes of one model by notifications, in seconds; all that come in between are one wake at its end."""
 CHECK_EVERY_S = 10.0
 """How often a quiet line is asked whether it still listens, in seconds."""
 RECONNECT_DELAY_S = 0.1
@@ -88,6 +91,7 @@ class Notifier:
         self._line: NotificationLine | None = None
         self._unsent: dict[str, None] = {}
         self._rests_until: dict[str, float] = {}
+        self._heard_again: dict[str, bool] = {}
         self._woken = asyncio.Event()
         self._stopping = False
         self._sent = self._received = self._dropped = self._connects = self._failures = 0
@@ -195,7 +199,20 @@ class Notifier:
 
     def _hear(self, model_name: str) -> None:
         self._received += 1
-        self._hinter.wake(model_name)
+        if model_name in self._heard_again:
+            self._heard_again[model_name] = True
+        else:
+            self._wake(model_name)
+
+    def _wake(self, model_name: str) -> None:
+        # Only names that mean something here are remembered, or a flood of others would fill the memory.
+        if self._hinter.wake(model_name):
+            self._heard_again[model_name] = False
+            asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._listen_again, model_name)
+
+    def _listen_again(self, model_name: str) -> None:
+        if self._heard_again.pop(model_name):
+            self._wake(model_name)
 
     def _drop(self, model_name: str) -> None:
         self._dropped += 1
