@@ -8,11 +8,12 @@ Not here: anything that waits. A listener is called in the event loop, between t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-logger = logging.getLogger(__name__)
+from rowlock.logs import get_logger
+
+logger = get_logger(__name__)
 
 LISTENERS_MAX = 100
 """Most listeners at once; more are a leak in the host."""

@@ -140,7 +140,7 @@ async def test_where_a_handler_failed_stands_in_the_log(
         rows = await settled(virtual_database)
     assert [row.status for row in rows] == [FAILED, FAILED, COMPLETED]
     told = [record for record in caplog.records if "A handler failed" in record.message]
-    assert [record.row_id for record in told] == [rows[0].id]  # type: ignore[attr-defined]
+    assert [record.rowlock_row_id for record in told] == [rows[0].id]  # type: ignore[attr-defined]
     assert 'raise ValueError("deep down")' in told[0].message
     assert all("Traceback" not in (row.error or "") for row in rows)
 

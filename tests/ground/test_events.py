@@ -78,7 +78,7 @@ def test_a_listener_that_raises_harms_nobody(
     (record,) = caplog.records
     assert record.exc_info is not None
     assert "no meter" in str(record.exc_info[1])
-    assert record.__dict__["event"] == "RowsClaimed"
+    assert record.__dict__["rowlock_event"] == "RowsClaimed"
 
 
 def test_a_listener_may_end_itself_while_it_hears(listen: Callable[[Listener], Callable[[], None]]) -> None:

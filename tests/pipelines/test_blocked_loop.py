@@ -260,7 +260,7 @@ async def test_an_outcome_that_always_blocks_fails_in_the_end(sqlite_database: T
     handler = logging.Handler()
     handler.emit = cut_logs.append  # type: ignore[method-assign]
     # A fetch may stand still beside it.
-    handler.addFilter(lambda record: record.purpose == "write an outcome")  # type: ignore[attr-defined]
+    handler.addFilter(lambda record: record.rowlock_purpose == "write an outcome")  # type: ignore[attr-defined]
     logger = logging.getLogger("rowlock.leases.standing")
     logger.addHandler(handler)
     settings = SETTINGS | {"lock_timeout": 60, "heartbeat_trigger": 30, "heartbeat_interval": 0.1, "renew_timeout": 0.5}

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from rowlock.logs import FIELD_PREFIX
+
 _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 class Line(NamedTuple):
-    """One line: its text, its ``extra``, and the error whose traceback it shows."""
+    """One line: its text, its ``extra`` without the prefix, and the error whose traceback it shows."""
 
     text: str
     extra: dict[str, Any]
@@ -36,6 +38,8 @@ def end_of_logging() -> None:
 
 
 def _line(record: logging.LogRecord) -> Line:
-    extra = {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+    fields = {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+    assert all(name.startswith(FIELD_PREFIX) for name in fields), f"a host may have such fields of its own: {fields}"
+    extra = {name.removeprefix(FIELD_PREFIX): value for name, value in fields.items()}
     error = record.exc_info[1] if record.exc_info else None
     return Line(record.getMessage(), extra, None if error is None else repr(error))

@@ -11,7 +11,6 @@ Source: PostgreSQL, "INSERT ... ON CONFLICT" and "Partial Indexes"; SQLite, "UPS
 
 from __future__ import annotations
 
-import logging
 import random
 from datetime import timedelta
 from functools import partial
@@ -38,12 +37,13 @@ from rowlock.dispatch.texts import error_of, is_storable
 from rowlock.dispatch.turns import Turns
 from rowlock.errors import AdmissionRejected, PipelineError
 from rowlock.leases.dialects import bind_of
+from rowlock.logs import get_logger
 from rowlock.rows.database_time import database_now, database_time_after
 from rowlock.rows.eligibility import is_free
 from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.rows.updates import Values
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 SUBMIT_TRIES_MAX = 3
 """How often a key is tried whose active row comes and goes meanwhile."""

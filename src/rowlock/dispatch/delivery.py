@@ -12,7 +12,6 @@ Not here: who is asked (``placing.py``), and how an attempt's events come about 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -49,12 +48,13 @@ from rowlock.dispatch.texts import DETAIL_CHARS_MAX, error_of, failure_of, is_st
 from rowlock.errors import LeaseLost, NoWorkersAvailable, OutcomeError, WorkerGone, describe, shorten
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.transaction import finish
+from rowlock.logs import get_logger
 from rowlock.pipelines.outcomes import Apply, Outcome, Retry, check_outcome
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.rows.updates import NOW_PLACEHOLDER, Values
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 END_S_MAX = 240.0
 """How long a handler may take to end when its time limit is over, in seconds; then its row is failed while it runs on."""

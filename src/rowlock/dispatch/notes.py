@@ -6,7 +6,6 @@ and if an answer was lost, the token says whether the note is there.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -21,6 +20,7 @@ from rowlock.leases.faults import is_transient
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.note import Note, is_still, show, write_note, write_notes
 from rowlock.leases.transaction import finish, in_transaction
+from rowlock.logs import get_logger
 from rowlock.pipelines.batcher import Batcher
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -28,7 +28,7 @@ from rowlock.rows.updates import Values, column_values
 
 ResultT = TypeVar("ResultT")
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 DELAY_S = 0.05
 DELAY_S_MAX = 1.0

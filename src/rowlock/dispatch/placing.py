@@ -6,7 +6,6 @@ judge.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +15,9 @@ from rowlock.dispatch.capacity import Room
 from rowlock.dispatch.engine import Engine, Events, WorkerView
 from rowlock.dispatch.task import Task
 from rowlock.errors import NoWorkersAvailable, WorkerBusy, WorkerGone
+from rowlock.logs import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 EVICTED_S = 30.0
 """How long a worker that was gone is not asked, in seconds."""

@@ -7,15 +7,15 @@ counts as if it were there, until the engine shows a worker that was not there b
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
 from rowlock.clock import monotonic
 from rowlock.dispatch.engine import Engine
 from rowlock.dispatch.settings import PROVISIONS_MAX
+from rowlock.logs import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PROVISION_S_MAX = 300.0
 """Longest time for one call, in seconds."""

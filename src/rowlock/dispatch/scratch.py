@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -14,10 +13,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from rowlock.leases.transaction import finish
+from rowlock.logs import get_logger
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PREFIX = "rowlock-"
 THREADS_MAX = 4

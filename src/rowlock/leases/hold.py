@@ -11,7 +11,6 @@ Source: dstack, "all write APIs must respect DB-level locks".
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -40,11 +39,12 @@ from rowlock.leases.take import (
 )
 from rowlock.leases.transaction import excluding_takers, finish, in_transaction
 from rowlock.locks.advisory import WAIT_S_MAX, wait_limit_s
+from rowlock.logs import get_logger
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after
 from rowlock.rows.eligibility import OWNER_SEPARATOR, is_free
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -13,7 +13,6 @@ Source: dstack's pipelines, "Locking many related resources" and "Locking a shar
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -27,11 +26,12 @@ from rowlock.leases.dialects import bind_of
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.take import TAKEN_ROWS_MAX, TakeOrder, read_taken, take
 from rowlock.leases.transaction import excluding_takers, in_transaction
+from rowlock.logs import get_logger
 from rowlock.rows.database_time import UtcDateTime, database_instant
 from rowlock.rows.eligibility import OWNER_SEPARATOR
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -12,7 +12,6 @@ connection would be closed with a cursor still open somewhere in a traceback, an
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
@@ -26,8 +25,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.clock import monotonic
 from rowlock.errors import HostCodeError, TransactionTimeout, describe
 from rowlock.leases.log_apart import log_apart
+from rowlock.logs import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 STATEMENT_S_MAX = 0.1
 """How long a statement may still run whose transaction is given up, in seconds; then it is stopped."""

@@ -10,7 +10,6 @@ Not here: what to do about an error. ``leases/faults.py`` says whether it passes
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -21,9 +20,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock.errors import LockWaitTimeout, PipelineError, TransactionTimeout
 from rowlock.leases.dialects import bind_of, dialect_named, dialect_of
 from rowlock.leases.standing import GivenUp, Standing, standing
+from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 SessionFactory: TypeAlias = Callable[[], AsyncSession]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from rowlock import events
 from rowlock.errors import describe
 from rowlock.leases.item import PipelineItem
+from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.outcomes import Retry
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def note_failure(context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException) -> Retry:

@@ -10,7 +10,6 @@ Not here: from where a claim starts (``claim_cursor.py``).
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -27,6 +26,7 @@ from rowlock.leases.dialects.claims import ClaimOrder, Position
 from rowlock.leases.faults import is_of_the_schema, is_transient
 from rowlock.leases.release import sweep
 from rowlock.leases.transaction import finish
+from rowlock.logs import get_logger
 from rowlock.pipelines.claim_cursor import ClaimCursor
 from rowlock.pipelines.claim_orders import ClaimOrders
 from rowlock.pipelines.context import PipelineContext
@@ -35,7 +35,7 @@ from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.loader import LOADER
 from rowlock.rows.leased_table import ModelT
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

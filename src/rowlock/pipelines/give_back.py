@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -15,11 +14,12 @@ from rowlock.leases.item import PipelineItem
 from rowlock.leases.related_rows import free_what_can_be
 from rowlock.leases.release import release
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
+from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 async def give_back(context: PipelineContext[Any], items: Sequence[PipelineItem[Any]]) -> None:

@@ -14,7 +14,6 @@ it has done on the host's loop.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -35,10 +34,11 @@ from rowlock.leases.related_rows import renew_related
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew, tokens_still_held
 from rowlock.leases.standing import cut_standing
 from rowlock.leases.transaction import in_transaction
+from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.rows.leased_table import ModelT
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Heartbeater(Generic[ModelT]):

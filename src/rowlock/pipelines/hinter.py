@@ -8,14 +8,15 @@ Not here: how a hint gets there (``pipelines/notifier.py``).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, SessionTransaction
 
-logger = logging.getLogger(__name__)
+from rowlock.logs import get_logger
+
+logger = get_logger(__name__)
 
 WARNED_NAMES_MAX = 1000
 """Most model names remembered as warned about; past it they are forgotten and warned about again."""

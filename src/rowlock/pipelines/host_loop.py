@@ -9,7 +9,6 @@ Source: the slow callbacks that asyncio reports in debug mode, though it does so
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import threading
 import traceback
@@ -20,8 +19,9 @@ from pathlib import Path
 
 from rowlock.clock import monotonic, sleep
 from rowlock.leases.log_apart import log_apart
+from rowlock.logs import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 ASK_EVERY_S = 0.5
 """How often the loop is asked, in seconds."""

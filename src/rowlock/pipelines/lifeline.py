@@ -12,7 +12,6 @@ Not here: when to renew what, and when to stop renewing for a loop that never co
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -23,9 +22,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock.errors import HostCodeError, describe
 from rowlock.leases.own_pool import OwnPool
+from rowlock.logs import get_logger
 from rowlock.pipelines.host_loop import HostLoop
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CLOSE_S_MAX = 5.0
 """How long what runs over there may take to end, and then its connections to close, in seconds each."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from typing import Generic
@@ -16,12 +15,13 @@ from rowlock.errors import describe
 from rowlock.leases.faults import is_of_the_schema, is_transient
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.load import load_rows
+from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import contained
 from rowlock.pipelines.batcher import Batcher
 from rowlock.pipelines.context import PipelineContext
 from rowlock.rows.leased_table import ModelT
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 FRESH_S = 0.1
 """A row that its claim gave is read again if work on it begins later than this after the claim was sent, in seconds."""

@@ -11,7 +11,6 @@ Not here: health. Without a line a replica polls, as it does without notificatio
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,11 +21,12 @@ from rowlock.backoff import exponential
 from rowlock.clock import monotonic
 from rowlock.errors import describe
 from rowlock.leases.notifications import NotificationLine, is_payload, listening
+from rowlock.logs import get_logger
 from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.statistics import NotificationStatistics
 from rowlock.pipelines.supervisor import Supervisor
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RESEND_AFTER_S = 0.02
 """Least time between two notifications about one model, in seconds; hints in between are one notification at its end."""

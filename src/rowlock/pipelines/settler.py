@@ -10,13 +10,13 @@ Not here: how outcomes become one transaction (``pipelines/writer.py``).
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from typing import Any, Generic
 
 from rowlock import events
 from rowlock.leases.apply import Written
 from rowlock.leases.item import PipelineItem
+from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Ended, Raised, Returned
 from rowlock.pipelines.batcher import BATCH_MAX
 from rowlock.pipelines.context import PipelineContext
@@ -27,7 +27,7 @@ from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry, as_ou
 from rowlock.pipelines.writer import Submission, Writer
 from rowlock.rows.leased_table import ModelT
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PENDING_MAX = 2 * BATCH_MAX
 """Workers begin nothing new while this many decisions are being settled; each may add the one that it has in hand."""

@@ -7,7 +7,6 @@ that is how an event loop that shuts down ends everything.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -15,8 +14,9 @@ from rowlock import events
 from rowlock.backoff import exponential
 from rowlock.clock import sleep
 from rowlock.errors import describe
+from rowlock.logs import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RESTART_DELAY_S = 0.1
 RESTART_DELAY_S_MAX = 5.0

@@ -6,13 +6,13 @@ Every way in which an attempt can end leads to a decision. No session is open wh
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import partial
 from typing import Generic
 
 from rowlock import events
 from rowlock.errors import RelatedLockUnavailable
 from rowlock.leases.item import PipelineItem
+from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result, Returned
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.failures import note_failure
@@ -24,7 +24,7 @@ from rowlock.pipelines.related_values import check_related
 from rowlock.pipelines.settler import Decision, Settler
 from rowlock.rows.leased_table import ModelT
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Worker(Generic[ModelT]):

@@ -10,7 +10,6 @@ refused, on the other hand, is known not to have happened.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +34,7 @@ from rowlock.leases.apply import (
 from rowlock.leases.faults import is_transient
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related_rows import free_related, write_related
+from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import contained
 from rowlock.pipelines.batcher import Batcher, Done
 from rowlock.pipelines.context import PipelineContext
@@ -42,7 +42,7 @@ from rowlock.pipelines.outcomes import Also, Apply, Outcome, Reset
 from rowlock.pipelines.plan import Planner
 from rowlock.rows.leased_table import ModelT
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RETRY_DELAY_S = 0.05
 RETRY_DELAY_S_MAX = 1.0

@@ -11,7 +11,6 @@ Source: anyio, "Running code in worker processes"; its ``to_process`` for what a
 from __future__ import annotations
 
 import asyncio
-import logging
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,8 +25,9 @@ from rowlock.dispatch.engines.child import run_task
 from rowlock.dispatch.engines.frames import GO_ON, read_frame
 from rowlock.dispatch.task import Completed, Event, Failed, Heartbeat, StageDone
 from rowlock.errors import describe
+from rowlock.logs import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PREFIX = "rowlock-"
 SOCKET = "events"

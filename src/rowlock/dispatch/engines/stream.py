@@ -9,15 +9,15 @@ Not a generator: one that was never begun is closed without a word, and its work
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final, Self
 
 from rowlock.dispatch.task import Completed, Event, Failed, Heartbeat
 from rowlock.dispatch.texts import detail_of
 from rowlock.errors import WorkerGone, describe
+from rowlock.logs import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _END: Final = object()
 

@@ -20,7 +20,6 @@ Source: wool, ``LoadBalancerLike`` and ``WorkerProxy``.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextvars import Context
@@ -37,8 +36,9 @@ from rowlock.dispatch.engines.wool_line import Line, apart
 from rowlock.dispatch.engines.wool_worker import pickled
 from rowlock.dispatch.task import Event, Failed, Heartbeat, Task
 from rowlock.errors import ConfigurationError, WorkerBusy, WorkerGone, describe
+from rowlock.logs import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 DISCOVER_AGAIN_S = 5.0
 """After so long a discovery that failed is asked again, in seconds."""

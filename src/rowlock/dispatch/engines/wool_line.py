@@ -9,7 +9,6 @@ Not here: which worker is asked, and what becomes of the events.
 from __future__ import annotations
 
 import asyncio
-import logging
 import pickle
 import uuid
 from collections.abc import Coroutine
@@ -22,8 +21,9 @@ import wool
 from rowlock.dispatch.engines.wool_worker import run_task
 from rowlock.dispatch.task import Event
 from rowlock.errors import WorkerBusy, WorkerGone, describe
+from rowlock.logs import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 OFFER_S_MAX = 15.0
 """How long a worker may take to accept or refuse, in seconds; for the first task it imports what the task needs."""

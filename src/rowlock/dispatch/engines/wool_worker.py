@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
 import pickle
 import threading
 from collections.abc import AsyncGenerator, Iterator
@@ -32,8 +31,9 @@ from rowlock.dispatch.scratch import PREFIX
 from rowlock.dispatch.task import Event, Failed, Heartbeat, Task
 from rowlock.dispatch.texts import detail_of
 from rowlock.errors import describe
+from rowlock.logs import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PICKLE_BYTES_MAX = 16 * 2**20
 """Largest task and largest event, in bytes."""

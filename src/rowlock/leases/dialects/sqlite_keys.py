@@ -8,7 +8,6 @@ Not here: the other columns of a claim, where anything else may be read instead 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Dialect, Select, Text, and_, bindparam, select, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable
 
 SPOILT_KEYS_MAX = 500
@@ -24,7 +24,7 @@ SPOILT_KEYS_MAX = 500
 SPOILT: Any = object()
 """Stands for a key that does not find its row."""
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
