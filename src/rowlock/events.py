@@ -9,14 +9,16 @@ Not here: anything that waits. A listener is called in the event loop, between t
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 
 from rowlock.logs import get_logger
 
 logger = get_logger(__name__)
 
 LISTENERS_MAX = 100
-"""Most listeners at once; more are a leak in the host."""
+"""More listeners at once are warned of, once: they are probably a leak in the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,14 @@ class ItemAbandoned(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StrayFound(Event):
+    """A leased row had no place in the queue, no worker and no settlement; it is given back. A bug lost it on its way."""
+
+    row_id: object
+    lock_token: object
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseLost(Event):
     """A holder's trust in its lease ended; its work was cancelled."""
 
@@ -135,18 +145,28 @@ _listeners: list[Listener] = []
 def subscribe(listener: Listener) -> Callable[[], None]:
     """Call `listener` with every event of this process from now on, and return the function that ends it.
 
-    Raises:
-        ValueError: `LISTENERS_MAX` listen already.
+    Past `LISTENERS_MAX` listeners a warning is logged, once per process.
     """
-    if len(_listeners) >= LISTENERS_MAX:
-        raise ValueError(f"{LISTENERS_MAX} listeners are subscribed already; end those that are no longer needed")
     _listeners.append(listener)
+    if len(_listeners) > LISTENERS_MAX:
+        _warn_of_leak()
 
     def unsubscribe() -> None:
         if listener in _listeners:
             _listeners.remove(listener)
 
     return unsubscribe
+
+
+@cache
+def _warn_of_leak() -> None:
+    """Once per process, since a host with a leak would be warned per request."""
+    logger.warning(
+        "More than %s listeners are subscribed to events, and every event calls all of them; call what subscribe() returned when "
+        "a listener is no longer needed",
+        LISTENERS_MAX,
+        extra={"listeners": len(_listeners)},
+    )
 
 
 def is_heard() -> bool:
@@ -164,6 +184,8 @@ def emit(event: Event) -> None:
         try:
             listener(event)
         except BaseException:
-            logger.exception(
-                "A listener raised at the event %s", type(event).__name__, extra={"event": type(event).__name__}
-            )
+            # Logging is the host's code as well, and the other listeners want to hear of the event.
+            with suppress(BaseException):
+                logger.exception(
+                    "A listener raised at the event %s", type(event).__name__, extra={"event": type(event).__name__}
+                )

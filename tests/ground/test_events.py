@@ -92,12 +92,42 @@ def test_a_listener_may_end_itself_while_it_hears(listen: Callable[[Listener], C
     assert heard == [FACT, FACT]
 
 
-def test_listeners_are_bounded(listen: Callable[[Listener], Callable[[], None]]) -> None:
-    """A host that subscribes per request would grow until it falls."""
+def test_a_leak_of_listeners_is_warned_of_once(
+    listen: Callable[[Listener], Callable[[], None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host that subscribes per request would grow without a word, or fall because of one listener too many."""
+    events._warn_of_leak.cache_clear()
+    heard: list[Event] = []
     for _ in range(LISTENERS_MAX - len(events._listeners)):
         listen(lambda _event: None)
-    with pytest.raises(ValueError, match=f"{LISTENERS_MAX} listeners are subscribed already; end those"):
-        listen(lambda _event: None)
+    assert caplog.records == []
+    listen(heard.append)
+    listen(heard.append)
+    emit(FACT)
+    assert heard == [FACT, FACT], "each of them hears"
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"More than {LISTENERS_MAX} listeners" in record.getMessage()
+
+
+def test_a_log_that_raises_keeps_no_event_from_the_others(
+    listen: Callable[[Listener], Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broken logger behind a broken listener would raise where a lease is in hand."""
+
+    class Broken:
+        def exception(self, *_args: object, **_fields: object) -> None:
+            raise SystemExit(1)
+
+    def bad(event: Event) -> None:
+        raise RuntimeError("no meter")
+
+    heard: list[Event] = []
+    monkeypatch.setattr(events, "logger", Broken())
+    listen(bad)
+    listen(heard.append)
+    emit(FACT)
+    assert heard == [FACT]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -88,7 +88,7 @@ async def test_a_hint_that_fails_undoes_no_commit(
         hint_after_commit(session, Volume, Run, hinter=hinter)
         await session.commit()
     assert heard == ["Run"]
-    assert told(caplog, "hint") == [Line("A hint failed after the commit: Volume", {}, repr(error))]
+    assert told(caplog, "hint") == [Line("A callback for hints of Volume failed", {"model": "Volume"}, repr(error))]
 
 
 async def test_a_scoped_session_is_the_one_of_its_scope(sqlite_database: TemporaryDatabase) -> None:

@@ -195,15 +195,15 @@ BUGS = (
     Bug(
         "work of a cancelled worker is not given back",
         "pipelines/worker.py",
-        "                await give_back(self.context, [item])\n",
-        "                pass\n",
+        "            self._settler.hand_over(item, Ended.INTERRUPTED)\n",
+        "            pass\n",
         ("tests/pipelines/test_worker_interrupted.py::test_a_cancelled_worker_gives_its_row_back",),
     ),
     Bug(
         "work that a shutdown interrupted is not given back",
         "pipelines/settler.py",
-        "                await give_back(self.context, [item])\n",
-        "                pass\n",
+        "            await give_back(self.context, [item])\n",
+        "            pass\n",
         (f"{MANAGER}::test_work_that_does_not_is_interrupted_and_given_back",),
     ),
     Bug(
@@ -238,8 +238,8 @@ BUGS = (
     Bug(
         "lost work is not cancelled",
         "pipelines/heartbeater.py",
-        "        if act is not None:\n            act()\n",
-        "",
+        "            if act is not None:\n                act()\n",
+        "            pass\n",
         ("tests/pipelines/test_heartbeater.py",),
     ),
     Bug(
@@ -259,8 +259,8 @@ BUGS = (
     Bug(
         "an item is let go before its outcome is settled",
         "pipelines/settler.py",
-        "        self._pending += 1\n",
-        "        self._pending += 1\n        self._heartbeater.untrack(item)\n",
+        "        self._pending.add(item)\n",
+        "        self._pending.add(item)\n        self._heartbeater.untrack(item)\n",
         (f"{SETTLER}::test_an_item_is_tracked_until_its_outcome_is_settled",),
     ),
     Bug(

@@ -38,8 +38,8 @@ CHAOS_BUGS = (
     Bug(
         "chaos: work goes on when its lease is lost",
         "pipelines/heartbeater.py",
-        "        if act is not None:\n            act()\n",
-        "",
+        "            if act is not None:\n                act()\n",
+        "            pass\n",
         (MINUTE,),
     ),
 )

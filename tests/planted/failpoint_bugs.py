@@ -37,16 +37,16 @@ FAILPOINT_BUGS = (
     ),
     Bug(
         "a cancelled worker keeps its row",
-        "pipelines/worker.py",
-        '            self.context.in_background(self._give_back_once_ended(item), purpose="release a row")\n',
-        "            pass\n",
+        "pipelines/settler.py",
+        " or await attempt.is_over_after(Ended.INTERRUPTED):",
+        ":",
         (f"{CANCELLED}::test_cancelled_once[sqlite-process]",),
     ),
     Bug(
         "an interrupted row stays leased",
         "pipelines/settler.py",
-        "            case Ended.INTERRUPTED:\n                await give_back(self.context, [item])\n",
-        "            case Ended.INTERRUPTED:\n                pass\n",
+        "                await self._interrupt(item)\n",
+        "                pass\n",
         (f"{CANCELLED}::test_cancelled_once[sqlite-drain]",),
     ),
     Bug(

@@ -272,7 +272,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "a task group hides that locks were not to be had",
-        "pipelines/worker.py",
+        "pipelines/decisions.py",
         "        return error.split(RelatedLockUnavailable)[1] is None\n",
         "        return False\n",
         (f"{DURING}::test_two_refusals_in_a_task_group_are_one",),

@@ -201,8 +201,8 @@ NOTIFICATION_BUGS = (
     Bug(
         "a hint for a model of another replica is a warning",
         HINTER,
-        "if not self.wake(name) and not self._relays:",
-        "if not self.wake(name):",
+        "if not (wakes or relays):",
+        "if not wakes:",
         (f"{NOTIFICATIONS}::test_a_process_without_pipelines_is_not_warned",),
     ),
     Bug(

@@ -17,8 +17,8 @@ PROMISE_BUGS = (
     Bug(
         "items are queued before they are tracked",
         "pipelines/fetcher.py",
-        "            self._heartbeater.track(items)\n            context.queue.put(items)\n",
-        "            context.queue.put(items)\n            self._heartbeater.track(items)\n",
+        "        self._heartbeater.track(queued)\n        self.context.queue.put(queued)\n",
+        "        self.context.queue.put(queued)\n        self._heartbeater.track(queued)\n",
         ("tests/pipelines/test_fetcher_failures.py::test_items_are_tracked_before_they_are_queued",),
     ),
     Bug(

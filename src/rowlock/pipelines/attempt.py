@@ -10,6 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from contextvars import copy_context
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache, partial
@@ -77,9 +78,10 @@ class Attempt:
         """Whether the host's code has not ended yet."""
         return self._task is not None and not self._task.done()
 
-    async def wait_for_end(self) -> bool:
-        """Wait for the end of an attempt that was ended, for the grace at most; return whether it has ended."""
+    async def is_over_after(self, why: Ended) -> bool:
+        """End it unless it was ended before, wait for the grace at most, and return whether it is over."""
         if self._task is not None and self.is_running:
+            self.end(why)
             await asyncio.wait({self._task}, timeout=self._grace_s)
         return not self.is_running
 
@@ -197,11 +199,14 @@ async def _contained(call: Callable[[], Awaitable[Any]]) -> Returned | Raised:
 async def _in_thread(call: Callable[[], Any], threads: Executor) -> Any:  # noqa: ANN401 - to be checked
     unwanted = False
 
+    # A thread begins with no context variables; a copy, since two calls may not be in one context at a time.
+    variables = copy_context()
+
     def in_the_thread() -> Returned | Raised:
         if unwanted:
             return Raised(asyncio.CancelledError())
         try:
-            return Returned(call())
+            return Returned(variables.run(call))
         except BaseException as error:  # noqa: BLE001 - a future cannot carry all of them
             return Raised(error)
 

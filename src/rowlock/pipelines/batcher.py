@@ -11,9 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Generic, TypeVar, cast
 
 from rowlock.leases.faults import is_transient
+from rowlock.logs import get_logger
+
+logger = get_logger(__name__)
 
 RequestT = TypeVar("RequestT")
 ResultT = TypeVar("ResultT")
@@ -76,7 +80,7 @@ class Batcher(Generic[RequestT, ResultT]):
             await self._fail(batch, error)
             return
         for (request, done), result in zip(batch, results, strict=True):
-            done(request, result, None)
+            self._tell(done, request, result, None)
 
     async def _fail(self, batch: list[tuple[RequestT, Done[RequestT, ResultT]]], error: BaseException) -> None:
         if len(batch) > 1 and isinstance(error, Exception) and not is_transient(error):
@@ -85,6 +89,18 @@ class Batcher(Generic[RequestT, ResultT]):
             return
         # A round that is cancelled from outside says nothing of its requests: for those who wait it is like a lost connection.
         for request, done in batch:
-            done(request, None, error if isinstance(error, Exception) else ConnectionAbortedError(self._name))
+            self._tell(
+                done, request, None, error if isinstance(error, Exception) else ConnectionAbortedError(self._name)
+            )
         if isinstance(error, asyncio.CancelledError):
             raise error
+
+    def _tell(
+        self, done: Done[RequestT, ResultT], request: RequestT, result: ResultT | None, error: Exception | None
+    ) -> None:
+        try:
+            done(request, result, error)
+        except BaseException:
+            # The others of the batch wait for their answers, and those behind them for the next batch.
+            with suppress(BaseException):
+                logger.exception("%s: what was to be done with an answer failed", self._name)

@@ -16,6 +16,7 @@ from sqlalchemy.orm.interfaces import LoaderOption
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import RelatedLocker
 from rowlock.leases.transaction import in_transaction
+from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Attempt, host_call
 from rowlock.pipelines.deadlines import Deadlines
 from rowlock.pipelines.hinter import PipelineHinter
@@ -25,6 +26,8 @@ from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.statistics import Counters
 from rowlock.rows.eligibility import Sibling, Taker
 from rowlock.rows.leased_table import LeasedTable, ModelT
+
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -70,6 +73,7 @@ class PipelineContext(Generic[ModelT]):
         look_again_in: has the fetcher look after a delay; set by the run.
         errors: the last failure of each loop, by the loop's name; an entry goes when the loop succeeds again.
         failures: how often each loop failed in a row.
+        in_hand: items that workers have in hand.
         running: attempts by lock token.
         cleaning: calls of `on_stale`.
         hurried: the grace of a shutdown is over; nothing is waited out any more.
@@ -97,6 +101,7 @@ class PipelineContext(Generic[ModelT]):
     counters: Counters = field(default_factory=Counters)
     errors: dict[str, str] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
+    in_hand: set[PipelineItem[ModelT]] = field(default_factory=set)
     running: dict[Any, Attempt] = field(default_factory=dict)
     cleaning: set[Attempt] = field(default_factory=set)
     hurried: bool = False
@@ -140,11 +145,29 @@ class PipelineContext(Generic[ModelT]):
             self.errors.pop(loop, None)
             self.failures.pop(loop, None)
 
-    def in_background(self, work: Coroutine[Any, Any, None], *, purpose: str) -> None:
-        """Run `work` without waiting for it; `drain` does."""
-        task = asyncio.create_task(work, name=f"rowlock: {purpose}")
+    def in_background(self, work: Coroutine[Any, Any, None], *, purpose: str) -> asyncio.Task[None]:
+        """Run `work` without waiting for it; `drain` does. Whatever it raises is logged."""
+        task = asyncio.create_task(self._contained(work, purpose), name=f"rowlock: {purpose}")
         self.background.add(task)
         task.add_done_callback(self.background.discard)
+        # One that was cancelled before its first step has not begun `work`, which Python would warn of.
+        task.add_done_callback(lambda _task: work.close())
+        return task
+
+    async def _contained(self, work: Coroutine[Any, Any, None], purpose: str) -> None:
+        try:
+            await work
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            # A SystemExit that left this task would end the whole event loop.
+            logger.error(
+                "%s: a background task failed: %s",
+                self.name,
+                purpose,
+                extra={"pipeline": self.name, "purpose": purpose},
+                exc_info=error,
+            )
 
     def tell_settled(self, item: PipelineItem[ModelT]) -> None:
         """Begin what waited until the outcome of `item` was settled."""

@@ -10,6 +10,7 @@ Not here: from where a claim starts (``claim_cursor.py``).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -24,6 +25,7 @@ from rowlock.errors import PipelineError, TransactionTimeout, describe
 from rowlock.leases.claim import claim
 from rowlock.leases.dialects.claims import ClaimOrder, Position
 from rowlock.leases.faults import is_of_the_schema, is_transient
+from rowlock.leases.item import PipelineItem
 from rowlock.leases.release import sweep
 from rowlock.leases.transaction import finish
 from rowlock.logs import get_logger
@@ -204,7 +206,7 @@ class Fetcher(Generic[ModelT]):
         finally:
             self._start = None
         self._cursor.ended(
-            start, began_at=began_at, ended_at=monotonic(), reached=self._reached, is_full=claimed == limit
+            start, began_at=began_at, ended_at=monotonic(), reached=self._reached, is_full=claimed >= limit
         )
         return claimed, start is not None
 
@@ -214,7 +216,7 @@ class Fetcher(Generic[ModelT]):
             self._rests_until = self._cursor.spared_until
             return
         self._fetches_in_vain = 0 if claimed else self._fetches_in_vain + 1
-        delay_s = 0.0 if claimed == limit else self._delay_s()
+        delay_s = 0.0 if claimed >= limit else self._delay_s()
         self._rests_until = monotonic() + delay_s
 
     def _delay_s(self) -> float:
@@ -243,10 +245,31 @@ class Fetcher(Generic[ModelT]):
                 # Told like any fetch that failed, or rows would go round for ever without a word.
                 raise TransactionTimeout(purpose="claim rows", timeout_s=monotonic() - began_at)
         elif items:
-            self._heartbeater.track(items)
-            context.queue.put(items)
+            left = self._queue(items)
             events.emit(events.RowsClaimed(context.name, len(items), monotonic() - began_at))
+            await self._give_back_surplus(left)
         return len(items)
+
+    def _queue(self, items: Sequence[PipelineItem[ModelT]]) -> Sequence[PipelineItem[ModelT]]:
+        """Track and queue as many of `items` as there is room for, and return the others."""
+        places = max(0, self.context.queue.places)
+        queued = items[:places]
+        # Tracked before they are queued: from then on a worker may settle them, and what is settled must not be tracked again.
+        self._heartbeater.track(queued)
+        self.context.queue.put(queued)
+        return items[places:]
+
+    async def _give_back_surplus(self, items: Sequence[PipelineItem[ModelT]]) -> None:
+        """Release what was claimed and has no place: a fetcher of the host's asked for more, or there is less room by now."""
+        if not items:
+            return
+        await give_back(self.context, items)
+        logger.warning(
+            "%s: %s rows were claimed beyond the room in the queue, and given back",
+            self.context.name,
+            len(items),
+            extra={"pipeline": self.context.name, "rows": len(items)},
+        )
 
     def _note_reached(self, position: Position) -> None:
         self._reached = position

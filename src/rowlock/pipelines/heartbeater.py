@@ -48,15 +48,17 @@ class Heartbeater(Generic[ModelT]):
 
     Attributes:
         context: what the actors of the pipeline share.
+        before_renewal: called on the host's loop before each round of renewals; set by the run.
     """
 
     def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
+        self.before_renewal: Callable[[], None] = lambda: None
         self._tracked: dict[Any, PipelineItem[ModelT]] = {}
         self._on_lost: dict[Any, Callable[[], None]] = {}
         self._settings = context.settings
         self._lock = threading.Lock()
-        self._let_go = self._must_come_home = False
+        self._let_go = self._must_come_home = self._is_check_on_its_way = False
 
     def __len__(self) -> int:
         return len(self._tracked)
@@ -74,6 +76,11 @@ class Heartbeater(Generic[ModelT]):
         with self._lock:
             self._tracked.pop(item.lock_token, None)
         self._on_lost.pop(item.lock_token, None)
+
+    def tracked(self) -> list[PipelineItem[ModelT]]:
+        """Return the items whose leases are kept alive."""
+        with self._lock:
+            return list(self._tracked.values())
 
     def when_lost(self, item: PipelineItem[ModelT], act: Callable[[], None]) -> None:
         """Call `act` at once if trust in the lease of `item` ends, or has ended."""
@@ -101,19 +108,29 @@ class Heartbeater(Generic[ModelT]):
 
     async def beat_once(self) -> int:
         """Renew what is near its end now, and return how many leases were renewed."""
+        if self._tracked and not self._is_check_on_its_way:
+            # One is enough while the host's loop stands still, and renewals do not wait for it.
+            self._is_check_on_its_way = True
+            self._on_host(self._check)
         due = self.due_for_renewal()
-        renewed = 0
+        renewed, failures = 0, list[Exception]()
         for chunk in _chunks(due, LEASES_PER_STATEMENT_MAX):
             try:
                 renewed += await self._renew(chunk)
             except Exception as error:  # noqa: BLE001 - whatever went wrong, the next beat tries again while trust lasts
-                self._on_host(partial(self._note_failure, error))
-                self._come_home_if_unsuited(error)
-            else:
-                self._on_host(partial(self.context.succeeded, "heartbeater"))
+                failures.append(error)
         if due:
-            self._on_host(partial(events.emit, events.LeasesRenewed(self.context.name, len(due), renewed)))
+            self._on_host(partial(self._note_round, len(due), renewed, failures))
+        for failure in failures:
+            self._come_home_if_unsuited(failure)
         return renewed
+
+    def _note_round(self, due: int, renewed: int, failures: Sequence[Exception]) -> None:
+        if not failures:
+            self.context.succeeded("heartbeater")
+        events.emit(events.LeasesRenewed(self.context.name, due, renewed))
+        for error in failures:
+            self._note_failure(error)
 
     def due_for_renewal(self) -> list[PipelineItem[ModelT]]:
         """Return the items of which less than `heartbeat_trigger` is left."""
@@ -187,6 +204,10 @@ class Heartbeater(Generic[ModelT]):
     def _is_kept(self, item: PipelineItem[ModelT]) -> bool:
         return item.lock_token in self._tracked and not item.is_lost
 
+    def _check(self) -> None:
+        self._is_check_on_its_way = False
+        self.before_renewal()
+
     def _on_host(self, act: Callable[[], None]) -> None:
         if self.context.lifeline is None:
             act()
@@ -233,18 +254,23 @@ class Heartbeater(Generic[ModelT]):
         return is_wedged
 
     def _lose_all(self, items: Iterable[PipelineItem[ModelT]]) -> None:
-        lost = [item for item in items if item.lock_token in self._tracked]
-        if lost:
-            self.context.queue.discard(lost)
-        for item in lost:
-            self._lose(item)
-
-    def _lose(self, item: PipelineItem[ModelT]) -> None:
+        """End trust in `items` and their work, and tell of it behind that: logging runs the host's code, which may raise."""
         with self._lock:
-            item.lose()
-            self._tracked.pop(item.lock_token, None)
-        act = self._on_lost.pop(item.lock_token, None)
-        self.context.counters.leases_lost += 1
+            lost = [item for item in items if self._tracked.pop(item.lock_token, None) is not None]
+            for item in lost:
+                item.lose()
+        if not lost:
+            return
+        acts = [self._on_lost.pop(item.lock_token, None) for item in lost]
+        self.context.counters.leases_lost += len(lost)
+        self.context.queue.discard(lost)
+        for act in acts:
+            if act is not None:
+                act()
+        for item in lost:
+            self._tell_lost(item)
+
+    def _tell_lost(self, item: PipelineItem[ModelT]) -> None:
         logger.warning(
             "%s: the lease of row %s was lost",
             self.context.name,
@@ -252,8 +278,6 @@ class Heartbeater(Generic[ModelT]):
             extra={"pipeline": self.context.name, "row_id": item.id},
         )
         events.emit(events.LeaseLost(self.context.name, item.id, item.lock_token))
-        if act is not None:
-            act()
 
     def _note_failure(self, error: Exception) -> None:
         text = describe(error)

@@ -8,7 +8,8 @@ Not here: how a hint gets there (``pipelines/notifier.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
@@ -67,22 +68,24 @@ class PipelineHinter:
         A hint for a model without a pipeline is a warning, once per name, unless another replica may run it.
         """
         name = _name_of(model)
-        if not self.wake(name) and not self._relays:
+        wakes, relays = self._wakes_of(name), tuple(self._relays)
+        _call_each([*wakes, *(partial(relay, name) for relay in relays)], name)
+        if not (wakes or relays):
             self._warn(name)
-        for relay in tuple(self._relays):
-            relay(name)
 
     def wake(self, model_name: str) -> bool:
         """Wake the pipelines of the model here, and nobody elsewhere; return whether there are any."""
-        wakes = tuple(self._wakes.get(model_name, ()))
-        for wake in wakes:
-            wake()
+        wakes = self._wakes_of(model_name)
+        _call_each(wakes, model_name)
         return bool(wakes)
 
     def wake_all(self) -> None:
         """Wake every pipeline here: hints for any of them may have been lost."""
         for model_name in tuple(self._wakes):
             self.wake(model_name)
+
+    def _wakes_of(self, model_name: str) -> tuple[Wake, ...]:
+        return tuple(self._wakes.get(model_name, ()))
 
     def _warn(self, name: str) -> None:
         if name in self._warned:
@@ -140,7 +143,7 @@ def _committed(session: Session) -> None:
     for hinter, model in raised:
         try:
             hinter.hint_fetch(model)
-        except Exception:
+        except BaseException:
             # The commit has happened: to let this out would say that it had not.
             logger.exception("A hint failed after the commit: %s", model)
 
@@ -151,6 +154,19 @@ def _ended(session: Session, transaction: SessionTransaction) -> None:
     pending.pop(transaction, None)
     if transaction.parent is None:
         pending.clear()
+
+
+def _call_each(calls: Iterable[Wake], model_name: str) -> None:
+    """Make every call: a bad callback keeps no hint from the others, nor an outcome from being settled."""
+    failures: list[BaseException] = []
+    for call in calls:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - a callback of the host's may raise anything, SystemExit included
+            failures.append(error)
+    # Behind all of them, since logging runs code of the host's as well.
+    for failure in failures:
+        logger.error("A callback for hints of %s failed", model_name, extra={"model": model_name}, exc_info=failure)
 
 
 def _name_of(model: object) -> str:

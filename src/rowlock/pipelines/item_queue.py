@@ -38,6 +38,7 @@ class ItemQueue(Generic[ModelT]):
         self.holds_ahead = holds_ahead
         self.on_room: Callable[[], None] = lambda: None
         self._heap: list[tuple[float, int, PipelineItem[ModelT]]] = []
+        self._queued: set[PipelineItem[ModelT]] = set()
         self._arrivals = count()
         self._takers: deque[asyncio.Future[None]] = deque()
         self._idle = 0
@@ -45,6 +46,9 @@ class ItemQueue(Generic[ModelT]):
 
     def __len__(self) -> int:
         return len(self._heap)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._queued
 
     def __iter__(self) -> Iterator[PipelineItem[ModelT]]:
         return (item for _, _, item in sorted(self._heap))
@@ -80,6 +84,7 @@ class ItemQueue(Generic[ModelT]):
             raise InternalError(f"{len(arriving)} items for {self.places} places")
         for item in arriving:
             heappush(self._heap, (item.place, next(self._arrivals), item))
+            self._queued.add(item)
         self._wake(len(arriving))
 
     async def take(self) -> PipelineItem[ModelT] | None:
@@ -93,6 +98,7 @@ class ItemQueue(Generic[ModelT]):
                     self.on_room()
                 await self._wait()
             _, _, item = heappop(self._heap)
+            self._queued.discard(item)
         finally:
             self._idle -= 1
         self.on_room()
@@ -114,6 +120,7 @@ class ItemQueue(Generic[ModelT]):
         self._closed = True
         left = list(self)
         self._heap.clear()
+        self._queued.clear()
         self._wake(len(self._takers))
         return left
 
@@ -123,6 +130,7 @@ class ItemQueue(Generic[ModelT]):
         kept = [entry for entry in self._heap if entry[2] not in gone]
         if len(kept) < len(self._heap):
             self._heap = kept
+            self._queued -= gone
             heapify(self._heap)
             self.on_room()
 

@@ -11,7 +11,10 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Generic
 
+from rowlock import events
 from rowlock.clock import monotonic
+from rowlock.leases.item import PipelineItem
+from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Ended
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.fetcher import Fetcher
@@ -23,6 +26,8 @@ from rowlock.pipelines.statistics import PipelineHealth, PipelineStatistics
 from rowlock.pipelines.supervisor import Supervisor
 from rowlock.pipelines.worker import Worker
 from rowlock.rows.leased_table import ModelT
+
+logger = get_logger(__name__)
 
 FETCHER, BEAT, WATCH = "fetcher", "heartbeater", "lease watch"
 
@@ -52,6 +57,7 @@ class PipelineRun(Generic[ModelT]):
         context.queue.on_room = self.fetcher.wake_for_room
         context.look_again_in = self.fetcher.look_again_in
         self.settler = Settler(context, self.heartbeater)
+        self.heartbeater.before_renewal = self.release_strays
         loader = Loader(context)
         self.workers = [
             worker_class(context, self.heartbeater, loader=loader, settler=self.settler)
@@ -96,6 +102,29 @@ class PipelineRun(Generic[ModelT]):
         self._hint_is_on_its_way = False
         self.fetcher.hint()
 
+    def release_strays(self) -> None:
+        """Give back each tracked item that has no place in the queue, no worker and no settlement: a bug lost it on its way.
+
+        Without this its lease would be renewed for ever, and nobody would work on its row. On this loop nothing else happens
+        between two places of an item, so that none is taken for a stray which is on its way.
+        """
+        places = (self.context.queue, self.context.in_hand, self.settler)
+        strays = [item for item in self.heartbeater.tracked() if not any(item in place for place in places)]
+        self.context.counters.strays += len(strays)
+        for item in strays:
+            self.settler.hand_over(item, Ended.INTERRUPTED)
+        for item in strays:
+            self._tell_stray(item)
+
+    def _tell_stray(self, item: PipelineItem[ModelT]) -> None:
+        logger.error(
+            "%s: nobody had row %s in hand, so it is given back; please report this, with what was logged before",
+            self.context.name,
+            item.id,
+            extra={"pipeline": self.context.name, "row_id": item.id},
+        )
+        events.emit(events.StrayFound(self.context.name, item.id, item.lock_token))
+
     def shutdown(self) -> None:
         """Start nothing more and give back what was not started; what runs goes on until it is drained.
 
@@ -130,6 +159,7 @@ class PipelineRun(Generic[ModelT]):
             await self._work_ends(workers, monotonic() + self._last_wait_s())
         await self._supervisor.wait({FETCHER}, timeout_s=self._last_wait_s())
         await self._supervisor.stop()
+        self.release_strays()
         await self._background_ends(monotonic() + self._last_wait_s())
         if not self.context.still_abandoned():
             # Otherwise a late result may still want a thread to be cleaned up in.

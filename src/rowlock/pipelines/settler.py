@@ -17,9 +17,10 @@ from rowlock import events
 from rowlock.leases.apply import Written
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
-from rowlock.pipelines.attempt import Ended, Raised, Returned
+from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result, Returned
 from rowlock.pipelines.batcher import BATCH_MAX
 from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.decisions import Decision, decide
 from rowlock.pipelines.failures import note_failure
 from rowlock.pipelines.give_back import free_held, give_back
 from rowlock.pipelines.heartbeater import Heartbeater
@@ -31,8 +32,6 @@ logger = get_logger(__name__)
 
 PENDING_MAX = 2 * BATCH_MAX
 """Workers begin nothing new while this many decisions are being settled; each may add the one that it has in hand."""
-
-Decision = Outcome | Ended
 
 
 class Settler(Generic[ModelT]):
@@ -46,19 +45,22 @@ class Settler(Generic[ModelT]):
         self.context = context
         self._heartbeater = heartbeater
         self._writer = Writer(context)
-        self._pending = 0
+        self._pending: set[PipelineItem[ModelT]] = set()
         self._changed: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Settler of {self.context.name}, {self._pending} pending>"
+        return f"<Settler of {self.context.name}, {len(self)} pending>"
 
     def __len__(self) -> int:
-        return self._pending
+        return len(self._pending)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._pending
 
     @property
     def is_full(self) -> bool:
         """Whether `PENDING_MAX` decisions are being settled."""
-        return self._pending >= PENDING_MAX
+        return len(self) >= PENDING_MAX
 
     async def wait_for_room(self) -> None:
         """Wait until fewer are."""
@@ -72,7 +74,14 @@ class Settler(Generic[ModelT]):
 
     def hand_over(self, item: PipelineItem[ModelT], decision: Decision) -> None:
         """Settle `decision` from now on; the caller need not wait."""
-        self._pending += 1
+        self._pending.add(item)
+        try:
+            self._begin(item, decision)
+        except BaseException:
+            self._finish(item)
+            raise
+
+    def _begin(self, item: PipelineItem[ModelT], decision: Decision) -> None:
         if not isinstance(decision, Ended):
             submission = Submission(item, decision)
             if _goes_with_others(submission):
@@ -86,26 +95,24 @@ class Settler(Generic[ModelT]):
         if written is None:
             self._in_a_task(submission.item, self._write(submission))
         elif written.is_made:
-            self._note_written(submission.item, submission.outcome, written)
-            self._finish(submission.item)
+            try:
+                self._note_written(submission.item, submission.outcome, written)
+            finally:
+                self._finish(submission.item)
         else:
             self._in_a_task(submission.item, self._see_to(submission, written))
 
     def _in_a_task(self, item: PipelineItem[ModelT], settling: Coroutine[Any, Any, None]) -> None:
-        async def work() -> None:
-            try:
-                await settling
-            finally:
-                self._finish(item)
-
-        self.context.in_background(work(), purpose="settle an outcome")
+        task = self.context.in_background(settling, purpose="settle an outcome")
+        # A task that is cancelled before its first step runs no line of its own, a `finally` neither.
+        task.add_done_callback(lambda _task: self._finish(item))
 
     def _finish(self, item: PipelineItem[ModelT]) -> None:
         self._heartbeater.untrack(item)
-        self._pending -= 1
-        self.context.tell_settled(item)
+        self._pending.discard(item)
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
+        self.context.tell_settled(item)
 
     async def _wait_for_change(self) -> None:
         if self._changed is None or self._changed.done():
@@ -116,16 +123,42 @@ class Settler(Generic[ModelT]):
         await item.settle()
         match decision:
             case Ended.ABANDONED:
-                # It may still be at work, so nobody else may have the row yet: the lease is left to end by itself.
-                pass
+                self._abandon(item, self.context.running.pop(item.lock_token))
             case Ended.INTERRUPTED:
-                await give_back(self.context, [item])
+                await self._interrupt(item)
             case Ended():
                 self._note_stale(item, "lost")
                 await free_held(self.context, item)
             case Apply() | Retry() | Reset() | Park():
                 await self._write(Submission(item, decision))
                 self._hint_related(item)
+
+    async def _interrupt(self, item: PipelineItem[ModelT]) -> None:
+        attempt = self.context.running.pop(item.lock_token, None)
+        if attempt is None or await attempt.is_over_after(Ended.INTERRUPTED):
+            await give_back(self.context, [item])
+        else:
+            self._abandon(item, attempt)
+
+    def _abandon(self, item: PipelineItem[ModelT], attempt: Attempt) -> None:
+        """Leave the row of an attempt that still runs to its lease: until that ends, nobody else may have it."""
+        self.context.counters.abandoned += 1
+        self.context.abandon(attempt)
+        attempt.when_over(lambda result: self._clean_up_late(item, result))
+        logger.error(
+            "%s: process ignored its cancellation and was left behind with row %s",
+            self.context.name,
+            item.id,
+            extra={"pipeline": self.context.name, "row_id": item.id},
+        )
+        events.emit(events.ItemAbandoned(self.context.name, item.id, item.lock_token))
+
+    def _clean_up_late(self, item: PipelineItem[ModelT], result: Result) -> None:
+        match decide(self.context, item, result):
+            case Apply() as outcome:
+                self.context.in_background(self.clean_up(item, outcome), purpose="clean up after a late result")
+            case _:
+                pass
 
     async def _write(self, submission: Submission[ModelT]) -> None:
         try:
@@ -207,6 +240,14 @@ class Settler(Generic[ModelT]):
                 exc_info=error,
             )
 
+    def _hint(self, outcome: Apply) -> None:
+        try:
+            for model in hint_targets(outcome.hint):
+                self.context.hinter.hint_fetch(model)
+        except BaseException:
+            # It is written. Whom the host wanted to be hinted is the host's object, which may raise anything.
+            logger.exception("%s: hints after an outcome failed", self.context.name)
+
     def _hint_related(self, item: PipelineItem[ModelT]) -> None:
         # Whoever works on these rows passed them over as long as they were held.
         for leased, _ in item.held.known() if item.held is not None else ():
@@ -221,8 +262,7 @@ class Settler(Generic[ModelT]):
                 name = Park.__name__
             case Apply():
                 counters.applied += 1
-                for model in hint_targets(outcome.hint) if outcome.hint else ():
-                    self.context.hinter.hint_fetch(model)
+                self._hint(outcome)
             case Retry():
                 counters.retried += 1
             case Reset():

@@ -24,6 +24,7 @@ class Counters:
     released: int = 0
     leases_lost: int = 0
     abandoned: int = 0
+    strays: int = 0
     renewals: int = 0
     renewals_failed: int = 0
     swept: int = 0

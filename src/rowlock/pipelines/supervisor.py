@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from rowlock import events
 from rowlock.backoff import exponential
 from rowlock.clock import sleep
-from rowlock.errors import describe
+from rowlock.errors import HostCodeError, describe
 from rowlock.logs import get_logger
 
 logger = get_logger(__name__)
@@ -64,7 +65,9 @@ class Supervisor:
     async def _keep(self, name: str, loop: Loop) -> None:
         deaths = 0
         while True:
-            task = self._loops[name] = asyncio.create_task(loop(), name=f"rowlock: {self._pipeline} {name} loop")
+            task = self._loops[name] = asyncio.create_task(
+                _contained(loop), name=f"rowlock: {self._pipeline} {name} loop"
+            )
             try:
                 await asyncio.wait({task})
             except asyncio.CancelledError:
@@ -74,13 +77,15 @@ class Supervisor:
             if not task.cancelled() and task.exception() is None:
                 return
             deaths += 1
-            self._note_death(name, task)
+            self.replaced += 1
+            # Who logs or listens may raise anything; the loop is replaced all the same.
+            with suppress(BaseException):
+                self._tell_death(name, task)
             await sleep(exponential(deaths, first_s=RESTART_DELAY_S, most_s=RESTART_DELAY_S_MAX))
 
-    def _note_death(self, name: str, task: asyncio.Task[None]) -> None:
+    def _tell_death(self, name: str, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         text = "cancelled from outside" if error is None else describe(error)
-        self.replaced += 1
         logger.error(
             "%s: the %s died and is replaced: %s",
             self._pipeline,
@@ -90,3 +95,14 @@ class Supervisor:
             exc_info=error,
         )
         events.emit(events.LoopReplaced(self._pipeline, name, text))
+
+
+async def _contained(loop: Loop) -> None:
+    """Run `loop`; a ``SystemExit`` that leaves a task would end the whole event loop, and with it the host.
+
+    A ``KeyboardInterrupt`` is let through: it is the user's, wherever it stops this thread.
+    """
+    try:
+        await loop()
+    except SystemExit as error:
+        raise HostCodeError(describe(error)) from error
