@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, MetaData, text
+from sqlalchemy import JSON, Connection, Integer, MetaData, text
 
 from rowlock.dispatch import DispatchPipeline
 from rowlock.dispatch.migrations import (
@@ -55,17 +56,44 @@ async def test_a_table_with_rows_is_adopted(database: TemporaryDatabase, with_op
     assert (again.id, fresh) == (new.id, False)
 
 
-async def test_it_makes_what_the_model_says(database: TemporaryDatabase, with_op: WithOp) -> None:
-    """Autogenerate would find differences for ever."""
+def differences(connection: Connection) -> list[Any]:
+    """Return what autogenerate would change, defaults included."""
+    options = {"compare_type": True, "compare_server_default": True}
+    return list(compare_metadata(MigrationContext.configure(connection, opts=options), Base.metadata))
+
+
+@pytest.mark.parametrize("made_by", ["migrations", "create_all", "a plain default"])
+async def test_it_makes_what_the_model_says(database: TemporaryDatabase, with_op: WithOp, made_by: str) -> None:
+    """Autogenerate would find differences for ever, or fail at the default of a JSON column."""
+    if made_by == "create_all":
+        await database.create_tables(Base.metadata)
+    else:
+        await make_before(database)
+        await with_op(adopt)
+    if made_by == "a plain default":
+
+        def plainly(op: Any) -> None:
+            with op.batch_alter_table("renders") as batch:
+                batch.alter_column("stages", existing_type=JSON, existing_nullable=False, server_default="{}")
+
+        await with_op(plainly)
+    async with database.engine.connect() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+async def test_a_default_that_is_another_one_is_found(database: TemporaryDatabase, with_op: WithOp) -> None:
+    """A default that was changed by hand would look like the model's."""
     await make_before(database)
     await with_op(adopt)
 
-    def differences(connection: Connection) -> list[Any]:
-        options = {"compare_type": True, "compare_server_default": False}
-        return list(compare_metadata(MigrationContext.configure(connection, opts=options), Base.metadata))
+    def change(op: Any) -> None:
+        with op.batch_alter_table("renders") as batch:
+            batch.alter_column("losses", existing_type=Integer, existing_nullable=False, server_default="7")
 
+    await with_op(change)
     async with database.engine.connect() as connection:
-        assert await connection.run_sync(differences) == []
+        [[(kind, _, table, column, *_)]] = await connection.run_sync(differences)
+    assert (kind, table, column) == ("modify_default", "renders", "losses")
 
 
 async def test_it_is_given_back(database: TemporaryDatabase, with_op: WithOp) -> None:

@@ -11,6 +11,8 @@ SAID = f"{TEXTS}::test_whatever_a_worker_or_a_handler_says_is_written_without_wh
 FORGED = "tests/pipelines/test_notifications_forged.py"
 FLOOD = f"{FORGED}::test_a_flood_wakes_a_model_once_in_a_while_and_fills_nothing"
 
+COLUMNS = "tests/migrations/test_dispatch_columns.py"
+
 DISPATCH_EDGE_BUGS = (
     Bug(
         "a key that cannot be stored aborts the caller's transaction",
@@ -60,5 +62,12 @@ DISPATCH_EDGE_BUGS = (
         "if self._hinter.wake(model_name):",
         "if self._hinter.wake(model_name) or model_name:",
         (FLOOD,),
+    ),
+    Bug(
+        "the default of the stages cannot be compared on PostgreSQL",
+        "dispatch/columns.py",
+        "return \"'{}'::json\"",
+        "return \"'{}'\"",
+        (f"{COLUMNS}::test_it_makes_what_the_model_says",),
     ),
 )

@@ -6,7 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import JSON, Integer, String, Text
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
 from rowlock.rows.database_time import UtcDateTime, database_now
 
@@ -15,6 +18,26 @@ STATUS_CHARS_MAX = 16
 PROGRESS_CHARS_MAX = 256
 """Longest progress text, in characters."""
 WORKER_CHARS_MAX = 255
+
+
+class empty_object(FunctionElement[dict[str, Any]]):  # noqa: N801 - a function of SQL
+    """An empty JSON object as a server default, written as the database itself writes it when it is asked for the default.
+
+    Alembic compares a default that is written otherwise by ``SELECT default = default``, and PostgreSQL's json has no ``=``.
+    """
+
+    inherit_cache = True
+    type = JSON()
+
+
+@compiles(empty_object)
+def _empty_object(element: empty_object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401 - the compiler's own
+    return "'{}'"
+
+
+@compiles(empty_object, "postgresql")
+def _empty_object_on_postgresql(element: empty_object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    return "'{}'::json"
 
 
 class DispatchColumns:
@@ -42,7 +65,7 @@ class DispatchColumns:
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime, default=None)
     worker: Mapped[str | None] = mapped_column(String(WORKER_CHARS_MAX), default=None)
     progress: Mapped[str | None] = mapped_column(String(PROGRESS_CHARS_MAX), default=None)
-    stages: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict, server_default="{}")
+    stages: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict, server_default=empty_object())
     losses: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     error: Mapped[str | None] = mapped_column(Text, default=None)
     superseded_by: Mapped[str | None] = mapped_column(String(DEDUP_KEY_CHARS_MAX), default=None)

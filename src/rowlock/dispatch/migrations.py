@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import JSON, Column, Index, Integer, String, Text, text
 
+from rowlock.dispatch.columns import empty_object
 from rowlock.dispatch.states import ACTIVE_SQL
 from rowlock.rows.database_time import UtcDateTime, database_now
 from rowlock.rows.due_index import due_index
@@ -31,7 +32,7 @@ def dispatch_columns() -> list[Column[Any]]:
         Column("finished_at", UtcDateTime, nullable=True),
         Column("worker", String(255), nullable=True),
         Column("progress", String(256), nullable=True),
-        Column("stages", JSON, nullable=False, server_default="{}"),
+        Column("stages", JSON, nullable=False, server_default=empty_object()),
         Column("losses", Integer, nullable=False, server_default="0"),
         Column("error", Text, nullable=True),
         Column("superseded_by", String(255), nullable=True),
