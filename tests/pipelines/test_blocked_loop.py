@@ -192,7 +192,7 @@ async def test_a_loop_that_never_comes_back_lets_go(database: TemporaryDatabase,
     assert is_free(after)
     assert other.runs == Counter({row.id: 1})
     [told] = [record for record in caplog.records if "no longer renewed" in record.message]
-    assert told.leases == 1
+    assert told.rowlock_leases == 1
 
 
 async def test_a_full_pool_costs_no_lease(database: TemporaryDatabase) -> None:

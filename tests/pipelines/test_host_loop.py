@@ -37,8 +37,8 @@ async def test_a_loop_that_stands_still_is_told_of_once(caplog: Any) -> None:
     await asyncio.sleep(60)
     end_of_logging()
     [told] = caplog.records
-    assert told.stalled_s == host_loop.TOLD_AFTER_S
-    assert "host_loop.py" in told.where, "here the loop's thread is the one that asks"
+    assert told.rowlock_stalled_s == host_loop.TOLD_AFTER_S
+    assert "host_loop.py" in told.rowlock_where, "here the loop's thread is the one that asks"
     assert len(answers) == 1
     assert host.stalled_s == 60 + host_loop.TOLD_AFTER_S - 1
     answers.pop()()
