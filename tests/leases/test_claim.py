@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from datetime import timedelta
 
 import pytest
@@ -69,15 +70,43 @@ async def test_an_expired_lease_is_taken_over(database_with_clock: TemporaryData
     assert second.lock_token != first.lock_token
 
 
-async def test_the_owner_is_respected_after_the_lease_has_ended(database_with_clock: TemporaryDatabase) -> None:
-    """Another pipeline would take a row whose own pipeline is to recover it."""
+@pytest.mark.parametrize("owner", ["Me", "Somebody"])
+async def test_a_lease_that_has_ended_keeps_nobody_away(database_with_clock: TemporaryDatabase, owner: str) -> None:
+    """A row would wait for a pipeline that died with it, though another pipeline of its model wants it."""
     database = database_with_clock
     await add(database, Volume())
     await claimed(database, owner="Me")
     assert database.clock is not None
-    database.clock.advance(LOCK_TIMEOUT)
-    assert await claimed(database, owner="Somebody") == []
-    assert len(await claimed(database, owner="Me")) == 1
+    database.clock.advance(LOCK_TIMEOUT - timedelta(milliseconds=1))
+    assert await claimed(database, owner=owner) == []
+    database.clock.advance(timedelta(milliseconds=1))
+    (item,) = await claimed(database, owner=owner)
+    assert item.prev_lock_expired
+
+
+async def test_a_death_costs_the_pipeline_that_died_and_no_other(database_with_clock: TemporaryDatabase) -> None:
+    """A row that one pipeline never finishes would be given up by its sibling, which had not even tried."""
+    database = database_with_clock
+    assert database.clock is not None
+    await add(database, Run(id=1, due_at=database.clock.now))
+    attempts = []
+    for owner in ("Me", "Somebody", "Somebody", "Me"):
+        (item,) = await claimed(database, RUNS, owner=owner)
+        attempts.append((item.attempt, item.prev_lock_expired))
+        database.clock.advance(LOCK_TIMEOUT)
+    assert attempts == [(1, False), (1, True), (2, True), (2, True)]
+
+
+@pytest.mark.parametrize("holder", ["Somebody:7", "billing:1a2b3c4d"])
+async def test_who_held_a_row_for_another_did_not_work_on_it(
+    database_with_clock: TemporaryDatabase, holder: str
+) -> None:
+    """The heir would look for side effects that cannot exist, and free what is none of its business."""
+    database = database_with_clock
+    assert database.clock is not None
+    await add(database, Volume(lock_token=uuid.uuid4(), lock_owner=holder, lock_expires_at=database.clock.now))
+    (item,) = await claimed(database)
+    assert not item.prev_lock_expired
 
 
 async def test_a_row_processed_just_now_waits_for_its_interval(database_with_clock: TemporaryDatabase) -> None:

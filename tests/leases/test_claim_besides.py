@@ -47,6 +47,28 @@ async def test_what_a_dead_holder_had_locked_is_freed_with_its_row(database_with
     assert sum(map(is_free, rows)) == 2
 
 
+async def test_of_what_a_sibling_had_locked_only_what_has_ended_is_freed(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """Children of a dead sibling would stay locked; or a parent that no pipeline here knows of lose live ones."""
+    database = database_with_clock
+    assert database.clock is not None
+    await add(database, Volume())
+    (dead,) = await claimed_by(database, VOLUMES, owner="Somebody")
+    ended, alive = dead.lock_expires_at, dead.lock_expires_at + LOCK_TIMEOUT
+    await add(
+        database,
+        *(
+            Attachment(volume_id=dead.id, lock_token=dead.lock_token, lock_owner="Somebody", lock_expires_at=until)
+            for until in (ended, alive)
+        ),
+    )
+    database.clock.advance(LOCK_TIMEOUT.total_seconds())
+    (heir,) = await claimed_by(database, VOLUMES, related=(ATTACHMENTS,))
+    assert heir.prev_lock_expired
+    assert [row.lock_expires_at for row in await read_all(database, Attachment) if not is_free(row)] == [alive]
+
+
 @pytest.mark.parametrize("with_rows", [True, False])
 async def test_a_row_comes_as_it_is_leased(database: TemporaryDatabase, *, with_rows: bool) -> None:
     """`process` would see the row as it was before its claim: without its token, or one failure behind."""

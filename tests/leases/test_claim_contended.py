@@ -17,6 +17,7 @@ from rowlock import clock as clock_module
 from rowlock.clock import monotonic
 from rowlock.leases.claim import claim
 from rowlock.locks.locker import get_locker
+from rowlock.rows.eligibility import RESERVED_BEYOND
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Attachment, Run, Volume
@@ -178,13 +179,22 @@ async def test_trust_begins_when_the_claim_is_sent_not_when_it_waits(sqlite_data
 # ---------------------------------------------------------------- what an earlier holder left in the row
 
 
-async def test_a_reset_row_is_its_owners_for_as_long_as_it_takes(database_with_clock: TemporaryDatabase) -> None:
-    """A row that waits for a related lock would lose its place, or be parked for attempts that nobody made."""
+async def test_a_reset_row_is_reserved_for_seconds_and_then_anybodys(database_with_clock: TemporaryDatabase) -> None:
+    """A row that waits for a related lock would lose its place; or wait for ever for a pipeline that is gone."""
     database = database_with_clock
     assert database.clock is not None
-    await add(database, Run(id=1, lock_owner="Mine", attempts=2))
-    database.clock.advance(HOUR)
+    await add(database, Run(id=1, lock_owner="Mine", last_processed_at=database.clock.now))
+    database.clock.advance(RESERVED_BEYOND - timedelta(milliseconds=1))
     assert await claimed(database, RUNS, owner="Other") == []
+    database.clock.advance(timedelta(milliseconds=1))
+    (item,) = await claimed(database, RUNS, owner="Other")
+    assert not item.prev_lock_expired
+
+
+async def test_who_comes_back_has_made_no_attempt(database_with_clock: TemporaryDatabase) -> None:
+    """A row that waits for a related lock would be parked for attempts that nobody made."""
+    database = database_with_clock
+    await add(database, Run(id=1, lock_owner="Mine", attempts=2))
     (item,) = await claimed(database, RUNS, owner="Mine")
     assert (item.prev_lock_expired, item.attempt) == (False, 3)
     assert (await row_of(database, RUNS, 1)).attempts == 2

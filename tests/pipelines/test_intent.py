@@ -201,7 +201,8 @@ async def test_a_parent_at_work_again_is_respected_for_a_shorter_time(database_w
         assert await claimable(database, parent) == 1
 
 
-async def test_a_reset_row_is_kept_only_for_a_pipeline_that_wants_it(database_with_clock: TemporaryDatabase) -> None:
+@pytest.mark.parametrize("beside", [True, False])
+async def test_a_reset_row_is_kept_for_seconds(database_with_clock: TemporaryDatabase, *, beside: bool) -> None:
     """A fleet that waits for its instances and is to be deleted would wait minutes for the pipeline that deletes it."""
     database = database_with_clock
 
@@ -209,19 +210,22 @@ async def test_a_reset_row_is_kept_only_for_a_pipeline_that_wants_it(database_wi
         model = Volume
 
         def ready(self) -> ColumnElement[bool]:
-            return Volume.status.in_(["to be deleted", "submitted"])
+            return Volume.status == "to be deleted"
 
     parent = WaitingPipeline()
     volume = await waiting_parent(database, parent)
+    await change(database, volume, status="to be deleted")
     assert database.clock is not None
-    database.clock.advance(20)
 
     async def to_be_deleted() -> int:
-        async with stepping(database.session_factory, DeletingPipeline(), beside=[parent]) as steps:
+        deleting = DeletingPipeline(min_processing_interval=0)
+        async with stepping(database.session_factory, deleting, beside=[parent] if beside else []) as steps:
             return len(await steps.fetch_once())
 
+    # A retry_delay of a second, a fifth of it at most besides, and the longest rest of a fetcher.
+    database.clock.advance(7.1)
     assert await to_be_deleted() == 0
-    await change(database, volume, status="to be deleted")
+    database.clock.advance(0.2)
     assert await to_be_deleted() == 1
 
 

@@ -65,18 +65,6 @@ def test_who_locks_rows_of_a_model() -> None:
     assert graph.takers_of(VOLUMES, but="Parent") == ()
 
 
-def test_who_else_works_on_rows_of_a_model() -> None:
-    """Two pipelines over one table would each wait for the other's rows, or for their own."""
-    graph = LockGraph([Parent()])
-    graph.add(Sibling(abandoned_after=800))
-    graph.add(RunPipeline())
-    [sibling] = graph.siblings_of(VOLUMES, but="Parent")
-    assert (sibling.owner, sibling.patience) == ("Sibling", timedelta(seconds=800))
-    assert str(sibling.ready) == str(Sibling().ready())
-    assert [one.owner for one in graph.siblings_of(VOLUMES, but="Somebody")] == ["Parent", "Sibling"]
-    assert graph.siblings_of(RUNS, but="RunPipeline") == ()
-
-
 def test_which_columns_services_own() -> None:
     """What a service asked of a related row would be overwritten by whoever has it locked."""
     graph = LockGraph([Parent(), Sibling(), RunPipeline()])

@@ -119,16 +119,45 @@ async def test_another_item_takes_them_once_they_have_expired(database_with_cloc
         assert len(await item.lock_related(Attachment, Attachment.volume_id == volume.id, shared=True)) == ATTACHMENTS
 
 
-async def test_an_owner_that_nobody_declared_is_swept(database_with_clock: TemporaryDatabase) -> None:
-    """A row locked by a pipeline of another model, which was taken out of the code, would be lost to its own."""
+@pytest.mark.parametrize("pipeline_class", [GatheringPipeline, SharingPipeline])
+async def test_children_of_a_dead_parent_that_does_not_run_here_are_free(
+    database_with_clock: TemporaryDatabase, pipeline_class: type[GatheringPipeline]
+) -> None:
+    """Workers are split by resource: children would wait for the sweep of a parent of which their replica knows nothing."""
+    database = database_with_clock
+    await crashed_with_related_rows(database, pipeline_class())
+    async with stepping(database.session_factory, AttachmentPipeline()) as steps:
+        assert len(await steps.fetch_once()) == ATTACHMENTS
+
+
+async def test_what_nobody_wants_any_more_is_swept(database_with_clock: TemporaryDatabase) -> None:
+    """Rows that a dead pipeline left would carry its name for ever."""
     database = database_with_clock
     await crashed_with_related_rows(database, GatheringPipeline())
+    for row in await attachments_of(database):
+        await change(database, row, status="done")
     async with stepping(database.session_factory, AttachmentPipeline()) as steps:
-        assert await steps.fetch_once() == []
         assert database.clock is not None
         database.clock.advance(301)
         assert await steps.sweep_once() == ATTACHMENTS
-        assert len(await steps.fetch_once()) == ATTACHMENTS
+
+
+async def test_rows_of_its_own_table_count_as_nobodys_attempts(database_with_clock: TemporaryDatabase) -> None:
+    """Rows that a dead item had locked beside its own would be taken for rows that it had worked on."""
+    database = database_with_clock
+    pipeline = GatheringPipeline()
+    await add(database, Volume(), Volume(status="other"))
+    run = pipeline.build_run(replica(database), None)  # type: ignore[arg-type]
+    assert await run.fetcher.fetch_once(1) == 1
+    [item] = run.context.queue
+    [other] = await item.lock_related(Volume, Volume.status == "other")
+    assert other.lock_owner == f"GatheringPipeline:{item.id}"
+    await change(database, other, status="submitted")
+    assert database.clock is not None
+    database.clock.advance(30)
+    async with stepping(database.session_factory, GatheringPipeline()) as steps:
+        died = {found.id: found.prev_lock_expired for found in await steps.fetch_once()}
+    assert died == {item.id: True, other.id: False}
 
 
 async def test_a_pipeline_sweeps_the_tables_whose_rows_it_locks(database_with_clock: TemporaryDatabase) -> None:

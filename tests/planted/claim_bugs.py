@@ -1,174 +1,107 @@
-"""The guards of claims that resume, and the tests that must notice when one is missing."""
+"""The guards of who may take a row that somebody else has left."""
 
 from __future__ import annotations
 
 from bug import Bug
 
-CURSOR = "tests/pipelines/test_claim_cursor.py"
-FETCHER = "tests/pipelines/test_fetcher_resumes.py"
-RESUMED = "tests/leases/test_claim_resumed.py"
-INDEX = "tests/rows/test_due_index.py"
+ELIGIBILITY = "tests/rows/test_eligibility.py"
+CLAIM = "tests/leases/test_claim.py"
+CONTENDED = "tests/leases/test_claim_contended.py"
+BESIDES = "tests/leases/test_claim_besides.py"
+CRASHES = "tests/pipelines/test_related_crashes.py"
+SIBLINGS = "tests/pipelines/test_siblings.py"
+CHECKER = "tests/testing/test_checker.py"
 
 CLAIM_BUGS = (
     Bug(
-        "claims resume for ever",
-        "pipelines/claim_cursor.py",
-        "return self.position if now < self.resumes_until else None",
-        "return self.position",
-        (f"{FETCHER}::test_rows_of_the_dead_are_recovered_under_a_backlog",),
-    ),
-    Bug(
-        "claims never resume",
-        "pipelines/claim_cursor.py",
-        "return self.position if now < self.resumes_until else None",
-        "return None",
-        (f"{FETCHER}::test_claims_follow_one_another",),
-    ),
-    Bug(
-        "a hint does not lead to the head",
-        "pipelines/claim_cursor.py",
-        "self.owes_look = self.owes_look or hinted",
-        "self.owes_look = self.owes_look or False",
-        (f"{FETCHER}::test_the_next_claim_after_a_hint_looks_at_the_head",),
-    ),
-    Bug(
-        "a spared look is forgotten",
-        "pipelines/claim_cursor.py",
-        "self.owes_look = self.owes_look or hinted",
-        "self.owes_look = hinted",
-        (f"{CURSOR}::test_a_spared_look_stays_owed",),
-    ),
-    Bug(
-        "a short claim that resumed does not lead to the head",
-        "pipelines/claim_cursor.py",
-        "self.owes_look = self.owes_look or not is_full",
-        "self.owes_look = self.owes_look or False",
-        (f"{CURSOR}::test_after_a_short_claim_the_head_is_looked_at",),
-    ),
-    Bug(
-        "a rest does not lead to the head",
-        "pipelines/claim_cursor.py",
-        "        self.owes_look = not is_full\n",
-        "        self.owes_look = False\n",
-        (f"{CURSOR}::test_after_a_short_claim_the_head_is_looked_at",),
-    ),
-    Bug(
-        "cheap looks are spared",
-        "pipelines/claim_cursor.py",
-        "return excess_s if excess_s >= DEAR_S else 0.0",
-        "return max(0.0, excess_s)",
-        (f"{CURSOR}::test_cheap_looks_are_never_spared",),
-    ),
-    Bug(
-        "dear looks are not spared",
-        "pipelines/claim_cursor.py",
-        "return excess_s if excess_s >= DEAR_S else 0.0",
-        "return 0.0",
-        (f"{CURSOR}::test_dear_looks_are_spared", f"{FETCHER}::test_a_storm_of_hints_walks_for_a_quarter_of_the_time"),
-    ),
-    Bug(
-        "one slow look is taken for a dear one",
-        "pipelines/claim_cursor.py",
-        "if len(self._looks_s) < REMEMBERED:",
-        "if not self._looks_s:",
-        (f"{CURSOR}::test_one_slow_look_is_not_dear",),
-    ),
-    Bug(
-        "looks are spared without bounds",
-        "pipelines/claim_cursor.py",
-        "min(SPARED_PER_DEAR * self._excess_s(), self._spared_for_s_max)",
-        "SPARED_PER_DEAR * self._excess_s()",
-        (f"{CURSOR}::test_looks_are_not_spared_for_longer_than_a_fetch_delay",),
-    ),
-    Bug(
-        "claims resume for as long as the host rests",
-        "pipelines/claim_cursor.py",
-        "self._resumes_for_s = min(*fetch_delays_s, lock_timeout_s)",
-        "self._resumes_for_s = min(fetch_delays_s)",
-        (f"{CURSOR}::test_claims_resume_for_no_longer_than_a_lease_lasts",),
-    ),
-    Bug(
-        "looks are spared for as long as the host rests",
-        "pipelines/claim_cursor.py",
-        "self._spared_for_s_max = min(max(fetch_delays_s), lock_timeout_s)",
-        "self._spared_for_s_max = max(fetch_delays_s)",
-        (f"{CURSOR}::test_claims_resume_for_no_longer_than_a_lease_lasts",),
-    ),
-    Bug(
-        "a failure keeps the cursor",
-        "pipelines/fetcher.py",
-        "        self._cursor.failed()\n",
-        "",
-        (f"{FETCHER}::test_after_a_failed_fetch_the_head_is_looked_at",),
-    ),
-    Bug(
-        "a spared hint waits for the next claim",
-        "pipelines/fetcher.py",
-        "if hinted and start is not None:",
-        "if hinted and start is None:",
-        (f"{FETCHER}::test_a_spared_hint_is_followed_though_the_queue_is_not_low",),
-    ),
-    Bug(
-        "the timer of a spared hint outlives the fetcher",
-        "pipelines/fetcher.py",
-        "for timer in (self._alarm, self._spared_hint):",
-        "for timer in (self._alarm,):",
-        (f"{FETCHER}::test_a_spared_hint_ends_with_the_fetcher",),
-    ),
-    Bug(
-        "the fetcher rests before it has looked at the head",
-        "pipelines/fetcher.py",
-        "if resumed and claimed < limit:",
-        "if resumed and claimed < 0:",
-        (f"{FETCHER}::test_when_the_line_behind_is_empty_the_head_is_looked_at_at_once",),
-    ),
-    Bug(
-        "rows of one place have no order",
+        "a dead lease keeps siblings away",
         "rows/eligibility.py",
-        ", leased.attribute(leased.key_name).asc())",
-        ",)",
-        (RESUMED,),
+        '        leased.attribute("lock_token").is_not(None),\n        last.is_(None)',
+        "        last.is_(None)",
+        (f"{CLAIM}::test_a_lease_that_has_ended_keeps_nobody_away", SIBLINGS, CRASHES),
     ),
     Bug(
-        "rows of one place are passed over on PostgreSQL",
+        "a reservation never ends",
+        "rows/eligibility.py",
+        "last <= database_time_after(-reserved_for),",
+        "",
+        (f"{CONTENDED}::test_a_reset_row_is_reserved_for_seconds_and_then_anybodys", SIBLINGS),
+    ),
+    Bug(
+        "a reservation of before the clock was set back lasts until then",
+        "rows/eligibility.py",
+        "last >= database_time_after(reserved_for),",
+        "",
+        (f"{ELIGIBILITY}::test_volumes_at_every_bound",),
+    ),
+    Bug(
+        "a reservation without a time never ends",
+        "rows/eligibility.py",
+        "        last.is_(None),\n        last <=",
+        "        last <=",
+        (f"{ELIGIBILITY}::test_volumes_at_every_bound",),
+    ),
+    Bug(
+        "a reservation ends before its owner comes back",
+        "rows/eligibility.py",
+        "RESERVED_BEYOND + (reset_interval or timedelta(0)) * (1 + JITTER)",
+        "RESERVED_BEYOND",
+        (f"{ELIGIBILITY}::test_a_longer_rest_reserves_for_longer",),
+    ),
+    Bug(
+        "a death of a service counts as one of the row's",
+        "rows/eligibility.py",
+        "is_plain = not_(lock_owner.contains(OWNER_SEPARATOR))",
+        "is_plain = lock_owner.is_not(None)",
+        (f"{CLAIM}::test_who_held_a_row_for_another_did_not_work_on_it",),
+    ),
+    Bug(
+        "a death of a parent counts as one of its children's",
+        "rows/eligibility.py",
+        "return and_(is_plain, lock_owner.not_in(lockers)) if lockers else is_plain",
+        "return is_plain",
+        (f"{CRASHES}::test_they_are_free_by_expiry_if_the_main_row_is_gone",),
+    ),
+    Bug(
+        "a death of a sibling costs an attempt on SQLite",
+        "leases/dialects/sqlite.py",
+        "values.read_attempts(due.attempts) + bool(due.died_here) if",
+        "values.read_attempts(due.attempts) + (dead_token is not None) if",
+        (f"{CLAIM}::test_a_death_costs_the_pipeline_that_died_and_no_other[sqlite]",),
+    ),
+    Bug(
+        "a death of a sibling costs an attempt on PostgreSQL",
         "leases/dialects/postgresql.py",
-        'return tuple_(place, key) > tuple_(bindparam("rowlock_after_place", type_=place.type), after_key)',
-        'return (place > bindparam("rowlock_after_place", type_=place.type)) & (key == key) & after_key.is_not(None)',
-        (f"{RESUMED}::test_no_row_with_a_schedule_is_skipped_or_comes_twice",),
+        "attempts + func.coalesce(due.c.died_here, false()).cast(Integer)",
+        "attempts + due.c.dead_token.is_not(None).cast(Integer)",
+        (f"{CLAIM}::test_a_death_costs_the_pipeline_that_died_and_no_other[postgresql]",),
     ),
     Bug(
-        "rows of one place are passed over on SQLite",
-        "leases/dialects/sqlite.py",
-        "return [and_(place == after_place, key > after_key), place > after_place]",
-        "return [place > after_place]",
-        (f"{RESUMED}::test_no_row_with_a_schedule_is_skipped_or_comes_twice",),
+        "live leases are freed for a holder of whom nothing is known",
+        "leases/claim.py",
+        "only_ended=not died_here",
+        "only_ended=False",
+        (f"{BESIDES}::test_of_what_a_sibling_had_locked_only_what_has_ended_is_freed",),
     ),
     Bug(
-        "the line ends with rows of one place on SQLite",
-        "leases/dialects/sqlite.py",
-        "return [and_(place == after_place, key > after_key), place > after_place]",
-        "return [and_(place == after_place, key > after_key)]",
-        (f"{RESUMED}::test_no_row_with_a_schedule_is_skipped_or_comes_twice",),
+        "what a dead sibling had locked stays locked",
+        "leases/claim.py",
+        "for died_here in (True, False):",
+        "for died_here in (True,):",
+        (f"{BESIDES}::test_of_what_a_sibling_had_locked_only_what_has_ended_is_freed",),
     ),
     Bug(
-        "times in another shape are passed over",
-        "leases/dialects/sqlite.py",
-        "position=Position(due.place_as_written, key)",
-        'position=Position(due.place and due.place.strftime("%Y-%m-%d %H:%M:%S.%f"), key)',
-        (f"{RESUMED}::test_times_in_another_shape_are_found",),
+        "related rows of its own table look like main rows",
+        "leases/related.py",
+        "if shared or is_own_table else",
+        "if shared else",
+        (f"{CRASHES}::test_rows_of_its_own_table_count_as_nobodys_attempts",),
     ),
     Bug(
-        "items come in the order in which PostgreSQL returns them",
-        "leases/dialects/postgresql.py",
-        "for row in sorted(rows, key=itemgetter(0))",
-        "for row in sorted(rows, key=itemgetter(3))",
-        (f"{RESUMED}::test_items_come_in_line_however_the_database_returns_them",),
-    ),
-    Bug(
-        "the index lacks the key",
-        "rows/due_index.py",
-        "return [_place_in_line(table_name, place), key], {",
-        "return [_place_in_line(table_name, place)], {",
-        (INDEX,),
+        "the judge lets reservations be run over",
+        "testing/owner_names.py",
+        "timedelta(0) <= kept_for < RESERVED_BEYOND",
+        "False",
+        (f"{CHECKER}::test_a9_a_reservation_is_kept_for_seconds",),
     ),
 )

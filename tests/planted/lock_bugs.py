@@ -131,23 +131,9 @@ LOCK_BUGS = (
         (f"{RELATED}::test_a_related_row_that_was_lost_spoils_the_result",),
     ),
     Bug(
-        "a related row that another pipeline let expire is never its own pipeline's again",
-        "rows/eligibility.py",
-        "lock_owner.in_(takers) if takers else false()",
-        "false()",
-        (f"{CRASHES}::test_they_are_free_by_expiry_if_the_main_row_is_gone",),
-    ),
-    Bug(
-        "a shared row that was let expire is never its own pipeline's again",
-        "rows/eligibility.py",
-        "or_(lock_owner.contains(OWNER_SEPARATOR), ",
-        "or_(",
-        (f"{CRASHES}::test_they_are_free_by_expiry_if_the_main_row_is_gone",),
-    ),
-    Bug(
         "a crash of the parent counts as an attempt of the child",
         "leases/dialects/sqlite.py",
-        'case((leased.column("lock_owner") == order.owner, token), else_=None)',
+        "case((was_main_lease(leased, order.lockers), token), else_=None)",
         "token",
         (f"{CRASHES}::test_they_are_free_by_expiry_if_the_main_row_is_gone",),
     ),
@@ -234,13 +220,6 @@ LOCK_BUGS = (
         "stepped_back_at > database_time_after(-taker.patience_at_work)",
         "stepped_back_at > database_time_after(-taker.patience)",
         (f"{INTENT}::test_a_parent_at_work_again_is_respected_for_a_shorter_time",),
-    ),
-    Bug(
-        "a reset row is kept for a pipeline that no longer wants it",
-        "rows/eligibility.py",
-        "func.coalesce(and_(sibling.ready, recent), false())",
-        "recent",
-        (f"{INTENT}::test_a_reset_row_is_kept_only_for_a_pipeline_that_wants_it",),
     ),
     Bug(
         "an outcome waits for related rows",

@@ -56,7 +56,7 @@ PROTOCOL_BUGS = (
     Bug(
         "an attempt whose holder died is not counted",
         "leases/dialects/sqlite.py",
-        "values.read_attempts(due.attempts) + (dead_token is not None)",
+        "values.read_attempts(due.attempts) + bool(due.died_here)",
         "due.attempts",
         ORDERS,
     ),
@@ -84,8 +84,8 @@ PROTOCOL_BUGS = (
     Bug(
         "a dead holder's related rows stay locked",
         "leases/claim.py",
-        "                await free_dead(connection, related, dead)\n",
-        "                pass\n",
+        "await free_dead(connection, related, dead, only_ended=not died_here)",
+        "pass",
         FAMILY,
     ),
     Bug(

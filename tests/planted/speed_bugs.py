@@ -64,13 +64,6 @@ SPEED_BUGS = (
         (f"{ORDERS}::test_conditions_of_the_others_are_followed_too",),
     ),
     Bug(
-        "siblings' conditions are asked once",
-        "pipelines/claim_orders.py",
-        "said += [(sibling.owner, sibling.patience), said_by(sibling.ready, self._dialect)]",
-        "said += [(sibling.owner, sibling.patience)]",
-        (f"{ORDERS}::test_conditions_of_the_others_are_followed_too",),
-    ),
-    Bug(
         "values that are asked for late are taken to be the same",
         "rows/same_sql.py",
         "        if bound.callable is not None:\n            return None\n",

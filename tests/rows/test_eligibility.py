@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from sqlalchemy import ColumnElement, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.rows.eligibility import eligible, is_due, is_free, is_mine_to_take, oldest_first, place_in_line
+from rowlock.rows.eligibility import (
+    RESERVED_BEYOND,
+    eligible,
+    is_due,
+    is_free,
+    is_mine_to_take,
+    oldest_first,
+    place_in_line,
+    was_main_lease,
+)
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 
@@ -21,7 +30,8 @@ from ..host import Base, Run, Volume
 ME, OTHER = "VolumePipeline", "OtherPipeline"
 INTERVAL = timedelta(seconds=15)
 INTERVAL_S = 15.0
-OFFSETS_S = (None, -3600.0, -15.001, -15.0, -14.999, -0.001, 0.0, 0.001, 14.999, 15.0, 3600.0)
+KEPT_S = RESERVED_BEYOND.total_seconds()
+OFFSETS_S = (None, -3600.0, -15.001, -15.0, -14.999, -6.001, -6.0, -5.999, -0.001, 0.0, 0.001, 5.999, 6.0, 15.0, 3600.0)
 """Times relative to now, at and around every bound that is compared with."""
 VOLUMES, RUNS = LeasedTable.of(Volume), LeasedTable.of(Run)
 
@@ -35,8 +45,10 @@ def expect_free(row: Facts) -> bool:
 
 
 def expect_mine(row: Facts) -> bool:
-    """No other pipeline has its name on it."""
-    return row["owner"] in (None, ME)
+    """No other pipeline has stepped back from it within the last seconds."""
+    if row["owner"] in (None, ME) or row["token"] or row["last"] is None:
+        return True
+    return bool(abs(row["last"]) >= KEPT_S)
 
 
 def expect_due(row: Facts) -> bool:
@@ -120,8 +132,12 @@ async def tables(database_with_clock: TemporaryDatabase) -> TemporaryDatabase:
 
 async def test_volumes_at_every_bound(tables: TemporaryDatabase) -> None:
     """A row would be taken from its holder, or never be taken at all."""
-    rows = [volume(expires=expires, owner=owner) for expires, owner in product(OFFSETS_S, (None, ME, OTHER, ""))]
-    rows += [volume(last=last) for last in OFFSETS_S]
+    owners = (None, ME, OTHER, "")
+    rows = [
+        volume(expires=expires, owner=owner, token=token)
+        for expires, owner, token in product(OFFSETS_S, owners, (True, False))
+    ]
+    rows += [volume(last=last, owner=owner) for last, owner in product(OFFSETS_S, owners)]
     rows += [volume(token=token, expires=expires) for token, expires in product((True, False), (None, -1.0, 1.0))]
     await check(tables, [*rows, volume(ready=False)])
 
@@ -129,7 +145,7 @@ async def test_volumes_at_every_bound(tables: TemporaryDatabase) -> None:
 async def test_runs_at_every_bound(tables: TemporaryDatabase) -> None:
     """A parked row would be worked on, or one before its time."""
     rows = [run(due=due, parked=parked) for due, parked in product(OFFSETS_S[1:], (None, -1.0, 1.0))]
-    rows += [run(last=last) for last in OFFSETS_S]
+    rows += [run(last=last, owner=owner) for last, owner in product(OFFSETS_S, (None, OTHER))]
     await check(tables, [*rows, *(run(expires=expires) for expires in OFFSETS_S), run(owner=OTHER), run(ready=False)])
 
 
@@ -169,6 +185,22 @@ async def test_time_moves_the_line(tables: TemporaryDatabase) -> None:
         async with tables.engine.connect() as connection:
             found.append(set((await connection.scalars(select(Run.id).where(condition))).all()))
     assert found == [{2}, {0, 2}, {0, 1, 2}]
+
+
+async def test_whose_lease_counts_as_one_of_a_main_row(tables: TemporaryDatabase) -> None:
+    """An heir would look for side effects of somebody who never worked on the row, or not for those of one who did."""
+    owners = (ME, OTHER, f"{ME}:7", "billing:1a2b", "Parent", None)
+    rows = [volume(owner=owner, token=True, expires=-1.0) for owner in owners]
+    assert await numbers_where(tables, rows, was_main_lease(VOLUMES, {"Parent"})) == [0, 1]
+    assert await numbers_where(tables, rows, was_main_lease(VOLUMES)) == [0, 1, 4]
+
+
+async def test_a_longer_rest_reserves_for_longer(tables: TemporaryDatabase) -> None:
+    """A pipeline that comes back after a minute would always come too late."""
+    ready, rest = Volume.status == "submitted", timedelta(seconds=100)
+    rows = [volume(owner=OTHER, last=last) for last in (-100.0, -125.9, -126.0, 125.9, 126.0, None)]
+    rule = eligible(VOLUMES, ready=ready, owner=ME, min_processing_interval=timedelta(0), reset_interval=rest)
+    assert await numbers_where(tables, rows, rule) == [2, 5]
 
 
 # ---------------------------------------------------------------- the order

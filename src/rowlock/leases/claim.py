@@ -48,9 +48,10 @@ async def claim(
 
         async def lease(session: AsyncSession, connection: AsyncConnection) -> list[ClaimedRow]:
             rows = await dialect_of(connection).claim(connection, order, in_lockset)
-            dead = [row.dead_token for row in rows if row.dead_token is not None]
-            for related in order.related if dead else ():
-                await free_dead(connection, related, dead)
+            for died_here in (True, False):
+                dead = [row.dead_token for row in rows if row.dead_token is not None and row.died_here is died_here]
+                for related in order.related if dead else ():
+                    await free_dead(connection, related, dead, only_ended=not died_here)
             return rows
 
         # A row that cannot be read must not leave the others leased to nobody.

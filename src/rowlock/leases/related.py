@@ -68,9 +68,11 @@ class RelatedLocker:
     ) -> list[ModelT]:
         """Lock all rows of `model` where `where` holds, and return them as they are now: `PipelineItem.lock_related`."""
         leased = self._table_of(model)
-        owner = f"{self._owner}{OWNER_SEPARATOR}{item.id}" if shared else self._owner
+        is_own_table = leased.table is self._leased.table
+        # In its own table the pipeline's bare name is that of a main row's holder.
+        owner = f"{self._owner}{OWNER_SEPARATOR}{item.id}" if shared or is_own_table else self._owner
         leased.check_owner(owner)
-        if leased.table is self._leased.table:
+        if is_own_table:
             # Its own row is the item's anyway.
             where = where & (leased.attribute(leased.key_name) != item.id)
         held, intent = item.held_rows(), self._intent_of(leased)

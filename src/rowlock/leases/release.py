@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, or_, update
+from sqlalchemy import ColumnElement, and_, or_, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects import dialect_of
 from rowlock.leases.item import PipelineItem, leases_of
-from rowlock.rows.database_time import database_time_after, is_no_time
+from rowlock.rows.database_time import database_now, database_time_after, is_no_time
 from rowlock.rows.eligibility import is_owned_by
 from rowlock.rows.lease_values import pinned, unlocked_values
 from rowlock.rows.leased_table import LeasedTable
@@ -32,16 +32,27 @@ async def release(connection: AsyncConnection, leased: LeasedTable[Any], items: 
     return (await connection.execute(statement, dialect.tokens_given(leases_of(items)))).rowcount
 
 
-async def free_dead(connection: AsyncConnection, leased: LeasedTable[Any], dead_tokens: Sequence[Any]) -> int:
+async def free_dead(
+    connection: AsyncConnection, leased: LeasedTable[Any], dead_tokens: Sequence[Any], *, only_ended: bool = False
+) -> int:
     """Free related rows that dead holders left under their tokens; joins the transaction that claims their main rows.
 
     A row that somebody has locked for the moment is left to its expiry.
+
+    Args:
+        connection: of a transaction that may write.
+        leased: the table of the related rows.
+        dead_tokens: of the dead holders.
+        only_ended: leave live leases alone. For tokens of other pipelines: where such a one is not known here, the row that was
+            claimed may have been a related row itself, and its holder be alive.
 
     Returns:
         How many rows were freed.
     """
     tokens = [leased.as_token(token) for token in dead_tokens]
-    left = dialect_of(connection).without_waiting(leased, leased.column("lock_token").in_(tokens))
+    is_theirs = leased.column("lock_token").in_(tokens)
+    has_ended = leased.column("lock_expires_at") <= database_now() if only_ended else true()
+    left = dialect_of(connection).without_waiting(leased, and_(is_theirs, has_ended))
     return await _unlock(connection, leased, left)
 
 
@@ -51,9 +62,9 @@ async def sweep(
     """Clear the lock columns of rows that were left behind longer than `older_than` ago; joins the caller's transaction.
 
     A crashed holder's lease is normally taken over within one `lock_timeout`. But its row may no longer be ready, or its pipeline
-    may be gone from the code: then nobody claims it, and its owner's name would keep other pipelines away for ever. The same
-    goes for a row that was reset and whose owner never came back, and for half a lock that somebody left by hand, or one with an
-    end that is no time.
+    may be gone from the code: then nobody claims it, and what is written there would say for ever that somebody died with it.
+    The same goes for a row that was reset and whose owner never came back, and for half a lock that somebody left by hand, or one
+    with an end that is no time.
 
     Args:
         connection: of a transaction that may write.

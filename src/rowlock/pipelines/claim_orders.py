@@ -17,7 +17,7 @@ from rowlock.errors import HostCodeError, ModelError, describe
 from rowlock.leases.dialects import bind_of
 from rowlock.leases.dialects.claims import ClaimOrder, Position
 from rowlock.pipelines.context import Hooks, PipelineContext
-from rowlock.rows.eligibility import Sibling, Taker, eligible, oldest_first
+from rowlock.rows.eligibility import Taker, eligible, oldest_first
 from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.rows.same_sql import is_same, said_by
 
@@ -50,25 +50,23 @@ class ClaimOrders(Generic[ModelT]):
         """
         context = self.context
         ready = ready_condition(context.name, context.leased, context.hooks)
-        takers, siblings = context.takers(), context.siblings()
-        said = self._said(ready, takers, siblings)
+        takers = context.takers()
+        said = self._said(ready, takers)
         if self._last is None or not is_same(said, self._last[0]):
-            self._last = (said, self._new(ready, takers, siblings))
+            self._last = (said, self._new(ready, takers))
         with_rows = context.claims_rows and context.starts_soon and monotonic() >= self._with_rows_from
         related = context.locker.tables
         return replace(self._last[1], limit=limit, related=related, after=after, with_rows=with_rows)
 
-    def _said(self, ready: ColumnElement[bool], takers: Sequence[Taker], siblings: Sequence[Sibling]) -> list[object]:
+    def _said(self, ready: ColumnElement[bool], takers: Sequence[Taker]) -> list[object]:
         said: list[object] = [said_by(ready, self._dialect)]
         for taker in takers:
             conditions = [taker.ready] if taker.on is None else [taker.ready, taker.on]
             said += [(taker.owner, taker.leased, taker.patience, taker.patience_at_work, len(conditions))]
             said += [said_by(condition, self._dialect) for condition in conditions]
-        for sibling in siblings:
-            said += [(sibling.owner, sibling.patience), said_by(sibling.ready, self._dialect)]
         return said
 
-    def _new(self, ready: ColumnElement[bool], takers: Sequence[Taker], siblings: Sequence[Sibling]) -> ClaimOrder:
+    def _new(self, ready: ColumnElement[bool], takers: Sequence[Taker]) -> ClaimOrder:
         context, settings = self.context, self.context.settings
         condition = eligible(
             context.leased,
@@ -77,7 +75,6 @@ class ClaimOrders(Generic[ModelT]):
             min_processing_interval=settings.min_processing_interval,
             reset_interval=settings.retry_delay,
             takers=takers,
-            siblings=siblings,
         )
         return ClaimOrder(
             context.leased,
@@ -86,6 +83,7 @@ class ClaimOrders(Generic[ModelT]):
             owner=context.name,
             lock_timeout=settings.lock_timeout,
             limit=0,
+            lockers=frozenset(taker.owner for taker in takers),
         )
 
 

@@ -24,7 +24,7 @@ from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.lifeline import Lifeline
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.statistics import Counters
-from rowlock.rows.eligibility import Sibling, Taker
+from rowlock.rows.eligibility import Taker
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 logger = get_logger(__name__)
@@ -65,7 +65,6 @@ class PipelineContext(Generic[ModelT]):
         hinter: wakes pipelines of this process, for ``Apply(hint=...)``.
         locker: locks related rows.
         takers: asks who locks rows of this model as related rows.
-        siblings: asks who else works on rows of this model.
         intent: columns that services own.
         lifeline: where leases are renewed; None is here, on the host's loop and over its connections.
         claims_rows: whether a claim can give whole rows: the host wants no options, and the model is plain.
@@ -92,7 +91,6 @@ class PipelineContext(Generic[ModelT]):
     queue: ItemQueue[ModelT]
     locker: RelatedLocker
     takers: Callable[[], Sequence[Taker]] = tuple
-    siblings: Callable[[], Sequence[Sibling]] = tuple
     intent: Sequence[Column[Any]] = ()
     lifeline: Lifeline | None = None
     claims_rows: bool = False

@@ -16,7 +16,7 @@ from rowlock.errors import LockCycleError, ModelError
 from rowlock.pipelines.claim_orders import ready_condition
 from rowlock.pipelines.context import Hooks
 from rowlock.pipelines.settings import PipelineSettings
-from rowlock.rows.eligibility import Sibling, Taker
+from rowlock.rows.eligibility import Taker
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.relation import relation_between
 
@@ -92,18 +92,6 @@ class LockGraph:
     def add(self, pipeline: Locking) -> None:
         """Note one more pipeline."""
         self._pipelines.append(pipeline)
-
-    def siblings_of(self, leased: LeasedTable[Any], *, but: str) -> tuple[Sibling, ...]:
-        """Return the other pipelines of this very model, except the one named `but`. Asks the `ready` of each."""
-        return tuple(
-            Sibling(
-                pipeline.name,
-                ready=ready_condition(pipeline.name, pipeline.leased, pipeline),
-                patience=pipeline.settings.sweep_after,
-            )
-            for pipeline in self._pipelines
-            if pipeline.name != but and pipeline.leased.model is leased.model
-        )
 
     def takers_of(self, leased: LeasedTable[Any], *, but: str) -> tuple[Taker, ...]:
         """Return who locks rows of this model as related ones, except the pipeline named `but`. Asks the `ready` of each.

@@ -221,7 +221,6 @@ class Pipeline(Generic[ModelT]):
             queue,
             locker,
             takers=partial(beside.takers_of, self.leased, but=self.name),
-            siblings=partial(beside.siblings_of, self.leased, but=self.name),
             intent=self.intent_columns,
             claims_rows=self.leased.is_plain and getattr(self.options, "__func__", None) is Pipeline.options,
         )

@@ -1,25 +1,30 @@
 """Which rows may be claimed, and in which order: the one place that says it.
 
-A row is eligible when it is ready ∧ free or expired ∧ owned by nobody or by this pipeline ∧ its time has come ∧ no other pipeline
+A row is eligible when it is ready ∧ free or expired ∧ not reserved for another pipeline ∧ its time has come ∧ no other pipeline
 awaits it as a related row. Pure expressions for SELECTs of the model; locked rows are skipped by whoever runs them.
+
+An expired lease is free for everybody who wants the row, whoever held it. A reservation, which `Reset` leaves, ends by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, exists, false, func, not_, or_, true
+from sqlalchemy import ColumnElement, and_, case, exists, not_, or_, true
 from sqlalchemy.orm import InstrumentedAttribute
 
+from rowlock.backoff import JITTER
 from rowlock.rows.database_time import database_now, database_time_after, is_turn
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.return_tokens import is_return_token
 
 OWNER_SEPARATOR = ":"
 """Between the name of an owner and whom exactly it holds a row for: a main row, or one hold of a service."""
+RESERVED_BEYOND = timedelta(seconds=6)
+"""How long a reset row is kept for its owner beyond the time at which that comes back: the longest rest between two fetches."""
 TURN_MAX = timedelta(seconds=6)
 """Longest turn of related rows of which nobody knows how long they have waited: the longest rest between two fetches."""
 PATIENCES_PER_TURN = 4
@@ -48,15 +53,6 @@ class Taker:
     patience_at_work: timedelta
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Sibling:
-    """Another pipeline of the same model: its name, which rows it wants, and how long a row that it has reset is kept for it."""
-
-    owner: str
-    ready: ColumnElement[bool]
-    patience: timedelta
-
-
 def is_free(leased: LeasedTable[Any]) -> ColumnElement[bool]:
     """Nobody holds the row, or its holder let the lease expire."""
     expires_at = leased.attribute("lock_expires_at")
@@ -64,27 +60,33 @@ def is_free(leased: LeasedTable[Any]) -> ColumnElement[bool]:
 
 
 def is_mine_to_take(
-    leased: LeasedTable[Any], owner: str, takers: Sequence[str] = (), *, siblings: Sequence[Sibling] = ()
+    leased: LeasedTable[Any], owner: str, *, reserved_for: timedelta = RESERVED_BEYOND
 ) -> ColumnElement[bool]:
-    """No other pipeline of the model holds the row or asked to be the next to hold it.
+    """The row is not reserved for another pipeline. A lease that has ended keeps nobody away, whoever held it.
 
-    An expired lease of a pipeline of this model is that pipeline's to recover. One of a pipeline of another model, or of a
-    service, is nobody's: who held the row as a related one starts over with the main row. And a row that a sibling has reset is
-    kept for it only while it wants the row.
+    A reservation lasts for `reserved_for` from the outcome that left it.
     """
-    lock_owner, token = leased.attribute("lock_owner"), leased.attribute("lock_token")
-    was_related = or_(lock_owner.contains(OWNER_SEPARATOR), lock_owner.in_(takers) if takers else false())
+    lock_owner, last = leased.attribute("lock_owner"), leased.attribute("last_processed_at")
     return or_(
         lock_owner.is_(None),
         lock_owner == owner,
-        and_(token.is_not(None), was_related),
-        *(and_(is_returning(leased, sibling.owner), not_(_is_kept_for(leased, sibling))) for sibling in siblings),
+        leased.attribute("lock_token").is_not(None),
+        last.is_(None),
+        last <= database_time_after(-reserved_for),
+        # Ahead of the clock: it was set back. A moment ahead is an outcome that was written while this transaction began.
+        last >= database_time_after(reserved_for),
     )
 
 
-def _is_kept_for(leased: LeasedTable[Any], sibling: Sibling) -> ColumnElement[bool]:
-    recent = leased.attribute("last_processed_at") > database_time_after(-sibling.patience)
-    return func.coalesce(and_(sibling.ready, recent), false())
+def was_main_lease(leased: LeasedTable[Any], lockers: Collection[str] = ()) -> ColumnElement[bool]:
+    """The lease on the row is, or was, that of a pipeline which worked on this very row.
+
+    Not that of a service, nor of a pipeline that had the row locked as a related one: `lockers` are the names of those that may
+    lock rows of this model for themselves alone.
+    """
+    lock_owner = leased.attribute("lock_owner")
+    is_plain = not_(lock_owner.contains(OWNER_SEPARATOR))
+    return and_(is_plain, lock_owner.not_in(lockers)) if lockers else is_plain
 
 
 def is_owned_by(leased: LeasedTable[Any], owner: str) -> ColumnElement[bool]:
@@ -154,13 +156,13 @@ def eligible(
     min_processing_interval: timedelta,
     reset_interval: timedelta | None = None,
     takers: Sequence[Taker] = (),
-    siblings: Sequence[Sibling] = (),
 ) -> ColumnElement[bool]:
     """Return the whole condition under which `owner` may claim a row."""
+    reserved_for = RESERVED_BEYOND + (reset_interval or timedelta(0)) * (1 + JITTER)
     return and_(
         ready,
         is_free(leased),
-        is_mine_to_take(leased, owner, [taker.owner for taker in takers], siblings=siblings),
+        is_mine_to_take(leased, owner, reserved_for=reserved_for),
         is_due(leased, min_processing_interval, owner=owner, reset_interval=reset_interval),
         *(not_(is_awaited(leased, taker, min_processing_interval)) for taker in takers),
     )

@@ -26,7 +26,7 @@ What it cannot see, since the lock columns do not tell:
   stranger takes from a row that was reset, look like the holder's own doing. (A simulation knows who committed, and judges that.)
 - A second result under one token that leaves the stamp as it is: while the clock stands still or was set back, the second one is
   no outcome here. So is one that writes the host's columns alone, before the token is cleared.
-- A row that was reset and that a sibling takes: it may, if the owner does not want the row any more, which `ready()` alone says.
+- A reservation that another pipeline ends after a few seconds, but sooner than its own `retry_delay` allows.
 - A row that is free, and ready, and that nobody takes for an hour. `settled` is asked in the end, `taken_within` is about leases.
 - Attempts that are set to 0 under a holder's eyes, as a service may do that lets a row start afresh.
 - A deleted row that comes back under the same key: it is another row here, with a history of its own.

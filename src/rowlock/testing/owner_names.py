@@ -1,16 +1,15 @@
 """Rules about the name in `lock_owner`: who may put it there, and who may take it away (A9).
 
-The one idea: a name on a row keeps everybody else away from it, so it comes and goes with a lease, and stays only where an outcome
-says that its pipeline comes back.
-
-Not here: whether a row that was reset may be taken by a sibling, which depends on what the sibling wants and no lock column tells.
+The one idea: a name comes and goes with a lease, and stays only where an outcome says that its pipeline comes back. Then it
+reserves the row for a few seconds. The name on a lease that has ended keeps nobody away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
-from rowlock.rows.eligibility import OWNER_SEPARATOR
+from rowlock.rows.eligibility import OWNER_SEPARATOR, RESERVED_BEYOND
 from rowlock.testing.history import Change
 from rowlock.testing.ledger import FREE, Ledger, is_composed, is_outcome, is_stamped_ahead, place_of
 
@@ -31,11 +30,12 @@ def names(change: Change, ledger: Ledger) -> Iterator[str]:
         # An item may lock a row for itself alone that it had locked as a shared one, and the reverse.
         if _stem(before.lock_owner) != _stem(after.lock_owner):
             yield f"the name of {before.lock_owner} was overwritten by {after.lock_owner}"
-    elif ledger.is_claim(change) and before.lock_token is not None:
-        last = ledger.tokens.get(before.lock_token)
-        is_pipelines = last is not None and last.home == place_of(change)
-        if is_pipelines and before.lock_owner != after.lock_owner:
-            yield f"{after.lock_owner} claimed what only {before.lock_owner} may recover"
+    elif ledger.is_claim(change) and before.lock_token is None and before.lock_owner not in (None, after.lock_owner):
+        last = before.last_processed_at
+        # By the start of the transaction, by which the claim has judged.
+        kept_for = None if last is None else (change.transaction_at or change.at) - last
+        if kept_for is not None and timedelta(0) <= kept_for < RESERVED_BEYOND:
+            yield f"{after.lock_owner} claimed what was reserved for {before.lock_owner} {kept_for.total_seconds():.3f} s before"
 
 
 def _names_left(change: Change, ledger: Ledger, *, left: str) -> Iterator[str]:

@@ -169,7 +169,7 @@ class LeaseState:
     Attributes:
         name: ``free``, ``held``, ``expired``, ``reset`` or ``parked``.
         is_due: whether its time has come.
-        is_claimable: whether the owner that it was drawn for may claim it, if it is ready and no other pipeline is concerned.
+        is_claimable: whether the owner that it was drawn for may claim it, if it is ready and no main row awaits it.
         values: what the lock and schedule columns hold, for the constructor of the row.
     """
 
@@ -225,10 +225,18 @@ def _lease_state(
     else:
         # A row that was reset comes back sooner than others, so it is due for certain only after the interval.
         values["last_processed_at"] = now - interval - away if is_due else now - min(interval, away) / 2
-    is_open = name == "free" or (is_mine and name in {"expired", "reset"})
-    if name == "reset" and not is_due and not leased.has_schedule:
-        values["last_processed_at"] = now
+    if name == "reset":
+        # Reserved for its owner a moment ago, or for so long that nobody is kept away any more.
+        is_kept = away < _KEPT_NO_MORE and (leased.has_schedule or not is_due)
+        values["last_processed_at"] = now if is_kept else now - interval - _KEPT_NO_MORE
+        is_due = is_due if leased.has_schedule else not is_kept
+        is_open = is_mine or not is_kept
+    else:
+        is_open = name in {"free", "expired"}
     return LeaseState(name, is_due, is_open and is_due, values)
+
+
+_KEPT_NO_MORE: Final = timedelta(minutes=30)
 
 
 # ---------------------------------------------------------------- settings

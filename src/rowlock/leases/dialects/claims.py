@@ -52,6 +52,7 @@ class ClaimOrder:
     """Lease at most `limit` rows that are `eligible`, oldest first, for `owner`, until `lock_timeout` from now.
 
     Attributes:
+        lockers: pipelines that lock rows of this model as related ones, for themselves alone.
         related: tables of which dead holders may have left rows locked under their tokens.
         after: look only behind this position, and if it is that of a row that was never processed, only at others like it; None
             looks from the head of the line.
@@ -65,6 +66,7 @@ class ClaimOrder:
     owner: str
     lock_timeout: timedelta
     limit: int
+    lockers: frozenset[str] = frozenset()
     related: Sequence[LeasedTable[Any]] = ()
     after: Position | None = None
     with_rows: bool = False
@@ -83,7 +85,8 @@ class ClaimedRow:
     """A row as the claim left it.
 
     Attributes:
-        dead_token: the token of a holder of the same owner that let its lease expire; None if there was none.
+        dead_token: the token of a pipeline that worked on this row and let its lease expire; None if there was none.
+        died_here: whether that was a pipeline of this owner.
         attempts: failed attempts so far; None without a schedule.
         place: the time by which rows are ordered.
         position: the same for a later claim to resume behind.
@@ -98,6 +101,7 @@ class ClaimedRow:
     place: datetime | None
     position: Position
     row: dict[str, Any] | None = None
+    died_here: bool = False
 
 
 def claim_parameters(order: ClaimOrder) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from sqlalchemy import (
     case,
     cast,
     column,
+    false,
     func,
     literal,
     null,
@@ -50,7 +51,7 @@ from sqlalchemy.types import TypeEngine
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, Position, claim_parameters
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import UtcDateTime, database_time_after
-from rowlock.rows.eligibility import is_returning, place_in_line
+from rowlock.rows.eligibility import is_returning, place_in_line, was_main_lease
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable, innermost
 from rowlock.rows.return_tokens import VERSION_DIGIT_AT
@@ -79,9 +80,10 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
 
 
 def _claimed(order: ClaimOrder, returned: Sequence[Any]) -> ClaimedRow:
-    _number, place, key, token, expires_at, dead_token, attempts, *row = returned
+    _number, place, key, token, expires_at, dead_token, died_here, attempts, *row = returned
     values = dict(zip(order.leased.attributes, row, strict=True)) if order.with_rows else None
-    return ClaimedRow(key, token, expires_at, dead_token, attempts, place, Position(place, key), values)
+    position, died_here = Position(place, key), bool(died_here)
+    return ClaimedRow(key, token, expires_at, dead_token, attempts, place, position, values, died_here)
 
 
 def _claiming(order: ClaimOrder, part: Part) -> ReturningUpdate[*tuple[Any, ...]]:
@@ -90,7 +92,8 @@ def _claiming(order: ClaimOrder, part: Part) -> ReturningUpdate[*tuple[Any, ...]
     in_line = (
         select(
             leased.key.label("id"),
-            case((leased.column("lock_owner") == order.owner, token), else_=None).label("dead_token"),
+            case((was_main_lease(leased, order.lockers), token), else_=None).label("dead_token"),
+            and_(token.is_not(None), leased.column("lock_owner") == order.owner).label("died_here"),
             is_returning(leased, order.owner).label("returns"),
             type_coerce(place_in_line(leased), UtcDateTime).label("place"),
         )
@@ -109,6 +112,7 @@ def _claiming(order: ClaimOrder, part: Part) -> ReturningUpdate[*tuple[Any, ...]
         token,
         type_coerce(leased.column("lock_expires_at"), UtcDateTime),
         due.c.dead_token,
+        due.c.died_here,
         attempts.cast(Integer),
         *(leased.attributes.values() if order.with_rows else ()),
     )
@@ -139,7 +143,7 @@ def _values(order: ClaimOrder, due: CTE) -> ColumnValues:
     )
     if leased.has_schedule:
         attempts = leased.column("attempts")
-        values[attempts] = attempts + due.c.dead_token.is_not(None).cast(Integer)
+        values[attempts] = attempts + func.coalesce(due.c.died_here, false()).cast(Integer)
     return values
 
 

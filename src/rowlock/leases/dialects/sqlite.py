@@ -55,7 +55,7 @@ from rowlock.leases.dialects.sqlite_keys import (
 )
 from rowlock.locks.locker import get_locker
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
-from rowlock.rows.eligibility import is_returning, place_in_line
+from rowlock.rows.eligibility import is_returning, place_in_line, was_main_lease
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable, keeps_time
 
@@ -174,9 +174,10 @@ def _claimed(order: ClaimOrder, due: Any, values: _Values, *, key: Any) -> Claim
         lock_token=leased.new_token(returns=due.returns),
         lock_expires_at=due.now + order.lock_timeout,
         dead_token=dead_token,
-        attempts=values.read_attempts(due.attempts) + (dead_token is not None) if leased.has_schedule else None,
+        attempts=values.read_attempts(due.attempts) + bool(due.died_here) if leased.has_schedule else None,
         place=values.read_time(due.place_as_written),
         position=Position(due.place_as_written, key),
+        died_here=bool(due.died_here),
     )
     return replace(claimed, row=_as_leased(order, due, claimed)) if order.with_rows else claimed
 
@@ -195,7 +196,8 @@ def _due(order: ClaimOrder, part: Part, held: frozenset[Any]) -> TypedReturnsRow
     token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
     in_line = select(
         written_key(leased).label("id"),
-        type_coerce(case((leased.column("lock_owner") == order.owner, token), else_=None), Text).label("dead_token"),
+        type_coerce(case((was_main_lease(leased, order.lockers), token), else_=None), Text).label("dead_token"),
+        and_(token.is_not(None), leased.column("lock_owner") == order.owner).label("died_here"),
         is_returning(leased, order.owner).label("returns"),
         type_coerce(attempts, Text).label("attempts"),
         type_coerce(place_in_line(leased), Text).label("place_as_written"),

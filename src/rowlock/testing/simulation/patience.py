@@ -174,7 +174,7 @@ def _takeable(session: Session, pipeline: Pipeline[Any], now: datetime) -> Itera
     owner, ends = leased.attribute("lock_owner"), leased.attribute("lock_expires_at")
     condition = and_(
         pipeline.ready(),
-        or_(owner.is_(None), owner == pipeline.name),
+        or_(owner.is_(None), owner == pipeline.name, leased.attribute("lock_token").is_not(None)),
         or_(ends.is_(None), ends <= now),
         _is_due(leased, now, pipeline.settings.min_processing_interval),
     )
