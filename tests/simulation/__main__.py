@@ -1,7 +1,7 @@
 """Plays random runs: ``python tests/simulation --seeds 5000 --seed 1``; ``--story`` shows what happened in each.
 
 ``--of orders`` (whole managers, the bare protocol), ``--of family`` (whole managers that lock each other's rows, and services),
-``--of steps`` (the schedules of single steps); each of these by default.
+``--of crowd`` (many rows at once, far from the database), ``--of steps`` (the schedules of single steps); each of these by default.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rowlock.testing.simulation import Simulation
 from rowlock.testing.simulation.command import tell, with_options
+from tests.simulation.crowd import Crowd
 from tests.simulation.family import Family
 from tests.simulation.orders import Orders
 from tests.simulation.play import play
 
-SCENARIOS: Final = {"orders": Orders, "family": Family}
+SCENARIOS: Final = {"orders": Orders, "family": Family, "crowd": Crowd}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,6 +16,8 @@ from typing import Any
 from rowlock import Outcome, Pipeline, PipelineItem, PipelineManager
 from rowlock.testing.ledger import Place
 from rowlock.testing.simulation.chronicle import Chronicle, place_of_row
+from rowlock.testing.simulation.conditions import Conditions
+from rowlock.testing.simulation.hostile_host import HostileHost
 from rowlock.testing.simulation.line import Line
 from rowlock.testing.simulation.ports import Harbour, Port
 from rowlock.testing.simulation.processes import Process, current_process
@@ -74,15 +76,26 @@ class Crew:
         replicas: every life of every replica, in order.
         services: the services that were started, with their tasks.
         latency_s: how long one way to the database takes everybody, on average.
+        conditions: what is true for all of the run.
+        host: raises where they say so.
     """
 
     def __init__(
-        self, scenario: Scenario, *, world: World, harbour: Harbour, chronicle: Chronicle, rng: Random
+        self,
+        scenario: Scenario,
+        *,
+        world: World,
+        harbour: Harbour,
+        chronicle: Chronicle,
+        rng: Random,
+        conditions: Conditions,
     ) -> None:
         """Nobody is there yet."""
         self.replicas: list[Replica] = []
         self.services: dict[Process, asyncio.Task[None]] = {}
         self.latency_s = 0.0
+        self.conditions = conditions
+        self.host = HostileHost(conditions, seed=world.seed, is_calm=lambda: world.is_calm)
         self._scenario, self._world, self._harbour, self._chronicle, self._rng = (
             scenario,
             world,
@@ -131,7 +144,7 @@ class Crew:
     def new_process(self, name: str) -> tuple[Process, Port]:
         """Start a process that does nothing yet."""
         line = Line(self._rng, on_commit=self._committed)
-        line.latency_s = self.latency_s
+        line.latency_s, line.round_trip_s = self.latency_s, self.conditions.round_trip_s
         process, port = Process(name, line), self._harbour.next_port(line)
         self._world.add(process, port)
         return process, port
@@ -145,7 +158,11 @@ class Crew:
             for pipeline in pipelines:
                 self._watch(pipeline)
             manager = PipelineManager(port.session_factory, pipelines)
+            # Before the manager's own: a wake that raises would keep those from being called.
+            self.host.attach(pipelines)
             manager.start()
+            for pipeline in pipelines:
+                self.host.spoil_hooks(pipeline)
             return Replica(process, port, manager, pipelines)
 
         replica = process.call(start)
@@ -187,7 +204,7 @@ class Crew:
             work = _Work(current_process.get(), pipeline.name, item)
             self._begin(place, work)
             try:
-                return await _in_the_loop(process, item)
+                return self.host.spoil_outcome(await _in_the_loop(process, item))
             finally:
                 self._at_work[place].remove(work)
 

@@ -21,9 +21,11 @@ __all__ = ["look_at_hints"]
 
 FOLLOWED_WITHIN_S: Final = 1.0
 """How soon a hint is followed, also by a fetcher that is at it. **Unit** virtual seconds."""
+ROUND_TRIPS_MAX: Final = 40
+"""How many statements may come before that, those of other writers among them, where each takes a round trip."""
 
 
-async def look_at_hints(replicas: Sequence[Replica], chronicle: Chronicle) -> None:
+async def look_at_hints(replicas: Sequence[Replica], chronicle: Chronicle, *, round_trip_s: float = 0.0) -> None:
     """Hint each pipeline of `replicas`, and see whether it looks."""
     resting = {
         (replica.process, pipeline): pipeline.statistics().counters["fetches"]
@@ -33,10 +35,9 @@ async def look_at_hints(replicas: Sequence[Replica], chronicle: Chronicle) -> No
     }
     for process, pipeline in resting:
         process.call(partial(pipeline_hinter.hint_fetch, pipeline.model))
-    await asyncio.sleep(FOLLOWED_WITHIN_S)
+    within_s = FOLLOWED_WITHIN_S + ROUND_TRIPS_MAX * round_trip_s
+    await asyncio.sleep(within_s)
     for (process, pipeline), fetches in resting.items():
         # A fetcher that fails rests whoever hints it, or a busy service would hammer an ailing database.
         if pipeline.statistics().counters["fetches"] == fetches and not pipeline.health().fetch_failures:
-            chronicle.wrong(
-                f"B6: {pipeline.name} of {process.name} was hinted, and has not looked for {FOLLOWED_WITHIN_S:g} s"
-            )
+            chronicle.wrong(f"B6: {pipeline.name} of {process.name} was hinted, and has not looked for {within_s:g} s")

@@ -54,6 +54,13 @@ class SimulatedConnection(InlineConnection):
             raise
         return result
 
+    async def rollback(self) -> None:
+        """Roll back; as PostgreSQL's drivers do, send nothing where no transaction is open."""
+        is_sent = self.in_transaction
+        await super().rollback()
+        if is_sent and self.line.round_trip_s:
+            await asyncio.sleep(self.line.round_trip_s)
+
     async def close(self) -> None:
         """Run what is queued, roll back, then close: a server ends what a client has left open."""
         if self._connection is not None:
@@ -107,7 +114,8 @@ class Line:
     """One process's way to the database.
 
     Attributes:
-        latency_s: how long one way takes on average.
+        round_trip_s: how long every statement travels, half of it each way; that of a ROLLBACK is its answer's.
+        latency_s: how long one way takes besides, on average.
         is_open: whether anything gets through.
         hangs: whether what does not get through is told so only when the line is open again.
         busy_timeout_s: how long a statement waits for the file's lock.
@@ -120,6 +128,7 @@ class Line:
 
     def __init__(self, rng: Random, *, on_commit: Callable[[], None] = lambda: None) -> None:
         """Let everything through, at once."""
+        self.round_trip_s = 0.0
         self.latency_s = 0.0
         self.is_open = True
         self.hangs = False
@@ -172,6 +181,8 @@ class Line:
             connection.drop()
 
     async def _travel(self) -> None:
+        if self.round_trip_s:
+            await asyncio.sleep(self.round_trip_s / 2)
         if self.latency_s:
             await asyncio.sleep(self._rng.uniform(0, 2 * self.latency_s))
 

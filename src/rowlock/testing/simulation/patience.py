@@ -40,6 +40,8 @@ RESETS_MAX: Final = 5_000
 """So often a row may step back for a related one that is busy: some do so twenty times a second."""
 SLACK: Final = timedelta(seconds=1)
 """What statements, latencies and the looks of the simulation may take besides."""
+ROUND_TRIPS_MAX: Final = 40
+"""So many statements may come before a row's next step, those of other writers among them, where each takes a round trip."""
 
 
 @dataclass(slots=True)
@@ -60,12 +62,18 @@ class Patience:
     """Follows what happens to each row, and says which has waited for too long."""
 
     def __init__(
-        self, pipelines: Sequence[Pipeline[Any]], changes: list[Change], *, since: datetime, rounds_max: int
+        self,
+        pipelines: Sequence[Pipeline[Any]],
+        changes: list[Change],
+        *,
+        since: datetime,
+        rounds_max: int,
+        round_trip: timedelta = timedelta(0),
     ) -> None:
-        """Watch from `since` on; `changes` grows meanwhile, and tells how the rows stand."""
+        """Watch from `since` on; `changes` grows meanwhile, and tells how the rows stand. A statement takes a `round_trip`."""
         self._pipelines = {pipeline.name: pipeline for pipeline in pipelines}
         self._extra = {pipeline.name: _time_for_others(pipeline, pipelines) for pipeline in pipelines}
-        self._bounds = {pipeline.name: _Bounds.of(pipeline.settings) for pipeline in pipelines}
+        self._bounds = {pipeline.name: _Bounds.of(pipeline.settings, round_trip) for pipeline in pipelines}
         self._quiet_max = max(
             (bounds.quiet + self._extra[name] for name, bounds in self._bounds.items()), default=timedelta(0)
         )
@@ -152,8 +160,9 @@ class _Bounds:
     held: timedelta
 
     @classmethod
-    def of(cls, settings: Any) -> _Bounds:  # noqa: ANN401 - of a pipeline
-        fetch = settings.fetch_delays[-1] * (1 + JITTER) + settings.database_timeout + SLACK
+    def of(cls, settings: Any, round_trip: timedelta) -> _Bounds:  # noqa: ANN401 - of a pipeline
+        slack = SLACK + ROUND_TRIPS_MAX * round_trip
+        fetch = settings.fetch_delays[-1] * (1 + JITTER) + settings.database_timeout + slack
         queue = ceil(settings.queue_capacity / settings.workers_num)
         return cls(
             taken=fetch,

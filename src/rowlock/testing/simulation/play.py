@@ -20,9 +20,11 @@ from rowlock.testing.simulation.apart import processes_apart
 from rowlock.testing.simulation.chances import all_chance_from
 from rowlock.testing.simulation.choices import check_services
 from rowlock.testing.simulation.chronicle import Chronicle
+from rowlock.testing.simulation.conditions import Conditions
 from rowlock.testing.simulation.crew import Crew
 from rowlock.testing.simulation.faults import Disturber
 from rowlock.testing.simulation.hints import look_at_hints
+from rowlock.testing.simulation.kinds import ALL_ALONG
 from rowlock.testing.simulation.loop import SimulationLoop
 from rowlock.testing.simulation.ports import Harbour
 from rowlock.testing.simulation.reasons import reason
@@ -84,7 +86,9 @@ class Play:
                 harbour=self._harbour,
                 chronicle=self.chronicle,
                 rng=self._rng,
+                conditions=Conditions.drawn(self._scenario.faults, seed=self._seed),
             )
+            stack.enter_context(self._crew.host.at_home())
             runner = stack.enter_context(asyncio.Runner(loop_factory=_new_loop))
             self._loop = cast("SimulationLoop", runner.get_loop())
             self._loop.set_exception_handler(self._hear_of_error)
@@ -98,6 +102,8 @@ class Play:
     async def _play(self, services: list[Any]) -> None:
         crew, rng, scenario = self._crew, self._rng, self._scenario
         crew.latency_s = rng.choice(LATENCIES_S)
+        for line in crew.conditions.told():
+            self.chronicle.note(line)
         rows = list(scenario.rows())
         host, port = crew.new_process("host")
         host.line.busy_timeout_s = HOST_WAITS_S
@@ -111,7 +117,8 @@ class Play:
         )
         self._settings = {pipeline.name: pipeline.settings for pipeline in by_length}
         pace_s = min(pipeline.settings.lock_timeout.total_seconds() for pipeline in replicas[0].pipelines)
-        disturber = Disturber(crew, kinds=list(scenario.faults), pace_s=pace_s, chronicle=self.chronicle, rng=rng)
+        kinds = [kind for kind in scenario.faults if kind not in ALL_ALONG]
+        disturber = Disturber(crew, kinds=kinds, pace_s=pace_s, chronicle=self.chronicle, rng=rng)
         putting = put_rows(port.session_factory, rows[at_once:], pace_s=pace_s, chronicle=self.chronicle, rng=rng)
         coming = host.spawn(putting, name="rows come")
         for service in services:
@@ -124,9 +131,15 @@ class Play:
         await coming
         while len(crew.in_service) < scenario.replicas_num:
             crew.new_replica()
-        settling = Settling(self._harbour, replicas[0].pipelines, scenario=scenario, chronicle=self.chronicle)
+        settling = Settling(
+            self._harbour,
+            replicas[0].pipelines,
+            scenario=scenario,
+            chronicle=self.chronicle,
+            round_trip_s=crew.conditions.round_trip_s,
+        )
         if await self._settle(settling):
-            await look_at_hints(crew.in_service, self.chronicle)
+            await look_at_hints(crew.in_service, self.chronicle, round_trip_s=crew.conditions.round_trip_s)
         await self._end()
         self._judge()
 

@@ -6,6 +6,7 @@ Not here: for how long they may (``patience.py``).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, or_, select
@@ -26,11 +27,23 @@ class Settling:
     """Knows which rows have not settled, and which of them take too long, now that nothing goes wrong any more."""
 
     def __init__(
-        self, harbour: Harbour, pipelines: Sequence[Pipeline[Any]], *, scenario: Scenario, chronicle: Chronicle
+        self,
+        harbour: Harbour,
+        pipelines: Sequence[Pipeline[Any]],
+        *,
+        scenario: Scenario,
+        chronicle: Chronicle,
+        round_trip_s: float,
     ) -> None:
         """Look at the tables of `pipelines`, and of the rows that they lock, from now on."""
         self._harbour, self._pipelines, self._unsettled = harbour, pipelines, scenario.unsettled
-        self._patience = Patience(pipelines, chronicle.changes, since=harbour.clock.now, rounds_max=scenario.rounds_max)
+        self._patience = Patience(
+            pipelines,
+            chronicle.changes,
+            since=harbour.clock.now,
+            rounds_max=scenario.rounds_max,
+            round_trip=timedelta(seconds=round_trip_s),
+        )
 
     def left(self) -> list[tuple[Place, str]]:
         """Return the rows that have not settled, each with what is the matter."""
