@@ -1,0 +1,107 @@
+"""The guards of who may take a row that somebody else has left."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+ELIGIBILITY = "tests/rows/test_eligibility.py"
+CLAIM = "tests/leases/test_claim.py"
+CONTENDED = "tests/leases/test_claim_contended.py"
+BESIDES = "tests/leases/test_claim_besides.py"
+CRASHES = "tests/pipelines/test_related_crashes.py"
+SIBLINGS = "tests/pipelines/test_siblings.py"
+CHECKER = "tests/testing/test_checker.py"
+
+FREE_LEASE_BUGS = (
+    Bug(
+        "a dead lease keeps siblings away",
+        "rows/eligibility.py",
+        '        leased.attribute("lock_token").is_not(None),\n        last.is_(None)',
+        "        last.is_(None)",
+        (f"{CLAIM}::test_a_lease_that_has_ended_keeps_nobody_away", SIBLINGS, CRASHES),
+    ),
+    Bug(
+        "a reservation never ends",
+        "rows/eligibility.py",
+        "last <= database_time_after(-reserved_for),",
+        "",
+        (f"{CONTENDED}::test_a_reset_row_is_reserved_for_seconds_and_then_anybodys", SIBLINGS),
+    ),
+    Bug(
+        "a reservation of before the clock was set back lasts until then",
+        "rows/eligibility.py",
+        "last >= database_time_after(reserved_for),",
+        "",
+        (f"{ELIGIBILITY}::test_volumes_at_every_bound",),
+    ),
+    Bug(
+        "a reservation without a time never ends",
+        "rows/eligibility.py",
+        "        last.is_(None),\n        last <=",
+        "        last <=",
+        (f"{ELIGIBILITY}::test_volumes_at_every_bound",),
+    ),
+    Bug(
+        "a reservation ends before its owner comes back",
+        "rows/eligibility.py",
+        "RESERVED_BEYOND + (reset_interval or timedelta(0)) * (1 + JITTER)",
+        "RESERVED_BEYOND",
+        (f"{ELIGIBILITY}::test_a_longer_rest_reserves_for_longer",),
+    ),
+    Bug(
+        "a death of a service counts as one of the row's",
+        "rows/eligibility.py",
+        "is_plain = not_(lock_owner.contains(OWNER_SEPARATOR))",
+        "is_plain = lock_owner.is_not(None)",
+        (f"{CLAIM}::test_who_held_a_row_for_another_did_not_work_on_it",),
+    ),
+    Bug(
+        "a death of a parent counts as one of its children's",
+        "rows/eligibility.py",
+        "return and_(is_plain, lock_owner.not_in(lockers)) if lockers else is_plain",
+        "return is_plain",
+        (f"{CRASHES}::test_they_are_free_by_expiry_if_the_main_row_is_gone",),
+    ),
+    Bug(
+        "a death of a sibling costs an attempt on SQLite",
+        "leases/dialects/sqlite.py",
+        "values.read_attempts(due.attempts) + bool(due.died_here) if",
+        "values.read_attempts(due.attempts) + (dead_token is not None) if",
+        (f"{CLAIM}::test_a_death_costs_the_pipeline_that_died_and_no_other[sqlite]",),
+    ),
+    Bug(
+        "a death of a sibling costs an attempt on PostgreSQL",
+        "leases/dialects/postgresql.py",
+        "attempts + func.coalesce(due.c.died_here, false()).cast(Integer)",
+        "attempts + due.c.dead_token.is_not(None).cast(Integer)",
+        (f"{CLAIM}::test_a_death_costs_the_pipeline_that_died_and_no_other[postgresql]",),
+    ),
+    Bug(
+        "live leases are freed for a holder of whom nothing is known",
+        "leases/claim.py",
+        "only_ended=not died_here",
+        "only_ended=False",
+        (f"{BESIDES}::test_of_what_a_sibling_had_locked_only_what_has_ended_is_freed",),
+    ),
+    Bug(
+        "what a dead sibling had locked stays locked",
+        "leases/claim.py",
+        "for died_here in (True, False):",
+        "for died_here in (True,):",
+        (f"{BESIDES}::test_of_what_a_sibling_had_locked_only_what_has_ended_is_freed",),
+    ),
+    Bug(
+        "related rows of its own table look like main rows",
+        "leases/related.py",
+        "if shared or is_own_table else",
+        "if shared else",
+        (f"{CRASHES}::test_rows_of_its_own_table_count_as_nobodys_attempts",),
+    ),
+    Bug(
+        "the judge lets reservations be run over",
+        "testing/owner_names.py",
+        "timedelta(0) <= kept_for < RESERVED_BEYOND",
+        "False",
+        (f"{CHECKER}::test_a9_a_reservation_is_kept_for_seconds",),
+    ),
+)
