@@ -8,6 +8,7 @@ from bug import Bug
 
 MANAGER: Final = "tests/pipelines/test_manager_engines.py"
 DIALECTS: Final = "tests/conformance/test_dialects.py"
+CONFLICTS: Final = "tests/leases/test_conflicts.py"
 COMMITTED: Final = f"{DIALECTS}::test_sessions_that_commit_every_statement_are_refused"
 
 ENGINES_BUGS: Final[tuple[Bug, ...]] = (
@@ -41,5 +42,50 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
             f"{MANAGER}::test_a_factory_that_commits_every_statement_is_refused",
             f"{MANAGER}::test_what_is_refused_while_the_manager_runs_leaves_no_trace",
         ),
+    ),
+    Bug(
+        "a serialization failure is not run again",
+        "leases/transaction.py",
+        "                if not is_conflict(error):\n                    raise\n",
+        "                raise\n",
+        (
+            f"{CONFLICTS}::test_a_serialization_failure_is_run_again[SERIALIZABLE]",
+            f"{CONFLICTS}::test_one_that_shows_at_the_commit_is_run_again",
+        ),
+    ),
+    Bug(
+        "whatever the database refuses is asked again",
+        "leases/transaction.py",
+        "                if not is_conflict(error):\n",
+        "                if False:\n",
+        (f"{CONFLICTS}::test_another_error_is_raised_at_once",),
+    ),
+    Bug(
+        "a deadlock is not run again",
+        "leases/faults.py",
+        'in {"40001", "40P01"}',
+        'in {"40001"}',
+        (f"{CONFLICTS}::test_the_victim_of_a_deadlock_is_run_again",),
+    ),
+    Bug(
+        "a transaction is run again for as long as there is time",
+        "leases/transaction.py",
+        "        for conflicts in range(1, CONFLICTS_MAX):\n",
+        "        for conflicts in range(1, 50):\n",
+        (f"{CONFLICTS}::test_it_is_not_run_again_for_ever",),
+    ),
+    Bug(
+        "a serialization failure comes out of lock_related",
+        "leases/related.py",
+        "                    if not is_conflict(error):\n                        raise\n",
+        "                    raise\n",
+        (f"{CONFLICTS}::test_related_rows_that_change_all_the_time_are_not_to_be_had",),
+    ),
+    Bug(
+        "a serialization failure comes out of hold_rows",
+        "leases/hold.py",
+        "                if isinstance(error, DBAPIError) and not is_conflict(error):\n",
+        "                if isinstance(error, DBAPIError):\n",
+        (f"{CONFLICTS}::test_rows_that_change_all_the_time_are_waited_for_by_a_service",),
     ),
 )

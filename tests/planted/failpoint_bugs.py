@@ -14,7 +14,7 @@ FAILPOINT_BUGS = (
     Bug(
         "a cancellation reaches into a transaction",
         "leases/transaction.py",
-        "    return await finish(whole(), purpose=purpose, timeout=timeout, give_up=own.give_up)\n",
+        "    return await finish(whole(), purpose=purpose, timeout=timeout, give_up=give_up)\n",
         "    return await whole()\n",
         (
             f"{CANCELLED}::test_cancelled_in_a_storm[sqlite-write-alone]",

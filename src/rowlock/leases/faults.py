@@ -64,6 +64,17 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, exc.OperationalError | exc.InterfaceError)
 
 
+def is_conflict(error: BaseException) -> bool:
+    """Whether the database rolled the whole transaction back for another one's sake: a serialization failure, or a deadlock.
+
+    It is certain then that nothing of it was committed, also if that was the answer to its COMMIT.
+    """
+    if not isinstance(error, exc.DBAPIError):
+        return False
+    sqlstate = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    return sqlstate in {"40001", "40P01"}
+
+
 def is_of_the_schema(error: BaseException) -> bool:
     """Whether the database refused a statement as such, whichever rows it is about: a column or a table is not there, say."""
     if not isinstance(error, exc.DBAPIError):

@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import not_, select, type_coerce
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, SessionTransaction
 
@@ -25,6 +26,7 @@ from rowlock.backoff import exponential
 from rowlock.clock import monotonic, sleep
 from rowlock.errors import LeaseLost, LockWaitTimeout, PipelineError, RelatedLockUnavailable
 from rowlock.leases.dialects import check_session_factory
+from rowlock.leases.faults import is_conflict
 from rowlock.leases.take import (
     TAKEN_ROWS_MAX,
     Prolonged,
@@ -170,7 +172,9 @@ class _Holder(Generic[ModelT]):
             lockset_wait_s = min(DATABASE_TIMEOUT.total_seconds(), max(LOOK_AGAIN_S, ends_at - monotonic()))
             try:
                 return await self._take_once(lockset_wait=timedelta(seconds=lockset_wait_s))
-            except (RelatedLockUnavailable, LockWaitTimeout):
+            except (RelatedLockUnavailable, LockWaitTimeout, DBAPIError) as error:
+                if isinstance(error, DBAPIError) and not is_conflict(error):
+                    raise
                 left_s = ends_at - monotonic()
                 if left_s <= 0:
                     raise await self._timed_out(timeout_s) from None

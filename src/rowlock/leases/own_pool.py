@@ -72,9 +72,14 @@ class OwnPool:
             return twin
         if engine.pool not in self._engines:
             self._engines[engine.pool] = self._twin_of_root(engine)
-        return self._engines[engine.pool]
+        twin = self._engines[engine.pool]
+        # Whether there are listeners at all is kept beside them, and a host may add its first one later.
+        twin._has_events = engine._has_events
+        return twin
 
     def _twin_of_root(self, engine: Engine) -> Engine:
+        # Made when it is first asked for; a copy without it would have listeners of its own.
+        assert engine.dispatch is not None
         twin = copy.copy(engine)
         twin.pool = engine.pool.recreate()
         if engine.dialect.name == "sqlite":

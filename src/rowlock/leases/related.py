@@ -19,10 +19,12 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Column, ColumnElement, Engine, select, type_coerce
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.errors import LeaseLost, PipelineError, TransactionTimeout
+from rowlock.errors import LeaseLost, PipelineError, RelatedLockUnavailable, TransactionTimeout
 from rowlock.leases.dialects import bind_of
+from rowlock.leases.faults import is_conflict
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.take import TAKEN_ROWS_MAX, TakeOrder, read_taken, take
 from rowlock.leases.transaction import excluding_takers, in_transaction
@@ -92,7 +94,13 @@ class RelatedLocker:
                     held.may_hold(leased, taken)
                     return await read_taken(session, leased, taken.keys, compared=intent)
 
-                rows = await self._again_if_cut(item, leased, work)
+                try:
+                    rows = await self._again_if_cut(item, leased, work)
+                except DBAPIError as error:
+                    if not is_conflict(error):
+                        raise
+                    # Whoever changes the rows so often has them; how many they are was rolled back with the rest.
+                    raise RelatedLockUnavailable(model=leased.name, wanted=1, available=0) from error
             held.holds(leased, {_key_of(leased, row): _as_read(leased, row, intent) for row in rows})
             self._learn(leased)
         return rows

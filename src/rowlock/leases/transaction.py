@@ -4,7 +4,9 @@ The trap this closes: a task cancelled in the middle of a SQLite transaction lea
 collector finds the connection, and a storm of cancellations leaves PostgreSQL running the statement. So a cancelled caller
 waits until its transaction has ended, and only then is cancelled.
 
-Not here: what to do about an error. ``leases/faults.py`` says whether it passes.
+A transaction that the database rolled back for another one's sake (a serialization failure, a deadlock) is run again here, since
+nobody else could tell it from one that was never begun. Not here: what to do about any other error; ``leases/faults.py`` says
+whether it passes.
 """
 
 from __future__ import annotations
@@ -15,10 +17,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock.backoff import exponential
+from rowlock.clock import sleep
 from rowlock.errors import LockWaitTimeout, PipelineError, TransactionTimeout
 from rowlock.leases.dialects import bind_of, dialect_named, dialect_of
+from rowlock.leases.faults import is_conflict
 from rowlock.leases.standing import GivenUp, Standing, standing
 from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable
@@ -33,6 +39,12 @@ CANCEL_WAIT_S_MAX = 3.0
 
 STALL_S_MAX = 1.0
 """A timeout that goes off later than this tells of an event loop that stood still; so long it has to catch up then, in seconds."""
+
+CONFLICTS_MAX = 6
+"""How often a transaction may be rolled back by the database for another one's sake; the last time, the error is raised."""
+CONFLICT_DELAY_S = 0.01
+CONFLICT_DELAY_S_MAX = 0.2
+"""Shortest and longest rest before it is run again, in seconds."""
 
 _overdue: set[asyncio.Task[Any]] = set()
 
@@ -49,10 +61,13 @@ async def in_transaction(
 ) -> T:
     """Open a session, run `work` in one transaction, commit, and return what it returned.
 
+    If the database rolls it back for another transaction's sake, it is run again, in a new session, within the same `timeout`.
+
     Args:
         session_factory: the host's; the session is opened and closed here.
         leased: the table that it is about, which tells a session with several engines where to go.
-        work: gets the session and its connection in a begun transaction; must not commit.
+        work: gets the session and its connection in a begun transaction; must not commit. May be called several times, each
+            time in another transaction, of which one at most is committed.
         purpose: a verb phrase for errors and logs, such as ``"claim rows"``.
         timeout: longest time for the whole, connecting and committing included.
         writes: whether SQLite takes its write lock at the start (``BEGIN IMMEDIATE``).
@@ -63,10 +78,11 @@ async def in_transaction(
     """
     own, timeout_s = Standing(purpose), timeout.total_seconds()
 
-    async def whole() -> T:
+    async def once() -> T:
         async with session_factory() as session, standing(own, purpose=purpose, timeout_s=timeout_s), session.begin():
             bind = bind_of(session, leased)
-            options = {"isolation_level": "AUTOCOMMIT"} if alone and bind.dialect.name == "postgresql" else {}
+            spared = alone and bind.dialect.name == "postgresql" and not _runs_at_begin(session, bind)
+            options = {"isolation_level": "AUTOCOMMIT"} if spared else {}
             connection = await session.connection(bind_arguments={"bind": bind}, execution_options=options)
             if writes:
                 own.begins(connection)
@@ -75,7 +91,30 @@ async def in_transaction(
             own.is_whole = True
             return result
 
-    return await finish(whole(), purpose=purpose, timeout=timeout, give_up=own.give_up)
+    async def whole() -> T:
+        nonlocal own
+        for conflicts in range(1, CONFLICTS_MAX):
+            try:
+                return await once()
+            except DBAPIError as error:
+                if not is_conflict(error):
+                    raise
+                logger.debug("A transaction is run again: %s", purpose, extra={"purpose": purpose}, exc_info=error)
+            await sleep(exponential(conflicts, first_s=CONFLICT_DELAY_S, most_s=CONFLICT_DELAY_S_MAX))
+            own = Standing(purpose)
+        return await once()
+
+    def give_up(task: asyncio.Task[T]) -> GivenUp:
+        # Of the session that is open now.
+        return own.give_up(task)
+
+    return await finish(whole(), purpose=purpose, timeout=timeout, give_up=give_up)
+
+
+def _runs_at_begin(session: AsyncSession, bind: Any) -> bool:  # noqa: ANN401 - SQLAlchemy types no `dispatch`
+    """Whether code of the host runs at the begin of each transaction: without one, what that sets ``LOCAL`` is gone at once."""
+    dispatch: Any = session.sync_session.dispatch
+    return bool(dispatch.after_begin) or bool(bind.dispatch.begin)
 
 
 @asynccontextmanager

@@ -32,7 +32,9 @@ class Apply:
         values: update map of the row; `NOW_PLACEHOLDER` stands for the transaction's time.
         related: update maps of related rows that this item has locked (`PipelineItem.lock_related`): ``{row: values}``, or
             ``{(Model, key): values}`` where rows are not hashable.
-        also: runs in the same transaction after the guard matched, as ``await also(session, now)``; it must not commit.
+        also: runs in the same transaction after the guard matched, as ``await also(session, now)``; it must not commit. Where the
+            database rolls that back (an outage, a serialization failure, a deadlock) it runs again in the next one, so it must have
+            no other effect than what it writes through `session`.
         after: when the row is due again, from now; default `min_processing_interval`. Needs `ScheduleColumns`.
         unless_changed: columns that must still be as they were in ``item.row``, or nothing is written.
         hint: models to hint after the commit.
