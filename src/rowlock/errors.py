@@ -11,6 +11,8 @@ from __future__ import annotations
 from math import ceil
 from typing import ClassVar
 
+from rowlock.redaction import text_of
+
 ERROR_TEXT_CHARS_MAX = 1024
 """Longest error text that is stored in a row, in characters."""
 
@@ -289,12 +291,8 @@ class InternalError(RowlockError):
 
 
 def describe(error: BaseException, *, chars_max: int = ERROR_TEXT_CHARS_MAX) -> str:
-    """Return ``"Type: text"`` in at most `chars_max` characters, also when the error's own ``__str__`` raises."""
-    try:
-        text = str(error)
-    except BaseException:  # noqa: BLE001 - a host's __str__ may do anything; the type alone still says something
-        text = "(no text: its __str__ raised)"
-    name = type(error).__name__
+    """Return ``"Type: text"`` in at most `chars_max` characters, without values of a statement, and also if ``__str__`` raises."""
+    text, name = text_of(error), type(error).__name__
     return shorten(f"{name}: {text}" if text else name, chars_max=chars_max)
 
 

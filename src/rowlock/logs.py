@@ -13,6 +13,8 @@ import sys
 import traceback
 from collections.abc import Mapping
 
+from rowlock.redaction import without_values
+
 FIELD_PREFIX = "rowlock_"
 """In front of each field of a record: logging refuses a record whose field the host's own record factory has set already."""
 
@@ -62,10 +64,20 @@ class ContainedLogger:
         try:
             if self._logger.isEnabledFor(level):
                 fields = {FIELD_PREFIX + name: value for name, value in (extra or {}).items()}
-                # logging takes more kinds of `exc_info` than its stubs tell, and so do we.
-                self._logger.log(level, text, *args, exc_info=exc_info, extra=fields, stacklevel=_FRAMES_OF_OURS)  # type: ignore[arg-type]
+                error = _error_of(exc_info)
+                shown = None if error is None else without_values(error)
+                self._logger.log(level, text, *args, exc_info=shown, extra=fields, stacklevel=_FRAMES_OF_OURS)
         except BaseException:  # noqa: BLE001 - a SystemExit out of a handler must not end the event loop
             _broken.tell()
+
+
+def _error_of(exc_info: object) -> BaseException | None:
+    """Return the error that is meant, of all the forms that logging takes."""
+    if isinstance(exc_info, tuple):
+        exc_info = exc_info[1]
+    elif exc_info and not isinstance(exc_info, BaseException):
+        exc_info = sys.exc_info()[1]
+    return exc_info if isinstance(exc_info, BaseException) else None
 
 
 class _Broken:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from rowlock import logs
 
@@ -188,3 +189,31 @@ def test_a_level_that_is_off_costs_nothing() -> None:
     finally:
         LIBRARY.setLevel(level)
     assert not logs.is_broken()
+
+
+def test_a_traceback_tells_no_values_whoever_formats_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Formatters of JSON and error trackers go by the error of the record, and not by its text."""
+    secret = "s3cr3t-value"
+    try:
+        try:
+            raise DBAPIError("SELECT 1", {"name": secret}, ValueError(f"refused\nDETAIL:  Key (name)=({secret})"))
+        except DBAPIError as error:
+            raise LookupError("the host's own") from error
+    except LookupError as error:
+        logger.exception("a row failed")
+        logger.error("a row failed", exc_info=error)
+        logger.error("a row failed", exc_info=sys.exc_info())  # noqa: G201 - the form is meant
+    for record in caplog.records:
+        assert record.exc_info is not None
+        assert "the host's own" in logging.Formatter().formatException(record.exc_info)
+        assert secret not in logging.Formatter().formatException(record.exc_info)
+        assert "(builtins.ValueError) refused" in caplog.text
+    assert secret not in caplog.text
+    assert len(caplog.records) == 3
+
+
+def test_a_traceback_of_nothing_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    """``NoneType: None`` would stand below the line."""
+    logger.error("a row failed", exc_info=True)  # noqa: LOG014 - as a caller might
+    logger.error("a row failed", exc_info=(None, None, None))
+    assert [record.exc_info for record in caplog.records] == [None, None]

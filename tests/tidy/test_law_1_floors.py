@@ -12,7 +12,7 @@ import pytest
 from .reading import PACKAGE, Source, imports, package, planted, room_of
 
 FLOORS: dict[str, int] = {
-    **dict.fromkeys(("clock", "backoff"), -2),
+    **dict.fromkeys(("clock", "backoff", "redaction"), -2),
     **dict.fromkeys(("errors", "logs"), -1),
     "events": 0,
     "rows": 1,
@@ -23,7 +23,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("telemetry", "dashboard", "cli", "testing", "demo"), 7),
     "__main__": 8,
 }
-"""The ground has three steps: what says that a listener raised needs the log, and the log needs the time."""
+"""The ground has three steps: events need the log, and the log needs the time."""
 FRONT_DOOR_FLOOR = 5
 """``__init__`` shows the public names of the floors below it; wings and windows may come in by it, as a host does."""
 

@@ -122,8 +122,7 @@ class Delivery(Generic[ModelT]):
 
     def failed_by(self, error: Exception) -> Outcome:
         """Return what the row comes to if `error` is its own, such as that of a database which refuses its result."""
-        # What follows the first line are the statement and the values, which are not for clients.
-        return self._failed(INTERNAL, describe(error).partition("\n")[0])
+        return self._failed(INTERNAL, describe(error))
 
     async def _run(self) -> Outcome:
         if self._row.status not in ACTIVE:

@@ -8,6 +8,7 @@ import traceback
 from rowlock.dispatch.columns import PROGRESS_CHARS_MAX
 from rowlock.dispatch.states import CANCELLED, CAPACITY, HEARTBEAT_LOST, INTERNAL, STALE
 from rowlock.errors import ERROR_TEXT_CHARS_MAX, shorten
+from rowlock.redaction import without_values
 
 DETAIL_CHARS_MAX = 8_192
 """Longest traceback that travels to the log, in characters."""
@@ -34,7 +35,7 @@ def failure_of(kind: str, text: str) -> str:
 
 def detail_of(error: BaseException) -> str:
     """Return where `error` comes from, for the log: its traceback, of which the end is kept."""
-    told = "".join(traceback.format_exception(error))
+    told = "".join(traceback.format_exception(without_values(error)))
     return told if len(told) <= DETAIL_CHARS_MAX else f"…{told[1 - DETAIL_CHARS_MAX :]}"
 
 

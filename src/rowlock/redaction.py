@@ -1,0 +1,155 @@
+"""Cuts the values of rows out of errors, before those are logged or stored.
+
+The one idea: a database, its driver and SQLAlchemy put the values of a statement into the text of an error (``[parameters: ...]``,
+``DETAIL: Key (email)=(...) already exists.``), and the log and `last_error` are read by more people than the row is. The first
+line says what went wrong; the rest is cut. A logged error is replaced by a copy, and so is what it is chained to, since JSON
+formatters and error trackers go by the error itself.
+
+Not here: what the host's own code puts into the text of its own errors. Nobody can tell which of that is a value.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import zip_longest
+
+from sqlalchemy.exc import DBAPIError, StatementError
+
+CHAINED_MAX = 30
+"""How many errors of a chain are copied, one below the other; those below are left out."""
+
+_DATABASE_PACKAGES = frozenset({"sqlalchemy", "asyncpg", "psycopg", "psycopg2", "sqlite3", "aiosqlite"})
+_WITH_STATEMENT = re.compile(r"\n\s*(?:\[SQL: |\[parameters: |\[SQL parameters |DETAIL: )")
+"""Where values begin in a text that quotes an error of a database."""
+_CLASSES = re.compile(r"(?:\([\w.]+\) ?)?(?:<class '[\w.]+'>: )?")
+"""What SQLAlchemy puts in front of a driver's text: the class of the driver, and that which it translated."""
+_ARGUMENT = re.compile(r"(query argument \$\d+[^:]*): .*")
+"""asyncpg's, of a value that it cannot send."""
+_WITHOUT_VALUES = re.compile(r"[^'\"\d:<]*")
+"""As much of a text as holds no quoted value, no number and nothing behind a colon."""
+_DATA_ERRORS = "22"
+"""The class of SQLSTATE whose text ends in the value, behind a colon."""
+
+
+def text_of(error: BaseException) -> str:
+    """Return what `error` says without values of a statement, also when its own ``__str__`` raises."""
+    try:
+        if _is_of_database(error):
+            return _of_database(error)
+        return _WITH_STATEMENT.split(str(error), maxsplit=1)[0]
+    except BaseException:  # noqa: BLE001 - a host's __str__ may do anything; the type alone still says something
+        return "(no text: its __str__ raised)"
+
+
+def without_values(error: BaseException) -> BaseException:
+    """Return `error`, or a copy of it where it or one that it is chained to says values of a statement.
+
+    The copy has the type, the traceback and the chain of `error`. A copy of a database's error has the text and nothing else: no
+    statement, no parameters, no error of the driver.
+    """
+    try:
+        return _redacted(error, depth=0) or error
+    except BaseException:  # noqa: BLE001 - what a host's error has may do anything; rather no text than one with values
+        return _stand_in(error, "(no text: it could not be read)")
+
+
+def _is_of_database(error: BaseException) -> bool:
+    return any(cls.__module__.partition(".")[0] in _DATABASE_PACKAGES for cls in type(error).__mro__)
+
+
+def _of_database(error: BaseException) -> str:
+    # The first argument, since the text of a StatementError may begin with hints and ends in the statement, with a repr of values.
+    told = str(error.args[0] if isinstance(error, StatementError) and error.args else error)
+    first = told.partition("\n")[0]
+    classes = _CLASSES.match(first)
+    front = classes.group() if classes else ""
+    text = first[len(front) :]
+    if isinstance(error, StatementError) and not isinstance(error, DBAPIError) and not _is_chained_to_database(error):
+        text = _vague(text)
+    elif _sqlstate(error).startswith(_DATA_ERRORS):
+        text = text.partition(": ")[0]
+    return (front + _ARGUMENT.sub(r"\1", text)).strip()
+
+
+def _is_chained_to_database(error: StatementError) -> bool:
+    return error.orig is not None and _is_of_database(error.orig)
+
+
+def _sqlstate(error: BaseException) -> str:
+    codes = (getattr(of, name, None) for of in (error, getattr(error, "orig", None)) for name in ("sqlstate", "pgcode"))
+    return next((code for code in codes if isinstance(code, str)), "")
+
+
+def _vague(text: str) -> str:
+    beginning = _WITHOUT_VALUES.match(text)
+    return beginning.group().strip() if beginning else ""
+
+
+def _redacted(error: BaseException | None, *, depth: int, is_below: bool = False) -> BaseException | None:
+    """Return `error` itself if there is nothing to cut; `is_below` if a database's error was raised because of it."""
+    if error is None or depth >= CHAINED_MAX:
+        return None
+    is_of_database = _is_of_database(error)
+    cause = _redacted(error.__cause__, depth=depth + 1, is_below=is_of_database or is_below)
+    context = None if error.__suppress_context__ else _redacted(error.__context__, depth=depth + 1)
+    members = _members(error, depth)
+    text = _vague(text_of(error)) if is_below and not is_of_database else text_of(error)
+    links = [cause, *members] if error.__suppress_context__ else [cause, context, *members]
+    if text == _said(error) and all(mine is theirs for mine, theirs in zip_longest(links, _links(error))):
+        return error
+    copy = _copy(error, text, members)
+    copy.__cause__, copy.__context__ = cause, context
+    copy.__suppress_context__, copy.__traceback__ = error.__suppress_context__, error.__traceback__
+    return copy
+
+
+def _links(error: BaseException) -> list[BaseException | None]:
+    context = () if error.__suppress_context__ else (error.__context__,)
+    return [error.__cause__, *context, *_exceptions(error)]
+
+
+def _exceptions(error: BaseException) -> tuple[BaseException, ...]:
+    return error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+
+
+def _members(error: BaseException, depth: int) -> list[BaseException]:
+    redacted = (_redacted(member, depth=depth + 1) for member in _exceptions(error))
+    return [member for member in redacted if member is not None]
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001 - as in `text_of`
+        return text_of(error)
+
+
+def _copy(error: BaseException, text: str, members: list[BaseException]) -> BaseException:
+    if members and isinstance(error, BaseExceptionGroup):
+        return error.derive(members)
+    try:
+        copy = _of_the_same_type(error, text)
+        return copy if str(copy) == text else _stand_in(error, text)
+    except BaseException:  # noqa: BLE001 - an error's type may be the host's, and refuse to be made like this
+        return _stand_in(error, text)
+
+
+def _of_the_same_type(error: BaseException, text: str) -> BaseException:
+    cls = type(error)
+    if not _is_of_database(error):
+        copy = cls.__new__(cls, *error.args)
+        vars(copy).update(vars(error))
+        return copy
+    copy = cls.__new__(cls, text)
+    if isinstance(copy, StatementError):
+        copy.code, copy.detail, copy.hide_parameters = None, [], True
+    return copy
+
+
+def _stand_in(error: BaseException, text: str) -> BaseException:
+    """Return an error that looks like `error` wherever it is printed."""
+    cls, base = type(error), Exception if isinstance(error, Exception) else BaseException
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    stand_in: BaseException = type(cls.__name__, (base,), names)(text)
+    stand_in.__traceback__ = error.__traceback__
+    return stand_in
