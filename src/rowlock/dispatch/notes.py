@@ -41,7 +41,9 @@ class Notes(Generic[ModelT]):
     def __init__(self, leased: LeasedTable[ModelT], *, name: str, timeout: timedelta) -> None:
         self._leased = leased
         self._timeout = timeout
-        self._batcher: Batcher[Note[ModelT], ColumnValues | None] = Batcher(self._together, name=f"{name} writes notes")
+        self._batcher: Batcher[Note[ModelT], ColumnValues | None] = Batcher(
+            self._together, name=f"{name} writes notes", timeout=timeout, statements_of=lambda _note: 1
+        )
 
     async def write(self, item: PipelineItem[ModelT], values: Values, *, unless_changed: Values) -> None:
         """Write `values` to the row of `item`, and show them in ``item.row``.
@@ -112,6 +114,7 @@ class Notes(Generic[ModelT]):
 
     async def _together(self, notes: Sequence[Note[ModelT]]) -> list[ColumnValues | None]:
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[ColumnValues | None]:
+            self._batcher.begun()
             return await write_notes(connection, self._leased, notes)
 
         return await self._transact(notes[0], work)

@@ -75,6 +75,22 @@ def is_conflict(error: BaseException) -> bool:
     return sqlstate in {"40001", "40P01"}
 
 
+def may_be_of_the_size(error: BaseException) -> bool:
+    """Whether a transaction may have failed because it did so much, and one that does less may succeed."""
+    if isinstance(error, TransactionTimeout) or is_conflict(error):
+        return True
+    return isinstance(error, exc.DBAPIError) and getattr(error.orig, "sqlstate", None) in _SQLSTATES_OF_THE_SIZE
+
+
+_SQLSTATES_OF_THE_SIZE = frozenset(
+    {
+        "53200",  # out_of_memory
+        "55P03",  # lock_not_available: lock_timeout
+        "57014",  # query_canceled: statement_timeout
+    }
+)
+
+
 def is_of_the_schema(error: BaseException) -> bool:
     """Whether the database refused a statement as such, whichever rows it is about: a column or a table is not there, say."""
     if not isinstance(error, exc.DBAPIError):

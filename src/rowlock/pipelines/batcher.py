@@ -1,20 +1,24 @@
 """Group what many workers ask the database for: while one round trip is under way, the next batch gathers.
 
 Nobody waits when it is quiet, since the first request starts at once; everybody shares when it is busy. If a batch fails for a
-reason that lies in one of its requests, each is run alone, so that one bad request spoils nobody else's.
+reason that lies in one of its requests, it is halved until that one is alone, so that one bad request spoils nobody else's. A
+batch that ran out of time is tried again in smaller ones, and `BatchLimit` learns from how long each took, so that none outlasts
+its own transaction for long.
 
-Source: group commit, as databases do it with their log.
+Source: group commit, as databases do it with their log; the limit grows and shrinks as TCP's window does.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Generic, TypeVar, cast
 
-from rowlock.leases.faults import is_transient
+from rowlock.clock import monotonic
+from rowlock.leases.faults import is_transient, may_be_of_the_size
 from rowlock.logs import get_logger
 
 logger = get_logger(__name__)
@@ -27,6 +31,63 @@ Done = Callable[[RequestT, ResultT | None, Exception | None], None]
 
 BATCH_MAX = 500
 """Most requests of one batch. Beyond it a larger batch gains nothing measurable."""
+STATEMENTS_FIRST = 50
+"""Most requests of one batch that need a statement each, as long as nothing is known of how long that takes."""
+BATCH_SHARE = 0.25
+"""A batch is to end within this share of the time that its transaction may take."""
+GROWS_AFTER = 4
+"""A limit grows after so many full and fast batches in a row: what fails at some size is not tried at that size every time."""
+
+
+class BatchLimit:
+    """How many requests one batch may have, learned from how long the last ones took.
+
+    Requests that share statements and those that need one each are limited apart: a round trip costs the latter only.
+
+    Args:
+        timeout: longest time of one batch.
+
+    Attributes:
+        requests: most of one batch, whatever they need.
+        statements: most statements of one batch that are of one request alone.
+    """
+
+    def __init__(self, timeout: timedelta) -> None:
+        self._wanted_s = BATCH_SHARE * timeout.total_seconds()
+        self.requests = BATCH_MAX
+        self.statements = min(STATEMENTS_FIRST, BATCH_MAX)
+        self._fast = 0
+
+    def fitting(self, costs: Iterable[int]) -> int:
+        """Return how many of the first requests fit into one batch, by the statements that each needs; at least one."""
+        count = statements = 0
+        for cost in costs:
+            statements += cost
+            if count and (count >= self.requests or statements > self.statements):
+                break
+            count += 1
+        return count
+
+    def learn(self, *, requests: int, statements: int, took_s: float) -> None:
+        """Shrink after a batch that took too long; grow after full ones that took less than half of what they may."""
+        if took_s > self._wanted_s:
+            self.shrink(requests=requests, statements=statements, share=self._wanted_s / took_s)
+        elif 2 * took_s <= self._wanted_s and (requests >= self.requests or statements >= self.statements):
+            self._fast += 1
+        if self._fast < GROWS_AFTER:
+            return
+        self._fast = 0
+        if requests >= self.requests:
+            self.requests = min(2 * self.requests, BATCH_MAX)
+        if statements >= self.statements:
+            self.statements = min(2 * self.statements, BATCH_MAX)
+
+    def shrink(self, *, requests: int, statements: int, share: float = 0.5) -> None:
+        """Allow `share` of what a batch had, as after one that ran out of time."""
+        self._fast = 0
+        self.requests = max(1, int(share * requests))
+        if statements:
+            self.statements = max(1, int(share * statements))
 
 
 class Batcher(Generic[RequestT, ResultT]):
@@ -35,9 +96,20 @@ class Batcher(Generic[RequestT, ResultT]):
     What waits is bounded by who asks: callers of `submit` wait for their answers, those of `hand_in` have a bound of their own.
     """
 
-    def __init__(self, run: Callable[[Sequence[RequestT]], Awaitable[Sequence[ResultT]]], *, name: str) -> None:
+    def __init__(
+        self,
+        run: Callable[[Sequence[RequestT]], Awaitable[Sequence[ResultT]]],
+        *,
+        name: str,
+        timeout: timedelta,
+        statements_of: Callable[[RequestT], int] = lambda _request: 0,
+    ) -> None:
+        """Say how a batch is run, within what time, and how many statements a request needs that it shares with no other."""
         self._run = run
         self._name = name
+        self._limit = BatchLimit(timeout)
+        self._statements_of = statements_of
+        self._began_at = 0.0
         self._waiting: deque[tuple[RequestT, Done[RequestT, ResultT]]] = deque()
         self._round: asyncio.Task[None] | None = None
 
@@ -68,25 +140,45 @@ class Batcher(Generic[RequestT, ResultT]):
         if self._round is None or self._round.done():
             self._round = asyncio.create_task(self._work(), name=f"rowlock: {self._name}")
 
+    def begun(self) -> None:
+        """Count the time of this batch from now: until now it waited for a connection, or for SQLite's write lock.
+
+        Smaller batches would wait for those more often, not less.
+        """
+        self._began_at = monotonic()
+
     async def _work(self) -> None:
         while self._waiting:
-            batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
-            await self._answer(batch)
+            count = self._limit.fitting(self._statements_of(request) for request, _ in self._waiting)
+            await self._answer([self._waiting.popleft() for _ in range(count)])
 
     async def _answer(self, batch: list[tuple[RequestT, Done[RequestT, ResultT]]]) -> None:
+        self.begun()
         try:
             results = await self._run([request for request, _ in batch])
         except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
             await self._fail(batch, error)
             return
+        took_s = monotonic() - self._began_at
+        self._limit.learn(requests=len(batch), statements=self._statements(batch), took_s=took_s)
         for (request, done), result in zip(batch, results, strict=True):
             self._tell(done, request, result, None)
 
+    def _statements(self, batch: list[tuple[RequestT, Done[RequestT, ResultT]]]) -> int:
+        return sum(self._statements_of(request) for request, _ in batch)
+
     async def _fail(self, batch: list[tuple[RequestT, Done[RequestT, ResultT]]], error: BaseException) -> None:
-        if len(batch) > 1 and isinstance(error, Exception) and not is_transient(error):
-            for one in batch:
-                await self._answer([one])
-            return
+        if len(batch) > 1 and isinstance(error, Exception):
+            if may_be_of_the_size(error):
+                self._limit.shrink(requests=len(batch), statements=self._statements(batch))
+                # Before all others, and in batches of what is allowed now: each of these is smaller than the one that failed.
+                self._waiting.extendleft(reversed(batch))
+                return
+            if not is_transient(error):
+                half = len(batch) // 2
+                await self._answer(batch[:half])
+                await self._answer(batch[half:])
+                return
         # A round that is cancelled from outside says nothing of its requests: for those who wait it is like a lost connection.
         for request, done in batch:
             self._tell(

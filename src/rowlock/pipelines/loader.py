@@ -44,7 +44,7 @@ class Loader(Generic[ModelT]):
         self.context = context
         self._others_load_until = -math.inf
         self._batcher: Batcher[PipelineItem[ModelT], ModelT | None] = Batcher(
-            self._load_together, name=f"{context.name} reads rows"
+            self._load_together, name=f"{context.name} reads rows", timeout=context.settings.database_timeout
         )
 
     async def load(self, item: PipelineItem[ModelT]) -> bool:
@@ -97,6 +97,7 @@ class Loader(Generic[ModelT]):
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT | None]:
             context = self.context
+            self._batcher.begun()
             return await load_rows(session, context.leased, items, options=options, compared=context.intent)
 
         return await self.context.transact(work, purpose="read rows", writes=False, alone=True)

@@ -31,16 +31,18 @@ from rowlock.leases.apply import (
     lock_for_apply,
     was_processed_at,
 )
-from rowlock.leases.faults import is_transient
+from rowlock.leases.faults import is_transient, may_be_of_the_size
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related_rows import free_related, write_related
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import contained
 from rowlock.pipelines.batcher import Batcher, Done
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.outcomes import Also, Apply, Outcome, Reset
+from rowlock.pipelines.outcomes import Also, Apply, Outcome, Reset, Retry
 from rowlock.pipelines.plan import Planner
+from rowlock.rows.assignments import PLAIN
 from rowlock.rows.leased_table import ModelT
+from rowlock.rows.updates import NOW_PLACEHOLDER
 
 logger = get_logger(__name__)
 
@@ -49,14 +51,23 @@ RETRY_DELAY_S_MAX = 1.0
 CUTS_MAX = 2
 """An outcome whose own transaction was ended so often, since the loop stood still in it, is written again; after that it failed."""
 
+PATIENCE = 10
+"""So many times `lock_timeout` an outcome is tried whose own errors pass, while others of its pipeline are written."""
+
 
 @dataclass(eq=False, slots=True)
 class Submission(Generic[ModelT]):
-    """One outcome on its way. `stamps`: times of transactions whose end is unknown."""
+    """One outcome on its way.
+
+    Attributes:
+        stamps: times of transactions whose end is unknown.
+        apart: its own transaction ran out of time, so it must not take those of others with it.
+    """
 
     item: PipelineItem[ModelT]
     outcome: Outcome
     stamps: frozenset[datetime] = frozenset()
+    apart: bool = False
 
     @property
     def also(self) -> Also | None:
@@ -66,7 +77,7 @@ class Submission(Generic[ModelT]):
     @property
     def goes_alone(self) -> bool:
         """Whether it needs a transaction of its own."""
-        return self.also is not None or bool(self.item.held)
+        return self.also is not None or bool(self.item.held) or self.apart
 
 
 class Writer(Generic[ModelT]):
@@ -78,8 +89,12 @@ class Writer(Generic[ModelT]):
 
     def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
+        self._wrote_at = -math.inf
         self._batcher: Batcher[Submission[ModelT], Written | None] = Batcher(
-            self._write_together, name=f"{context.name} writes outcomes"
+            self._write_together,
+            name=f"{context.name} writes outcomes",
+            timeout=context.settings.database_timeout,
+            statements_of=self._statements_of,
         )
 
     def hand_in(self, submission: Submission[ModelT], done: Done[Submission[ModelT], Written | None]) -> None:
@@ -92,13 +107,14 @@ class Writer(Generic[ModelT]):
     async def write(self, submission: Submission[ModelT]) -> Written:
         """Write an outcome under the guard and return what became of it, after the COMMIT was answered.
 
-        A transient error is waited out for `lock_timeout` at most.
+        A transient error is waited out for `lock_timeout` at most, counted while no outcome of this pipeline gets through; while
+        others do, for `PATIENCE` times as long.
 
         Raises:
             Exception: the database refused the values, or did not come back in time.
         """
         item, tries, cuts = submission.item, 0, 0
-        gives_up_at = math.inf
+        failed_at = math.inf
         while True:
             tries += 1
             if not item.is_trusted() and not submission.stamps:
@@ -107,9 +123,10 @@ class Writer(Generic[ModelT]):
                 return await self._try(submission)
             except Exception as error:
                 # Counted from the first failure: a try may have lasted as long as the host blocked its loop.
-                gives_up_at = min(gives_up_at, monotonic() + self.context.settings.lock_timeout.total_seconds())
+                failed_at = min(failed_at, monotonic())
                 cuts += isinstance(error, TransactionTimeout) and error.was_cut
-                if not is_transient(error) or monotonic() >= gives_up_at or cuts > CUTS_MAX or self.context.hurried:
+                is_late = monotonic() >= self._gives_up_at(failed_at)
+                if not is_transient(error) or is_late or cuts > CUTS_MAX or self.context.hurried:
                     if submission.stamps:
                         return Written.UNKNOWN
                     raise
@@ -122,6 +139,11 @@ class Writer(Generic[ModelT]):
                 )
             await sleep(exponential(tries, first_s=RETRY_DELAY_S, most_s=RETRY_DELAY_S_MAX))
 
+    def _gives_up_at(self, failed_at: float) -> float:
+        # What others' transactions achieve shows that the database is there, and that this result has yet to get its turn.
+        wait_s = self.context.settings.lock_timeout.total_seconds()
+        return min(max(failed_at, self._wrote_at) + wait_s, failed_at + PATIENCE * wait_s)
+
     async def _try(self, submission: Submission[ModelT]) -> Written:
         if not submission.goes_alone and (written := await self._batcher.submit(submission)) is not None:
             return written
@@ -129,6 +151,7 @@ class Writer(Generic[ModelT]):
 
     async def _write_together(self, submissions: Sequence[Submission[ModelT]]) -> list[Written | None]:
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[Written | None]:
+            self._batcher.begun()
             leased = self.context.leased
             # Asked here again, since the outcome may have waited for its turn; and before the rows are locked: a token that is
             # found then proves by itself that nobody has taken the row, however long the answer took.
@@ -146,8 +169,15 @@ class Writer(Generic[ModelT]):
                 _stamp(submissions[i], result, stamp)
             return written
 
-        with _stamps_as_before_if_refused(submissions):
-            return await self.context.transact(work, purpose="write outcomes")
+        try:
+            with _stamps_as_before_if_refused(submissions):
+                written = await self.context.transact(work, purpose="write outcomes")
+        except Exception as error:
+            if len(submissions) == 1:
+                submissions[0].apart = may_be_of_the_size(error)
+            raise
+        self._wrote_at = monotonic()
+        return written
 
     async def _write_alone(self, submission: Submission[ModelT]) -> Written:
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
@@ -169,7 +199,9 @@ class Writer(Generic[ModelT]):
 
         try:
             with _stamps_as_before_if_refused([submission]):
-                return await self.context.transact(work, purpose="write an outcome")
+                written = await self.context.transact(work, purpose="write an outcome")
+            self._wrote_at = monotonic()
+            return written
         except LeaseLost:
             # Of a related row: what was computed while it was held may no longer be true.
             submission.stamps = frozenset()
@@ -182,6 +214,14 @@ class Writer(Generic[ModelT]):
         if stamps and await was_processed_at(connection, self.context.leased, item, times=stamps):
             return Written.APPLIED
         return Written.STALE
+
+    def _statements_of(self, submission: Submission[ModelT]) -> int:
+        """Return how many statements an outcome may need for itself: under a guard of its own, or with SQL in its values."""
+        outcome = submission.outcome
+        if self.context.intent or (isinstance(outcome, Apply) and outcome.unless_changed):
+            return 1
+        values = outcome.values.values() if isinstance(outcome, Apply | Retry) else ()
+        return int(any(type(value) not in PLAIN and value is not NOW_PLACEHOLDER for value in values))
 
     def _planner(self, now: datetime) -> Planner:
         context = self.context

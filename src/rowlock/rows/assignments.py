@@ -52,7 +52,7 @@ def split(values: Mapping[Column[Any], Any]) -> tuple[Shape, list[Any]]:
         elif isinstance(value, UnlessChanged):
             rule = UnlessChanged
             parameters += (value.value, value.as_read)
-        elif type(value) not in _PLAIN and _is_sql(value):
+        elif type(value) not in PLAIN and _is_sql(value):
             rule = value
         else:
             parameters.append(value)
@@ -60,7 +60,7 @@ def split(values: Mapping[Column[Any], Any]) -> tuple[Shape, list[Any]]:
     return tuple(shape), parameters
 
 
-_PLAIN = frozenset({bool, bytes, datetime, dict, float, int, list, NoneType, str, UUID})
+PLAIN = frozenset({bool, bytes, datetime, dict, float, int, list, NoneType, str, UUID})
 """Types of values that need not be looked at twice."""
 _RULES = frozenset({None, Latest, UnlessChanged})
 

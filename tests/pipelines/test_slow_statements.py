@@ -1,0 +1,153 @@
+"""Databases that are far away: every statement takes its time, and no finished result is dropped for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import event, func
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.util import await_only
+
+from rowlock import Apply, Outcome, PipelineManager, events
+from rowlock.pipelines.batcher import STATEMENTS_FIRST
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
+
+from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
+from .scenes import add, counted, faults_of, is_free, is_outcome, read_all, until
+
+ROUND_TRIP_S = 0.025
+"""How long each statement and each COMMIT takes. **Unit** seconds."""
+ROWS = 500
+
+
+@contextmanager
+def far_away(engine: AsyncEngine, *, round_trip_s: float = ROUND_TRIP_S) -> Iterator[None]:
+    """Let every statement of `engine` take that long, on the virtual loop."""
+
+    def wait(*_: Any) -> None:
+        await_only(asyncio.sleep(round_trip_s))
+
+    for name in ("before_cursor_execute", "commit"):
+        event.listen(engine.sync_engine, name, wait)
+    try:
+        yield
+    finally:
+        for name in ("before_cursor_execute", "commit"):
+            event.remove(engine.sync_engine, name, wait)
+
+
+def guarded(_item: Any) -> Outcome:
+    """Return an outcome that cannot share a statement."""
+    return Apply({"status": "done"}, unless_changed=["result"])
+
+
+def of_sql(_item: Any) -> Outcome:
+    """Return an outcome whose values are an expression of its own."""
+    return Apply({"status": func.lower("DONE")})
+
+
+@pytest.mark.parametrize("answer", [guarded, of_sql])
+@virtual_time
+async def test_no_result_is_dropped_where_round_trips_take_long(
+    virtual_database: TemporaryDatabase, answer: Callable[[Any], Outcome]
+) -> None:
+    """A batch would outlast its own transaction and be tried at the same size, until its results are dropped and begun again."""
+    database = virtual_database
+    await add(database, *(Run(id=number) for number in range(ROWS)))
+    pipeline = RunPipeline(answer=answer, workers_num=ROWS)
+    with heard_events() as heard, far_away(database.engine):
+        async with PipelineManager(database.session_factory, [pipeline]):
+            await until(lambda: len(heard.of(events.ItemApplied)) >= ROWS)
+    assert (len(pipeline.items), pipeline.stale, heard.of(events.ItemStale)) == (ROWS, [], [])
+    rows = await read_all(database, Run)
+    assert all(row.status == "done" and is_free(row) and row.attempts == 0 for row in rows)
+
+
+@pytest.mark.parametrize("answer", [guarded, of_sql])
+@virtual_time
+async def test_the_first_batch_is_small(virtual_database: TemporaryDatabase, answer: Callable[[Any], Outcome]) -> None:
+    """Before anything is known of the database, a batch of five hundred statements would run out of time."""
+    database = virtual_database
+    await add(database, *(Run(id=number) for number in range(3 * STATEMENTS_FIRST)))
+    begun: list[str] = []
+    pipeline = RunPipeline(answer=answer, workers_num=3 * STATEMENTS_FIRST)
+    async with stepping(database.session_factory, pipeline) as steps:
+        items = await steps.fetch_once()
+        with faults_of(database.engine) as faults:
+            for item in items:
+                steps.run.settler.hand_over(item, answer(item))
+            await steps.run.settler.wait_until_idle()
+            begun = [statement for _, statement in faults.sent if statement.startswith("SELECT")]
+    assert len(begun) >= 3, "one for each transaction"
+
+
+@virtual_time
+async def test_a_result_is_tried_for_longer_while_others_get_through(virtual_database: TemporaryDatabase) -> None:
+    """A result that had no turn for one lease would be dropped, though the database is there and its lease is renewed."""
+    database = virtual_database
+    await add(database, Volume())
+    with faults_of(database.engine) as faults:
+        faults.fail(TimeoutError("no connection is free"), when=is_outcome)
+        loop = asyncio.get_running_loop()
+        async with stepping(database.session_factory, VolumePipeline(lock_timeout=3, heartbeat_trigger=1.5)) as steps:
+            [item] = await steps.fetch_once()
+            writer = steps.run.settler._writer
+            item.trusted_until += 1000  # as if it had been renewed
+            for second in range(12):
+                loop.call_later(second, lambda: setattr(writer, "_wrote_at", loop.time()))
+            loop.call_later(12, faults.heal)
+            await steps.work_once()
+            assert (counted(steps)["applied"], counted(steps)["retried"]) == (1, 0)
+
+
+@virtual_time
+async def test_a_result_that_never_gets_through_is_given_up(virtual_database: TemporaryDatabase) -> None:
+    """Its row would be leased and renewed for ever, with others going on beside it."""
+    database = virtual_database
+    await add(database, Volume())
+    pipeline = VolumePipeline(lock_timeout=3, heartbeat_trigger=1.5)
+    with faults_of(database.engine) as faults:
+        faults.fail(TimeoutError("this row's trigger waits"), when=is_outcome)
+        loop = asyncio.get_running_loop()
+        async with stepping(database.session_factory, pipeline) as steps:
+            [item] = await steps.fetch_once()
+            writer = steps.run.settler._writer
+            item.trusted_until += 1000
+            for second in range(100):
+                loop.call_later(second, lambda: setattr(writer, "_wrote_at", loop.time()))
+            loop.call_later(40, faults.heal)
+            began_at = loop.time()
+            await steps.work_once()
+            assert 30 <= loop.time() - began_at < 50
+            assert counted(steps)["applied"] == 0
+    assert [outcome for _, outcome in pipeline.stale] == [pipeline.usual_answer(item)]
+
+
+@virtual_time
+async def test_one_that_runs_out_of_time_takes_no_others_with_it(virtual_database: TemporaryDatabase) -> None:
+    """A result whose statement never ends would join the next batch, and let it run out of time, again and again."""
+    database = virtual_database
+    await add(database, *(Run(id=number) for number in range(8)))
+
+    def answer(item: Any) -> Apply:
+        # Each a statement of its own; the value tells which is which.
+        return Apply({"status": f"done{item.id}"}, unless_changed=["result"])
+
+    def hang(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if is_outcome(statement):
+            tried.append("done3" in parameters)
+            if tried[-1] and len(applied.of(events.ItemApplied)) < 7:
+                await_only(asyncio.sleep(1000))
+
+    tried: list[bool] = []
+    with heard_events() as applied:
+        event.listen(database.engine.sync_engine, "before_cursor_execute", hang)
+        async with PipelineManager(database.session_factory, [RunPipeline(answer=answer, workers_num=8)]):
+            await until(lambda: len(applied.of(events.ItemApplied)) >= 8)
+        event.remove(database.engine.sync_engine, "before_cursor_execute", hang)
+    assert sum(tried) <= 6, "by halves, and then alone"
+    assert {row.status for row in await read_all(database, Run)} == {f"done{number}" for number in range(8)}

@@ -1,0 +1,81 @@
+"""Guards of how outcomes are written: in batches that end in time, settled by what was written, and as the host returned them."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+BATCHER = "tests/pipelines/test_batcher.py"
+SLOW = "tests/pipelines/test_slow_statements.py"
+
+WRITE_BUGS = (
+    Bug(
+        "a batch that ran out of time fails all that are in it",
+        "pipelines/batcher.py",
+        "            if may_be_of_the_size(error):\n",
+        "            if False:\n",
+        (f"{BATCHER}::test_a_batch_that_ran_out_of_time_is_tried_in_smaller_ones",),
+    ),
+    Bug(
+        "a batch that ran out of time is tried at the same size",
+        "pipelines/batcher.py",
+        "share: float = 0.5",
+        "share: float = 1.0",
+        (f"{BATCHER}::test_a_limit_grows_again_when_the_database_is_fast",),
+    ),
+    Bug(
+        "nothing is learned of how long a batch takes",
+        "pipelines/batcher.py",
+        "        if took_s > self._wanted_s:\n",
+        "        if False:\n",
+        (f"{BATCHER}::test_a_batch_keeps_within_its_time",),
+    ),
+    Bug(
+        "a limit never grows again",
+        "pipelines/batcher.py",
+        "            self._fast += 1\n",
+        "            pass\n",
+        (f"{BATCHER}::test_a_limit_grows_again_when_the_database_is_fast",),
+    ),
+    Bug(
+        "a size that fails is tried again at once",
+        "pipelines/batcher.py",
+        "        if self._fast < GROWS_AFTER:\n",
+        "        if self._fast < 1:\n",
+        (f"{BATCHER}::test_a_batch_that_ran_out_of_time_is_tried_in_smaller_ones",),
+    ),
+    Bug(
+        "a batch's wait for its turn counts as its own time",
+        "pipelines/batcher.py",
+        "        self._began_at = monotonic()\n",
+        "        self._began_at = self._began_at or monotonic()\n",
+        (f"{BATCHER}::test_time_spent_waiting_for_a_turn_is_not_the_batch_s_own",),
+    ),
+    Bug(
+        "statements of one outcome alone are not counted",
+        "pipelines/writer.py",
+        "            statements_of=self._statements_of,\n",
+        "            statements_of=lambda _: 0,\n",
+        (f"{SLOW}::test_the_first_batch_is_small",),
+    ),
+    Bug(
+        "an outcome that ran out of time by itself joins others again",
+        "pipelines/writer.py",
+        "                submissions[0].apart = may_be_of_the_size(error)\n",
+        "                pass\n",
+        (f"{SLOW}::test_one_that_runs_out_of_time_takes_no_others_with_it",),
+    ),
+    Bug(
+        "an outcome is given up while others get through",
+        "pipelines/writer.py",
+        "max(failed_at, self._wrote_at)",
+        "failed_at",
+        (f"{SLOW}::test_a_result_is_tried_for_longer_while_others_get_through",),
+    ),
+    Bug(
+        "an outcome is tried for ever while others get through",
+        "pipelines/writer.py",
+        "failed_at + PATIENCE * wait_s)",
+        "math.inf)",
+        (f"{SLOW}::test_a_result_that_never_gets_through_is_given_up",),
+    ),
+)
