@@ -123,7 +123,7 @@ DISPATCH_BUGS = (
     Bug(
         "there is no deadline",
         "dispatch/delivery.py",
-        "        if self._database_time() >= self._row.submitted_at + self._means.settings.dispatch_deadline:\n",
+        "        if self._waited() >= self._means.settings.dispatch_deadline:\n",
         "        if False:\n",
         (f"{DELIVERY}::test_recovery_does_not_reset_the_deadline",),
     ),

@@ -13,6 +13,8 @@ FLOOD = f"{FORGED}::test_a_flood_wakes_a_model_once_in_a_while_and_fills_nothing
 
 COLUMNS = "tests/migrations/test_dispatch_columns.py"
 
+LOG = "tests/dispatch/test_dispatch_log.py"
+
 DISPATCH_EDGE_BUGS = (
     Bug(
         "a key that cannot be stored aborts the caller's transaction",
@@ -69,5 +71,33 @@ DISPATCH_EDGE_BUGS = (
         "return \"'{}'::json\"",
         "return \"'{}'\"",
         (f"{COLUMNS}::test_it_makes_what_the_model_says",),
+    ),
+    Bug(
+        "nobody is told that workers are missing until rows fail",
+        "dispatch/delivery.py",
+        "        self._means.log.overflowed(self._item.id, nobody, waited=self._waited(), rest=rest)\n",
+        "",
+        (f"{LOG}::test_a_row_that_finds_no_worker_is_told_before_it_fails",),
+    ),
+    Bug(
+        "a row that is about to fail is told like any other",
+        "dispatch/dispatch_log.py",
+        "if left <= self._deadline / 2 else",
+        "if not left else",
+        (f"{LOG}::test_a_row_that_finds_no_worker_is_told_before_it_fails",),
+    ),
+    Bug(
+        "overflows flood the log",
+        "dispatch/dispatch_log.py",
+        "        if self._count <= LINES_MAX:\n",
+        "        if self._count:\n",
+        (f"{LOG}::test_a_thousand_rows_that_wait_are_no_flood", f"{LOG}::test_what_is_left_out_is_counted"),
+    ),
+    Bug(
+        "lines that were left out are not counted",
+        "dispatch/dispatch_log.py",
+        "            if left_out:\n",
+        "            if False:\n",
+        (f"{LOG}::test_what_is_left_out_is_counted",),
     ),
 )

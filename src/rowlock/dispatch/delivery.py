@@ -24,6 +24,7 @@ from typing import Any, Generic
 from rowlock.backoff import exponential
 from rowlock.clock import monotonic
 from rowlock.dispatch.columns import WORKER_CHARS_MAX
+from rowlock.dispatch.dispatch_log import DispatchLog
 from rowlock.dispatch.engine import Events
 from rowlock.dispatch.notes import Notes
 from rowlock.dispatch.placing import Placing
@@ -78,6 +79,7 @@ class Means(Generic[ModelT]):
         hint: says that there is room.
         provisioner: asks for more; None if the host has nobody to ask.
         scratch: makes the attempts' folders.
+        log: tells how rows find workers.
     """
 
     leased: LeasedTable[ModelT]
@@ -89,6 +91,7 @@ class Means(Generic[ModelT]):
     hint: Callable[[], None]
     provisioner: Provisioner | None
     scratch: Scratch
+    log: DispatchLog
 
 
 class Delivery(Generic[ModelT]):
@@ -132,7 +135,8 @@ class Delivery(Generic[ModelT]):
             await self._take_back()
         if self._row.losses >= self._means.settings.max_losses:
             return self._failed(HEARTBEAT_LOST, f"{self._row.losses} attempts died with their worker or replica")
-        if self._database_time() >= self._row.submitted_at + self._means.settings.dispatch_deadline:
+        if self._waited() >= self._means.settings.dispatch_deadline:
+            self._means.log.expired(self._item.id)
             waited_s = self._means.settings.dispatch_deadline.total_seconds()
             return self._failed(CAPACITY, f"no worker has done it within {waited_s:g} s after its submission")
         async with AsyncExitStack() as stack:
@@ -189,6 +193,7 @@ class Delivery(Generic[ModelT]):
         if self._means.provisioner is not None:
             self._means.provisioner.ask(self._row.dedup_key)
         rest = settings.retry_interval + random.random() * settings.jitter
+        self._means.log.overflowed(self._item.id, nobody, waited=self._waited(), rest=rest)
         return Retry(after=rest, error=error_of(CAPACITY, nobody.message))
 
     async def _accepted(self, worker: str, events: Events) -> Outcome:
@@ -310,6 +315,10 @@ class Delivery(Generic[ModelT]):
             handler=self._means.handler,
             heartbeat_s=self._means.settings.heartbeat.total_seconds(),
         )
+
+    def _waited(self) -> timedelta:
+        waited: timedelta = self._database_time() - self._row.submitted_at
+        return waited
 
     def _database_time(self) -> datetime:
         """What time it is by the database, at least: counted on from the last answer of its clock that this holder has."""

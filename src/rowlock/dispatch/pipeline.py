@@ -20,6 +20,7 @@ from rowlock.dispatch.admission import Admission
 from rowlock.dispatch.balancers import Balancer, PriorityLoadBalancer
 from rowlock.dispatch.capacity import bring_forward
 from rowlock.dispatch.delivery import Delivery, Means
+from rowlock.dispatch.dispatch_log import DispatchLog
 from rowlock.dispatch.engine import Engine
 from rowlock.dispatch.notes import Notes
 from rowlock.dispatch.placing import Placing
@@ -62,6 +63,8 @@ class DispatchFetcher(Fetcher[ModelT]):
 
             placing.room.taken(await self.context.transact(work, purpose="bring waiting rows forward"))
         claimed = await super().fetch_once(min(limit, LEASES_PER_TICK_MAX))
+        if claimed:
+            pipeline.dispatch_log.offering(claimed, workers=len(placing.workers()))
         if claimed == LEASES_PER_TICK_MAX:
             self.hint()
         return claimed
@@ -126,6 +129,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         )
         stale_after = self.dispatch.stale_after or 10 * self.settings.lock_timeout
         self._admission = Admission(self.leased, self.dispatch, stale_after=stale_after)
+        self.dispatch_log = DispatchLog(self.name, deadline=self.dispatch.dispatch_deadline)
         self._means = Means(
             self.leased,
             handler,
@@ -136,6 +140,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
             self.hint,
             self._provisioner,
             Scratch(scratch_root),
+            self.dispatch_log,
         )
 
     @property

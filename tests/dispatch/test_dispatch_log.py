@@ -1,0 +1,101 @@
+"""Tests of what dispatch logs: where rows wait for workers, before they fail, and never a flood."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from rowlock import PipelineManager
+from rowlock.dispatch.dispatch_log import LINES_MAX, PERIOD_S, LimitedLines
+from rowlock.testing import TemporaryDatabase, virtual_time
+
+from .renders import Base, Fleet, Scenes, pipeline_of, settled, submit
+
+NAME = "rowlock.dispatch.dispatch_log"
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Return the levels and the texts of the lines of dispatch."""
+    return [(record.levelname, record.getMessage()) for record in caplog.records if record.name == NAME]
+
+
+@virtual_time
+async def test_a_row_that_finds_no_worker_is_told_before_it_fails(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator would learn that there are too few workers from rows that have failed."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet = Fleet(1)
+    renders = pipeline_of(fleet, Scenes(10_000), dispatch_deadline=400, retry_interval=100)
+    with caplog.at_level(logging.INFO, logger=NAME):
+        async with PipelineManager(virtual_database.session_factory, [renders]) as manager:
+            await submit(virtual_database, renders, "busy")
+            await asyncio.sleep(2)
+            caplog.clear()
+            [(row, _)] = await submit(virtual_database, renders, "waits")
+            await asyncio.sleep(550)
+            manager.shutdown()
+    told = lines(caplog)
+    overflows = [line for line in told if "it is offered again in" in line[1]]
+    assert all(f"DispatchRender: none of 1 workers accepted for row {row.id};" in text for _, text in overflows)
+    levels = [level for level, _ in overflows]
+    assert levels == sorted(levels)
+    assert set(levels) == {"INFO", "WARNING"}
+    assert ("WARNING", f"DispatchRender: row {row.id} fails: no worker has done it in time") in told
+    assert [record.__dict__["rowlock_row_id"] for record in caplog.records if record.levelname == "WARNING"]
+
+
+@virtual_time
+async def test_each_round_of_offers_is_told(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody could tell from a log whether a replica dispatches at all."""
+    await virtual_database.create_tables(Base.metadata)
+    renders = pipeline_of(Fleet(2))
+    with caplog.at_level(logging.INFO, logger=NAME):
+        await submit(virtual_database, renders, "a", "b")
+        async with PipelineManager(virtual_database.session_factory, [renders]):
+            await settled(virtual_database)
+            await asyncio.sleep(600)
+    assert lines(caplog) == [("INFO", "DispatchRender: rows offered: 2, workers: 2")]
+
+
+@virtual_time
+async def test_a_thousand_rows_that_wait_are_no_flood(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A queue that is full would fill the disk with lines, one for each row and each two minutes."""
+    await virtual_database.create_tables(Base.metadata)
+    renders = pipeline_of(Fleet(0), retry_interval=10)
+    keys = [f"{number:03}" for number in range(200)]
+    minutes = 5
+    with caplog.at_level(logging.INFO, logger=NAME):
+        await submit(virtual_database, renders, *keys)
+        async with PipelineManager(virtual_database.session_factory, [renders]):
+            await asyncio.sleep(minutes * PERIOD_S - 1)
+    told = lines(caplog)
+    overflows = sum("there is no worker" in text for _, text in told)
+    assert LINES_MAX * (minutes - 1) <= overflows <= LINES_MAX * (minutes + 1)
+    assert len(told) <= 2 * (LINES_MAX + 1) * (minutes + 1)
+    assert any("more lines like the next one were left out" in text for _, text in told)
+
+
+@virtual_time
+async def test_what_is_left_out_is_counted() -> None:
+    """A reader would take twenty overflows for all there were."""
+    told: list[str] = []
+    log: Callable[..., None] = lambda text, *args, extra: told.append(text % args)  # noqa: E731
+    some = LimitedLines(log)
+    for number in range(LINES_MAX + 3):
+        some.log("line %d", number)
+    assert told == [f"line {number}" for number in range(LINES_MAX)]
+    await asyncio.sleep(PERIOD_S)
+    some.log("line again")
+    assert told[LINES_MAX:] == ["3 more lines like the next one were left out", "line again"]
+    await asyncio.sleep(PERIOD_S)
+    some.log("and again")
+    assert told[-1] == "and again"
+    assert len(told) == LINES_MAX + 3
