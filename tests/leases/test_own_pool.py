@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
@@ -119,4 +120,32 @@ async def test_options_for_one_session_cost_no_connection(database: TemporaryDat
     for _ in range(5):
         assert await answer_of(pool, "SELECT 1") == 1
     assert len(connects) == 1
+    await pool.close()
+
+
+@pytest.mark.parametrize("made", ["before", "later"])
+async def test_listeners_of_the_host_are_heard(database: TemporaryDatabase, made: str) -> None:
+    """What a host sets at the begin of each transaction, a tenant say, would be missing where leases are renewed."""
+    engine = database.create_engine()
+    begun: list[object] = []
+    pool = OwnPool(async_sessionmaker(engine), file_wait=WAIT)
+    if made == "later":
+        await answer_of(pool, "SELECT 1")
+    event.listen(engine.sync_engine, "begin", begun.append)
+    await answer_of(pool, "SELECT 1")
+    assert len(begun) == 1
+    await pool.close()
+
+
+async def test_one_session_has_one_connection(postgresql_database: TemporaryDatabase) -> None:
+    """A session that is asked twice would be in two transactions, of which one sees nothing of the other."""
+    engine = postgresql_database.create_engine().execution_options(tenant="a")
+    pool = OwnPool(async_sessionmaker(engine), file_wait=WAIT)
+    async with pool() as session, session.begin():
+        bind = session.sync_session.get_bind(Volume)
+        answers = {
+            await session.scalar(text("SELECT pg_backend_pid()"), bind_arguments=arguments)
+            for arguments in ({"bind": bind}, {"mapper": Volume}, {"bind": session.sync_session.get_bind()})
+        }
+    assert len(answers) == 1
     await pool.close()

@@ -9,6 +9,8 @@ from bug import Bug
 MANAGER: Final = "tests/pipelines/test_manager_engines.py"
 DIALECTS: Final = "tests/conformance/test_dialects.py"
 CONFLICTS: Final = "tests/leases/test_conflicts.py"
+TENANTS: Final = "tests/faults/test_row_level_security.py"
+POOL: Final = "tests/leases/test_own_pool.py"
 COMMITTED: Final = f"{DIALECTS}::test_sessions_that_commit_every_statement_are_refused"
 
 ENGINES_BUGS: Final[tuple[Bug, ...]] = (
@@ -87,5 +89,50 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
         "                if isinstance(error, DBAPIError) and not is_conflict(error):\n",
         "                if isinstance(error, DBAPIError):\n",
         (f"{CONFLICTS}::test_rows_that_change_all_the_time_are_waited_for_by_a_service",),
+    ),
+    Bug(
+        "a single statement needs no transaction though the host sets something in it",
+        "leases/transaction.py",
+        " and not _runs_at_begin(session, bind)",
+        "",
+        (f"{TENANTS}::test_every_transaction_names_its_tenant[of the session class]",),
+    ),
+    Bug(
+        "listeners of the session are overlooked",
+        "leases/transaction.py",
+        "bool(dispatch.after_begin) or ",
+        "",
+        (f"{TENANTS}::test_every_transaction_names_its_tenant[of the sessionmaker]",),
+    ),
+    Bug(
+        "listeners of the engine are overlooked",
+        "leases/transaction.py",
+        " or bool(bind.dispatch.begin)",
+        "",
+        (
+            f"{TENANTS}::test_every_transaction_names_its_tenant[of the engine]",
+            f"{TENANTS}::test_every_transaction_names_its_tenant[of the engine's options]",
+        ),
+    ),
+    Bug(
+        "a first listener that comes later is not heard beside the pool",
+        "leases/own_pool.py",
+        "        twin._has_events = engine._has_events\n",
+        "",
+        (f"{POOL}::test_listeners_of_the_host_are_heard[sqlite-later]",),
+    ),
+    Bug(
+        "a copy of the engine has listeners of its own",
+        "leases/own_pool.py",
+        "        assert engine.dispatch is not None\n",
+        "",
+        (f"{POOL}::test_listeners_of_the_host_are_heard[sqlite-later]",),
+    ),
+    Bug(
+        "a session beside the pool has a copy of the engine for each question",
+        "leases/own_pool.py",
+        "            if engine not in twins:\n",
+        "            if True:\n",
+        (f"{POOL}::test_one_session_has_one_connection",),
     ),
 )
