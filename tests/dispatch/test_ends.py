@@ -32,6 +32,7 @@ from rowlock.dispatch.scratch import Scratch
 from rowlock.dispatch.settings import LEASES_PER_TICK_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
+from ..faults.trouble import begin_trouble, end_trouble
 from ..pipelines.scenes import is_claim, until
 from .renders import (
     Base,
@@ -293,3 +294,33 @@ async def test_folders_do_not_wait_for_threads_of_the_host(tmp_path: Path) -> No
         assert not folder.exists()
     finally:
         gate.set()
+
+
+BRIEF: dict[str, Any] = {
+    "lock_timeout": 2,
+    "heartbeat_trigger": 1,
+    "heartbeat_interval": 0.1,
+    "renew_timeout": 0.3,
+    "heartbeat": 0.5,
+    "retry_delay": 0.05,
+    "fetch_delays": (0.05,),
+}
+"""Leases that last for so short a time that trouble outlasts them soon."""
+
+
+@pytest.mark.parametrize("status", [RUNNING, COMPLETED])
+async def test_trouble_of_the_server_fails_no_row(postgresql_database: TemporaryDatabase, status: str) -> None:
+    """Work of hours would be failed for good, because a disk did not answer for longer than a lease lasts."""
+    database = postgresql_database
+    await database.create_tables(Base.metadata)
+    await begin_trouble(database, "58030", table="renders", status=status)
+    renders = pipeline_of(Fleet(1), Scenes(takes_s=0.1), **BRIEF)
+    async with PipelineManager(database.session_factory, [renders]):
+        await submit(database, renders, "a")
+        async with asyncio.timeout(60):
+            while not renders.statistics().counters["retried"]:
+                assert not renders.statistics().counters["applied"]
+                await asyncio.sleep(0.02)
+        await end_trouble(database)
+        [row] = await settled(database, every_s=0.05)
+    assert (row.status, row.losses) == (COMPLETED, 0)

@@ -17,6 +17,7 @@ from rowlock.testing import TemporaryDatabase
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
 from ..pipelines.scenes import add, is_free, read, read_all
 from .patience import QUICK, WAIT_S_MAX, HeldWork, until_healthy
+from .trouble import begin_trouble, end_trouble
 
 
 def engine_with(database: TemporaryDatabase, *, isolation_level: str | None = None, **settings: str) -> AsyncEngine:
@@ -64,6 +65,59 @@ async def test_statements_that_are_cut_short_are_tried_again(
             assert (counters["applied"], counters["retried"], counters["stale"]) == (4, 0, 0)
     assert len(pipeline.items) == 4
     assert all((row.status, is_free(row)) == ("active", True) for row in await read_all(database, Volume))
+
+
+PASSING = ("58030", "53400", "XX000", "57P04", "57P05", "25P02", "25P03", "55006", "AB123")
+
+
+@pytest.mark.parametrize("code", PASSING)
+async def test_a_result_outlasts_the_trouble_of_the_server(
+    postgresql_database: TemporaryDatabase, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Finished work would be dropped and begun again, for a disk that failed once or a code that nobody knows."""
+    database = postgresql_database
+    [volume] = await add(database, Volume())
+    await begin_trouble(database, code, table="volumes", status="active")
+    pipeline = VolumePipeline(answer=Apply({"status": "active"}), **QUICK)
+    with heard_events() as heard:
+        async with PipelineManager(database.session_factory, [pipeline]) as manager:
+            async with asyncio.timeout(WAIT_S_MAX):
+                while not _logged(caplog, "%s: writing the outcome of row %s is tried again"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            await end_trouble(database)
+            await heard.wait_for(events.ItemApplied)
+            counters = manager.statistics()[pipeline.name].counters
+            assert (counters["applied"], counters["retried"], counters["stale"]) == (1, 0, 0)
+    assert len(pipeline.items) == 1
+    row = await read(database, volume)
+    assert (row.status, is_free(row)) == ("active", True)
+
+
+async def test_the_trouble_of_one_row_keeps_no_other_from_being_written(
+    postgresql_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host's trigger with a code of its own, or a damaged page, would hold up the results of all other rows."""
+    database = postgresql_database
+    rows = await add(database, *(Volume(size_gb=number) for number in range(5)))
+    await begin_trouble(database, "XX001", table="volumes", status="refused")
+    together = asyncio.Barrier(len(rows))
+    # Not the first to be written, which would go by itself.
+    refused = sorted(row.id for row in rows)[2]
+
+    async def process(item: Any) -> Apply:
+        await together.wait()
+        return Apply({"status": "refused" if item.id == refused else "active"})
+
+    pipeline = VolumePipeline(answer=process, workers_num=len(rows), **QUICK)
+    with heard_events() as heard:
+        async with PipelineManager(database.session_factory, [pipeline]):
+            await heard.wait_for(events.ItemApplied, count=4)
+            await end_trouble(database)
+            await heard.wait_for(events.ItemApplied, count=5)
+    assert {row.id for row in await read_all(database, Volume) if row.status == "refused"} == {refused}
+    assert len(pipeline.items) == 5
+    again = "%s: writing the outcome of row %s is tried again"
+    assert {record.args[1] for record in caplog.records if record.args and record.msg == again} == {refused}
 
 
 def _logged(caplog: pytest.LogCaptureFixture, message: str) -> bool:

@@ -14,7 +14,7 @@ from sqlalchemy import exc, insert, make_url, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import LeaseLost, OutcomeError, TransactionTimeout
-from rowlock.leases.faults import is_transient
+from rowlock.leases.faults import is_of_the_schema, is_outage, is_transient
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run, Volume
@@ -22,8 +22,56 @@ from ..host import Base, Run, Volume
 PASSING = (
     *("40001", "40P01", "55P03", "57014", "57P01", "57P02", "57P03", "25006", "53000", "53100", "53200", "53300"),
     *("08000", "08003", "08006", "08P01"),
+    *(
+        "58000",
+        "58030",
+        "58P01",
+        "53400",
+        "XX000",
+        "XX001",
+        "57P04",
+        "57P05",
+        "25P02",
+        "25P03",
+        "25P04",
+        "55000",
+        "55006",
+    ),
+    *("40000", "40003", "26000", "28000", "28P01", "3D000", "42P05", "72000", "F0000", "HV000"),
+    *("00000", "03000", "AB123", "99999"),
 )
-LASTING = ("23505", "23502", "23503", "22001", "22P02", "42703", "42P01", "42501", "0A000", "54000", "55000", "XX000")
+"""Of the server and the way to it, of transactions, of others, and of nobody knows what."""
+LASTING = (
+    *("23505", "23502", "23503", "22001", "22P02", "42703", "42P01", "42501", "0A000", "54000"),
+    *(
+        "09000",
+        "0F000",
+        "0L000",
+        "0P000",
+        "0Z000",
+        "10608",
+        "20000",
+        "21000",
+        "24000",
+        "27000",
+        "2B000",
+        "2D000",
+        "2F000",
+    ),
+    *("34000", "38000", "39000", "3B000", "3F000", "40002", "44000", "54001", "55P02", "P0000", "P0001"),
+)
+"""Of the statement or its values."""
+OUTAGES = ("08006", "25006", "25P03", "28P01", "3D000", "40001", "40P01", "53300", "55P03", "57P01", "57014", "F0000")
+OF_ONE_ROW_PERHAPS = ("58030", "58P01", "XX000", "XX001", "25P02", "26000", "55000", "55006", "72000", "HV000", "AB123")
+PASSING_ON_SQLITE = (
+    *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),
+    *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT),
+    *(sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_INTERNAL, 250),
+)
+LASTING_ON_SQLITE = (
+    *(sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG),
+    sqlite3.SQLITE_RANGE,
+)
 
 
 class DriverError(Exception):
@@ -42,6 +90,15 @@ class OtherDriverError(Exception):
         """Carry the state as psycopg does."""
         super().__init__(pgcode)
         self.pgcode = pgcode
+
+
+class SqliteError(Exception):
+    """What SQLite's driver raises."""
+
+    def __init__(self, code: int) -> None:
+        """Carry the code, with what says more about it above the low byte."""
+        super().__init__(code)
+        self.sqlite_errorcode = code | 7 << 8
 
 
 def database_error(kind: type[exc.DBAPIError], orig: BaseException, *, cut: bool = False) -> exc.DBAPIError:
@@ -82,6 +139,9 @@ def test_states_that_last(kind: type[exc.DBAPIError], sqlstate: str) -> None:
         sqlite3.OperationalError("disk I/O error"),
         database_error(exc.DBAPIError, DriverError("42703"), cut=True),
         database_error(exc.ProgrammingError, DriverError(None), cut=True),
+        database_error(exc.InternalError, DriverError(None)),
+        database_error(exc.DatabaseError, DriverError(None)),
+        asyncpg.IdleSessionTimeoutError("a host's own use of the driver"),
     ],
     ids=repr,
 )
@@ -104,13 +164,68 @@ def test_errors_that_pass(error: BaseException) -> None:
         database_error(exc.IntegrityError, DriverError(None)),
         database_error(exc.DataError, DriverError(None)),
         database_error(exc.ProgrammingError, DriverError(None)),
-        database_error(exc.InternalError, DriverError(None)),
+        database_error(exc.NotSupportedError, DriverError(None)),
+        asyncpg.UniqueViolationError("a host's own use of the driver"),
     ],
     ids=repr,
 )
 def test_errors_that_last(error: BaseException) -> None:
     """The same mistake would be made again and again."""
     assert not is_transient(error)
+
+
+@pytest.mark.parametrize("code", PASSING_ON_SQLITE)
+def test_codes_that_pass(code: int) -> None:
+    """A finished result would be dropped for want of memory, or for a code that a later SQLite has."""
+    assert is_transient(database_error(exc.OperationalError, SqliteError(code)))
+    assert is_transient(database_error(exc.DatabaseError, SqliteError(code)))
+
+
+@pytest.mark.parametrize("code", LASTING_ON_SQLITE)
+def test_codes_that_last(code: int) -> None:
+    """An outcome that breaks a constraint would be tried until its lease has ended, instead of failing."""
+    assert not is_transient(database_error(exc.OperationalError, SqliteError(code)))
+
+
+@pytest.mark.parametrize("sqlstate", OUTAGES)
+def test_states_of_the_whole_server(sqlstate: str) -> None:
+    """In an outage each of 500 outcomes would be tried by itself, one round trip after the other."""
+    assert is_outage(database_error(exc.DBAPIError, DriverError(sqlstate)))
+
+
+@pytest.mark.parametrize("sqlstate", [*OF_ONE_ROW_PERHAPS, *LASTING])
+def test_states_that_may_be_of_one_row(sqlstate: str) -> None:
+    """One row that cannot be written, by a page or by a trigger of the host's, would keep all others from being written."""
+    assert not is_outage(database_error(exc.DBAPIError, DriverError(sqlstate)))
+
+
+def test_what_else_is_an_outage() -> None:
+    """A connection that was cut would have each outcome tried by itself; a damaged page would keep all others back."""
+    assert is_outage(TimeoutError())
+    assert is_outage(database_error(exc.DBAPIError, DriverError("XX000"), cut=True))
+    assert is_outage(database_error(exc.OperationalError, DriverError(None)))
+    assert is_outage(database_error(exc.OperationalError, SqliteError(sqlite3.SQLITE_BUSY)))
+    assert not is_outage(database_error(exc.OperationalError, SqliteError(sqlite3.SQLITE_CORRUPT)))
+    assert not is_outage(ValueError())
+
+
+@pytest.mark.parametrize("sqlstate", ["42703", "42P01", "42501", "3F000"])
+def test_states_of_the_schema(sqlstate: str) -> None:
+    """All rows would be claimed and fail because a migration was not run."""
+    assert is_of_the_schema(database_error(exc.ProgrammingError, DriverError(sqlstate)))
+    assert not is_of_the_schema(database_error(exc.ProgrammingError, DriverError(sqlstate), cut=True))
+
+
+@pytest.mark.parametrize("sqlstate", ["42P05", "23505", "40001", "XX000", "3D000", None])
+def test_states_that_say_nothing_of_the_schema(sqlstate: str | None) -> None:
+    """One row's failure would keep all rows of the table from being claimed."""
+    assert not is_of_the_schema(database_error(exc.DBAPIError, DriverError(sqlstate)))
+
+
+def test_what_no_database_raised_says_nothing_of_the_schema() -> None:
+    """A slip of the host's would be taken for a migration that was not run."""
+    assert not is_of_the_schema(ValueError("no such column: x"))
+    assert not is_of_the_schema(KeyError("42703"))
 
 
 # ---------------------------------------------------------------- what the databases really raise
@@ -142,7 +257,16 @@ async def test_a_mistake_does_not_pass(database: TemporaryDatabase, mistake: str
     await database.create_tables(Base.metadata)
     async with database.engine.connect() as connection:
         await connection.execute(insert(Run.__table__).values(id=1))
-        assert not is_transient(await error_of(connection, LAST[mistake]))
+        error = await error_of(connection, LAST[mistake])
+        assert not is_transient(error)
+        assert is_of_the_schema(error) == (mistake in OF_THE_SCHEMA or (mistake == "no SQL" and _has_states(database)))
+
+
+OF_THE_SCHEMA = ("a table that is not there", "a column that is not there")
+
+
+def _has_states(database: TemporaryDatabase) -> bool:
+    return database.dialect_name == "postgresql"
 
 
 async def test_a_value_of_another_kind_does_not_pass(postgresql_database: TemporaryDatabase) -> None:

@@ -181,7 +181,7 @@ BUGS = (
     Bug(
         "a bad row fails its whole batch",
         "pipelines/batcher.py",
-        "            if not is_transient(error):\n",
+        "            if not is_outage(error):\n",
         "            if False:\n",
         (f"{WRITER}::test_one_bad_row_spoils_nobody_else",),
     ),

@@ -115,7 +115,7 @@ SPEED_BUGS = (
     Bug(
         "a row that cannot be read stops its pipeline",
         "pipelines/fetcher.py",
-        "            if not order.with_rows or is_transient(error) or is_of_the_schema(error):\n",
+        "            if not order.with_rows or is_outage(error) or is_of_the_schema(error):\n",
         "            if error:\n",
         (f"{FRESH}::test_a_row_that_cannot_be_read_fails_alone",),
     ),

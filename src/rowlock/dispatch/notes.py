@@ -6,6 +6,7 @@ and if an answer was lost, the token says whether the note is there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -14,8 +15,8 @@ from typing import Generic, TypeVar
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.backoff import exponential
-from rowlock.clock import sleep
-from rowlock.errors import LeaseLost
+from rowlock.clock import monotonic, sleep
+from rowlock.errors import LeaseLost, describe
 from rowlock.leases.faults import is_transient
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.note import Note, is_still, show, write_note, write_notes
@@ -35,12 +36,20 @@ DELAY_S_MAX = 1.0
 """Rests between the tries of one note."""
 
 
-class Notes(Generic[ModelT]):
-    """Writes the notes of one pipeline."""
+class NoteUnwrittenError(Exception):
+    """The database was in trouble for as long as a lease lasts, and that says nothing of the row."""
 
-    def __init__(self, leased: LeasedTable[ModelT], *, name: str, timeout: timedelta) -> None:
+
+class Notes(Generic[ModelT]):
+    """Writes the notes of one pipeline.
+
+    A transaction ends within `timeout`, and trouble with the database is waited out for `patience` at most.
+    """
+
+    def __init__(self, leased: LeasedTable[ModelT], *, name: str, timeout: timedelta, patience: timedelta) -> None:
         self._leased = leased
         self._timeout = timeout
+        self._patience_s = patience.total_seconds()
         self._batcher: Batcher[Note[ModelT], ColumnValues | None] = Batcher(
             self._together, name=f"{name} writes notes", timeout=timeout, statements_of=lambda _note: 1
         )
@@ -56,9 +65,10 @@ class Notes(Generic[ModelT]):
         Raises:
             LeaseLost: the guard did not match: somebody else decides about the row.
             OutcomeError: a column is unknown, or one that rowlock keeps.
+            NoteUnwrittenError: the database did not take it, although the lease goes on.
         """
         column_values(self._leased, values)
-        tries = 0
+        tries, gives_up_at = 0, math.inf
         while True:
             try:
                 # Whole, also for who is cancelled: what was written must be known, or no later write finds the row as it is.
@@ -67,6 +77,9 @@ class Notes(Generic[ModelT]):
                 tries += 1
                 if not is_transient(error) or not item.is_trusted():
                     raise
+                gives_up_at = min(gives_up_at, monotonic() + self._patience_s)
+                if monotonic() >= gives_up_at:
+                    raise NoteUnwrittenError(describe(error)) from error
                 extra = {"row_id": item.id, "tries": tries}
                 logger.warning("A note is written again: %s", item.id, extra=extra, exc_info=error)
             await sleep(exponential(tries, first_s=DELAY_S, most_s=DELAY_S_MAX))

@@ -36,8 +36,8 @@ from rowlock.dispatch.settings import (
 )
 from rowlock.dispatch.states import DISPATCH_COLUMNS, is_active
 from rowlock.dispatch.task import Handler
-from rowlock.errors import ConfigurationError, Draining, ModelError, TransactionTimeout
-from rowlock.leases.faults import is_of_the_schema
+from rowlock.errors import ConfigurationError, Draining, ModelError
+from rowlock.leases.faults import is_of_the_schema, is_transient
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.outcomes import Outcome
@@ -136,7 +136,12 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
             self.settings,
             self.dispatch,
             self.placing,
-            Notes(self.leased, name=self.name, timeout=self.settings.database_timeout),
+            Notes(
+                self.leased,
+                name=self.name,
+                timeout=self.settings.database_timeout,
+                patience=self.settings.lock_timeout,
+            ),
             self.hint,
             self._provisioner,
             Scratch(scratch_root),
@@ -206,8 +211,8 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         return await Delivery(self._means, item).run()
 
     def on_refused(self, item: PipelineItem[ModelT], error: Exception) -> Outcome:
-        """Fail the row: hours of work would be done again, to be refused again. Not while it is the table that is wrong."""
-        if isinstance(error, TransactionTimeout) or is_of_the_schema(error):
+        """Fail the row: hours of work would be done again, to be refused again. Not for what is wrong with the database."""
+        if is_transient(error) or is_of_the_schema(error):
             return super().on_refused(item, error)
         return Delivery(self._means, item).failed_by(error)
 

@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Generic, TypeVar, cast
 
 from rowlock.clock import monotonic
-from rowlock.leases.faults import is_transient, may_be_of_the_size
+from rowlock.leases.faults import is_outage, may_be_of_the_size
 from rowlock.logs import get_logger
 
 logger = get_logger(__name__)
@@ -174,7 +174,7 @@ class Batcher(Generic[RequestT, ResultT]):
                 # Before all others, and in batches of what is allowed now: each of these is smaller than the one that failed.
                 self._waiting.extendleft(reversed(batch))
                 return
-            if not is_transient(error):
+            if not is_outage(error):
                 half = len(batch) // 2
                 await self._answer(batch[:half])
                 await self._answer(batch[half:])

@@ -24,7 +24,7 @@ from rowlock.clock import monotonic
 from rowlock.errors import PipelineError, TransactionTimeout, describe
 from rowlock.leases.claim import claim
 from rowlock.leases.dialects.claims import ClaimOrder, Position
-from rowlock.leases.faults import is_of_the_schema, is_transient
+from rowlock.leases.faults import is_of_the_schema, is_outage
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.release import sweep
 from rowlock.leases.transaction import finish
@@ -164,7 +164,7 @@ class Fetcher(Generic[ModelT]):
             return await finish(self._claim_and_queue(order), purpose="fetch")
         except Exception as error:
             # A row of which a column is missing is missing it in every row: without rows all of them would be claimed, and fail.
-            if not order.with_rows or is_transient(error) or is_of_the_schema(error):
+            if not order.with_rows or is_outage(error) or is_of_the_schema(error):
                 raise
             # Perhaps one of the rows cannot be read. Without them each is claimed, and fails by itself.
             self._orders.do_without_rows()

@@ -1,0 +1,54 @@
+"""Guards around rows that cannot be read, trouble of the server, and columns of all kinds, with the tests that must notice."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+FAULTS = "tests/leases/test_faults.py"
+REFUSES = "tests/faults/test_postgresql_refuses.py"
+ENDS = "tests/dispatch/test_ends.py"
+
+TROUBLE_BUGS = (
+    Bug(
+        "trouble of the server that is in no list drops finished work",
+        "leases/faults.py",
+        "not sqlstate.startswith(_FINAL_SQLSTATES)",
+        "sqlstate.startswith(_OUTAGE_SQLSTATES)",
+        (f"{REFUSES}::test_a_result_outlasts_the_trouble_of_the_server",),
+    ),
+    Bug(
+        "a code of SQLite that nobody knows drops finished work",
+        "leases/faults.py",
+        "return code not in _FINAL_SQLITE_CODES",
+        "return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)",
+        (f"{FAULTS}::test_codes_that_pass",),
+    ),
+    Bug(
+        "the trouble of one row is taken for that of all",
+        "leases/faults.py",
+        "return sqlstate.startswith(_OUTAGE_SQLSTATES)",
+        "return True",
+        (f"{REFUSES}::test_the_trouble_of_one_row_keeps_no_other_from_being_written",),
+    ),
+    Bug(
+        "what no database raised is taken for a migration that was not run",
+        "leases/faults.py",
+        "if not _is_of_a_driver(error) or is_transient(error):",
+        "if _is_of_a_driver(error) or is_transient(error):",
+        (f"{FAULTS}::test_states_of_the_schema",),
+    ),
+    Bug(
+        "a dispatched row fails because its result could not be written for a while",
+        "dispatch/pipeline.py",
+        "if is_transient(error) or is_of_the_schema(error):",
+        "if is_of_the_schema(error):",
+        (f"{ENDS}::test_trouble_of_the_server_fails_no_row",),
+    ),
+    Bug(
+        "a dispatched row fails because a note could not be written for a while",
+        "dispatch/notes.py",
+        "raise NoteUnwrittenError(describe(error)) from error",
+        "raise",
+        (f"{ENDS}::test_trouble_of_the_server_fails_no_row",),
+    ),
+)
