@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import String, select
+from sqlalchemy import String, select, true
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import (
     Apply,
+    ConfigurationError,
     LockColumns,
     ModelError,
     Pipeline,
     PipelineError,
+    PipelineManager,
+    Related,
     RelatedLockUnavailable,
     events,
     get_locker,
 )
 from rowlock.leases import related as related_module
 from rowlock.leases import take as take_module
+from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.testing import TemporaryDatabase, databases, stepping
 
 from ..host import Attachment, Base, Run, Volume, VolumePipeline, heard_events
 from .related_scenes import ATTACHMENTS, GatheringPipeline, add_volume, at_work, attachments_of, locks_of
 from .scenes import add, counted, faults_of, read, ticket
-from .told import Line, told
 
 
 async def test_only_a_claimed_item_locks(database: TemporaryDatabase) -> None:
@@ -63,8 +65,8 @@ async def test_a_model_without_lock_columns_is_refused(database: TemporaryDataba
         Base.metadata.remove(Plain.__table__)  # type: ignore[arg-type]
 
 
-async def test_an_owner_that_does_not_fit_is_refused(database: TemporaryDatabase) -> None:
-    """A shared lock would be cut off, and two items would have one owner."""
+def test_an_owner_that_does_not_fit_is_refused() -> None:
+    """Related rows would carry a name that was cut off, or none of them could be locked once work has begun."""
 
     class Narrow(DeclarativeBase):
         pass
@@ -72,13 +74,13 @@ async def test_an_owner_that_does_not_fit_is_refused(database: TemporaryDatabase
     class Slot(LockColumns, Narrow):
         __tablename__ = "slots"
         id: Mapped[int] = mapped_column(primary_key=True)
-        lock_owner: Mapped[str | None] = mapped_column(String(20))
+        lock_owner: Mapped[str | None] = mapped_column(String(7))
 
-    await database.create_tables(Narrow.metadata)
-    async with at_work(database, GatheringPipeline()) as (steps, _):
-        [item] = steps.queued
-        with pytest.raises(ModelError, match=r"does not fit into Slot\.lock_owner"):
-            await item.lock_related(Slot, Slot.id == 1, shared=True)
+    class Narrowed(GatheringPipeline):
+        locks = (Attachment, Related(Slot, on=true()))
+
+    with pytest.raises(ModelError, match=r"Narrowed.* does not fit into Slot\.lock_owner"):
+        Narrowed()
 
 
 async def test_too_many_rows_are_refused(database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,14 +115,25 @@ async def test_rows_of_another_database_are_refused(database: TemporaryDatabase,
             def __init__(self, **options: Any) -> None:
                 super().__init__(**options | {"binds": {Volume: database.engine, Attachment: other.engine}})
 
-        class Split(GatheringPipeline):
-            locks = ()
-
         sessions = async_sessionmaker(class_=Routed)
-        async with stepping(sessions, Split()) as steps:
-            [item] = await steps.fetch_once()
-            with pytest.raises(PipelineError, match="another database"):
-                await item.lock_related(Attachment, Attachment.name == "0")
+        with pytest.raises(ConfigurationError, match="Attachment lives in another database than Volume"):
+            PipelineManager(sessions, [GatheringPipeline()])
+        with pytest.raises(ConfigurationError, match="Attachment lives in another database than Volume"):
+            GatheringPipeline().build_run(sessions, PipelineHinter())
+
+
+async def test_engines_that_differ_in_options_are_of_one_database(database: TemporaryDatabase) -> None:
+    """A host that routes its models by options of one engine could lock none of its related rows."""
+    await add_volume(database)
+
+    class Optioned(AsyncSession):
+        def __init__(self, **options: Any) -> None:
+            other = database.engine.execution_options(logging_token="other")
+            super().__init__(**options | {"binds": {Volume: database.engine, Attachment: other}})
+
+    async with stepping(async_sessionmaker(class_=Optioned), GatheringPipeline()) as steps:
+        [item] = await steps.fetch_once()
+        assert len(await item.lock_related(Attachment, Attachment.volume_id == item.id)) == ATTACHMENTS
 
 
 # ---------------------------------------------------------------- values
@@ -202,6 +215,7 @@ async def test_rows_that_refer_to_a_locked_one_can_be_inserted(postgresql_databa
 
     class Upwards(Pipeline[Attachment]):
         model = Attachment
+        locks = (Volume,)
 
         def ready(self) -> Any:
             return Attachment.name == "0"
@@ -225,21 +239,32 @@ async def test_rows_that_refer_to_a_locked_one_can_be_inserted(postgresql_databa
 # ---------------------------------------------------------------- undeclared
 
 
-async def test_an_undeclared_model_is_locked_and_warned_about(
-    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What happens after a crash depends on the declaration, and nobody would know that it is missing."""
+async def test_an_undeclared_model_is_refused(database: TemporaryDatabase) -> None:
+    """Rows would be locked that nobody looks after once their holder has died, and nobody would know what is missing."""
 
     class Undeclared(GatheringPipeline):
         locks = ()
 
-    async with at_work(database, Undeclared()) as (steps, _):
-        with caplog.at_level(logging.WARNING):
+    with heard_events() as heard:
+        async with at_work(database, Undeclared()) as (steps, _):
             [item] = steps.queued
-            await item.lock_related(Attachment, Attachment.name == "0")
-            await item.lock_related(Attachment, Attachment.name == "1")
-        text = "Undeclared locks rows of a model that it did not declare; add it to `locks`: Attachment"
-        extra = {"pipeline": "Undeclared", "model": "Attachment"}
-        assert told(caplog, "did not declare") == [Line(text, extra, None)]
-        await steps.work_once()
+            with pytest.raises(
+                ConfigurationError, match=r"Undeclared locks rows of Attachment.*`locks = \[Attachment\]`"
+            ):
+                await item.lock_related(Attachment, Attachment.name == "0")
+            assert {row.lock_token for row in await attachments_of(database)} == {None}
+            await steps.work_once()
+    [failure] = heard.of(events.ItemFailed)
+    assert "`locks = [Attachment]`" in failure.error
     assert await locks_of(database) == {}
+
+
+async def test_rows_of_its_own_table_need_no_declaration(database: TemporaryDatabase) -> None:
+    """They would be refused, and nobody can declare them; or cost each claim of every pipeline a transaction of its own."""
+    other = Volume(status="other")
+    async with at_work(database, GatheringPipeline()) as (steps, _):
+        await add(database, other)
+        [item] = steps.queued
+        [locked] = await item.lock_related(Volume, Volume.status == "other")
+        assert locked.id == other.id
+        assert [table.model for table in steps.run.context.locker.tables] == [Attachment]

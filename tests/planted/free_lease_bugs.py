@@ -10,6 +10,8 @@ CONTENDED = "tests/leases/test_claim_contended.py"
 BESIDES = "tests/leases/test_claim_besides.py"
 CRASHES = "tests/pipelines/test_related_crashes.py"
 SIBLINGS = "tests/pipelines/test_siblings.py"
+RELATED = "tests/pipelines/test_related_locks.py"
+REFUSALS = "tests/pipelines/test_related_refusals.py"
 CHECKER = "tests/testing/test_checker.py"
 
 FREE_LEASE_BUGS = (
@@ -96,6 +98,41 @@ FREE_LEASE_BUGS = (
         "if shared or is_own_table else",
         "if shared else",
         (f"{CRASHES}::test_rows_of_its_own_table_count_as_nobodys_attempts",),
+    ),
+    Bug(
+        "what was not declared is locked all the same",
+        "leases/related.py",
+        "if leased.table is self._leased.table or any(",
+        "if True or any(",
+        (f"{REFUSALS}::test_an_undeclared_model_is_refused",),
+    ),
+    Bug(
+        "rows of its own table cannot be locked",
+        "leases/related.py",
+        "if leased.table is self._leased.table or any(",
+        "if any(",
+        (f"{REFUSALS}::test_rows_of_its_own_table_need_no_declaration",),
+    ),
+    Bug(
+        "related rows of another database are declared",
+        "leases/related.py",
+        ".engine.pool is not bind_of(",
+        ".engine.pool is None and bind_of(",
+        (f"{REFUSALS}::test_rows_of_another_database_are_refused",),
+    ),
+    Bug(
+        "an engine with other options is another database",
+        "leases/related.py",
+        "bind_of(session, table).engine.pool is not bind_of(session, leased).engine.pool",
+        "bind_of(session, table) is not bind_of(session, leased)",
+        (f"{REFUSALS}::test_engines_that_differ_in_options_are_of_one_database",),
+    ),
+    Bug(
+        "a long key is cut off",
+        "rows/eligibility.py",
+        'name = f"{owner}{OWNER_SEPARATOR}{digest}"',
+        "name = name[:255]",
+        (f"{RELATED}::test_a_shared_lock_has_a_name_however_long_the_key_is",),
     ),
     Bug(
         "the judge lets reservations be run over",

@@ -134,10 +134,8 @@ class PipelineItem(Generic[ModelT]):
         ``Apply(related={row: values})``. They belong to this item: their lease is renewed with its own, and whatever becomes of
         it, they are freed in the same transaction. May be called again; what the item holds already is counted as free.
 
-        Declare the model in the pipeline's `locks`.
-
         Args:
-            model: a mapped class with the lock columns, in the same database.
+            model: a mapped class that the pipeline's `locks` declare, or one of its own table.
             where: one SQL expression, such as ``Instance.fleet_id == item.id``. Rows that are not there do not count: none
                 at all is no failure.
             shared: many items of this pipeline want the same rows, one at a time: the owner names this item as well.
@@ -147,6 +145,7 @@ class PipelineItem(Generic[ModelT]):
                 `Reset` and comes back for them, and pipelines that respect `locks` leave them alone until then.
             LeaseLost: the item's own lease has ended.
             ModelError: `model` cannot be leased.
+            ConfigurationError: the pipeline does not declare `model` in `locks`. Nothing was locked.
             PipelineError: `where` is not an SQL expression, or names more rows than an item may hold (10,000).
             LockWaitTimeout: somebody in this process kept the lockset of the table still for too long (SQLite).
         """

@@ -16,30 +16,37 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
-from sqlalchemy import Column, ColumnElement, Engine, select, type_coerce
+from sqlalchemy import Column, ColumnElement, select, type_coerce
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.errors import LeaseLost, PipelineError, RelatedLockUnavailable, TransactionTimeout
-from rowlock.leases.dialects import bind_of
+from rowlock.errors import (
+    ConfigurationError,
+    LeaseLost,
+    PipelineError,
+    RelatedLockUnavailable,
+    TransactionTimeout,
+)
+from rowlock.leases.dialects import bind_of, check_session_factory
 from rowlock.leases.faults import is_conflict
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.take import TAKEN_ROWS_MAX, TakeOrder, read_taken, take
 from rowlock.leases.transaction import excluding_takers, in_transaction
-from rowlock.logs import get_logger
 from rowlock.rows.database_time import UtcDateTime, database_instant
-from rowlock.rows.eligibility import OWNER_SEPARATOR
+from rowlock.rows.eligibility import related_owner
 from rowlock.rows.leased_table import LeasedTable, ModelT
-
-logger = get_logger(__name__)
 
 T = TypeVar("T")
 
 
 class RelatedLocker:
-    """Locks related rows for the items of one pipeline."""
+    """Locks related rows for the items of one pipeline.
+
+    Attributes:
+        tables: those that are declared. What a dead holder left in them is looked for. Rows of the pipeline's own table, which
+            cannot be declared (a circle), are free by expiry alone, so that claims of most pipelines remain one statement.
+    """
 
     def __init__(
         self,
@@ -56,14 +63,8 @@ class RelatedLocker:
         self._owner = owner
         self._intent_of = intent_of
         self._timeout = timeout
-        self._declared = tuple(declared)
-        engine = bind_of(session_factory(), leased).engine
-        self._learned = _learned_in.setdefault(engine, {}).setdefault(owner, {})
-
-    @property
-    def tables(self) -> tuple[LeasedTable[Any], ...]:
-        """The related tables that are known: declared, or learned when such rows were locked."""
-        return (*self._declared, *self._learned.values())
+        self.tables = tuple(declared)
+        check_one_database(session_factory, leased, declared=self.tables)
 
     async def lock(
         self, item: PipelineItem[Any], model: type[ModelT], where: ColumnElement[bool], *, shared: bool
@@ -72,8 +73,7 @@ class RelatedLocker:
         leased = self._table_of(model)
         is_own_table = leased.table is self._leased.table
         # In its own table the pipeline's bare name is that of a main row's holder.
-        owner = f"{self._owner}{OWNER_SEPARATOR}{item.id}" if shared or is_own_table else self._owner
-        leased.check_owner(owner)
+        owner = related_owner(leased, self._owner, item.id) if shared or is_own_table else self._owner
         if is_own_table:
             # Its own row is the item's anyway.
             where = where & (leased.attribute(leased.key_name) != item.id)
@@ -102,7 +102,6 @@ class RelatedLocker:
                     # Whoever changes the rows so often has them; how many they are was rolled back with the rest.
                     raise RelatedLockUnavailable(model=leased.name, wanted=1, available=0) from error
             held.holds(leased, {_key_of(leased, row): _as_read(leased, row, intent) for row in rows})
-            self._learn(leased)
         return rows
 
     async def _again_if_cut(
@@ -135,35 +134,39 @@ class RelatedLocker:
         assert isinstance(until, datetime)
         return until
 
-    def _learn(self, leased: LeasedTable[Any]) -> None:
-        if leased in self.tables:
-            return
-        self._learned[leased.model] = leased
-        if leased.table is self._leased.table:
-            # Rows of the pipeline's own table cannot be declared: they would be a circle.
-            return
-        logger.warning(
-            "%s locks rows of a model that it did not declare; add it to `locks`: %s",
-            self._owner,
-            leased.name,
-            extra={"pipeline": self._owner, "model": leased.name},
+    def _table_of(self, model: type[ModelT]) -> LeasedTable[ModelT]:
+        for known in self.tables:
+            if known.model is model:
+                return known
+        leased = LeasedTable.of(model)
+        # Rows of a subclass are rows of what was declared; and all of its own table are known.
+        if leased.table is self._leased.table or any(issubclass(model, known.model) for known in self.tables):
+            return leased
+        raise ConfigurationError(
+            f"{self._owner} locks rows of {leased.name}, which it does not declare: what it left when it died would be found by "
+            f"nobody; write `locks = [{leased.name}]` in the class"
         )
 
-    def _table_of(self, model: type[ModelT]) -> LeasedTable[ModelT]:
-        for leased in self.tables:
-            if leased.model is model:
-                return leased
-        leased = LeasedTable.of(model)
-        session = self._session_factory()
-        if bind_of(session, leased) is not bind_of(session, self._leased):
-            raise PipelineError(
-                f"{leased.name} lives in another database than {self._leased.name}; no transaction could free the rows of both"
+
+def check_one_database(
+    session_factory: async_sessionmaker[AsyncSession],
+    leased: LeasedTable[Any],
+    *,
+    declared: Iterable[LeasedTable[Any]],
+) -> None:
+    """Check, without connecting, that rows of `declared` can be freed in one transaction with those of `leased`.
+
+    Raises:
+        ConfigurationError: the session factory is bound to nothing for one of them, or to another database.
+    """
+    for table in declared:
+        check_session_factory(session_factory, table)
+        session = session_factory()
+        # Engines that differ in their options share a pool.
+        if bind_of(session, table).engine.pool is not bind_of(session, leased).engine.pool:
+            raise ConfigurationError(
+                f"{table.name} lives in another database than {leased.name}; no transaction could free the rows of both"
             )
-        return leased
-
-
-_learned_in: WeakKeyDictionary[Engine, dict[str, dict[type, LeasedTable[Any]]]] = WeakKeyDictionary()
-"""Related tables by pipeline name, for as long as the engine lives: a pipeline that is built anew still knows them."""
 
 
 def _key_of(leased: LeasedTable[Any], row: object) -> Any:  # noqa: ANN401 - whatever the key is

@@ -17,6 +17,7 @@ from rowlock.clock import is_real
 from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.leases.dialects import check_session_factory
 from rowlock.leases.notifications import check_name, notifying_engine
+from rowlock.leases.related import check_one_database
 from rowlock.leases.transaction import finish
 from rowlock.pipelines.hinter import PipelineHinter, pipeline_hinter
 from rowlock.pipelines.lifeline import Lifeline
@@ -103,6 +104,8 @@ class PipelineManager:
             raise ConfigurationError(f"a manager has at most {PIPELINES_MAX} pipelines")
         pipeline.check_parts()
         check_session_factory(self._session_factory, pipeline.leased)
+        locks = [lock.leased for lock in pipeline.declared_locks]
+        check_one_database(self._session_factory, pipeline.leased, declared=locks)
         if self._notifier is not None:
             self._notifying_engine(pipeline)
         if self._started:

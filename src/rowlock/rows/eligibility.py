@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import blake2b
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, exists, not_, or_, true
@@ -23,6 +24,8 @@ from rowlock.rows.return_tokens import is_return_token
 
 OWNER_SEPARATOR = ":"
 """Between the name of an owner and whom exactly it holds a row for: a main row, or one hold of a service."""
+DIGEST_BYTES = 8
+"""How long the digest of a key is that is too long for an owner's name."""
 RESERVED_BEYOND = timedelta(seconds=6)
 """How long a reset row is kept for its owner beyond the time at which that comes back: the longest rest between two fetches."""
 TURN_MAX = timedelta(seconds=6)
@@ -87,6 +90,22 @@ def was_main_lease(leased: LeasedTable[Any], lockers: Collection[str] = ()) -> C
     lock_owner = leased.attribute("lock_owner")
     is_plain = not_(lock_owner.contains(OWNER_SEPARATOR))
     return and_(is_plain, lock_owner.not_in(lockers)) if lockers else is_plain
+
+
+def related_owner(leased: LeasedTable[Any], owner: str, main_key: object) -> str:
+    """Return the name under which `owner` locks a row of `leased` for the main row of `main_key`.
+
+    Where the key does not fit into the column, it is replaced by a digest of it.
+
+    Raises:
+        ModelError: not even that fits.
+    """
+    name = f"{owner}{OWNER_SEPARATOR}{main_key}"
+    if not leased.fits_owner(name):
+        digest = blake2b(str(main_key).encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).hexdigest()
+        name = f"{owner}{OWNER_SEPARATOR}{digest}"
+    leased.check_owner(name)
+    return name
 
 
 def is_owned_by(leased: LeasedTable[Any], owner: str) -> ColumnElement[bool]:

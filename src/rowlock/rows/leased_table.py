@@ -172,16 +172,21 @@ class LeasedTable(Generic[ModelT]):
         as_uuid = getattr(innermost(self.column("lock_token").type), "as_uuid", True)
         return uuid.UUID(str(token)) if as_uuid else str(token)
 
+    def fits_owner(self, owner: str) -> bool:
+        """Whether the column can hold the name of `owner`."""
+        type_ = innermost(self.column("lock_owner").type)
+        return not isinstance(type_, String) or type_.length is None or len(owner) <= type_.length
+
     def check_owner(self, owner: str) -> None:
         """Refuse an owner that the column cannot hold.
 
         Raises:
             ModelError: `owner` is too long.
         """
-        type_ = innermost(self.column("lock_owner").type)
-        if isinstance(type_, String) and type_.length is not None and len(owner) > type_.length:
+        if not self.fits_owner(owner):
+            length = getattr(innermost(self.column("lock_owner").type), "length", None)
             raise ModelError(
-                f"the name {owner} does not fit into {self.name}.lock_owner ({type_.length} characters); widen the column "
+                f"the name {owner} does not fit into {self.name}.lock_owner ({length} characters); widen the column "
                 "or shorten the class name",
                 model=self.name,
                 column="lock_owner",

@@ -1,7 +1,7 @@
 """What there is once in a process, and must be apart where many processes are one.
 
-The one idea: `pipeline_hinter` has the listeners of its process, SQLite's lockset excludes takers of its process, and a pipeline
-remembers which models it has locked for as long as its process lives. Each is asked here for the process whose code runs.
+The one idea: `pipeline_hinter` has the listeners of its process, and SQLite's lockset excludes takers of its process. Each is
+asked here for the process whose code runs.
 
 Hints: a replica hints itself; whoever has no pipelines, such as a service, is heard by every replica that runs, as if hints were
 passed on between processes. Some of what is said to a process gets lost.
@@ -14,9 +14,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 from unittest import mock
-from weakref import WeakKeyDictionary
 
-from rowlock.leases import related
 from rowlock.locks.locker import InMemoryLocker
 from rowlock.pipelines.hinter import PipelineHinter, Wake, pipeline_hinter
 from rowlock.testing.simulation.processes import Process, current_process
@@ -44,7 +42,6 @@ def processes_apart(rng: Random) -> Iterator[None]:
         mock.patch.object(PipelineHinter, "wake", wake_perhaps),
         mock.patch.object(pipeline_hinter, "_wakes", _Listeners()),
         mock.patch.object(InMemoryLocker, "_locksets_of_running_loop", locksets),
-        mock.patch.object(related, "_learned_in", WeakKeyDictionary()),
     ):
         yield
 
