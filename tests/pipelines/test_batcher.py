@@ -14,6 +14,7 @@ from rowlock.pipelines import batcher as batcher_module
 from rowlock.pipelines.batcher import BATCH_MAX, GROWS_AFTER, STATEMENTS_FIRST, Batcher, BatchLimit
 from rowlock.testing import virtual_time
 
+from .hostile import break_loggers
 from .scenes import turns
 
 TIMEOUT = timedelta(seconds=10)
@@ -234,3 +235,52 @@ def test_requests_that_share_statements_are_bounded_apart() -> None:
     assert limit.fitting([1] * 1000) == STATEMENTS_FIRST
     assert limit.fitting([0] * 100 + [1] * 100) == 100 + STATEMENTS_FIRST
     assert limit.fitting([STATEMENTS_FIRST + 1, 0]) == 1
+
+
+@pytest.mark.parametrize("error", [KeyError("worker"), SystemExit(3)], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("refused", [-1, 1, 2], ids=["all are answered", "its own request fails", "another one fails"])
+@pytest.mark.parametrize("loud", [True, False], ids=["with a logger", "with a logger that raises"])
+async def test_an_answer_that_fails_keeps_nobody_from_theirs(
+    error: BaseException, refused: int, loud: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One callback that raises would leave the others of its batch, and all behind them, waiting for ever."""
+    backend, answered = Backend(), list[int]()
+    backend.refused = refused
+    if not loud:
+        break_loggers(monkeypatch, SystemExit(4))
+
+    def done(request: int, _result: int | None, _error: Exception | None) -> None:
+        answered.append(request)
+        if request == 1:
+            raise error
+
+    batcher = Batcher(backend.run, name="test", timeout=TIMEOUT)
+    backend.gate.clear()
+    for number in (0, 1, 2, 3):
+        batcher.hand_in(number, done)
+    await turns(2)
+    batcher.hand_in(4, done)
+    backend.gate.set()
+    await turns()
+    assert answered == [0, 1, 2, 3, 4]
+    assert await batcher.submit(5) == 10
+
+
+async def test_a_cancellation_of_a_round_is_heard_by_all_who_share_it() -> None:
+    """A host that cancels every task in the middle of a batch that is split would leave half of it waiting for ever."""
+    backend = Backend()
+
+    async def run(requests: Sequence[int]) -> list[int]:
+        if len(requests) == 4:
+            backend.gate.clear()
+            raise ValueError("one of them is refused")
+        return await backend.run(requests)
+
+    batcher = Batcher(run, name="test", timeout=TIMEOUT)
+    waiting = [asyncio.create_task(batcher.submit(number)) for number in range(4)]
+    await turns()
+    assert backend.batches == [[0, 1]]
+    assert batcher._round is not None
+    batcher._round.cancel()
+    await turns()
+    assert [type(task.exception()) for task in waiting] == [ConnectionAbortedError] * 4

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 
-from rowlock import PipelineHinter, hint_after_commit
-from rowlock.testing import TemporaryDatabase
+from rowlock import Apply, PipelineHinter, hint_after_commit
+from rowlock.pipelines import settler
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
-from ..host import Run, Volume
+from ..host import Run, Volume, VolumePipeline
+from .hostile import HostExit, RaisingList, break_loggers
+from .scenes import add, counted, read, turns, until
 from .told import Line, told
 
 
@@ -104,3 +108,101 @@ async def test_a_scoped_session_is_the_one_of_its_scope(sqlite_database: Tempora
     await session.commit()
     assert heard == ["Volume"]
     await registry.remove()
+
+
+# ---------------------------------------------------------------- callbacks that raise
+
+ERRORS = [KeyError("worker"), SystemExit(3), HostExit()]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_bad_callback_keeps_no_hint_from_the_others(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    """One wake of a host's would let other pipelines, and other replicas, wait for their next look."""
+    hinter, heard = PipelineHinter(), list[str]()
+
+    def fail(*_args: str) -> None:
+        raise error
+
+    for wake in (fail, lambda: heard.append("woken")):
+        hinter.attach("Volume", wake)
+    for relay in (fail, lambda name: heard.append(f"passed on: {name}")):
+        hinter.attach_relay(relay)
+    hinter.hint_fetch(Volume)
+    assert heard == ["woken", "passed on: Volume"]
+    assert hinter.wake("Volume")
+    assert heard == ["woken", "passed on: Volume", "woken"]
+    line = Line("A callback for hints of Volume failed", {"model": "Volume"}, repr(error))
+    assert told(caplog, "hint") == [line] * 3
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_all_are_hinted_before_a_failure_is_told(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log call that raises would do what the callback before it was kept from doing."""
+    hinter, heard = PipelineHinter(), list[str]()
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    hinter.attach("Volume", fail)
+    hinter.attach("Volume", lambda: heard.append("woken"))
+    hinter.attach_relay(heard.append)
+    break_loggers(monkeypatch, error)
+    with pytest.raises(type(error)):
+        hinter.hint_fetch(Volume)
+    assert heard == ["woken", "Volume"]
+
+
+@pytest.mark.parametrize("broken", ["relay", "wake", "logger"])
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_hint_that_fails_stops_no_pipeline(
+    virtual_database: TemporaryDatabase, broken: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outcomes would count as being written for ever, until workers begin nothing new, and a drain never ends."""
+
+    def fail(*_args: str) -> None:
+        raise error
+
+    @virtual_time
+    async def play() -> None:
+        monkeypatch.setattr(settler, "PENDING_MAX", 2)
+        rows = await add(virtual_database, *(Volume() for _ in range(6)))
+        pipeline = VolumePipeline(answer=Apply({"status": "active"}, hint=(Run, Volume)), workers_num=2)
+        hinter = PipelineHinter()
+        if broken in {"relay", "logger"}:
+            hinter.attach_relay(fail)
+        if broken == "wake":
+            hinter.attach("Run", fail)
+        if broken == "logger":
+            break_loggers(monkeypatch, error)
+        pipeline.start(virtual_database.session_factory, hinter)
+        await until(lambda: pipeline.statistics().counters["applied"] == 6)
+        await turns()
+        assert (len(pipeline.run.settler), pipeline.statistics().tracked) == (0, 0)
+        await pipeline.drain(timedelta(seconds=1))
+        assert [(await read(virtual_database, row)).status for row in rows] == ["active"] * 6
+
+    play()
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_outcome_whose_hints_cannot_be_asked_for_is_settled(
+    virtual_database: TemporaryDatabase, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is written already would be told as failed, or be settled for ever."""
+
+    @virtual_time
+    async def play() -> None:
+        [row] = await add(virtual_database, Volume())
+        async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+            await steps.fetch_once()
+            item = await steps.run.context.queue.take()
+            assert item is not None
+            steps.run.settler.hand_over(item, Apply({"status": "active"}, hint=RaisingList(error, Run)))
+            await steps.run.settler.wait_until_idle()
+            assert steps.run.statistics().tracked == 0
+            assert counted(steps)["applied"] == 1
+        assert (await read(virtual_database, row)).status == "active"
+
+    play()
+    [line] = told(caplog, "hints after an outcome failed")
+    assert line.error == repr(error)

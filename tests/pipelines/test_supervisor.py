@@ -12,6 +12,7 @@ from rowlock.pipelines.supervisor import RESTART_DELAY_S, Supervisor
 from rowlock.testing import TemporaryDatabase, run_virtual, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
+from .hostile import break_loggers
 from .scenes import add, read_all, turns, until
 from .told import Line, told
 
@@ -125,3 +126,31 @@ def test_a_loop_that_shuts_down_ends_everything(tmp_path) -> None:  # noqa: ANN0
         assert supervisor.alive() == {"loop": False}
 
     run_virtual(main)
+
+
+@virtual_time
+async def test_an_exit_out_of_a_loop_is_its_death() -> None:
+    """A ``SystemExit`` that leaves a task ends the whole event loop, and with it the host."""
+    mortal, supervisor = Mortal(SystemExit(3)), Supervisor("Test")
+    with heard_events() as heard:
+        supervisor.keep("loop", mortal.run)
+        await until(lambda: mortal.lives == 2)
+    [replaced] = heard.of(events.LoopReplaced)
+    assert replaced.error.startswith("HostCodeError: SystemExit: 3")
+    await supervisor.stop()
+
+
+@pytest.mark.parametrize("error", [KeyError("worker"), SystemExit(3)], ids=lambda error: type(error).__name__)
+def test_a_loop_is_replaced_whoever_cannot_be_told(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A logger that raises would end the loop that it should tell of, for good."""
+
+    @virtual_time
+    async def play() -> None:
+        logger = break_loggers(monkeypatch, error)
+        mortal, supervisor = Mortal(RuntimeError("boom"), RuntimeError("again")), Supervisor("Test")
+        supervisor.keep("loop", mortal.run)
+        await until(lambda: mortal.lives == 3)
+        assert (supervisor.replaced, logger.calls) == (2, 2)
+        await supervisor.stop()
+
+    play()

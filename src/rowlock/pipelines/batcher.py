@@ -176,16 +176,21 @@ class Batcher(Generic[RequestT, ResultT]):
                 return
             if not is_outage(error):
                 half = len(batch) // 2
-                await self._answer(batch[:half])
+                try:
+                    await self._answer(batch[:half])
+                except asyncio.CancelledError:
+                    self._tell_all(batch[half:], ConnectionAbortedError(self._name))
+                    raise
                 await self._answer(batch[half:])
                 return
         # A round that is cancelled from outside says nothing of its requests: for those who wait it is like a lost connection.
-        for request, done in batch:
-            self._tell(
-                done, request, None, error if isinstance(error, Exception) else ConnectionAbortedError(self._name)
-            )
+        self._tell_all(batch, error if isinstance(error, Exception) else ConnectionAbortedError(self._name))
         if isinstance(error, asyncio.CancelledError):
             raise error
+
+    def _tell_all(self, batch: list[tuple[RequestT, Done[RequestT, ResultT]]], error: Exception) -> None:
+        for request, done in batch:
+            self._tell(done, request, None, error)
 
     def _tell(
         self, done: Done[RequestT, ResultT], request: RequestT, result: ResultT | None, error: Exception | None

@@ -252,7 +252,7 @@ class Fetcher(Generic[ModelT]):
 
     def _queue(self, items: Sequence[PipelineItem[ModelT]]) -> Sequence[PipelineItem[ModelT]]:
         """Track and queue as many of `items` as there is room for, and return the others."""
-        places = max(0, self.context.queue.places)
+        places = self.context.queue.places
         queued = items[:places]
         # Tracked before they are queued: from then on a worker may settle them, and what is settled must not be tracked again.
         self._heartbeater.track(queued)

@@ -5,7 +5,7 @@ what an earlier fetch brought. Capacity bounds memory and what a crash leaves to
 the fetcher fetches. One fetcher puts, many workers take. Nobody polls: a worker that waits is woken by `put`, the
 fetcher by `on_room`.
 
-Not here: asyncio's ``QueueFull``. The fetcher asks for `room` before it claims, so an overflow is a bug and says so.
+Not here: asyncio's ``QueueFull``. The fetcher puts no more than there are `places`, so an overflow is a bug and says so.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ItemQueue(Generic[ModelT]):
     @property
     def places(self) -> int:
         """How many items there is space for, whether or not anybody waits for them."""
-        return 0 if self._closed else self.capacity - len(self._heap)
+        return 0 if self._closed else max(0, self.capacity - len(self._heap))
 
     @property
     def is_low(self) -> bool:

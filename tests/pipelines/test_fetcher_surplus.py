@@ -1,0 +1,80 @@
+"""Tests of fetches that bring more rows than there is room for: none of them stays leased."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from rowlock import Fetcher, PipelineManager, events
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
+
+from ..host import Volume, VolumePipeline, heard_events
+from .scenes import add, counted, is_free, read_all, until
+from .told import Line, told
+
+
+class GreedyFetcher(Fetcher[Any]):
+    """Asks for four times as much as there is room for."""
+
+    async def fetch_once(self, limit: int) -> int:
+        """Claim too many."""
+        return await super().fetch_once(4 * limit)
+
+
+class GreedyPipeline(VolumePipeline):
+    """Brings its own fetcher."""
+
+    fetcher_class = GreedyFetcher
+
+
+async def test_what_a_fetch_brings_beyond_the_room_is_given_back(
+    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fetcher of the host's that asks for more would leave its rows leased, each time, until the lease expires."""
+    await add(database, *(Volume() for _ in range(10)))
+    async with stepping(database.session_factory, GreedyPipeline(workers_num=2, queue_upper_limit_factor=1)) as steps:
+        with heard_events() as heard:
+            items = await steps.fetch_once()
+        assert len(items) == len(steps.queued) == steps.run.statistics().tracked == 2
+        assert len(heard.of(events.ItemReleased)) == counted(steps)["released"] == 6
+        assert [event.count for event in heard.of(events.RowsClaimed)] == [8]
+        leased = [row.id for row in await read_all(database, Volume) if not is_free(row)]
+        assert sorted(leased) == sorted(item.id for item in items)
+    text = "GreedyPipeline: 6 rows were claimed beyond the room in the queue, and given back"
+    assert told(caplog, "beyond") == [Line(text, {"pipeline": "GreedyPipeline", "rows": 6}, None)]
+
+
+@virtual_time
+async def test_a_queue_that_shrinks_while_rows_are_claimed_strands_none(virtual_database: TemporaryDatabase) -> None:
+    """The rows of one claim would stay leased, and the fetch after it find them missing."""
+    await add(virtual_database, *(Volume() for _ in range(4)))
+    async with stepping(virtual_database.session_factory, VolumePipeline(workers_num=4)) as steps:
+        queue = steps.run.context.queue
+
+        def shrink(*_: object) -> None:
+            queue.capacity = 1
+
+        event.listen(virtual_database.engine.sync_engine, "commit", shrink)
+        items = await steps.fetch_once()
+        event.remove(virtual_database.engine.sync_engine, "commit", shrink)
+        assert (len(items), steps.run.statistics().tracked) == (1, 1)
+        assert sum(not is_free(row) for row in await read_all(virtual_database, Volume)) == 1
+        # Below nothing is nothing, too.
+        queue.capacity = 0
+        assert await steps.run.fetcher.fetch_once(4) == 3
+        assert (len(steps.queued), steps.run.statistics().tracked) == (1, 1)
+
+
+@virtual_time
+async def test_a_greedy_fetcher_still_serves_all_rows(virtual_database: TemporaryDatabase) -> None:
+    """What is given back would be claimed and given back for ever, or never again."""
+    await add(virtual_database, *(Volume() for _ in range(10)))
+    pipeline = GreedyPipeline(workers_num=2, queue_upper_limit_factor=1)
+    with heard_events() as heard:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]):
+            await until(lambda: len(heard.of(events.ItemApplied)) == 10)
+            assert pipeline.statistics().counters["released"] < 60
+    assert heard.of(events.StrayFound) == []
+    assert len(pipeline.items) == 10
