@@ -3,20 +3,33 @@
 The one idea: a log call runs code of the host (its record factory, filters, handlers and formatters, the ``__str__`` of a row's
 id), and stands where rowlock holds a lease. Whatever that code raises stays in here; an actor never learns of it.
 
+Lines that repeat are counted instead of shown (`repeats`), and values of rows are cut out of tracebacks (`redaction`).
+
 Not here: what is logged, and at which level. That is the business of whoever calls.
 """
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import logging
+import os
 import sys
 import traceback
+from asyncio import AbstractEventLoop
 from collections.abc import Mapping
+from contextvars import Context
+from types import TracebackType
 
+from rowlock.clock import monotonic
 from rowlock.redaction import without_values
+from rowlock.repeats import Counted, Line, Repeats, Window
 
 FIELD_PREFIX = "rowlock_"
 """In front of each field of a record: logging refuses a record whose field the host's own record factory has set already."""
+
+NOT_SHOWN = "%d more were counted and not shown; the last one: "
+"""In front of a message that tells of all of its kind that were counted."""
 
 _FRAMES_OF_OURS = 3
 """From logging to the caller: the method that was called, and `_log`."""
@@ -62,13 +75,79 @@ class ContainedLogger:
         self, level: int, text: str, args: tuple[object, ...], extra: Mapping[str, object] | None, exc_info: object
     ) -> None:
         try:
-            if self._logger.isEnabledFor(level):
-                fields = {FIELD_PREFIX + name: value for name, value in (extra or {}).items()}
-                error = _error_of(exc_info)
-                shown = None if error is None else without_values(error)
-                self._logger.log(level, text, *args, exc_info=shown, extra=fields, stacklevel=_FRAMES_OF_OURS)
+            if not self._logger.isEnabledFor(level):
+                return
+            error = _error_of(exc_info)
+            line = _line(self._logger.name, level, text, args, extra or {}, error)
+            if not _is_shown(line):
+                return
+            shown = None if error is None else without_values(error)
+            self._logger.log(
+                level, text, *args, exc_info=shown, extra=_prefixed(line.fields), stacklevel=_FRAMES_OF_OURS
+            )
         except BaseException:  # noqa: BLE001 - a SystemExit out of a handler must not end the event loop
             _broken.tell()
+
+
+def tell_counts() -> None:
+    """Log how many lines were counted and not shown; at the end of a drain, and of the process."""
+    _tell(_repeats.end_all())
+
+
+def _line(
+    logger: str,
+    level: int,
+    text: str,
+    args: tuple[object, ...],
+    fields: Mapping[str, object],
+    error: BaseException | None,
+) -> Line:
+    if error is None:
+        return Line(logger, level, text, args, fields)
+    return Line(logger, level, text, args, fields, type(error).__qualname__, _place_of(error.__traceback__))
+
+
+def _place_of(frame: TracebackType | None) -> tuple[str, int]:
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return ("", 0) if frame is None else (frame.tb_frame.f_code.co_filename, frame.tb_lineno)
+
+
+def _is_shown(line: Line) -> bool:
+    now, loop = monotonic(), _running_loop()
+    admission = _repeats.admit(line, now, loop)
+    _tell(admission.counted)
+    if admission.begun is not None and loop is not None:
+        # In a context of its own: the count is not of the row, or the request, in whose context the first one was counted.
+        loop.call_later(admission.begun.ends_in(now), _tell_of, admission.begun, context=Context())
+    return admission.is_shown
+
+
+def _tell_of(window: Window) -> None:
+    _tell(_repeats.end(window))
+
+
+def _tell(counted: list[Counted]) -> None:
+    for line, count in counted:
+        try:
+            # A message without arguments is not a template.
+            text = NOT_SHOWN + (line.text if line.args else line.text.replace("%", "%%"))
+            more = {"count": count, "error_type": line.error_type} if line.error_type else {"count": count}
+            logger = logging.getLogger(line.logger)
+            logger.log(line.level, text, count, *line.args, extra=_prefixed({**line.fields, **more}))
+        except BaseException:  # noqa: BLE001 - as in `_log`
+            _broken.tell()
+
+
+def _running_loop() -> AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _prefixed(fields: Mapping[str, object]) -> dict[str, object]:
+    return {FIELD_PREFIX + name: value for name, value in fields.items()}
 
 
 def _error_of(exc_info: object) -> BaseException | None:
@@ -99,6 +178,10 @@ class _Broken:
 
 
 _broken = _Broken()
+_repeats = Repeats()
+atexit.register(tell_counts)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_repeats.forget)
 
 
 def get_logger(name: str) -> ContainedLogger:
@@ -114,3 +197,4 @@ def is_broken() -> bool:
 def forget() -> None:
     """Begin anew, as a new process would; for tests."""
     _broken.is_told = False
+    _repeats.forget()

@@ -201,8 +201,8 @@ def test_a_traceback_tells_no_values_whoever_formats_it(caplog: pytest.LogCaptur
             raise LookupError("the host's own") from error
     except LookupError as error:
         logger.exception("a row failed")
-        logger.error("a row failed", exc_info=error)
-        logger.error("a row failed", exc_info=sys.exc_info())  # noqa: G201 - the form is meant
+        logger.error("a row failed: given", exc_info=error)
+        logger.error("a row failed: as logging has it", exc_info=sys.exc_info())  # noqa: G201 - the form is meant
     for record in caplog.records:
         assert record.exc_info is not None
         assert "the host's own" in logging.Formatter().formatException(record.exc_info)

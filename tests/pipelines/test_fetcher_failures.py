@@ -59,7 +59,10 @@ async def test_failing_fetches_end_nothing(
     line = Line(
         "VolumePipeline: a fetch failed", {"pipeline": "VolumePipeline"}, "ConnectionRefusedError('nobody listens')"
     )
-    assert told(caplog, "fetch") == [line] * len(failed)
+    first, *more = told(caplog, "fetch")
+    assert first == line
+    assert 1 + sum(counted.extra["count"] for counted in more) == len(failed), "each is counted"
+    assert len(more) < 3, "and few are shown"
 
 
 @virtual_time

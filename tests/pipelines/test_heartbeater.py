@@ -16,7 +16,7 @@ from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
 from .scenes import add, change, counted, faults_of, hang, is_renewal, now, read, replica, until
-from .told import Line, told
+from .told import Line, repeated, told
 
 NEARLY_OVER_S = 16.0
 """By how much a test shortens trust on the real loop, so that renewal is due at once. **Unit** seconds."""
@@ -280,7 +280,7 @@ def test_a_beat_survives_any_error(
 
     play()
     line = Line("VolumePipeline: a renewal failed", {"pipeline": "VolumePipeline"}, repr(error))
-    assert told(caplog, "renewal") == [line] * 3
+    assert told(caplog, "renewal") == repeated(line, 2)
 
 
 # ---------------------------------------------------------------- a heartbeater of one's own

@@ -16,6 +16,7 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import add, change, counted, is_free, read, read_all, turns
+from .told import told
 
 
 class HostExit(BaseException):
@@ -104,9 +105,10 @@ def test_a_failure_is_written_and_the_worker_goes_on(
             assert after.last_error
 
     play()
-    logged = [record for record in caplog.records if record.msg == "%s: processing row %s failed"]
-    assert len(logged) == 2
-    assert all(record.exc_info for record in logged), "a failure is logged with its traceback"
+    first, second = told(caplog, "failed")
+    assert {first.extra["row_id"], second.extra["row_id"]} == {1, 2}
+    assert first.error, "a failure is logged with its traceback"
+    assert second.extra["count"] == 1, "and counted from then on"
 
 
 JUNK = [

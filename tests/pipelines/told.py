@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rowlock.logs import FIELD_PREFIX
+from rowlock.logs import FIELD_PREFIX, NOT_SHOWN, tell_counts
 
 _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
@@ -25,9 +25,19 @@ class Line(NamedTuple):
 
 
 def told(caplog: pytest.LogCaptureFixture, words: str) -> list[Line]:
-    """Return the lines of the library that contain `words`, in order."""
+    """Return the lines of the library that contain `words`, in order, also those that tell how many were not shown."""
+    tell_counts()
     records = [record for record in caplog.records if record.name.startswith("rowlock.")]
     return [_line(record) for record in records if words in record.getMessage()]
+
+
+def repeated(line: Line, more: int, **fields: Any) -> list[Line]:
+    """Return what is told if `line` is followed by `more` of its kind, the last of them with `fields`."""
+    if not more:
+        return [line]
+    error_type = {"error_type": line.error.partition("(")[0]} if line.error else {}
+    extra = {**line.extra, **fields, "count": more, **error_type}
+    return [line, Line(NOT_SHOWN % more + line.text, extra, None)]
 
 
 def end_of_logging() -> None:

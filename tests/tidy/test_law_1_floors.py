@@ -12,7 +12,7 @@ import pytest
 from .reading import PACKAGE, Source, imports, package, planted, room_of
 
 FLOORS: dict[str, int] = {
-    **dict.fromkeys(("clock", "backoff", "redaction"), -2),
+    **dict.fromkeys(("clock", "backoff", "redaction", "repeats"), -2),
     **dict.fromkeys(("errors", "logs"), -1),
     "events": 0,
     "rows": 1,

@@ -281,7 +281,8 @@ class Delivery(Generic[ModelT]):
     def _failed_by_handler(self, failed: Failed) -> Outcome:
         if failed.detail:
             detail = shorten(str(failed.detail), chars_max=DETAIL_CHARS_MAX)
-            logger.warning("A handler failed\n%s", detail, extra={"row_id": self._item.id})
+            kind = str(failed.text).partition(":")[0]
+            logger.warning("A handler failed\n%s", detail, extra={"row_id": self._item.id, "error_type": kind})
         return self._ended({"status": FAILED, "error": failure_of(failed.kind, failed.text)})
 
     async def _lost(self, why: str) -> Outcome:

@@ -19,6 +19,7 @@ from rowlock.leases.dialects import check_session_factory
 from rowlock.leases.notifications import check_name, notifying_engine
 from rowlock.leases.related import check_one_database
 from rowlock.leases.transaction import finish
+from rowlock.logs import tell_counts
 from rowlock.pipelines.hinter import PipelineHinter, pipeline_hinter
 from rowlock.pipelines.lifeline import Lifeline
 from rowlock.pipelines.lock_graph import LockGraph
@@ -167,6 +168,7 @@ class PipelineManager:
         finally:
             # Whole, even if the caller is cancelled: half of it could not be made up for.
             await finish(self._stop_lines(), purpose="stop heartbeats and notifications")
+            tell_counts()
 
     async def __aenter__(self) -> Self:
         self.start()

@@ -1,0 +1,95 @@
+"""Logging that raises, and logs that are read by others: a pipeline goes on, and its rows keep their values to themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rowlock import Apply, PipelineManager, events, logs
+from rowlock.testing import TemporaryDatabase, stepping, virtual_time
+
+from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
+from .scenes import add, change, counted, is_free, read, until
+from .told import NOT_SHOWN
+
+SECRET = "s3cr3t-value"
+RAISED = (KeyError("Attempt to overwrite 'worker' in LogRecord"), SystemExit(3), asyncio.CancelledError())
+
+
+@pytest.fixture(params=RAISED, ids=lambda error: type(error).__name__)
+def broken_logging(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each record is refused while the test runs."""
+
+    def refuse(*_args: Any, **_fields: Any) -> logging.LogRecord:
+        raise request.param
+
+    factory = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(refuse)
+    yield
+    logging.setLogRecordFactory(factory)
+    logs.forget()
+
+
+@pytest.mark.usefixtures("broken_logging")
+async def test_a_failed_attempt_frees_its_row(database: TemporaryDatabase) -> None:
+    """The worker would die while it says that the attempt failed, and its row be renewed for ever."""
+    [row] = await add(database, Run(id=1))
+    async with stepping(database.session_factory, RunPipeline(answer=ValueError("no disk"))) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+        assert counted(steps)["retried"] == 1
+    after = await read(database, row)
+    assert (is_free(after), after.attempts, after.last_error) == (True, 1, "ValueError: no disk")
+
+
+@pytest.mark.usefixtures("broken_logging")
+@virtual_time
+async def test_a_lost_lease_ends_its_attempt(virtual_database: TemporaryDatabase) -> None:
+    """The heartbeater would die of saying that a lease was lost, before it does anything about it."""
+    [row] = await add(virtual_database, Volume())
+    pipeline = VolumePipeline(answer=lambda item: asyncio.sleep(3600))
+    with heard_events() as heard:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]):
+            await until(lambda: pipeline.items)
+            await change(virtual_database, row, lock_token=None)
+            await until(lambda: heard.of(events.LeaseLost))
+    assert heard.of(events.LoopReplaced) == []
+
+
+async def test_a_refused_outcome_keeps_its_values(
+    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`last_error`, events and the log are read by more people than the row is."""
+    [row] = await add(database, Run(id=1))
+    with heard_events() as heard:
+        async with stepping(
+            database.session_factory, RunPipeline(answer=Apply({"status": None, "result": SECRET}))
+        ) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+    after = await read(database, row)
+    assert "IntegrityError" in (after.last_error or "")
+    [failed] = heard.of(events.ItemFailed)
+    assert "IntegrityError" in caplog.text
+    for told_to_others in (after.last_error, failed.error, caplog.text):
+        assert SECRET not in (told_to_others or "")
+
+
+@virtual_time
+async def test_a_drain_tells_what_was_counted(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A replica that ends within the minute would keep for itself how often it failed."""
+    await add(virtual_database, *(Volume() for _ in range(5)))
+    pipeline = VolumePipeline(answer=ValueError("no disk"))
+    with heard_events() as heard:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]):
+            await until(lambda: len(heard.of(events.ItemFailed)) >= 5)
+    failed = len(heard.of(events.ItemFailed))
+    messages = [message for message in caplog.messages if "failed" in message]
+    assert messages[1].startswith(NOT_SHOWN % (failed - 1))
+    assert len(messages) == 2
