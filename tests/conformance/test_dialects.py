@@ -218,7 +218,7 @@ async def test_writing_begins_before_the_first_statement(database: TemporaryData
     """A claim would begin as a reader, and fail half-way when another one wrote meanwhile."""
     await insert_rows(database, ByUuid())
     async with database.engine.begin() as connection:
-        await dialect_of(connection).begin_writing(connection)
+        await dialect_of(connection).begin_writing(connection, wait_s=5)
         await connection.execute(update(ByUuid.__table__).values(status="written"))
         raw = await connection.get_raw_connection()
         assert raw.driver_connection is not None

@@ -11,6 +11,8 @@ DIALECTS: Final = "tests/conformance/test_dialects.py"
 CONFLICTS: Final = "tests/leases/test_conflicts.py"
 TENANTS: Final = "tests/faults/test_row_level_security.py"
 POOL: Final = "tests/leases/test_own_pool.py"
+ENDS: Final = "tests/pipelines/test_end_of_the_process.py"
+SQLITE_START: Final = "tests/leases/test_sqlite_start.py"
 COMMITTED: Final = f"{DIALECTS}::test_sessions_that_commit_every_statement_are_refused"
 
 ENGINES_BUGS: Final[tuple[Bug, ...]] = (
@@ -134,5 +136,40 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
         "            if engine not in twins:\n",
         "            if True:\n",
         (f"{POOL}::test_one_session_has_one_connection",),
+    ),
+    Bug(
+        "a transaction waits for the file as long as the host's own may",
+        "leases/dialects/sqlite.py",
+        "    if usual_ms <= wait_ms:\n",
+        "    if True:\n",
+        (f"{ENDS}::test_it_ends_while_the_table_is_locked[sqlite]",),
+    ),
+    Bug(
+        "the host's busy timeout is not what it was",
+        "leases/dialects/sqlite.py",
+        "        if not connection.invalidated:\n",
+        "        if False:\n",
+        (f"{SQLITE_START}::test_the_wait_is_bounded_whatever_the_host_has_set",),
+    ),
+    Bug(
+        "the host's shorter wait for the file is forgotten",
+        "leases/dialects/sqlite.py",
+        "    if usual_ms <= wait_ms:\n",
+        "    if False:\n",
+        (f"{SQLITE_START}::test_a_shorter_wait_of_the_host_is_kept",),
+    ),
+    Bug(
+        "a connection that is closed from two sides is waited for without an end",
+        "leases/standing.py",
+        "        _stop_once(driver)\n",
+        "",
+        (f"{ENDS}::test_a_connection_that_is_closed_from_two_sides_is_closed",),
+    ),
+    Bug(
+        "a transaction that was cut is given up again",
+        "leases/standing.py",
+        "pooled is None or self.was_cut:\n            return GivenUp()",
+        "pooled is None:\n            return GivenUp()",
+        ("tests/leases/test_standing.py::test_one_that_was_cut_is_not_given_up_again[sqlite]",),
     ),
 )

@@ -15,7 +15,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from types import CoroutineType
 from typing import Any, NamedTuple, Protocol
 
@@ -143,6 +143,7 @@ class Standing:
             return GivenUp(OUT_OF_TIME)
         # Its cancellation closes the connection, but only then.
         self._retire(pooled)
+        _stop_once(driver)
         rolling_back = asyncio.create_task(_roll_back(driver), name="rowlock: roll back what is out of time")
         return GivenUp(OUT_OF_TIME, rolling_back)
 
@@ -164,6 +165,18 @@ def _is_within(task: asyncio.Task[Any], driver: _Driver) -> bool:
             return True
         step = step.cr_await
     return False
+
+
+def _stop_once(driver: Any) -> None:  # noqa: ANN401 - stand-ins have no `stop`
+    """Let the driver's thread be stopped by whoever comes first, and whoever comes later wait for the same end.
+
+    The trap this closes: a cancelled `close` of aiosqlite stops the thread in its ``finally``. SQLAlchemy stops it, too, when the
+    wait for that very `close` is cancelled, as ``asyncio.run`` does in its end. The thread ends at the first of the two, and who
+    waits for the second waits for ever. Checked with aiosqlite 0.22 and SQLAlchemy 2.1; older ones have no `stop`.
+    """
+    stop = getattr(driver, "stop", None)
+    if stop is not None:
+        driver.stop = cache(stop)
 
 
 async def _roll_back(driver: _Driver) -> bool:

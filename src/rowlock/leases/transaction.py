@@ -40,6 +40,9 @@ CANCEL_WAIT_S_MAX = 3.0
 STALL_S_MAX = 1.0
 """A timeout that goes off later than this tells of an event loop that stood still; so long it has to catch up then, in seconds."""
 
+WAITING_MAX = 0.5
+"""Largest share of its time that a transaction may wait for its begin."""
+
 CONFLICTS_MAX = 6
 """How often a transaction may be rolled back by the database for another one's sake; the last time, the error is raised."""
 CONFLICT_DELAY_S = 0.01
@@ -86,7 +89,7 @@ async def in_transaction(
             connection = await session.connection(bind_arguments={"bind": bind}, execution_options=options)
             if writes:
                 own.begins(connection)
-                await dialect_of(connection).begin_writing(connection)
+                await dialect_of(connection).begin_writing(connection, wait_s=timeout_s * WAITING_MAX)
             result = await work(session, connection)
             own.is_whole = True
             return result

@@ -25,8 +25,8 @@ from rowlock.rows.leased_table import LeasedTable
 class LeaseDialect(Protocol):
     """One database's way to claim and renew. Every function joins the connection's transaction, except `excluding`."""
 
-    async def begin_writing(self, connection: AsyncConnection) -> None:
-        """Make the transaction one that may write, before its first statement."""
+    async def begin_writing(self, connection: AsyncConnection, *, wait_s: float) -> None:
+        """Make the transaction one that may write, before its first statement; waits for others for `wait_s` at most."""
         ...
 
     def excluding(self, leased: LeasedTable[Any]) -> AbstractAsyncContextManager[frozenset[Any]]:

@@ -57,7 +57,7 @@ from rowlock.rows.leased_table import LeasedTable, innermost
 from rowlock.rows.return_tokens import VERSION_DIGIT_AT
 
 
-async def begin_writing(connection: AsyncConnection) -> None:
+async def begin_writing(connection: AsyncConnection, *, wait_s: float) -> None:
     """Do nothing: any transaction may write."""
 
 

@@ -63,10 +63,14 @@ Reader: TypeAlias = Callable[[Any], Any]
 """Makes a value of what is written; None where it is taken as it is."""
 
 
-async def begin_writing(connection: AsyncConnection) -> None:
+async def begin_writing(connection: AsyncConnection, *, wait_s: float) -> None:
     """Take the write lock at once, switching the file to WAL the first time.
 
     A connection that is in a transaction already (the host's engine begins them itself) has read nothing yet: it starts over.
+
+    The wait for the file happens in the driver's thread, where nothing can end it: neither a cancellation nor SQLite's own
+    interrupt. A transaction that is out of time would be left in there, and with it the end of its event loop. So it is no longer
+    than it may be, whatever the host's busy timeout is.
     """
     raw = await connection.get_raw_connection()
     driver_connection: Any = raw.driver_connection
@@ -77,7 +81,19 @@ async def begin_writing(connection: AsyncConnection) -> None:
         with suppress(OperationalError):
             await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
             raw.info["rowlock_wal"] = True
-    await connection.exec_driver_sql("BEGIN IMMEDIATE")
+    if "rowlock_busy_ms" not in raw.info:
+        raw.info["rowlock_busy_ms"] = (await connection.exec_driver_sql("PRAGMA busy_timeout")).scalar_one()
+    usual_ms, wait_ms = raw.info["rowlock_busy_ms"], round(wait_s * 1000)
+    if usual_ms <= wait_ms:
+        await connection.exec_driver_sql("BEGIN IMMEDIATE")
+        return
+    await connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait_ms}")
+    try:
+        await connection.exec_driver_sql("BEGIN IMMEDIATE")
+    finally:
+        # Not of one that was cancelled: it is never used again.
+        if not connection.invalidated:
+            await connection.exec_driver_sql(f"PRAGMA busy_timeout = {usual_ms}")
 
 
 @asynccontextmanager
