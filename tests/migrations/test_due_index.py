@@ -14,9 +14,10 @@ from sqlalchemy.exc import DBAPIError
 
 from rowlock import ModelError, Pipeline
 from rowlock.rows.due_index import due_index
-from rowlock.rows.migrations import add_due_index, drop_due_index
+from rowlock.rows.migrations import add_due_index, drop_due_index, replace_due_index
 from rowlock.testing import TemporaryDatabase, stepping
 
+from ..dispatch.renders import Base as Renders
 from .conftest import Tree, WithOp, picture
 
 ROWS = 50_000
@@ -187,7 +188,9 @@ async def test_an_index_in_another_schema(postgresql_database: TemporaryDatabase
     async with postgresql_database.engine.begin() as connection:
         await connection.exec_driver_sql('CREATE SCHEMA "Other One"')
         for schema in ("public", '"Other One"'):
-            await connection.exec_driver_sql(f"CREATE TABLE {schema}.jobs (id INTEGER PRIMARY KEY, due_at TIMESTAMPTZ)")
+            await connection.exec_driver_sql(
+                f"CREATE TABLE {schema}.jobs (id INTEGER PRIMARY KEY, due_at TIMESTAMPTZ, parked_at TIMESTAMPTZ)"
+            )
     where: Any = {"column": "due_at", "schema": "Other One", "concurrently": True}
     listed = "SELECT schemaname FROM pg_indexes WHERE indexname = 'ix_jobs_due_at'"
     for step, found in (
@@ -231,3 +234,129 @@ async def test_an_interrupted_build_is_repaired(
     )
     async with database.engine.connect() as connection:
         assert (await connection.exec_driver_sql(valid)).scalar() is True
+
+
+# ---------------------------------------------------------------- parked rows
+
+FORMER = "CREATE INDEX ix_documents_due_at ON documents (due_at, id) WHERE status = 'listed'"
+PARKED = 20_000
+ENTRIES_MAX = 500
+"""Most entries of the index that one claim may read, far below the number of parked rows."""
+
+
+async def give_former_index(database: TemporaryDatabase) -> None:
+    """Give the table the index that former releases advised."""
+    async with database.engine.begin() as connection:
+        await connection.exec_driver_sql("DROP INDEX ix_documents_due_at")
+        await connection.exec_driver_sql(FORMER)
+
+
+async def park_oldest(database: TemporaryDatabase, count: int) -> None:
+    """Park the documents that were due first."""
+    oldest = f"SELECT id FROM documents ORDER BY due_at LIMIT {count}"
+    async with database.engine.begin() as connection:
+        await connection.exec_driver_sql(f"UPDATE documents SET parked_at = due_at WHERE id IN ({oldest})")
+    if database.dialect_name == "postgresql":
+        # What the update left of the old index would be read once more, and is swept by autovacuum in the end.
+        async with database.engine.connect() as connection:
+            outside = await connection.execution_options(isolation_level="AUTOCOMMIT")
+            await outside.exec_driver_sql("VACUUM ANALYZE documents")
+
+
+async def entries_of_claim(database: TemporaryDatabase) -> int:
+    """Claim documents and return how many entries of the index that read."""
+    read = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'ix_documents_due_at'"
+
+    async def figure() -> int:
+        async with database.engine.connect() as connection:
+            await connection.exec_driver_sql("SELECT pg_stat_force_next_flush()")
+            await connection.commit()
+            return int((await connection.exec_driver_sql(read)).scalar_one())
+
+    async with stepping(database.session_factory, DocumentPipeline()) as steps:
+        before = await figure()
+        assert len(await steps.fetch_once(CLAIM)) == CLAIM
+        return await figure() - before
+
+
+@pytest.mark.parametrize("mended", [False, True], ids=["former", "mended"])
+async def test_parked_rows_cost_no_claim(
+    postgresql_database: TemporaryDatabase, with_postgresql_op: WithOp, *, mended: bool
+) -> None:
+    """Each claim would read all parked rows before the first that it can lease; the former index shows that the test notices."""
+    database = postgresql_database
+    await Tree(database).upgrade()
+    await give_former_index(database)
+    await fill(database, ROWS)
+    if mended:
+        await with_postgresql_op(
+            lambda op: replace_due_index(op, "documents", ready="status = 'listed'", column="due_at", concurrently=True)
+        )
+    await park_oldest(database, PARKED)
+    read = await entries_of_claim(database)
+    assert read <= ENTRIES_MAX if mended else read >= PARKED
+
+
+async def test_parked_rows_are_not_in_the_index(database: TemporaryDatabase, tree: Tree) -> None:
+    """The claim would not use the index, since its condition does not imply that of the index; or read all parked rows."""
+    await tree.upgrade()
+    await fill(database, READY["all are ready"])
+    await park_oldest(database, PARKED)
+    plan = await plan_of_claim(database, DocumentPipeline())
+    assert re.search(r"(?i)using (?:index )?ix_documents_due_at\b", plan), plan
+    assert not re.search(r"Sort|Seq Scan on documents|TEMP B-TREE|SCAN \w+$", plan), plan
+    for index in (await picture(database))["documents"]["indexes"]:
+        if index["name"] == "ix_documents_due_at":
+            assert "parked_at IS NULL" in str(index["dialect_options"])
+
+
+@pytest.mark.parametrize("concurrently", [False, True])
+async def test_an_index_of_a_former_shape_is_replaced(
+    database: TemporaryDatabase, tree: Tree, with_op: WithOp, *, concurrently: bool
+) -> None:
+    """A host that has the former index could not get the new one without writing SQL, or would be left with both."""
+    await tree.upgrade()
+    wanted = (await picture(database))["documents"]["indexes"]
+    await give_former_index(database)
+    assert (await picture(database))["documents"]["indexes"] != wanted
+    for _ in range(2):
+        await with_op(
+            lambda op: replace_due_index(
+                op, "documents", ready="status = 'listed'", column="due_at", concurrently=concurrently
+            )
+        )
+        assert (await picture(database))["documents"]["indexes"] == wanted
+
+
+async def test_claims_have_an_index_while_it_is_replaced(
+    postgresql_database: TemporaryDatabase, with_postgresql_op: WithOp
+) -> None:
+    """A replica that runs meanwhile would read and sort the whole table for each claim."""
+    await Tree(postgresql_database).upgrade()
+    await give_former_index(postgresql_database)
+    with sent(postgresql_database) as statements:
+        await with_postgresql_op(
+            lambda op: replace_due_index(op, "documents", ready="status = 'listed'", column="due_at", concurrently=True)
+        )
+    words = [statement.split(" ix_")[0].strip() for statement, _ in statements if " ix_" in statement]
+    assert words == [
+        "DROP INDEX CONCURRENTLY IF EXISTS",
+        "CREATE INDEX CONCURRENTLY",
+        "DROP INDEX CONCURRENTLY IF EXISTS",
+        "ALTER INDEX",
+    ]
+
+
+async def test_the_index_of_dispatched_rows_can_be_replaced(database: TemporaryDatabase, with_op: WithOp) -> None:
+    """A host of dispatched rows would keep the former index for good."""
+    async with database.engine.begin() as connection:
+        await connection.run_sync(Renders.metadata.create_all)
+    wanted = (await picture(database))["renders"]["indexes"]
+    async with database.engine.begin() as connection:
+        await connection.exec_driver_sql("DROP INDEX ix_renders_due_at")
+        await connection.exec_driver_sql(
+            "CREATE INDEX ix_renders_due_at ON renders (due_at, id) WHERE status IN ('pending', 'running')"
+        )
+    ready = "status IN ('pending', 'running')"
+    await with_op(lambda op: replace_due_index(op, "renders", ready=ready, column="due_at"))
+    assert (await picture(database))["renders"]["indexes"] == wanted

@@ -7,6 +7,7 @@ from bug import Bug
 FAULTS = "tests/leases/test_faults.py"
 REFUSES = "tests/faults/test_postgresql_refuses.py"
 ENDS = "tests/dispatch/test_ends.py"
+INDEX = "tests/migrations/test_due_index.py"
 
 TROUBLE_BUGS = (
     Bug(
@@ -50,5 +51,30 @@ TROUBLE_BUGS = (
         "raise NoteUnwrittenError(describe(error)) from error",
         "raise",
         (f"{ENDS}::test_trouble_of_the_server_fails_no_row",),
+    ),
+)
+
+INDEX_BUGS = (
+    Bug(
+        "parked rows are in the index of due rows",
+        "rows/due_index.py",
+        'in_play = named_column("parked_at").is_(None)',
+        'in_play = named_column("due_at").is_not(None)',
+        (f"{INDEX}::test_parked_rows_cost_no_claim",),
+    ),
+    Bug(
+        "a ready with an OR lets parked rows into the index",
+        "rows/due_index.py",
+        'literal_column(f"({ready})")',
+        "literal_column(ready)",
+        ("tests/rows/test_due_index.py::test_parked_rows_are_in_no_index_of_due_rows",),
+    ),
+    Bug(
+        "claims have no index while it is replaced",
+        "rows/migrations.py",
+        "    add_due_index(op, table_name, ready=ready, column=column, name=beside, **given)\n",
+        "    drop_due_index(op, table_name, column=column, **given)\n"
+        "    add_due_index(op, table_name, ready=ready, column=column, name=beside, **given)\n",
+        (f"{INDEX}::test_claims_have_an_index_while_it_is_replaced",),
     ),
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table
+from sqlalchemy import Column, Integer, MetaData, Table, or_
+from sqlalchemy import column as named
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex
 
@@ -29,4 +32,16 @@ def test_the_key_tells_rows_of_one_time_apart(column: DueOrder, dialect: str, na
     index = due_index("jobs", ready="status = 1", column=column)
     Table("jobs", MetaData(), *(Column(each, Integer) for each in names), index)
     statement = str(CreateIndex(index).compile(dialect=DIALECTS[dialect]))
-    assert statement == f"CREATE INDEX {name} ON jobs {columns} WHERE status = 1"
+    in_play = "" if "last_processed_at" in column else " AND parked_at IS NULL"
+    ready = "(status = 1)" if in_play else "status = 1"
+    assert statement == f"CREATE INDEX {name} ON jobs {columns} WHERE {ready}{in_play}"
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("ready", ["status = 1 OR status = 2", or_(named("status") == 1, named("status") == 2)])
+def test_parked_rows_are_in_no_index_of_due_rows(dialect: str, ready: Any) -> None:
+    """Parked rows would head each claim; or a condition with an OR would let them in."""
+    index = due_index("jobs", ready=ready, column="due_at")
+    Table("jobs", MetaData(), *(Column(each, Integer) for each in ("id", "due_at", "status", "parked_at")), index)
+    statement = str(CreateIndex(index).compile(dialect=DIALECTS[dialect]))
+    assert statement.endswith("WHERE (status = 1 OR status = 2) AND parked_at IS NULL")

@@ -2,8 +2,10 @@
 
 The one idea: of a large table only the rows that are ready are in it, in the order in which they are claimed; so a claim costs
 the same however many settled rows there are. The key stands behind the time, so that a claim finds where the last one ended, also
-among rows that were never processed or became due at one time. It mentions no lock column, because a heartbeat must not have to
-write an index: an update that changes a column of any index (also one in its condition) cannot be heap-only on PostgreSQL.
+among rows that were never processed or became due at one time. Parked rows are not in an index of ``due_at``: they are ready and
+were due long ago, and would all stand before the first row that can be claimed. No lock column is mentioned, because a heartbeat
+must not have to write an index: an update that changes a column of any index (also one in its condition) cannot be heap-only on
+PostgreSQL.
 
 Not here: the steps that build it in a table of a host (``migrations.py``).
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal, TypeAlias
 
-from sqlalchemy import ColumnElement, Index, literal_column
+from sqlalchemy import ColumnElement, Index, and_, literal_column
 from sqlalchemy import column as named_column
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -44,7 +46,7 @@ def due_index(
     Args:
         table_name: the host's table.
         ready: what the pipeline's ``ready()`` says, as SQL: ``"status = 'submitted'"``. The database uses the index only
-            where the claim's condition implies this one.
+            where the claim's condition implies this one. With ``due_at``, ``parked_at IS NULL`` is added.
         column: by which rows are claimed; with the primary key, if that is not ``id``: ``("due_at", "job_id")``.
         name: of the index, ``ix_<table>_<column>`` by default.
 
@@ -69,8 +71,11 @@ def due_index_parts(
         ModelError: `ready` mentions a lock column, or rows are not claimed by `column`.
     """
     _refuse_lock_columns(table_name, ready)
-    where = literal_column(ready) if isinstance(ready, str) else ready
+    where: Any = literal_column(ready) if isinstance(ready, str) else ready
     place, key = (column, KEY) if isinstance(column, str) else column
+    if place == "due_at":
+        in_play = named_column("parked_at").is_(None)
+        where = and_(literal_column(f"({ready})") if isinstance(ready, str) else ready, in_play)
     return [_place_in_line(table_name, place), key], {"postgresql_where": where, "sqlite_where": where}
 
 

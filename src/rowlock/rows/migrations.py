@@ -17,6 +17,7 @@ Source: PostgreSQL, "ALTER TABLE", "CREATE INDEX" and "Heap-Only Tuples"; Alembi
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 from sqlalchemy import Column, ColumnElement, Integer, String, Text, Uuid, table, text
@@ -30,6 +31,9 @@ FILLFACTOR = 70
 """Advised share of a page that PostgreSQL fills at first, in percent: the rest takes new versions of the same rows."""
 FILLFACTOR_MIN, FILLFACTOR_MAX = 10, 100
 """What PostgreSQL accepts."""
+
+BESIDE = "_next"
+"""Ends the name of an index while the one that it replaces is still there."""
 
 MigrationOperations: TypeAlias = Any
 """Alembic's ``op``, or an ``Operations`` object. Not told more exactly, because Alembic is the host's dependency and not ours."""
@@ -109,6 +113,8 @@ def add_due_index(
 ) -> None:
     """Add the one index that serves the claim: the due column and the key of the rows that are ready, in the order of claims.
 
+    Parked rows are not in the index of ``due_at``.
+
     So a claim costs the same however many settled rows there are. One for each pipeline, if several share the table.
 
     Args:
@@ -134,9 +140,43 @@ def add_due_index(
         return
     with op.get_context().autocommit_block():
         # An interrupted build leaves an invalid index of this name, which costs every write and serves no read. A valid one of
-        # a former shape goes, too: who cannot do without meanwhile builds the new one under another name first.
+        # a former shape goes, too: `replace_due_index` builds the new one first.
         op.drop_index(name, table_name, schema=schema, if_exists=True, postgresql_concurrently=True)
         op.create_index(name, table_name, columns, schema=schema, postgresql_concurrently=True, **options)
+
+
+def replace_due_index(
+    op: MigrationOperations,
+    table_name: str,
+    *,
+    ready: str | ColumnElement[bool],
+    column: DueOrder = "last_processed_at",
+    schema: str | None = None,
+    name: str | None = None,
+    concurrently: bool = False,
+) -> None:
+    """Build the index that `add_due_index` would add, drop the one that has its name, and give it that name.
+
+    For an index of a former shape, such as one of ``due_at`` with parked rows in it. On PostgreSQL claims have one of the two
+    throughout. The arguments are those of `add_due_index`. There is nothing to take back: the new one serves former releases, too.
+
+    Raises:
+        ModelError: `ready` mentions a lock column, or `column` is not one by which rows are claimed.
+    """
+    name = name or due_index_name(table_name, column)
+    if _dialect_name(op) != "postgresql":
+        # SQLite renames no index; both steps are in the migration's transaction.
+        op.drop_index(name, table_name, schema=schema, if_exists=True)
+        add_due_index(op, table_name, ready=ready, column=column, schema=schema, name=name)
+        return
+    given: dict[str, Any] = {"schema": schema, "concurrently": concurrently}
+    beside = f"{name}{BESIDE}"
+    add_due_index(op, table_name, ready=ready, column=column, name=beside, **given)
+    with op.get_context().autocommit_block() if concurrently else nullcontext():
+        op.drop_index(name, table_name, schema=schema, if_exists=True, postgresql_concurrently=concurrently)
+        preparer = op.get_context().dialect.identifier_preparer
+        found = preparer.format_table(table(beside, schema=schema))
+        op.execute(text(f"ALTER INDEX {found} RENAME TO {preparer.quote(name)}".replace(":", r"\:")))
 
 
 def drop_due_index(
