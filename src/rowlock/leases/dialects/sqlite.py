@@ -84,15 +84,14 @@ async def begin_writing(connection: AsyncConnection, *, wait_s: float) -> None:
     if "rowlock_busy_ms" not in raw.info:
         raw.info["rowlock_busy_ms"] = (await connection.exec_driver_sql("PRAGMA busy_timeout")).scalar_one()
     usual_ms, wait_ms = raw.info["rowlock_busy_ms"], round(wait_s * 1000)
-    if usual_ms <= wait_ms:
-        await connection.exec_driver_sql("BEGIN IMMEDIATE")
-        return
-    await connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait_ms}")
+    is_longer = usual_ms > wait_ms
+    if is_longer:
+        await connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait_ms}")
     try:
         await connection.exec_driver_sql("BEGIN IMMEDIATE")
     finally:
         # Not of one that was cancelled: it is never used again.
-        if not connection.invalidated:
+        if is_longer and not connection.invalidated:
             await connection.exec_driver_sql(f"PRAGMA busy_timeout = {usual_ms}")
 
 
