@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rowlock import logs
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -42,6 +44,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # Its fixtures are not affected; its tests can be imported where they are wanted.
     if hasattr(config.option, "pytest_alembic_tests_path"):
         config.option.pytest_alembic_tests_path = "none"
+
+
+@pytest.fixture(autouse=True)
+def no_lines_of_others() -> None:
+    """Have each test begin with nothing counted in the log: a test that drains would be told of what others counted."""
+    logs.forget()
 
 
 @pytest.fixture(autouse=True)

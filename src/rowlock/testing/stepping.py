@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock.errors import PipelineError
 from rowlock.leases.item import PipelineItem
+from rowlock.logs import tell_counts
 from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.pipeline import Pipeline
@@ -109,6 +110,7 @@ async def stepping(
         yield steps
     finally:
         await steps.run.drain(0)
+        tell_counts()
 
 
 async def run_until_settled(
