@@ -125,7 +125,9 @@ class HostileHost:
         logger.setLevel(logging.DEBUG)
         _WAYS_TO_LOG[way](self, logger)
         try:
-            yield
+            # What logging and the library would say on stderr of each.
+            with mock.patch.object(logging, "raiseExceptions", False):
+                yield
         finally:
             logger.handlers, logger.filters, logger.propagate = handlers, filters, propagates
             logger.setLevel(level)
@@ -183,9 +185,10 @@ class HostileHost:
         may = current_process.get() is not None and not self._is_calm()
         return may and self._random[Fault.HOOKS].random() < HOOK_CHANCE
 
-    def _error(self, kind: Fault) -> Exception:
+    def _error(self, kind: Fault) -> BaseException:
         self.raised[kind] += 1
-        return self._random[kind].choice(_ERRORS)(f"the host's own, in {kind.name.lower()}")
+        errors: tuple[type[BaseException], ...] = _ERRORS if kind is Fault.HOOKS else (*_ERRORS, SystemExit)
+        return self._random[kind].choice(errors)(f"the host's own, in {kind.name.lower()}")
 
 
 class _Handler(logging.Handler):
@@ -199,7 +202,7 @@ class _Handler(logging.Handler):
         self._emit()
 
 
-_ERRORS: Final[tuple[type[Exception], ...]] = (RuntimeError, KeyError, OSError, TimeoutError)
+_ERRORS: Final[tuple[type[BaseException], ...]] = (RuntimeError, KeyError, OSError, TimeoutError)
 _WAYS_TO_LOG: Final[tuple[Callable[[HostileHost, logging.Logger], None], ...]] = (
     HostileHost._with_a_raising_handler,
     HostileHost._with_a_raising_filter,

@@ -118,7 +118,7 @@ class Scenario:
     """
 
     replicas_num: int = 2
-    faults: Collection[Fault] = tuple(kind for kind in Fault if kind not in {Fault.LOGGING, Fault.WAKES})
+    faults: Collection[Fault] = tuple(Fault)
     faults_num_max: int = 10
     settle_within: timedelta | None = None
     rounds_max: int = 50
