@@ -155,7 +155,7 @@ class JobPipeline(Worked):
 
     async def process(self, item: PipelineItem[Job]) -> Apply:
         """Do one round."""
-        return Apply({"done": await self.work(item)})
+        return Apply({"done": await self.work(item)}, unless_changed=[Job.done])
 
 
 class BatchPipeline(Worked):

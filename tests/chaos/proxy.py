@@ -1,7 +1,9 @@
-"""A proxy before the server that cuts connections, stalls them, and loses the question or the answer of a COMMIT.
+"""A proxy before the server that cuts connections, stalls them, loses one half of a COMMIT, and answers late.
 
 The one idea: it reads just enough of the protocol to know a COMMIT when it sees one. After the start-up every message is a letter,
 its length and its content; ``Q`` with the text COMMIT is the question, and ``C`` with that tag the answer.
+
+Latency is that of the answers: one wait in each round trip, since two of half a millisecond would take two milliseconds.
 
 Not here: when what goes wrong (``monkey.py``).
 
@@ -72,12 +74,13 @@ class Proxy:
         commits_lost: how many questions and answers went astray.
     """
 
-    def __init__(self, server: URL) -> None:
-        """Name the server by its URL, with a Unix socket; nothing listens yet."""
+    def __init__(self, server: URL, *, latency_s: float = 0.0) -> None:
+        """Name the server by its URL, with a Unix socket, and what each round trip takes; nothing listens yet."""
         host, number = server.query.get("host") or server.host, server.port or 5432
         self._socket = f"{host}/.s.PGSQL.{number}"
         self.port = 0
         self.commits_lost = 0
+        self._latency_s = latency_s
         self._armed: Lost | None = None
         self._flows = asyncio.Event()
         self._flows.set()
@@ -136,11 +139,15 @@ class Proxy:
             from_server, upstream = await asyncio.open_unix_connection(self._socket)
             self._writers.add(upstream)
             there = self._pass_on(reader, upstream, has_start=True, is_lost=self._loses(Lost.QUESTION, asks_for_commit))
-            back = self._pass_on(from_server, writer, has_start=False, is_lost=self._loses(Lost.ANSWER, answers_commit))
+            answers = asyncio.StreamReader() if self._latency_s else from_server
+            back = self._pass_on(answers, writer, has_start=False, is_lost=self._loses(Lost.ANSWER, answers_commit))
             tasks = {asyncio.create_task(there), asyncio.create_task(back)}
+            # Not waited for: when the server has said its last word, some words are on their way.
+            late = {asyncio.create_task(self._delay(from_server, answers))} if self._latency_s else set()
             try:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
+                tasks |= late
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
@@ -152,6 +159,14 @@ class Proxy:
                 assert one is not None
                 self._writers.discard(one)
                 one.transport.abort()
+
+    async def _delay(self, source: asyncio.StreamReader, late: asyncio.StreamReader) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while read := await source.read(CHUNK_BYTES):
+                loop.call_later(self._latency_s, late.feed_data, read)
+        finally:
+            loop.call_later(self._latency_s, late.feed_eof)
 
     def _loses(self, part: Lost, is_commit: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
         def loses(message: bytes) -> bool:

@@ -97,9 +97,9 @@ class Replicas:
         past: those that are gone, too.
     """
 
-    def __init__(self, server: URL, folder: Path) -> None:
-        """Name the server that they are to reach, and the folder for their logs and traces."""
-        self._server, self._folder = server, folder
+    def __init__(self, server: URL, folder: Path, *, latency_s: float = 0.0) -> None:
+        """Name the server that they are to reach, the folder for their logs and traces, and what a round trip takes them."""
+        self._server, self._folder, self._latency_s = server, folder, latency_s
         self.past: list[Replica] = []
 
     @property
@@ -109,7 +109,7 @@ class Replicas:
 
     async def start(self, speed: float) -> Replica:
         """Start one, with a clock of this speed."""
-        proxy = Proxy(self._server)
+        proxy = Proxy(self._server, latency_s=self._latency_s)
         await proxy.start()
         name = f"replica-{len(self.past) + 1}"
         url = self._server.set(drivername="postgresql+asyncpg", host="127.0.0.1", port=proxy.port, query={})

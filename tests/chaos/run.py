@@ -34,6 +34,7 @@ class Ran:
 
     seed: int
     seconds: float
+    latency_s: float
     faults: dict[str, int]
     log: list[str]
     verdict: Verdict
@@ -47,13 +48,16 @@ class Ran:
         """Say what was done and found; where a promise was broken, how to run it again."""
         faults = ", ".join(f"{count} {fault}" for fault, count in sorted(self.faults.items()))
         figures = ", ".join(f"{count} {name}" for name, count in self.verdict.figures.items())
-        lines = [f"seed {self.seed}, {self.seconds:.0f} s of faults: {faults}", figures]
+        far = f", each round trip takes {1000 * self.latency_s:g} ms" if self.latency_s else ""
+        lines = [f"seed {self.seed}, {self.seconds:.0f} s of faults{far}: {faults}", figures]
         if self.missed:
             lines.append(f"not met: {', '.join(sorted(self.missed))}")
         if self.verdict.wrongs:
             lines += [
                 f"{len(self.verdict.wrongs)} promises broken; run it again:"
-                f" python tests/chaos --minutes {self.seconds / 60:g} --seed {self.seed}",
+                f" python tests/chaos --minutes {self.seconds / 60:g} --seed {self.seed}"
+                + f" --latency-ms {1000 * self.latency_s:g}"
+                * bool(self.latency_s),
                 *self.verdict.wrongs[:WRONGS],
                 "what the monkey did:",
                 *self.log[-LOG_LINES:],
@@ -61,25 +65,26 @@ class Ran:
         return "\n".join(lines)
 
 
-async def run(seed: int, *, seconds: float, server: PostgresqlServer) -> Ran:
-    """Let the monkey play for so long on a server of its own, and judge."""
+async def run(seed: int, *, seconds: float, server: PostgresqlServer, latency_s: float = 0.0) -> Ran:
+    """Let the monkey play for so long on a server of its own, each round trip to which takes `latency_s`, and judge."""
     with tempfile.TemporaryDirectory(prefix="rowlock-chaos-") as name:
         folder = Path(name)
         asked = Server(server)
-        replicas = Replicas(asked.url, folder)
+        replicas = Replicas(asked.url, folder, latency_s=latency_s)
         try:
             await asked.prepare()
             monkey = Monkey(seed, asked, replicas)
             for speed in SPEEDS:
                 await replicas.start(speed)
             await monkey.play(seconds)
-            return await _end(monkey, asked, replicas, seconds=seconds, seed=seed, folder=folder)
+            verdict = await _end(monkey, asked, replicas, folder=folder, latency_s=latency_s)
+            return Ran(seed, seconds, latency_s, dict(monkey.done), monkey.log, verdict)
         finally:
             await replicas.end()
             await asked.aclose()
 
 
-async def _end(monkey: Monkey, server: Server, replicas: Replicas, *, seconds: float, seed: int, folder: Path) -> Ran:
+async def _end(monkey: Monkey, server: Server, replicas: Replicas, *, folder: Path, latency_s: float) -> Verdict:
     wrongs = [f"B5 broken: {name} did not end when it was told to" for name in monkey.unclean]
     monkey.note("calm")
     loop = asyncio.get_running_loop()
@@ -94,11 +99,11 @@ async def _end(monkey: Monkey, server: Server, replicas: Replicas, *, seconds: f
         wrongs.append("B5 broken: a replica did not end when it was told to")
     if not await _until(server.connections):
         wrongs.append(f"B5 broken: connections are left: {await server.connections()}")
-    verdict = judge(await server.history(), read_work(folder, replicas.past))
+    verdict = judge(await server.history(), read_work(folder, replicas.past), latency_s=latency_s)
     verdict.figures["seconds until all had settled"] = round(settled_s)
     verdict.wrongs[:0] = wrongs
     del monkey.done["calm"]
-    return Ran(seed, seconds, dict(monkey.done), monkey.log, verdict)
+    return verdict
 
 
 async def _until(look: Callable[[], Awaitable[list[Any]]]) -> bool:

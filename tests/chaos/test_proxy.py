@@ -14,6 +14,8 @@ from rowlock.testing import TemporaryDatabase
 from .proxy import Lost, Messages, Proxy, answers_commit, asks_for_commit
 
 WAIT_S_MAX = 20.0
+LATENCY_S = 0.02
+ROUND_TRIPS = 5
 
 
 @pytest.fixture
@@ -61,6 +63,37 @@ async def test_what_is_not_disturbed_passes(client: asyncpg.Connection, postgres
     await note_in_a_transaction(client)
     assert await client.fetchval("SELECT repeat('x', 1000000)") == "x" * 1_000_000
     assert await notes(postgresql_database) == 1
+
+
+async def test_each_round_trip_takes_its_time(postgresql_database: TemporaryDatabase) -> None:
+    """A server far away would be as near as any, or answers would wait for each other."""
+    proxy, loop = Proxy(postgresql_database.url, latency_s=LATENCY_S), asyncio.get_running_loop()
+    await proxy.start()
+    client = await connect(proxy, postgresql_database)
+    began = loop.time()
+    for number in range(ROUND_TRIPS):
+        assert await client.fetchval(f"SELECT {number}") == number
+    assert loop.time() - began >= ROUND_TRIPS * LATENCY_S
+    assert await client.fetchval("SELECT repeat('x', 1000000)") == "x" * 1_000_000
+    assert proxy.cut() == 1
+    with pytest.raises((OSError, asyncpg.PostgresError, asyncpg.InterfaceError)):
+        await client.fetchval("SELECT 1")
+    await proxy.stop()
+
+
+@pytest.mark.parametrize("part", Lost)
+async def test_a_commit_is_lost_far_away_too(postgresql_database: TemporaryDatabase, part: Lost) -> None:
+    """Latency would be had at the price of cuts."""
+    proxy = Proxy(postgresql_database.url, latency_s=LATENCY_S)
+    await proxy.start()
+    client = await connect(proxy, postgresql_database)
+    await client.execute("CREATE TABLE notes (number int)")
+    proxy.lose_next_commit(part)
+    with pytest.raises((OSError, asyncpg.PostgresError, asyncpg.InterfaceError)):
+        await note_in_a_transaction(client)
+    assert proxy.commits_lost == 1
+    assert await notes(postgresql_database) == (part is Lost.ANSWER)
+    await proxy.stop()
 
 
 @pytest.mark.parametrize(("part", "count"), [(Lost.QUESTION, 0), (Lost.ANSWER, 1)])

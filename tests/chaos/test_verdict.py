@@ -11,7 +11,7 @@ import pytest
 from ..testing.stories import Story
 from .host import SITES, Traces, sites_of
 from .replicas import Replica
-from .verdict import OVERLAP_S_MAX, Work, judge, read_work
+from .verdict import OVERLAP_S_MAX, TAKEN_WITHIN, Work, judge, read_work
 
 
 @dataclass(eq=False)
@@ -119,6 +119,20 @@ def test_a_lease_that_nobody_looked_after_is_found() -> None:
     run.story.wait(3600)
     run.play("jobs")
     assert [wrong.partition(" ")[0] for wrong in run.wrongs] == ["B2"]
+
+
+def test_only_round_trips_make_the_wait_longer() -> None:
+    """A run far from its server would be judged as one next door, or the reverse."""
+    run = Run()
+    run.play("batches")
+    run.story.claim("1", "jobs")
+    lease = run.story.state("1", "jobs").lock_expires_at
+    assert lease is not None
+    run.story.wait((lease - run.story.now).total_seconds() + TAKEN_WITHIN.total_seconds() + 1)
+    run.play("jobs")
+    assert [wrong.partition(" ")[0] for wrong in run.wrongs] == ["B2"]
+    assert judge(run.story.changes, run.work, latency_s=0.025).wrongs == []
+    assert judge(run.story.changes, run.work, latency_s=0.005).wrongs == run.wrongs
 
 
 def test_a_parked_row_is_found() -> None:

@@ -23,6 +23,8 @@ from .replicas import Replica
 
 TAKEN_WITHIN = timedelta(seconds=30)
 """How long a lease that has ended may wait for somebody, while servers restart and replicas are frozen."""
+ROUND_TRIPS = 100
+"""How many more of them than usual a row may have to wait for, until somebody takes it or work on it is told to stop."""
 OVERLAP_S_MAX = LOCK_TIMEOUT_S
 """How long two replicas that nobody froze may be at work on one row: a busy machine cancels late, but not by that much."""
 
@@ -53,8 +55,8 @@ class Verdict:
     figures: Counter[str] = field(default_factory=Counter)
 
 
-def judge(changes: Sequence[Change], work: Sequence[Work]) -> Verdict:
-    """Judge a run that has settled, and whose replicas were all shut down."""
+def judge(changes: Sequence[Change], work: Sequence[Work], *, latency_s: float = 0.0) -> Verdict:
+    """Judge a run that has settled, and whose replicas were all shut down; each of their round trips took `latency_s`."""
     verdict = Verdict()
     verdict.figures["changes"] = len(changes)
     violations = check(
@@ -62,7 +64,7 @@ def judge(changes: Sequence[Change], work: Sequence[Work]) -> Verdict:
         settled=_is_settled,
         stopped=True,
         services_own=["wanted"],
-        taken_within=TAKEN_WITHIN,
+        taken_within=TAKEN_WITHIN + timedelta(seconds=ROUND_TRIPS * latency_s),
         attempts_max=ATTEMPTS_MAX,
         lock_timeouts=dict.fromkeys(("JobPipeline", "BatchPipeline"), timedelta(seconds=LOCK_TIMEOUT_S)),
     )
