@@ -65,6 +65,13 @@ class NoOp(Ready):
         return Apply({"status": "settled"})
 
 
+class Guarded(NoOp):
+    """Settles it unless a service has changed it."""
+
+    async def process(self, item: PipelineItem[Job]) -> Apply:
+        return Apply({"status": "settled"}, unless_changed=[Job.status])
+
+
 class ScheduledNoOp(NoOp):
     """The same with a schedule."""
 

@@ -63,30 +63,30 @@ def dsn(url: URL) -> str:
     return url.set(drivername="postgresql").render_as_string(hide_password=False)
 
 
-async def raw_pairs(host: Host, *, total: int, status: str = "settled") -> Figures:
-    """Return rows per second, and processor time per row, of `total` claims and settlements."""
+async def raw_pairs(host: Host, *, total: int, status: str = "settled", batch: int = BATCH) -> Figures:
+    """Return rows per second, and processor time per row, of `total` claims and settlements, `batch` at once."""
     cpu, began = time.process_time(), time.perf_counter()
     if host.is_postgresql:
-        await _on_postgresql(host.engine.url, total, status)
+        await _on_postgresql(host.engine.url, total, status, batch)
     else:
-        _on_sqlite(host.engine.url, total, status)
+        _on_sqlite(host.engine.url, total, status, batch)
     seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
     return {"rows/s": total / seconds, "client µs/row": cpu_s / total * 1e6}
 
 
-async def _on_postgresql(url: URL, total: int, status: str) -> None:
+async def _on_postgresql(url: URL, total: int, status: str, batch: int) -> None:
     connection = await asyncpg.connect(dsn(url))
     claim, settled = claim_statement(is_postgresql=True), 0
     try:
         while settled < total:
-            claimed = await connection.fetch(claim, BATCH)
+            claimed = await connection.fetch(claim, batch)
             ids, tokens = [row[0] for row in claimed], [row[1] for row in claimed]
             settled += len(await connection.fetch(SETTLE_ON_POSTGRESQL, ids, tokens, status))
     finally:
         await connection.close()
 
 
-def _on_sqlite(url: URL, total: int, status: str) -> None:
+def _on_sqlite(url: URL, total: int, status: str, batch: int) -> None:
     assert url.database is not None
     connection = sqlite3.connect(url.database, isolation_level=None)
     claim, settled = claim_statement(is_postgresql=False), 0
@@ -95,7 +95,7 @@ def _on_sqlite(url: URL, total: int, status: str) -> None:
         while settled < total:
             token = uuid.uuid4().hex
             connection.execute("BEGIN IMMEDIATE")
-            claimed = connection.execute(claim, (token, BATCH)).fetchall()
+            claimed = connection.execute(claim, (token, batch)).fetchall()
             connection.execute("COMMIT")
             connection.execute("BEGIN IMMEDIATE")
             settled += connection.executemany(_SETTLE_ON_SQLITE, [(status, row[0], token) for row in claimed]).rowcount

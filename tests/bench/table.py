@@ -10,6 +10,7 @@ from crowds import hints, pipelines
 from crowds import in_flight as crowd_in_flight
 from dispatching import admission, flood
 from drain import drain
+from far_away import far_away
 from formulas import throughput, wait
 from heartbeats import heartbeats
 from measure import POSTGRESQL, SQLITE, Measure
@@ -72,6 +73,16 @@ MEASURES = (
     Measure("crowd-in-flight", "10,000 items in flight", crowd_in_flight, rounds_max=1),
     Measure("crowd-pipelines", "100 pipelines in one process", pipelines, rounds_max=1),
     Measure("crowd-hints", "a storm of hints", hints, rounds_max=1),
+    *(
+        Measure(
+            f"latency-{ms}",
+            f"drain, 500 workers, {ms} ms each round trip",
+            partial(far_away, latency_ms=ms),
+            (POSTGRESQL,),
+            rounds_max=3,
+        )
+        for ms in (0, 1, 5, 25)
+    ),
     Measure("dispatch-flood", "10,000 submissions from 50 clients, ceiling 1,000", flood, rounds_max=1),
     Measure("dispatch-admission", "counting 1,000 active rows beside settled ones", admission, rounds_max=1),
 )

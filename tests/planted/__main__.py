@@ -8,26 +8,21 @@ A bug that survives is a promise that nobody keeps watch over, and the exit code
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
+from queue import SimpleQueue
 from typing import NamedTuple
 
+from bench import SECONDS_MAX, Bench
 from bug import Bug
 from lists import all_bugs, misfits
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS_MAX = 300
-"""Longest time for the tests of one bug; a bug that makes them hang is found."""
 ALL_TESTS_S_MAX = 3600
 """Longest time for all the tests that are named, run once without a bug."""
 SAID_MAX = 4000
@@ -49,75 +44,69 @@ class Planted(NamedTuple):
         return f"{verdict} {self.seconds:5.1f} s  {self.bug.name}{self.trouble}"
 
 
-@contextmanager
-def copy_of_tree() -> Iterator[Path]:
-    """Give a copy of all that the tests need, for as long as the block lasts."""
-    with tempfile.TemporaryDirectory(prefix="rowlock-planted-") as name:
-        folder = Path(name)
-        for part in ("src", "tests"):
-            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", folder)
-        yield folder
+class Planter:
+    """Plants bugs on several benches at once."""
 
+    def __init__(self, benches: Iterable[Bench]) -> None:
+        """Work on `benches`."""
+        self._free: SimpleQueue[Bench] = SimpleQueue()
+        self._benches = list(benches)
+        for bench in self._benches:
+            self._free.put(bench)
 
-def run_tests(tests: Iterable[str], folder: Path, *options: str, seconds_max: float) -> tuple[int, str]:
-    """Return pytest's exit code for `tests` in the copy, 1 if they never end, and what was said."""
-    environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "timeout=60", *options, *tests]
-    try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds_max, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return 1, f"they do not end within {seconds_max:g} s"
-    return done.returncode, done.stdout + done.stderr
+    def plant_all(self, bugs: list[Bug]) -> list[Planted]:
+        """Plant each of `bugs`, and say what becomes of each."""
+        planted = []
+        with ThreadPoolExecutor(max_workers=len(self._benches)) as workers:
+            failing = self.failing_without(bugs, workers)
+            for one in workers.map(lambda bug: self.plant_unless(failing, bug), bugs):
+                print(one, flush=True)
+                planted.append(one)
+        return planted
 
+    def failing_without(self, bugs: list[Bug], workers: ThreadPoolExecutor) -> list[str]:
+        """Return which of the tests that the bugs name fail with nothing taken out: they would find anything."""
+        began = time.monotonic()
+        tests = sorted({test for bug in bugs for test in bug.tests})
+        # A file's tests share what they set up.
+        files = sorted({test.partition("::")[0] for test in tests})
+        parts = [files[first :: len(self._benches)] for first in range(len(self._benches))]
+        shares = [[test for test in tests if test.partition("::")[0] in part] for part in parts if part]
+        failing = [test for failed in workers.map(self._failing, shares) for test in failed]
+        print(f"{len(tests)} tests without any bug in {time.monotonic() - began:.0f} s", flush=True)
+        return failing
 
-def failing_without(bugs: list[Bug]) -> list[str]:
-    """Return which of the tests that the bugs name fail with nothing taken out: they would find anything.
+    def _failing(self, tests: list[str]) -> list[str]:
+        bench = self._free.get()
+        try:
+            exit_code, output = bench.run_tests(tests, "--tb=short", seconds_max=ALL_TESTS_S_MAX)
+        finally:
+            self._free.put(bench)
+        failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, flags=re.MULTILINE)
+        if exit_code not in (0, 1) or (exit_code and not failed):
+            raise SystemExit(f"without any bug pytest ended with {exit_code}\n{output[-SAID_MAX:]}")
+        if failed:
+            print(output[-SAID_MAX:])
+        return failed
 
-    Raises:
-        SystemExit: they cannot be run at all.
-    """
-    tests = sorted({test for bug in bugs for test in bug.tests})
-    with copy_of_tree() as folder:
-        exit_code, output = run_tests(tests, folder, "--tb=short", seconds_max=ALL_TESTS_S_MAX)
-    failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, flags=re.MULTILINE)
-    if exit_code not in (0, 1) or (exit_code and not failed):
-        raise SystemExit(f"without any bug pytest ended with {exit_code}\n{output[-SAID_MAX:]}")
-    if failed:
-        print(output[-SAID_MAX:])
-    return failed
+    def plant_unless(self, failing: list[str], bug: Bug) -> Planted:
+        """Plant `bug`, unless one of its tests is among those that fail anyway."""
+        for test in failing:
+            if any(test == named or test.startswith((f"{named}[", f"{named}::", f"{named}/")) for named in bug.tests):
+                return Planted(bug, found=False, trouble=f": {test} fails without it")
+        return self._plant(bug)
 
-
-def plant(bug: Bug) -> Planted:
-    """Take the guard out of a copy, and run the tests that must notice."""
-    began = time.monotonic()
-    with copy_of_tree() as folder:
-        path = folder / "src" / "rowlock" / bug.file
-        path.write_text(bug.planted_in(path.read_text(encoding="utf-8")), encoding="utf-8")
-        exit_code, output = run_tests(bug.tests, folder, "-x", seconds_max=SECONDS_MAX)
-    trouble = "" if exit_code in (0, 1) else f": pytest ended with {exit_code}\n{output[-SAID_MAX:]}"
-    return Planted(bug, exit_code == 1, time.monotonic() - began, trouble)
-
-
-def plant_all(bugs: list[Bug], *, jobs: int) -> list[Planted]:
-    """Plant each of `bugs`, `jobs` at once, and say what becomes of each."""
-    failing = failing_without(bugs)
-    planted = []
-    with ThreadPoolExecutor(max_workers=jobs) as workers:
-        for one in workers.map(partial(plant_unless, failing), bugs):
-            print(one, flush=True)
-            planted.append(one)
-    return planted
-
-
-def plant_unless(failing: list[str], bug: Bug) -> Planted:
-    """Plant `bug`, unless one of its tests is among those that fail anyway."""
-    for test in failing:
-        if any(test == named or test.startswith((f"{named}[", f"{named}::", f"{named}/")) for named in bug.tests):
-            return Planted(bug, found=False, trouble=f": {test} fails without it")
-    return plant(bug)
+    def _plant(self, bug: Bug) -> Planted:
+        """Take the guard out of a copy, and run the tests that must notice."""
+        bench = self._free.get()
+        began = time.monotonic()
+        try:
+            with bench.planted(bug):
+                exit_code, output = bench.run_tests(bug.tests, "-x", seconds_max=SECONDS_MAX)
+        finally:
+            self._free.put(bench)
+        trouble = "" if exit_code in (0, 1) else f": pytest ended with {exit_code}\n{output[-SAID_MAX:]}"
+        return Planted(bug, exit_code == 1, time.monotonic() - began, trouble)
 
 
 def main() -> int:
@@ -137,7 +126,9 @@ def main() -> int:
         print(f"{len(bugs)} bugs, each with its guard and its tests")
         return 0
     began = time.monotonic()
-    planted = plant_all([bug for bug in bugs if not asked.names or bug.name in asked.names], jobs=asked.jobs)
+    with ExitStack() as stack:
+        benches = [stack.enter_context(Bench(ROOT)) for _ in range(asked.jobs)]
+        planted = Planter(benches).plant_all([bug for bug in bugs if not asked.names or bug.name in asked.names])
     slowest = sorted(planted, key=lambda one: one.seconds, reverse=True)[:SLOWEST_SHOWN]
     print("slowest:", *slowest, sep="\n")
     survivors = [one.bug.name for one in planted if not one.found]

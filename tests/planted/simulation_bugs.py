@@ -258,7 +258,7 @@ SIMULATOR_BUGS = (
     Bug(
         "nobody looks whether hints are followed",
         "testing/simulation/play.py",
-        "            await look_at_hints(crew.in_service, self.chronicle)\n",
+        "            await look_at_hints(crew.in_service, self.chronicle, round_trip_s=crew.conditions.round_trip_s)\n",
         "            pass\n",
         (f"{PATIENCE}::test_who_waits_for_too_long_is_told_soon",),
     ),
