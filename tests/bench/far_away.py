@@ -9,6 +9,7 @@ Not here: SQLite, which has no round trips.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -64,6 +65,8 @@ async def drain_for(place: Place, kind: type[NoOp], *, rows: int, seconds_max: f
         await host.add(rows)
         meter, watch = await Meter.on(host.engine), Watch(time.perf_counter, until=rows)
         unsubscribe = subscribe(watch)
+        # A batch that ends too late is told with its traceback, for each of its rows.
+        logging.getLogger("rowlock").setLevel(logging.CRITICAL)
         manager = PipelineManager(host.session_factory, [kind(workers_num=WORKERS)])
         try:
             meter.start()

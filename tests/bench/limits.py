@@ -60,7 +60,8 @@ def claim_statement(*, is_postgresql: bool, scheduled: bool = False) -> str:
 
 def dsn(url: URL) -> str:
     """Return the URL as asyncpg takes it."""
-    return url.set(drivername="postgresql").render_as_string(hide_password=False)
+    plain = url.difference_update_query(["ssl"])
+    return plain.set(drivername="postgresql").render_as_string(hide_password=False)
 
 
 async def raw_pairs(host: Host, *, total: int, status: str = "settled", batch: int = BATCH) -> Figures:
@@ -75,7 +76,8 @@ async def raw_pairs(host: Host, *, total: int, status: str = "settled", batch: i
 
 
 async def _on_postgresql(url: URL, total: int, status: str, batch: int) -> None:
-    connection = await asyncpg.connect(dsn(url))
+    # A proxy speaks no TLS, and libpq's name for that is another than SQLAlchemy's.
+    connection = await asyncpg.connect(dsn(url), ssl=url.query.get("ssl"))
     claim, settled = claim_statement(is_postgresql=True), 0
     try:
         while settled < total:

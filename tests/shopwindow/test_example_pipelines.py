@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,10 @@ class TestFleets(ExampleContract):
         """Return a new pipeline."""
         return self.find("FleetPipeline")()
 
+    def related_rows(self, row: Any) -> Sequence[Any]:
+        """All its instances."""
+        return [self.find("Instance")(fleet_id=row.id, name=name) for name in "abc"]
+
 
 class TestJobsThatShare(ExampleContract):
     """Example 7."""
@@ -143,6 +148,14 @@ class TestJobsThatShare(ExampleContract):
     def build(self) -> Pipeline[Any]:
         """Return a new pipeline."""
         return self.find("JobPipeline")()
+
+    async def prepare(self, session: AsyncSession) -> None:
+        """Add the fleet of the instance."""
+        session.add(self.find("Fleet")(id=FLEET, name="f", status="packed"))
+
+    def related_rows(self, row: Any) -> Sequence[Any]:
+        """The one instance that there is."""
+        return [self.find("Instance")(fleet_id=FLEET, name="a")]
 
 
 class TestJobsThatAreStopped(ExampleContract):

@@ -1,14 +1,15 @@
-"""The tests that a pipeline inherits, for rows that need others."""
+"""The tests that a pipeline inherits, for rows that need others, and for pipelines that lock related rows."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 import pytest
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
-from rowlock import Apply, Outcome, Pipeline, PipelineItem
+from rowlock import Apply, Outcome, Pipeline, PipelineItem, RelatedLockUnavailable
 from rowlock.testing import PipelineContract, TemporaryDatabase
 from tests.host import Attachment, Base, Volume
 
@@ -51,3 +52,135 @@ class TestRowsWithAForeignKey(PipelineContract[Attachment]):
     def unready_row(self) -> Attachment:
         """Return a row that wants none."""
         return Attachment(volume_id=VOLUME, status="attached")
+
+
+class VolumePipeline(Pipeline[Volume]):
+    """Locks the attachments of a volume."""
+
+    model, locks = Volume, (Attachment,)
+
+    def ready(self) -> ColumnElement[bool]:
+        """Volumes that were submitted."""
+        return Volume.status == "submitted"
+
+    async def process(self, item: PipelineItem[Volume]) -> Outcome:
+        """Lock all of them, or step back."""
+        await item.lock_related(Attachment, Attachment.volume_id == item.id)
+        return Apply({"status": "active"})
+
+
+class TestRelatedRows(PipelineContract[Volume]):
+    """A pipeline that locks related rows as it should would be refused."""
+
+    pipeline_class = VolumePipeline
+
+    @pytest.fixture
+    async def session_factory(self, database: TemporaryDatabase) -> async_sessionmaker[AsyncSession]:
+        """Bring the tables."""
+        await database.create_tables(Base.metadata)
+        return database.session_factory
+
+    def ready_row(self) -> Volume:
+        """Return a row that wants work."""
+        return Volume(id=uuid.uuid4())
+
+    def unready_row(self) -> Volume:
+        """Return a row that wants none."""
+        return Volume(id=uuid.uuid4(), status="active")
+
+    def related_rows(self, row: Volume) -> Sequence[Attachment]:
+        """Return its attachments."""
+        return [Attachment(id=uuid.uuid4(), volume_id=row.id, name=name) for name in "ab"]
+
+
+class Ignoring(VolumePipeline):
+    """Goes on without its related rows."""
+
+    async def process(self, item: PipelineItem[Volume]) -> Outcome:
+        """Take a refusal for nothing."""
+        try:
+            return await super().process(item)
+        except RelatedLockUnavailable:
+            return Apply({"status": "active"})
+
+
+class Giving(VolumePipeline):
+    """Gives the row up at the first refusal."""
+
+    async def process(self, item: PipelineItem[Volume]) -> Outcome:
+        """Never come back."""
+        try:
+            return await super().process(item)
+        except RelatedLockUnavailable:
+            return Apply({"status": "failed"})
+
+
+class Hoarding(VolumePipeline):
+    """Takes what it can get, by hand and under a token that nobody will free."""
+
+    async def process(self, item: PipelineItem[Volume]) -> Outcome:
+        """Lock one, then ask for all."""
+        attachment = update(Attachment).where(Attachment.volume_id == item.id, Attachment.lock_token.is_(None))
+        async with item.session() as session, session.begin():
+            await session.execute(attachment.values(lock_token=uuid.uuid4()))
+        return await super().process(item)
+
+
+class Elsewhere(VolumePipeline):
+    """Locks something else than it says."""
+
+    async def process(self, item: PipelineItem[Volume]) -> Outcome:
+        """Lock nothing."""
+        return Apply({"status": "active"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (Ignoring, "process went on though somebody held a related row"),
+        (Giving, "process went on though somebody held a related row"),
+        (Hoarding, "a refusal left rows locked"),
+        (Elsewhere, "process went on though somebody held a related row"),
+    ],
+)
+async def test_a_pipeline_that_does_not_step_back_is_found(
+    database: TemporaryDatabase, kind: type[Pipeline[Volume]], text: str
+) -> None:
+    """A pipeline would pass that works without what it needs, keeps half of it, or gives up."""
+    await database.create_tables(Base.metadata)
+    contract = TestRelatedRows()
+    contract.pipeline_class = kind
+    with pytest.raises(AssertionError, match=text):
+        await contract.test_steps_back_while_somebody_holds_a_related_row(database.session_factory)
+
+
+async def test_a_pipeline_that_never_comes_back_is_found(database: TemporaryDatabase) -> None:
+    """A row that was refused once would be waited for by its customer."""
+    await database.create_tables(Base.metadata)
+
+    class Forgetful(VolumePipeline):
+        refused = False
+
+        def ready(self) -> ColumnElement[bool]:
+            return Volume.size_gb == 0 if self.refused else super().ready()
+
+        async def process(self, item: PipelineItem[Volume]) -> Outcome:
+            self.refused = True
+            return await super().process(item)
+
+    contract = TestRelatedRows()
+    contract.pipeline_class = Forgetful
+    with pytest.raises(AssertionError, match="it did not come back"):
+        await contract.test_steps_back_while_somebody_holds_a_related_row(database.session_factory)
+
+
+async def test_related_rows_must_be_named(database: TemporaryDatabase) -> None:
+    """A pipeline that declares locks would pass without being tested for them."""
+
+    class Silent(PipelineContract[Volume]):
+        pipeline_class = VolumePipeline
+        ready_row = TestRelatedRows.ready_row
+
+    await database.create_tables(Base.metadata)
+    with pytest.raises(TypeError, match="override related_rows"):
+        await Silent().test_steps_back_while_somebody_holds_a_related_row(database.session_factory)

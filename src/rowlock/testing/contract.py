@@ -1,4 +1,4 @@
-"""What every pipeline should be tested for, to be inherited: eligibility and order, unlock on success, stale token.
+"""What every pipeline should be tested for, to be inherited: eligibility and order, unlock on success, stale token, contention.
 
 A host writes a test class that says how its rows are made; the tests come with it. They are plain ``async def`` methods, for
 pytest-asyncio in auto mode or anyio's plugin.
@@ -12,15 +12,18 @@ pytest-asyncio in auto mode or anyio's plugin.
         def unready_row(self) -> Volume:
             return Volume(status="active")
 
-Rows that need others, because of a foreign key, say so in `prepare`. It needs a fixture `session_factory`, and a database that has
+Rows that need others, because of a foreign key, say so in `prepare`; a pipeline with `locks` says in `related_rows` which rows it
+locks. It needs a fixture `session_factory`, and a database that has
 the tables.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from inspect import isawaitable
 from typing import Any, Generic
+from unittest import SkipTest
 
 from sqlalchemy import inspect, select, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
@@ -28,6 +31,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock.clock import utc_now
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.pipeline import Pipeline
+from rowlock.pipelines.services import hold_rows
 from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable, ModelT
 from rowlock.testing.stepping import stepping
 
@@ -52,6 +56,13 @@ class PipelineContract(Generic[ModelT]):
     def unready_row(self) -> ModelT:
         """Return a new row that wants no work."""
         raise TypeError(f"{type(self).__name__} must say what an unready row is: override unready_row()")
+
+    def related_rows(self, row: ModelT) -> Sequence[Any]:
+        """Return new related rows, all of which `process` locks when it works on `row`, whose key is known by now.
+
+        Needed where the pipeline declares `locks`: one test has somebody else hold the last of them.
+        """
+        raise TypeError(f"{type(self).__name__} must say which rows `process` locks: override related_rows(row)")
 
     async def prepare(self, session: AsyncSession) -> None:
         """Add what rows need, such as parents that their foreign keys name; called once, in the transaction that adds them."""
@@ -112,6 +123,30 @@ class PipelineContract(Generic[ModelT]):
         assert after.lock_token == token
         assert after.last_processed_at is None
 
+    async def test_steps_back_while_somebody_holds_a_related_row(self, session_factory: Sessions) -> None:
+        """Work would go on without rows that somebody else holds, keep some of them locked, or never be done."""
+        pipeline, row = self.build(), self.ready_row()
+        if not pipeline.declared_locks:
+            raise SkipTest(f"{pipeline.name} declares no locks")
+        await self._add(session_factory, row)
+        related = self.related_rows(row)
+        assert related, "related_rows() returned none"
+        async with session_factory(expire_on_commit=False) as session, session.begin():
+            session.add_all(related)
+        async with stepping(session_factory, pipeline) as steps:
+            counters = steps.run.context.counters
+            async with hold_rows(session_factory, type(related[-1]), [_key(related[-1])]):
+                await steps.fetch_once()
+                await steps.work_once()
+                assert counters.applied == 0, "process went on though somebody held a related row"
+                assert await _locked(session_factory, row, *related[:-1]) == [], "a refusal left rows locked"
+            await _make_due(session_factory, row)
+            items = await steps.fetch_once()
+            assert [item.id for item in items] == [_key(row)], "it did not come back for rows that are free now"
+            await steps.work_once()
+            assert counters.applied == 1, "process did not succeed with all related rows free"
+        assert await _locked(session_factory, row, *related) == []
+
     async def _add(self, session_factory: Sessions, *rows: object) -> None:
         async with session_factory(expire_on_commit=False) as session, session.begin():
             await self.prepare(session)
@@ -145,6 +180,20 @@ async def _take_over(
 def _set_age(row: Any, age: timedelta) -> None:  # noqa: ANN401 - any host's row
     name = "due_at" if LeasedTable.of(type(row)).has_schedule else "last_processed_at"
     setattr(row, name, utc_now() - age)
+
+
+async def _make_due(session_factory: Sessions, row: Any) -> None:  # noqa: ANN401 - any host's row
+    leased = LeasedTable.of(type(row))
+    # Who steps back may rest first; the day that this takes is nobody's business here.
+    values = {"due_at": utc_now() - timedelta(days=1)} if leased.has_schedule else {"last_processed_at": None}
+    columns = {leased.column(name): value for name, value in values.items()}
+    async with session_factory.begin() as session:
+        await session.execute(update(leased.table).where(leased.key == _key(row)).values(columns))
+
+
+async def _locked(session_factory: Sessions, *rows: object) -> list[tuple[str, Any]]:
+    read = [(type(row).__name__, await _read(session_factory, row)) for row in rows]
+    return [(name, _key(row)) for name, row in read if row.lock_token is not None or row.lock_expires_at is not None]
 
 
 def _key(row: object) -> Any:  # noqa: ANN401 - any key
