@@ -32,7 +32,9 @@ PROMISE_BUGS = (
 
         try:
             with _stamps_as_before_if_refused([submission]):
-                return await self.context.transact(work, purpose="write an outcome")
+                written = await self.context.transact(work, purpose="write an outcome")
+            self._wrote_at = monotonic()
+            return written
 """,
         """\
             _stamp(submission, written, frozenset({now}))

@@ -11,16 +11,18 @@ import pytest
 
 from rowlock.testing.simulation import Simulation
 
+from .crowd import Crowd
 from .family import Family
 from .orders import Orders
 
 SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_SEEDS", "200"))
 OF_FAMILY = SEEDS // 3
+OF_CROWD = SEEDS // 20
 PER_TEST = 20
 COMMAND = "python tests/simulation --of {} --seed {{seed}} --seeds 1 --story"
 
 
-def broken(scenario: type[Orders] | type[Family], first: int, last: int) -> list[str]:
+def broken(scenario: type[Orders | Family | Crowd], first: int, last: int) -> list[str]:
     """Return what failed, readable, with the command that replays it."""
     command = COMMAND.format(scenario.__name__.lower())
     with Simulation(scenario, replay=command) as simulation:
@@ -38,4 +40,10 @@ def test_orders(first: int) -> None:
 def test_family(first: int) -> None:
     """Some fault at some moment would leave related rows locked, write half a result, or undo what a service did."""
     failures = broken(Family, first, min(first + PER_TEST - 1, OF_FAMILY))
+    assert not failures, "\n\n".join(failures)
+
+
+def test_crowd() -> None:
+    """Results that were computed would be lost, again and again, where a database is too far away to write all of them at once."""
+    failures = broken(Crowd, 1, OF_CROWD)
     assert not failures, "\n\n".join(failures)

@@ -14,12 +14,13 @@ from sqlalchemy import text
 
 from rowlock import Apply, Event, Outcome, PipelineItem, events, pipeline_hinter
 from rowlock.pipelines.fetcher import Fetcher
-from rowlock.testing.simulation import Fault, Scenario, Simulation, SimulationReport
+from rowlock.testing.simulation import Fault, Scenario, Simulation, SimulationReport, World
 from rowlock.testing.simulation.conditions import HOSTILE_CHANCE, ROUND_TRIPS_S, Conditions
 from rowlock.testing.simulation.hostile_host import HostileHost
 from rowlock.testing.simulation.kinds import ALL_ALONG
 from rowlock.testing.simulation.line import Line
 from rowlock.testing.simulation.ports import Harbour, Schema
+from rowlock.testing.simulation.processes import Process
 from rowlock.testing.virtual_time import run_virtual, virtual_time_now
 
 from .small_host import Task, TaskPipeline, Tasks
@@ -155,6 +156,19 @@ def test_listeners_and_relays_raise() -> None:
     assert not pipeline_hinter.reaches("Task")
 
 
+def test_wakes_raise() -> None:
+    """Hosts that attach wakes of their own would be nowhere tested."""
+    host, pipeline = host_of(Fault.WAKES), TaskPipeline(World(0, None, None), [])  # type: ignore[arg-type]
+    host.attach([pipeline])
+    (wake,) = pipeline_hinter._wakes["Task"]
+    try:
+        for _ in range(CALLS):
+            pipeline_hinter.wake("Task")
+    finally:
+        pipeline_hinter.detach("Task", wake)
+    assert host.raised[Fault.WAKES] > 0
+
+
 class Loud(Fetcher[Any]):
     """Logs before it acts, and lets whatever comes of that out."""
 
@@ -215,6 +229,17 @@ def test_hooks_raise_until_the_faults_are_over() -> None:
     assert "FetchFailed" in told
     assert "ItemFailed" in told
     assert "in hooks" in told
+
+
+def test_hooks_are_calm_in_the_end() -> None:
+    """Rows would have to settle while what decides about them raises."""
+    host = HostileHost(Conditions(hostile=(Fault.HOOKS,)), seed=1, is_calm=lambda: True)
+    process = Process("replica", Line(Random(1)))
+    outcomes = [process.call(lambda: host.spoil_outcome(Apply())) for _ in range(CALLS)]
+    assert all(outcome.also is None for outcome in outcomes)
+    hostile = host_of(Fault.HOOKS)
+    assert any(process.call(lambda: hostile.spoil_outcome(Apply())).also for _ in range(CALLS))
+    assert not any(hostile.spoil_outcome(Apply()).also for _ in range(CALLS))
 
 
 def test_the_story_tells_what_lasts() -> None:

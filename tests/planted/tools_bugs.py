@@ -1,0 +1,220 @@
+"""Bugs that latency and hostile hosts find, and those of the tools that bring them."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+ORDERS = "tests/simulation/test_simulation.py::test_orders"
+CROWD = "tests/simulation/test_simulation.py::test_crowd"
+CONDITIONS = "tests/testing/simulation/test_conditions.py"
+PATIENCE = "tests/testing/simulation/test_patience.py::test_only_round_trips_make_a_bound_longer"
+CONTRACT = "tests/testing/test_contract.py"
+
+FOUND_BY_CONDITIONS = (
+    Bug(
+        "simulation: batches never shrink",
+        "pipelines/batcher.py",
+        "        self._fast = 0\n        self.requests = max(1",
+        "        return\n        self.requests = max(1",
+        (CROWD,),
+    ),
+    Bug(
+        "simulation: a wake that raises is let out",
+        "pipelines/hinter.py",
+        "        except BaseException as error:",
+        "        except ZeroDivisionError as error:",
+        (ORDERS,),
+    ),
+    Bug(
+        "simulation: a log call that raises is let out",
+        "logs.py",
+        "        except BaseException:  # noqa: BLE001 - a SystemExit out of a handler",
+        "        except ZeroDivisionError:  # a SystemExit out of a handler",
+        (ORDERS,),
+    ),
+    Bug(
+        "simulation: a listener that raises is let out",
+        "events.py",
+        "        except BaseException:",
+        "        except ZeroDivisionError:",
+        (ORDERS,),
+    ),
+)
+"""Nothing else of a simulation finds these: a database next door and a host that never raises pass with them."""
+
+OF_THE_CONDITIONS = (
+    Bug(
+        "simulation: statements travel in no time",
+        "testing/simulation/line.py",
+        "await asyncio.sleep(self.round_trip_s / 2)",
+        "pass",
+        (f"{CONDITIONS}::test_every_statement_takes_a_round_trip",),
+    ),
+    Bug(
+        "simulation: a ROLLBACK takes no time",
+        "testing/simulation/line.py",
+        "if is_sent and self.line.round_trip_s:",
+        "if False:",
+        (f"{CONDITIONS}::test_every_statement_takes_a_round_trip",),
+    ),
+    Bug(
+        "simulation: no process is far away",
+        "testing/simulation/crew.py",
+        "self.latency_s, self.conditions.round_trip_s",
+        "self.latency_s, 0.0",
+        (f"{CONDITIONS}::test_a_run_without_them_is_the_run_that_it_was",),
+    ),
+    Bug(
+        "simulation: latency comes where it may not",
+        "testing/simulation/conditions.py",
+        "round_trip_s if Fault.LATENCY in kinds else 0.0",
+        "round_trip_s",
+        (f"{CONDITIONS}::test_each_kind_is_drawn_and_only_what_may_be",),
+    ),
+    Bug(
+        "simulation: bounds know nothing of round trips",
+        "testing/simulation/patience.py",
+        "SLACK + ROUND_TRIPS_MAX * round_trip",
+        "SLACK",
+        (PATIENCE,),
+    ),
+    Bug(
+        "simulation: bounds are longer for everybody",
+        "testing/simulation/patience.py",
+        "SLACK + ROUND_TRIPS_MAX * round_trip",
+        "SLACK + timedelta(seconds=1)",
+        (PATIENCE,),
+    ),
+    Bug(
+        "simulation: conditions share the randomness of the faults",
+        "testing/simulation/play.py",
+        "if kind not in ALL_ALONG]",
+        "]",
+        (f"{CONDITIONS}::test_a_run_without_them_is_the_run_that_it_was",),
+    ),
+    Bug(
+        "simulation: handlers do not raise",
+        "testing/simulation/hostile_host.py",
+        "_Handler(emit=partial(self._raise_told, Fault.LOGGING))",
+        "_Handler(emit=lambda: None)",
+        (f"{CONDITIONS}::test_log_calls_raise",),
+    ),
+    Bug(
+        "simulation: a record factory does not raise",
+        "testing/simulation/hostile_host.py",
+        "            if name.startswith(LOGGER):\n",
+        "            if False:\n",
+        (f"{CONDITIONS}::test_log_calls_raise",),
+    ),
+    Bug(
+        "simulation: the host sets no fields of ours",
+        "testing/simulation/hostile_host.py",
+        "dict.fromkeys(FIELDS, ",
+        "dict.fromkeys((), ",
+        (f"{CONDITIONS}::test_log_calls_raise",),
+    ),
+    Bug(
+        "simulation: hostile logging outlives its run",
+        "testing/simulation/hostile_host.py",
+        "            logging.setLogRecordFactory(factory)\n\n    def _with_a_raising_handler",
+        "            pass\n\n    def _with_a_raising_handler",
+        (f"{CONDITIONS}::test_logging_is_given_back",),
+    ),
+    Bug(
+        "simulation: nobody listens",
+        "testing/simulation/hostile_host.py",
+        "stack.callback(subscribe(self._listen))",
+        "pass",
+        (f"{CONDITIONS}::test_listeners_and_relays_raise",),
+    ),
+    Bug(
+        "simulation: no wake is attached",
+        "testing/simulation/hostile_host.py",
+        "pipeline_hinter.attach(pipeline.leased.name, self._wake)",
+        "pass",
+        (f"{CONDITIONS}::test_wakes_raise",),
+    ),
+    Bug(
+        "simulation: no relay is attached",
+        "testing/simulation/hostile_host.py",
+        '"_relays", [self._wake]',
+        '"_relays", []',
+        (f"{CONDITIONS}::test_listeners_and_relays_raise",),
+    ),
+    Bug(
+        "simulation: hooks raise to the end",
+        "testing/simulation/hostile_host.py",
+        "current_process.get() is not None and not self._is_calm()",
+        "current_process.get() is not None",
+        (f"{CONDITIONS}::test_hooks_are_calm_in_the_end",),
+    ),
+    Bug(
+        "simulation: no hook raises",
+        "testing/simulation/crew.py",
+        "                self.host.spoil_hooks(pipeline)\n",
+        "                pass\n",
+        (f"{CONDITIONS}::test_hooks_raise_until_the_faults_are_over",),
+    ),
+    Bug(
+        "simulation: no `also` raises",
+        "testing/simulation/crew.py",
+        "self.host.spoil_outcome(await _in_the_loop(process, item))",
+        "await _in_the_loop(process, item)",
+        (f"{CONDITIONS}::test_hooks_raise_until_the_faults_are_over",),
+    ),
+)
+
+CONTRACT_BUGS = (
+    Bug(
+        "contract: work without related rows passes",
+        "testing/contract.py",
+        'counters.applied == 0, "process went on',
+        'True, "process went on',
+        (f"{CONTRACT}::test_a_pipeline_that_does_not_step_back_is_found",),
+    ),
+    Bug(
+        "contract: related rows that stay locked pass",
+        "testing/contract.py",
+        "row, *related[:-1]) == []",
+        "row) == []",
+        (f"{CONTRACT}::test_a_pipeline_that_does_not_step_back_is_found",),
+    ),
+    Bug(
+        "contract: a row that never comes back passes",
+        "testing/contract.py",
+        '[_key(row)], "it did not come back',
+        '[item.id for item in items], "it did not come back',
+        (f"{CONTRACT}::test_a_pipeline_that_never_comes_back_is_found",),
+    ),
+    Bug(
+        "contract: related rows need not be named",
+        "testing/contract.py",
+        'raise TypeError(f"{type(self).__name__} must say which rows',
+        'raise SkipTest(f"{type(self).__name__} must say which rows',
+        (f"{CONTRACT}::test_related_rows_must_be_named",),
+    ),
+)
+
+CHAOS_BUGS = (
+    Bug(
+        "chaos: the proxy answers at once",
+        "../../tests/chaos/proxy.py",
+        "loop.call_later(self._latency_s, late.feed_data, read)",
+        "late.feed_data(read)",
+        ("tests/chaos/test_proxy.py::test_each_round_trip_takes_its_time",),
+    ),
+    Bug(
+        "chaos: the verdict knows nothing of round trips",
+        "../../tests/chaos/verdict.py",
+        "TAKEN_WITHIN + timedelta(seconds=ROUND_TRIPS * latency_s)",
+        "TAKEN_WITHIN",
+        ("tests/chaos/test_verdict.py::test_only_round_trips_make_the_wait_longer",),
+    ),
+    Bug(
+        "chaos: the verdict waits longer for everybody",
+        "../../tests/chaos/verdict.py",
+        "ROUND_TRIPS * latency_s",
+        "ROUND_TRIPS * 0.025",
+        ("tests/chaos/test_verdict.py::test_only_round_trips_make_the_wait_longer",),
+    ),
+)
