@@ -7,6 +7,7 @@ from bug import Bug
 FAULTS = "tests/leases/test_faults.py"
 REFUSES = "tests/faults/test_postgresql_refuses.py"
 ENDS = "tests/dispatch/test_ends.py"
+UNREADABLE = "tests/faults/test_unreadable_rows.py"
 INDEX = "tests/migrations/test_due_index.py"
 
 TROUBLE_BUGS = (
@@ -76,5 +77,71 @@ INDEX_BUGS = (
         "    drop_due_index(op, table_name, column=column, **given)\n"
         "    add_due_index(op, table_name, ready=ready, column=column, name=beside, **given)\n",
         (f"{INDEX}::test_claims_have_an_index_while_it_is_replaced",),
+    ),
+)
+
+UNREADABLE_BUGS = (
+    Bug(
+        "one row with a time that Python does not have stops its line on PostgreSQL",
+        "leases/dialects/postgresql.py",
+        "        if_readable(due.c.place),\n",
+        "        due.c.place,\n",
+        (f"{UNREADABLE}::test_a_row_that_cannot_be_read_is_parked_and_told",),
+    ),
+    Bug(
+        "one row with a time that Python does not have fails claims that bring their rows",
+        "leases/dialects/postgresql.py",
+        "if_readable(column) if any(column is time for time in times) else column",
+        "column",
+        (f"{UNREADABLE}::test_a_row_that_cannot_be_read_is_parked_and_told",),
+    ),
+    Bug(
+        "a row that cannot be read is not noticed on SQLite",
+        "leases/dialects/sqlite.py",
+        "if time is UNREADABLE",
+        "if time is UNREADABLE and name == name.upper()",
+        (f"{UNREADABLE}::test_a_row_that_cannot_be_read_is_parked_and_told",),
+    ),
+    Bug(
+        "a row that cannot be read is begun",
+        "pipelines/worker.py",
+        "if item.unreadable is not None:",
+        "if False:",
+        (f"{UNREADABLE}::test_a_row_that_cannot_be_read_is_parked_and_told",),
+    ),
+    Bug(
+        "a stamp that cannot be read stays",
+        "pipelines/plan.py",
+        "        if item.unreadable is None:\n",
+        "        if True:\n",
+        (f"{UNREADABLE}::test_without_a_schedule_its_stamp_is_mended_and_told",),
+    ),
+    Bug(
+        "a row with a stamp behind all times waits for ever",
+        "rows/eligibility.py",
+        ", is_beyond_time(last))",
+        ")",
+        (f"{UNREADABLE}::test_without_a_schedule_its_stamp_is_mended_and_told",),
+    ),
+    Bug(
+        "attempts overflow in the claim on PostgreSQL",
+        "rows/unreadable.py",
+        "return case((attempts >= most, literal(most, Integer)), else_=attempts + more)",
+        "return attempts + more",
+        (f"{UNREADABLE}::test_attempts_that_cannot_be_counted_further",),
+    ),
+    Bug(
+        "attempts overflow in the claim on SQLite",
+        "leases/dialects/sqlite.py",
+        "min(values.read_attempts(due.attempts) + bool(due.died_here), attempts_max(leased))",
+        "values.read_attempts(due.attempts) + bool(due.died_here)",
+        (f"{UNREADABLE}::test_a_count_that_only_sqlite_keeps",),
+    ),
+    Bug(
+        "a claim resumes behind a place that cannot be read",
+        "leases/claim.py",
+        "for row in rows if row.unreadable is None]",
+        "for row in rows]",
+        (f"{UNREADABLE}::test_no_claim_resumes_behind_a_place_that_cannot_be_read",),
     ),
 )

@@ -59,8 +59,10 @@ async def claim(
         rows = await in_transaction(
             session_factory, order.leased, lease, purpose="claim rows", timeout=timeout, alone=alone
         )
-    if rows and reached is not None:
-        reached(rows[-1].position)
+    # A place that cannot be read is none to resume behind.
+    readable = [row.position for row in rows if row.unreadable is None]
+    if readable and reached is not None:
+        reached(readable[-1])
     trust_s = (order.lock_timeout - lease_margin).total_seconds()
     items = [_ticket(row, order, session_factory=session_factory, sent_at=sent_at, trust_s=trust_s) for row in rows]
     for item in items:
@@ -87,5 +89,6 @@ def _ticket(
         claimed_at=sent_at,
         trusted_until=sent_at + trust_s,
         session_factory=session_factory,
+        unreadable=row.unreadable,
         _row=None if row.row is None else order.leased.instance(row.row),
     )

@@ -50,6 +50,7 @@ class PipelineItem(Generic[ModelT]):
         place: its place in line: when it was due, in seconds since the epoch; minus infinity if it was never processed.
         claimed_at: when its claim was sent, on the monotonic clock, in seconds.
         trusted_until: end of trust on the monotonic clock, in seconds. Written by the heartbeater, read by everybody.
+        unreadable: a column of the row that holds what cannot be read; such a row is not processed. None as a rule.
         held: related rows that were locked for this item; None as long as there were none.
         is_settled: its outcome is on its way; nothing more is locked for it.
         when_settled: run once, in the background, when its outcome is no longer on its way, whatever became of it.
@@ -66,6 +67,7 @@ class PipelineItem(Generic[ModelT]):
     trusted_until: float
     session_factory: async_sessionmaker[AsyncSession] = field(repr=False)
     locker: LocksRelated | None = field(default=None, repr=False)
+    unreadable: str | None = None
     held: HeldRows | None = None
     is_settled: bool = False
     when_settled: Callable[[], Coroutine[Any, Any, None]] | None = field(default=None, repr=False)

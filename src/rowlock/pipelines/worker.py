@@ -13,7 +13,7 @@ from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.attempt import Ended, Result
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.decisions import Decision, decide
-from rowlock.pipelines.failures import note_failure
+from rowlock.pipelines.failures import note_failure, note_unreadable
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.loader import Loader
 from rowlock.pipelines.outcomes import Park
@@ -69,6 +69,8 @@ class Worker(Generic[ModelT]):
             self.context.in_hand.discard(item)
 
     async def _decide(self, item: PipelineItem[ModelT]) -> Decision:
+        if item.unreadable is not None:
+            return note_unreadable(self.context, item, item.unreadable)
         try:
             if not await self._loader.load(item):
                 return Ended.LEASE_LOST

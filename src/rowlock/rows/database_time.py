@@ -91,9 +91,21 @@ class same_time(FunctionElement[bool]):  # noqa: N801
 
 
 class is_no_time(FunctionElement[bool]):  # noqa: N801
-    """Whether something is written in a column of times that is none: ``is_no_time(column)``. SQLite alone keeps such."""
+    """Whether something is written in a column of times that Python cannot read: ``is_no_time(column)``.
+
+    On PostgreSQL a time before the year 1 or after the year 9999, and not the infinite ones, which drivers read as the first
+    and the last that Python has. On SQLite whatever is no time there.
+    """
 
     name = "is_no_time"
+    type = Boolean()
+    inherit_cache = True
+
+
+class is_beyond_time(FunctionElement[bool]):  # noqa: N801
+    """Whether what is written in a column of times lies behind all times that Python reads, or is none."""
+
+    name = "is_beyond_time"
     type = Boolean()
     inherit_cache = True
 
@@ -115,6 +127,8 @@ def is_turn(period: timedelta, turn: timedelta) -> ColumnElement[bool]:
     return _DatabaseSeconds() % literal(period_s, BigInteger) >= literal(max(0, period_s - turn_s), BigInteger)
 
 
+_FIRST_TIME = "TIMESTAMP WITH TIME ZONE '0001-01-01 00:00:00+00'"
+_NO_MORE_TIME = "TIMESTAMP WITH TIME ZONE '10000-01-01 00:00:00+00'"
 _SQLITE_FORMAT = "'%Y-%m-%d %H:%M:%f000'"
 
 
@@ -185,11 +199,19 @@ def _same_on_sqlite(element: same_time, compiler: SQLCompiler, **kw: Any) -> str
 
 @compiles(is_no_time)
 def _is_no_time(element: is_no_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
-    return "false"
+    [written] = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"coalesce(({written} < {_FIRST_TIME} OR {written} >= {_NO_MORE_TIME}) AND isfinite({written}), false)"
+
+
+@compiles(is_beyond_time)
+def _is_beyond_time(element: is_beyond_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    [written] = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"coalesce({written} >= {_NO_MORE_TIME}, false)"
 
 
 @compiles(is_no_time, "sqlite")
-def _is_no_time_on_sqlite(element: is_no_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+@compiles(is_beyond_time, "sqlite")
+def _is_no_time_on_sqlite(element: FunctionElement[bool], compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
     [written] = (compiler.process(clause, **kw) for clause in element.clauses)
     return f"({written} IS NOT NULL AND strftime({_literal_format(compiler)}, {written}) IS NULL)"
 

@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, and_, case, exists, not_, or_, true
 from sqlalchemy.orm import InstrumentedAttribute
 
 from rowlock.backoff import JITTER
-from rowlock.rows.database_time import database_now, database_time_after, is_turn
+from rowlock.rows.database_time import database_now, database_time_after, is_beyond_time, is_turn
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.return_tokens import is_return_token
 
@@ -130,7 +130,8 @@ def is_due(
     if leased.has_schedule:
         return and_(leased.attribute("parked_at").is_(None), leased.attribute("due_at") <= database_now())
     last = leased.attribute("last_processed_at")
-    due = or_(last.is_(None), last <= database_time_after(-min_processing_interval))
+    # A stamp behind all times, that somebody wrote by hand, would never be over; it is mended by whoever claims the row.
+    due = or_(last.is_(None), last <= database_time_after(-min_processing_interval), is_beyond_time(last))
     if owner is None or reset_interval is None:
         return due
     return or_(due, and_(is_returning(leased, owner), last <= database_time_after(-reset_interval)))

@@ -90,7 +90,8 @@ class ClaimedRow:
         attempts: failed attempts so far; None without a schedule.
         place: the time by which rows are ordered.
         position: the same for a later claim to resume behind.
-        row: all of the row by attribute name, if it was asked for.
+        row: all of the row by attribute name, if it was asked for and can be read.
+        unreadable: a column that holds what cannot be read; None if there is none.
     """
 
     id: Any
@@ -102,6 +103,7 @@ class ClaimedRow:
     position: Position
     row: dict[str, Any] | None = None
     died_here: bool = False
+    unreadable: str | None = None
 
 
 def claim_parameters(order: ClaimOrder) -> dict[str, Any]:

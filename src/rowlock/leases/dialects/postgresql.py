@@ -55,6 +55,7 @@ from rowlock.rows.eligibility import is_returning, place_in_line, was_main_lease
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable, innermost
 from rowlock.rows.return_tokens import VERSION_DIGIT_AT
+from rowlock.rows.unreadable import attempts_counted, if_readable, times_read, unreadable_column
 
 
 async def begin_writing(connection: AsyncConnection, *, wait_s: float) -> None:
@@ -80,10 +81,11 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
 
 
 def _claimed(order: ClaimOrder, returned: Sequence[Any]) -> ClaimedRow:
-    _number, place, key, token, expires_at, dead_token, died_here, attempts, *row = returned
-    values = dict(zip(order.leased.attributes, row, strict=True)) if order.with_rows else None
+    _number, unreadable, place, key, token, expires_at, dead_token, died_here, attempts, *row = returned
+    is_whole = order.with_rows and unreadable is None
+    values = dict(zip(order.leased.attributes, row, strict=True)) if is_whole else None
     position, died_here = Position(place, key), bool(died_here)
-    return ClaimedRow(key, token, expires_at, dead_token, attempts, place, position, values, died_here)
+    return ClaimedRow(key, token, expires_at, dead_token, attempts, place, position, values, died_here, unreadable)
 
 
 def _claiming(order: ClaimOrder, part: Part) -> ReturningUpdate[*tuple[Any, ...]]:
@@ -107,16 +109,25 @@ def _claiming(order: ClaimOrder, part: Part) -> ReturningUpdate[*tuple[Any, ...]
     due = select(in_line, func.row_number().over().label("number")).cte("rowlock_due")
     returned = (
         due.c.number,
-        due.c.place,
+        unreadable_column(leased),
+        if_readable(due.c.place),
         leased.key,
         token,
         type_coerce(leased.column("lock_expires_at"), UtcDateTime),
         due.c.dead_token,
         due.c.died_here,
         attempts.cast(Integer),
-        *(leased.attributes.values() if order.with_rows else ()),
+        *(_whole_row(leased) if order.with_rows else ()),
     )
     return update(leased.table).where(leased.key == due.c.id).values(_values(order, due)).returning(*returned)
+
+
+def _whole_row(leased: LeasedTable[Any]) -> list[ColumnElement[Any]]:
+    times = times_read(leased).values()
+    return [
+        if_readable(column) if any(column is time for time in times) else column
+        for column in leased.attributes.values()
+    ]
 
 
 def _is_behind(leased: LeasedTable[Any], part: Part) -> ColumnElement[bool]:
@@ -142,8 +153,8 @@ def _values(order: ClaimOrder, due: CTE) -> ColumnValues:
         expires_at=database_time_after(order.lock_timeout),
     )
     if leased.has_schedule:
-        attempts = leased.column("attempts")
-        values[attempts] = attempts + func.coalesce(due.c.died_here, false()).cast(Integer)
+        died = func.coalesce(due.c.died_here, false()).cast(Integer)
+        values[leased.column("attempts")] = attempts_counted(leased, died)
     return values
 
 

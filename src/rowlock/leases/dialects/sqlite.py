@@ -43,6 +43,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias, TypedReturnsRows
+from sqlalchemy.types import TypeEngine
 
 from rowlock.errors import InternalError
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, Position, claim_parameters
@@ -58,9 +59,12 @@ from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_returning, place_in_line, was_main_lease
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable, keeps_time
+from rowlock.rows.unreadable import attempts_max, times_read
 
 Reader: TypeAlias = Callable[[Any], Any]
 """Makes a value of what is written; None where it is taken as it is."""
+UNREADABLE: Any = object()
+"""Stands for a time that is none."""
 
 
 async def begin_writing(connection: AsyncConnection, *, wait_s: float) -> None:
@@ -153,22 +157,31 @@ class _Values:
     """Reads what SQLite gives: a column may hold anything there, and one such row must not fail the claim of all others."""
 
     token: Reader | None
-    time: Reader | None
+    place: Reader | None
     attempts: Reader | None
+    times: dict[str, Reader | None]
 
     @classmethod
     def of(cls, order: ClaimOrder, dialect: Dialect) -> _Values:
-        types = order.leased.column("lock_token").type, UtcDateTime(), Integer()
-        return cls(*(type_.dialect_impl(dialect).result_processor(dialect, None) for type_ in types))
+        def reader(type_: TypeEngine[Any]) -> Reader | None:
+            return type_.dialect_impl(dialect).result_processor(dialect, None)
+
+        leased = order.leased
+        times = {name: reader(column.type) for name, column in times_read(leased).items()}
+        return cls(reader(leased.column("lock_token").type), reader(UtcDateTime()), reader(Integer()), times)
 
     def read_token(self, written: object) -> Any:  # noqa: ANN401 - of the column's kind
         # A token that is none says all the same that somebody died with it; nothing is held under the one told instead.
         return None if written is None else self._read(self.token, written, otherwise=uuid4())
 
-    def read_time(self, written: object) -> datetime | None:
-        # A row whose place is no time heads the line, where its attempt fails and mends it.
-        time: datetime | None = self._read(self.time, written, otherwise=None)
+    def read_place(self, written: object) -> datetime | None:
+        time: datetime | None = self._read(self.place, written, otherwise=None)
         return time
+
+    def read_times(self, written: Sequence[object]) -> dict[str, Any]:
+        """Return times by their attributes; `UNREADABLE` for what is none."""
+        each = zip(self.times.items(), written, strict=True)
+        return {name: self._read(reader, one, otherwise=UNREADABLE) for (name, reader), one in each}
 
     def read_attempts(self, written: object) -> int:
         attempts: int = self._read(self.attempts, written, otherwise=0)
@@ -184,23 +197,29 @@ class _Values:
 
 def _claimed(order: ClaimOrder, due: Any, values: _Values, *, key: Any) -> ClaimedRow:  # noqa: ANN401 - a row of `_due`
     leased, dead_token = order.leased, values.read_token(due.dead_token)
+    times = values.read_times(due[: len(values.times)])
+    attempts = None
+    if leased.has_schedule:
+        attempts = min(values.read_attempts(due.attempts) + bool(due.died_here), attempts_max(leased))
     claimed = ClaimedRow(
         id=key,
         lock_token=leased.new_token(returns=due.returns),
         lock_expires_at=due.now + order.lock_timeout,
         dead_token=dead_token,
-        attempts=values.read_attempts(due.attempts) + bool(due.died_here) if leased.has_schedule else None,
-        place=values.read_time(due.place_as_written),
+        attempts=attempts,
+        place=values.read_place(due.place_as_written),
         position=Position(due.place_as_written, key),
         died_here=bool(due.died_here),
+        unreadable=next((name for name, time in times.items() if time is UNREADABLE), None),
     )
-    return replace(claimed, row=_as_leased(order, due, claimed)) if order.with_rows else claimed
+    is_whole = order.with_rows and claimed.unreadable is None
+    return replace(claimed, row=_as_leased(order, due, claimed, times=times)) if is_whole else claimed
 
 
-def _as_leased(order: ClaimOrder, due: Sequence[Any], claimed: ClaimedRow) -> dict[str, Any]:
+def _as_leased(order: ClaimOrder, due: Sequence[Any], claimed: ClaimedRow, *, times: dict[str, Any]) -> dict[str, Any]:
     # It was read before it was leased.
     attributes = order.leased.attributes
-    row = dict(zip(attributes, due[-len(attributes) :], strict=True))
+    row = dict(zip(attributes, due[-len(attributes) :], strict=True)) | times
     row |= {order.leased.key_name: claimed.id}
     row |= {"lock_token": claimed.lock_token, "lock_owner": order.owner, "lock_expires_at": claimed.lock_expires_at}
     return row | {"attempts": claimed.attempts} if order.leased.has_schedule else row
@@ -210,6 +229,7 @@ def _due(order: ClaimOrder, part: Part, held: frozenset[Any]) -> TypedReturnsRow
     leased = order.leased
     token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
     in_line = select(
+        *(type_coerce(time, Text).label(f"rowlock_time_{name}") for name, time in times_read(leased).items()),
         written_key(leased).label("id"),
         type_coerce(case((was_main_lease(leased, order.lockers), token), else_=None), Text).label("dead_token"),
         and_(token.is_not(None), leased.column("lock_owner") == order.owner).label("died_here"),
@@ -232,7 +252,10 @@ def _whole_row(order: ClaimOrder) -> list[ColumnElement[Any]]:
     # By names of ours: a column of the host's may be called like one of those above.
     leased = order.leased
     columns = leased.attributes.values() if order.with_rows else ()
-    as_read = (written_key(leased) if column is leased.key else column for column in columns)
+    # What is there in these is read otherwise, or not at all.
+    names = ("lock_token", "lock_expires_at", *(("attempts",) if leased.has_schedule else ()))
+    as_written = {leased.key, *(leased.column(name) for name in names), *times_read(leased).values()}
+    as_read = (type_coerce(column, Text) if column in as_written else column for column in columns)
     return [column.label(f"rowlock_row_{number}") for number, column in enumerate(as_read)]
 
 

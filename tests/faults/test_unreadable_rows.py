@@ -1,0 +1,181 @@
+"""Rows with times or counts that Python cannot read: they are set aside and told, and keep no other row from its turn."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from rowlock import events, unpark
+from rowlock.testing import TemporaryDatabase, stepping
+
+from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
+from ..leases.test_claim_resumed import LONG_AGO, VOLUMES, claimed_behind
+from ..pipelines.scenes import add, counted, read, read_all
+
+TIMES = ("due_at", "last_processed_at", "deadline_at")
+BEYOND = {"postgresql": ("0044-03-15 BC", "20000-01-01"), "sqlite": ("", "0", "1700000000", "no time")}
+NEVER_DUE = {("due_at", "20000-01-01"), ("due_at", "no time")}
+"""They lie behind all times, so the row is not due."""
+SPOILT = [
+    (database, column, value)
+    for database, values in BEYOND.items()
+    for column in TIMES
+    for value in values
+    if (column, value) not in NEVER_DUE
+]
+
+
+async def spoil(database: TemporaryDatabase, table: str, column: str, value: object) -> None:
+    """Write `value` to the first row, as a script would."""
+    first = f"(SELECT id FROM {table} ORDER BY id LIMIT 1)"
+    async with database.engine.begin() as connection:
+        await connection.execute(text(f"UPDATE {table} SET {column} = '{value}' WHERE id = {first}"))
+
+
+@pytest.mark.parametrize(("name", "column", "value"), SPOILT)
+@pytest.mark.parametrize("with_row", [False, True])
+async def test_a_row_that_cannot_be_read_is_parked_and_told(
+    request: pytest.FixtureRequest,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    column: str,
+    value: str,
+    *,
+    with_row: bool,
+) -> None:
+    """It would head every claim and fail it, and no row of the pipeline would be worked on again."""
+    database: TemporaryDatabase = request.getfixturevalue(f"{name}_database")
+    spoilt, *others = await add(database, *(Run(id=number) for number in (1, 2, 3)))
+    await spoil(database, "runs", column, value)
+    pipeline = RunPipeline(min_processing_interval=0)
+    with heard_events() as heard:
+        async with stepping(database.session_factory, pipeline) as steps:
+            steps.run.context.starts_soon = with_row
+            assert len(await steps.fetch_once()) == 3
+            await steps.work_all()
+            assert await steps.fetch_once() == []
+            assert counted(steps)["parked"] == 1
+    parks = [event.row_id for event in heard.of(events.ItemApplied) if event.outcome == "Park"]
+    assert parks == [spoilt.id]
+    assert [item.id for item in pipeline.items] == [other.id for other in others]
+    assert [r.getMessage() for r in caplog.records if "cannot be read" in r.msg] == [
+        f"RunPipeline: row 1 is parked: its {column} cannot be read"
+    ]
+    if column == "last_processed_at":
+        # It is mended by what was written, so a service may unpark the row as it is.
+        async with database.session_factory.begin() as session:
+            row = await session.get_one(Run, spoilt.id)
+            assert (row.last_error or "").startswith(f"{column} cannot be read")
+            await unpark(session, row)
+        async with stepping(database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            await steps.work_all()
+        assert (await read(database, spoilt)).status == "done"
+
+
+UNSTAMPED = [
+    *(("postgresql", value) for value in ("0044-03-15 BC", "20000-01-01", "infinity")),
+    *(("sqlite", value) for value in ("", "0", "1700000000", "no time", "infinity")),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), UNSTAMPED)
+async def test_without_a_schedule_its_stamp_is_mended_and_told(
+    request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture, name: str, value: str
+) -> None:
+    """It cannot be parked: it would fail every claim, or never be worked on, and nobody would know."""
+    database: TemporaryDatabase = request.getfixturevalue(f"{name}_database")
+    await add(database, *(Volume(id=uuid.UUID(int=number)) for number in (1, 2)))
+    await spoil(database, "volumes", "last_processed_at", value)
+    pipeline = VolumePipeline(min_processing_interval=0)
+    async with stepping(database.session_factory, pipeline) as steps:
+        assert len(await steps.fetch_once()) == 2
+        await steps.work_all()
+        assert [item.id.int for item in pipeline.items] == [2]
+        await steps.fetch_once()
+        await steps.work_all()
+        assert [item.id.int for item in pipeline.items] == [2, 1]
+    assert {row.status for row in await read_all(database, Volume)} == {"active"}
+    assert sum("cannot be read" in record.msg for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("died", [False, True])
+async def test_attempts_that_cannot_be_counted_further(database: TemporaryDatabase, *, died: bool) -> None:
+    """One more would overflow in the claim, and stop the pipeline for all rows; or in the outcome, and keep the row leased."""
+    most = 2**31 - 1
+    died_with: dict[str, Any] = {"lock_token": uuid.uuid4(), "lock_owner": "RunPipeline"} if died else {}
+    worn, other = await add(database, Run(id=1, attempts=most, **died_with), Run(id=2))
+    async with stepping(database.session_factory, RunPipeline()) as steps:
+        assert len(await steps.fetch_once()) == 2
+        await steps.work_all()
+    after = await read(database, worn)
+    assert (after.parked_at is None, after.lock_token, (after.last_error or "")[:13]) == (False, None, "gave up after")
+    assert most - 1 <= after.attempts <= most
+    assert (await read(database, other)).status == "done"
+
+
+async def test_a_count_that_only_sqlite_keeps(sqlite_database: TemporaryDatabase) -> None:
+    """One more would be no number of SQLite's any more, and every claim would fail."""
+    worn, other = await add(sqlite_database, Run(id=1), Run(id=2))
+    await spoil(sqlite_database, "runs", "attempts", 2**63 - 1)
+    async with stepping(sqlite_database.session_factory, RunPipeline()) as steps:
+        assert len(await steps.fetch_once()) == 2
+        await steps.work_all()
+    assert (await read(sqlite_database, worn)).parked_at is not None
+    assert (await read(sqlite_database, other)).status == "done"
+
+
+@pytest.mark.parametrize("column", ["lock_expires_at", "parked_at"])
+@pytest.mark.parametrize("value", BEYOND["postgresql"])
+async def test_times_that_no_claim_reads(postgresql_database: TemporaryDatabase, column: str, value: str) -> None:
+    """A lease or a parking with such a time would fail the claims of all other rows."""
+    database = postgresql_database
+    _, other = await add(database, Run(id=1), Run(id=2))
+    await spoil(database, "runs", column, value)
+    async with stepping(database.session_factory, RunPipeline()) as steps:
+        await steps.fetch_once()
+        await steps.work_all()
+        if column == "lock_expires_at":
+            # Nobody's lease ends there: the sweep clears it.
+            assert await steps.sweep_once() == (1 if value == "20000-01-01" else 0)
+            await steps.fetch_once()
+            await steps.work_all()
+    async with database.engine.connect() as connection:
+        statuses = list(await connection.scalars(text("SELECT status FROM runs ORDER BY id")))
+    assert statuses == ["queued" if column == "parked_at" else "done", "done"]
+    assert other.id == 2
+
+
+async def test_a_column_of_the_hosts_own_fails_its_own_attempt_and_leaves_the_head(
+    postgresql_database_with_clock: TemporaryDatabase,
+) -> None:
+    """A row whose own column cannot be read would go round at the head of the line for ever."""
+    database = postgresql_database_with_clock
+    await add(database, Run(id=1), Run(id=2))
+    await spoil(database, "runs", "updated_at", "0044-03-15 BC")
+    pipeline = RunPipeline(max_attempts=2, retry_delay=1, min_processing_interval=3600)
+    async with stepping(database.session_factory, pipeline) as steps:
+        for claimed in ([1, 2], [1], []):
+            assert sorted(item.id for item in await steps.fetch_once()) == claimed
+            await steps.work_all()
+            assert database.clock is not None
+            database.clock.advance(60)
+    assert [item.id for item in pipeline.items] == [2]
+    async with database.engine.connect() as connection:
+        row = (await connection.execute(text("SELECT parked_at, last_error FROM runs WHERE id = 1"))).one()
+    assert row.parked_at is not None
+    assert "out of range" in row.last_error
+
+
+async def test_no_claim_resumes_behind_a_place_that_cannot_be_read(postgresql_database: TemporaryDatabase) -> None:
+    """The next claims would look for rows that were never processed, and find none until they begin at the head again."""
+    database = postgresql_database
+    await add(database, *(Volume(id=uuid.UUID(int=number), last_processed_at=LONG_AGO) for number in (1, 2)))
+    await spoil(database, "volumes", "last_processed_at", "20000-01-01")
+    keys, reached = await claimed_behind(database, VOLUMES, None, limit=2)
+    assert [key.int for key in keys] == [2, 1]
+    assert reached is not None
+    assert (reached.place, reached.key.int) == (LONG_AGO, 2)
