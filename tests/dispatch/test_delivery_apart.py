@@ -178,7 +178,7 @@ async def test_a_late_result_leaves_a_word_in_the_log(
             await session.execute(update(Render).values(status=FAILED, error="input: cancelled by its owner"))
         await asyncio.sleep(30)
         row = await one_render(virtual_database)
-    assert f"what came of row {row.id} was not written: changed" in caplog.text
+    assert f"of row {row.id} was not written (changed)" in caplog.text
 
 
 @virtual_time

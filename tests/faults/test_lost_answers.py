@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -104,6 +105,57 @@ async def test_every_outcome_of_a_batch_is_applied_once(database: TemporaryDatab
     rows = {row.id: row for row in await read_all(database, Run)}
     for number, (_, _, expected) in enumerate(OUTCOMES):
         assert {column: getattr(rows[number], column) for column in expected} == expected
+
+
+@committed_or_not
+@pytest.mark.parametrize("way", ["together", "also", "guarded"])
+async def test_a_row_whose_stamp_is_ahead_of_the_clock_is_settled(
+    database_with_clock: TemporaryDatabase, committed: bool, way: str
+) -> None:
+    """After a failover, which loses an answer and sets the clock back, what was applied would be taken for stale."""
+    database, ran = database_with_clock, []
+    assert database.clock is not None
+
+    async def also(session: Any, now: Any) -> None:
+        ran.append(now)
+
+    answers = {
+        "together": Apply({"status": "done"}),
+        "also": Apply({"status": "done"}, also=also),
+        "guarded": Apply({"status": "done"}, unless_changed=["result"]),
+    }
+    ahead = database.clock.now + timedelta(seconds=30)
+    await add(database, *(Run(id=number, last_processed_at=ahead) for number in (1, 2)))
+    pipeline = RunPipeline(answer=answers[way])
+    with lost_answers(database, committed=committed, times=1) as lost:
+        async with stepping(database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            await steps.work_all()
+            assert (counted(steps)["applied"], counted(steps)["stale"]) == (2, 0)
+    assert (len(lost), pipeline.stale) == (1, [])
+    assert all(row.status == "done" and row.last_processed_at > ahead for row in await read_all(database, Run))
+
+
+async def test_a_batch_whose_answer_was_lost_is_settled_together(database: TemporaryDatabase) -> None:
+    """Each of hundreds of outcomes would be asked for in a transaction of its own, all at once."""
+    await add(database, *(Run(id=number) for number in range(20)))
+    begun: list[Any] = []
+
+    def on_begin(connection: Connection) -> None:
+        begun.append(connection)
+
+    pipeline = RunPipeline(workers_num=20)
+    with lost_answers(database, committed=True, times=1) as lost:
+        async with stepping(database.session_factory, pipeline) as steps:
+            items = await steps.fetch_once()
+            event.listen(database.engine.sync_engine, "begin", on_begin)
+            for item in items:
+                steps.run.settler.hand_over(item, Apply({"status": "done"}))
+            await steps.run.settler.wait_until_idle()
+            event.remove(database.engine.sync_engine, "begin", on_begin)
+            assert (counted(steps)["applied"], counted(steps)["stale"]) == (20, 0)
+    assert len(lost) == 1
+    assert len(begun) < 10
 
 
 @committed_or_not

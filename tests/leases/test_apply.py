@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from rowlock.leases.apply import (
     RowWrite,
     Written,
     apply,
     apply_locked,
-    database_time,
     lock_for_apply,
-    was_processed_at,
+    processed_at,
 )
-from rowlock.rows.lease_values import due_values, processed_values, unlocked_values
+from rowlock.rows.lease_values import STAMP_STEP, due_values, processed_values, unlocked_values
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Run, Volume
@@ -92,22 +91,55 @@ async def test_a_value_that_changed_meanwhile_stops_the_write(
     assert (row.disk_id, row.lock_token) == (meanwhile, None)
 
 
-async def test_the_processing_time_never_goes_back(database_with_clock: TemporaryDatabase) -> None:
-    """A clock that was set back would put the row in front of others that wait for longer."""
+@pytest.mark.parametrize("waits", [False, True])
+async def test_the_processing_time_never_goes_back(database_with_clock: TemporaryDatabase, waits: bool) -> None:
+    """A clock that was set back would put the row in front of others that wait for longer, or hide what was committed."""
     database = database_with_clock
     assert database.clock is not None
     later = database.clock.now
     await add(database, Volume(last_processed_at=later))
     database.clock.advance(60)
     (item,) = await claimed(database)
-    database.clock.set(later - timedelta(hours=1))
+    database.clock.set(later - timedelta(minutes=50))
+    now, stamps = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [item], waits=waits))
+    assert (now, stamps) == (database.clock.now, {item.lock_token: later + STAMP_STEP})
 
-    async def work(connection):  # noqa: ANN001, ANN202
-        now = await database_time(connection)
-        return await apply(connection, VOLUMES, item, write=RowWrite(processed_values(VOLUMES, now)))
 
-    assert await transact(database, work) is Written.APPLIED
-    assert (await row_of(database, VOLUMES, item.id)).last_processed_at == later
+@pytest.mark.parametrize("ahead_s", [-60, 0])
+async def test_a_stamp_is_the_time_of_its_transaction(database_with_clock: TemporaryDatabase, ahead_s: float) -> None:
+    """Rows that were written together would be told apart by their time."""
+    database = database_with_clock
+    assert database.clock is not None
+    await add(database, Volume(last_processed_at=database.clock.now + timedelta(seconds=ahead_s)))
+    database.clock.advance(60)
+    (item,) = await claimed(database)
+    database.clock.advance(-60)
+    _, stamps = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [item]))
+    assert list(stamps.values()) == [database.clock.now]
+
+
+@pytest.mark.parametrize("last", ["9999-12-31 23:59:59.999999", "2031-05-17 13:30:00.000000"])
+async def test_a_stamp_that_no_clock_wrote_is_written_anew(database_with_clock: TemporaryDatabase, last: str) -> None:
+    """A time that somebody wrote by hand would keep the row from its turn for years, whatever becomes of it."""
+    database = database_with_clock
+    assert database.clock is not None
+    await add(database, Volume())
+    (item,) = await claimed(database)
+    await change(database, VOLUMES, item.id, last_processed_at=datetime.fromisoformat(last).replace(tzinfo=UTC))
+    _, stamps = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [item]))
+    assert list(stamps.values()) == [database.clock.now]
+
+
+async def test_a_stamp_that_is_no_time_is_written_anew(sqlite_database: TemporaryDatabase) -> None:
+    """One row with a word where its time should be would fail every batch that it is in."""
+    database = sqlite_database
+    await add(database, Volume())
+    (item,) = await claimed(database)
+    for written in ("zzz", "2031-99-99", "", "12:00"):
+        async with database.session_factory.begin() as session:
+            await session.execute(text("UPDATE volumes SET last_processed_at = :written"), {"written": written})
+        now, stamps = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [item]))
+        assert list(stamps.values()) == [now]
 
 
 async def test_a_due_time_that_a_service_set_stands(database_with_clock: TemporaryDatabase) -> None:
@@ -138,7 +170,7 @@ async def test_a_batch_writes_each_row_its_own(database: TemporaryDatabase) -> N
 
     async def work(connection):  # noqa: ANN001, ANN202
         _, locked = await lock_for_apply(connection, VOLUMES, items)
-        assert locked == {item.lock_token for item in items}
+        assert set(locked) == {item.lock_token for item in items}
         return await apply_locked(connection, VOLUMES, writes)
 
     assert await transact(database, work) == [Written.APPLIED] * 6
@@ -169,7 +201,7 @@ async def test_a_stale_row_is_left_out_of_a_batch(database: TemporaryDatabase) -
     stale, mine = await claimed(database)
     await change(database, VOLUMES, stale.id, lock_token=uuid.uuid4())
     _, locked = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [stale, mine]))
-    assert locked == {mine.lock_token}
+    assert set(locked) == {mine.lock_token}
     assert (await transact(database, lambda c: lock_for_apply(c, VOLUMES, [stale])))[0] is None
 
 
@@ -190,7 +222,7 @@ async def test_a_batch_does_not_wait_for_a_locked_row(postgresql_database: Tempo
     async with database.session_factory.begin() as session:
         await session.execute(select(Volume).where(Volume.id == busy.id).with_for_update(key_share=True))
         _, locked = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [busy, free]))
-        assert locked == {free.lock_token}
+        assert set(locked) == {free.lock_token}
 
 
 async def test_the_row_knows_which_transaction_processed_it(database_with_clock: TemporaryDatabase) -> None:
@@ -204,5 +236,5 @@ async def test_the_row_knows_which_transaction_processed_it(database_with_clock:
         database, lambda c: apply(c, VOLUMES, item, write=RowWrite({**UNLOCKED, **processed_values(VOLUMES, now)}))
     )
     other = frozenset({now + timedelta(seconds=1)})
-    assert await transact(database, lambda c: was_processed_at(c, VOLUMES, item, times=other | {now}))
-    assert not await transact(database, lambda c: was_processed_at(c, VOLUMES, item, times=other))
+    assert await transact(database, lambda c: processed_at(c, VOLUMES, [item], stamps=other | {now})) == {item.id}
+    assert await transact(database, lambda c: processed_at(c, VOLUMES, [item], stamps=other)) == frozenset()

@@ -16,7 +16,6 @@ from rowlock.leases.held_rows import HeldRows
 from rowlock.leases.take import Taken
 from rowlock.pipelines.plan import Planner
 from rowlock.pipelines.settings import PipelineSettings
-from rowlock.rows.assignments import Latest
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import virtual_time
 
@@ -87,7 +86,7 @@ async def test_a_success_rests_and_counts_nothing(after: Any, rests_s: float) ->
     """A row would be due at a time that nobody has asked for, or carry failures that are over."""
     write = planner(RUNS).plan(attempt(3), Apply({"status": NOW_PLACEHOLDER}, after=after))
     assert written(write) == {
-        "last_processed_at": Latest(NOW),
+        "last_processed_at": NOW,
         "attempts": 0,
         "due_at": NOW + timedelta(seconds=rests_s),
         "status": NOW,
@@ -101,7 +100,7 @@ async def test_a_failure_is_counted_and_rests_longer_each_time(number: int, rest
     """A row that fails would be tried without a rest, or its error be of another attempt."""
     write = planner(RUNS).plan(attempt(number), Retry(error="no disk", values={"result": 1}))
     assert written(write) == {
-        "last_processed_at": Latest(NOW),
+        "last_processed_at": NOW,
         "attempts": number,
         "last_error": "no disk",
         "due_at": NOW + timedelta(seconds=rests_s),
@@ -119,7 +118,7 @@ async def test_the_last_failure_parks(error: str | None, text: str) -> None:
     write = planner(RUNS).plan(attempt(3), Retry(error=error))
     assert (write.parks, written(write)) == (
         True,
-        {"last_processed_at": Latest(NOW), "attempts": 3, "last_error": text, "parked_at": NOW},
+        {"last_processed_at": NOW, "attempts": 3, "last_error": text, "parked_at": NOW},
     )
 
 
@@ -129,11 +128,11 @@ async def test_a_row_that_is_set_aside_or_waits_for_locks() -> None:
     parked, reset = planner(RUNS).plan(attempt(1), Park("a person")), planner(RUNS).plan(attempt(1), Reset())
     assert (parked.parks, written(parked)) == (
         True,
-        {"last_processed_at": Latest(NOW), "parked_at": NOW, "last_error": "a person"},
+        {"last_processed_at": NOW, "parked_at": NOW, "last_error": "a person"},
     )
     assert (reset.parks, written(reset)) == (
         False,
-        {"last_processed_at": Latest(NOW), "due_at": NOW + timedelta(seconds=10)},
+        {"last_processed_at": NOW, "due_at": NOW + timedelta(seconds=10)},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import TidyPipeline, add, change, counted, faults_of, is_free, is_outcome, read_all, turns, until
+from .told import Line, told
 
 DONE = Apply({"status": "active"})
 
@@ -239,3 +241,30 @@ async def test_an_outcome_that_is_refused_at_the_last_attempt_parks_the_row(data
     assert [event.outcome for event in heard.of(events.ItemApplied)] == ["Park"]
     [row] = await read_all(database, Run)
     assert (row.attempts, row.parked_at is not None, is_free(row)) == (1, True, True)
+
+
+@pytest.mark.parametrize(
+    ("change_to", "reason"), [({"lock_token": uuid.uuid4()}, "stale"), ({"disk_id": "theirs"}, "changed")]
+)
+async def test_a_result_that_is_dropped_is_a_warning(
+    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, change_to: dict[str, Any], reason: str
+) -> None:
+    """Nobody would look for what an attempt has left behind whose result was thrown away."""
+    [volume] = await add(database, Volume())
+
+    async def answer(_item: Any) -> Apply:
+        await change(database, volume, **change_to)
+        return Apply({"status": "active"}, unless_changed=["disk_id"])
+
+    pipeline = VolumePipeline(answer=answer)
+    async with stepping(database.session_factory, pipeline) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+    text = (
+        f"VolumePipeline: Apply of row {volume.id} was not written ({reason}); "
+        "look for side effects of this attempt: on_stale is called"
+    )
+    fields = {"pipeline": "VolumePipeline", "row_id": volume.id, "outcome": "Apply", "reason": reason}
+    assert told(caplog, "side effects") == [Line(text, fields, None)]
+    assert [record.levelname for record in caplog.records if "side effects" in record.getMessage()] == ["WARNING"]
+    assert len(pipeline.stale) == 1

@@ -274,27 +274,6 @@ async def test_a_first_try_that_took_long_is_not_the_last(virtual_database: Temp
     assert [row.status for row in await read_all(virtual_database, Volume)] == ["active"]
 
 
-@pytest.mark.parametrize("ends", ["rollback", "commit"])
-async def test_also_may_not_end_the_transaction(database: TemporaryDatabase, ends: str) -> None:
-    """An outcome would be reported applied although `also` took it back, or be committed before its time."""
-
-    async def also(session: Any, now: Any) -> None:
-        await getattr(session, ends)()
-
-    await add(database, Run(id=1))
-    pipeline = RunPipeline(answer=Apply({"status": "done"}, also=also))
-    async with stepping(database.session_factory, pipeline) as steps:
-        await steps.fetch_once()
-        await steps.work_once()
-        counters = steps.run.context.counters
-    (row,) = await read_all(database, Run)
-    assert is_free(row)
-    if ends == "rollback":
-        assert (row.status, row.attempts) == ("queued", 1)
-        assert "must neither commit nor roll back" in row.last_error
-    assert counters.applied == 0
-
-
 async def test_an_error_of_also_is_not_taken_for_an_outage(database: TemporaryDatabase) -> None:
     """A host's own timeout would be tried again and again, and its effects with it, before it counts as a failure."""
     ran = []

@@ -350,7 +350,7 @@ ATTEMPT_BUGS = (
     Bug(
         "a late result leaves no word",
         "pipelines/settler.py",
-        "                self._note_dropped(item, written)\n                if written is Written.ROBBED:\n",
+        "                self._note_dropped(item, outcome, written)\n                if written is Written.ROBBED:\n",
         "                self._note_stale(item, written.value)\n                if written is Written.ROBBED:\n",
         (f"{APART}::test_a_late_result_leaves_a_word_in_the_log",),
     ),

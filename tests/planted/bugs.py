@@ -30,8 +30,8 @@ BUGS = (
     Bug(
         "a batch waits for locked rows",
         "leases/apply.py",
-        ".with_for_update(key_share=True, skip_locked=True)",
-        ".with_for_update(key_share=True)",
+        "skip_locked=not waits",
+        "skip_locked=False",
         (f"{APPLY}::test_a_batch_does_not_wait_for_a_locked_row",),
     ),
     Bug(
@@ -43,9 +43,9 @@ BUGS = (
     ),
     Bug(
         "last_processed_at goes back",
-        "rows/assignments.py",
-        "return case((column > new, column), else_=new)",
-        "return new",
+        "rows/lease_values.py",
+        "return now if ahead is None else ahead + STAMP_STEP",
+        "return now",
         (f"{APPLY}::test_the_processing_time_never_goes_back",),
     ),
     Bug(
@@ -160,22 +160,22 @@ BUGS = (
     Bug(
         "an item without trust is written",
         "pipelines/writer.py",
-        "            if item.is_trusted():\n",
-        "            if True:\n",
+        "[item] if item.is_trusted() else []",
+        "[item]",
         ("tests/pipelines/test_writer.py", "tests/pipelines/test_worker.py"),
     ),
     Bug(
         "a lost COMMIT answer is taken for stale",
         "pipelines/writer.py",
-        "        if stamps and await was_processed_at(",
-        "        if False and await was_processed_at(",
+        "                alike.setdefault(submission.stamps, []).append((number, submission))\n",
+        "                pass\n",
         (f"{WRITER}::test_a_commit_whose_answer_was_lost_is_settled_by_asking",),
     ),
     Bug(
         "also runs without a matching guard",
         "pipelines/writer.py",
-        "            if written is Written.STALE:\n                return await self._settle(connection, submission)\n            if written.is_made and ",
-        "            if ",
+        "            if written.is_made and submission.also is not None:",
+        "            if submission.also is not None:",
         (WRITER,),
     ),
     Bug(

@@ -14,7 +14,7 @@ EDGE_BUGS = (
     Bug(
         "nobody is asked what comes of a refused result",
         "pipelines/settler.py",
-        "            outcome = as_outcome(self.context.hooks.on_refused(item, error))\n",
+        "            outcome = as_outcome(copied(self.context.hooks.on_refused(item, error)))\n",
         "            outcome = failure\n",
         (f"{REFUSED}::test_the_pipeline_may_say_what_comes_of_it",),
     ),

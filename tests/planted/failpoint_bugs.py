@@ -52,8 +52,11 @@ FAILPOINT_BUGS = (
     Bug(
         "a thawed replica writes over its heir's work",
         "leases/apply.py",
-        '        token == bindparam("rowlock_token", type_=token.type),\n',
-        '        (token == bindparam("rowlock_token", type_=token.type)) | leased.key.is_not(None),\n',
+        "    rows = (await connection.execute(statement, dialect.tokens_given(leases_of(items)))).all()\n",
+        "    for item in items:\n"
+        "        there = select(leased.column('lock_token')).where(leased.key == item.id)\n"
+        "        item.lock_token = await connection.scalar(there) or item.lock_token\n"
+        "    rows = (await connection.execute(statement, dialect.tokens_given(leases_of(items)))).all()\n",
         (f"{DEATH}::test_frozen_at_every_boundary[sqlite-apply-alone]",),
     ),
     Bug(

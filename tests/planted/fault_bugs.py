@@ -69,7 +69,7 @@ FAULT_BUGS = (
     Bug(
         "a failure that came too late is not told",
         "pipelines/settler.py",
-        "                self._note_stale(item, written.value)\n        await free_held",
+        "                self._note_dropped(item, outcome, written)\n        await free_held",
         "                pass\n        await free_held",
         (f"{VALUES}::test_a_failure_that_comes_too_late_is_told",),
     ),

@@ -230,8 +230,8 @@ CALLBACK_BUGS = (
     Bug(
         "a plain function knows no context variables",
         "pipelines/attempt.py",
-        "Returned(variables.run(call))",
-        "Returned(call())",
+        "copied(variables.run(call))",
+        "copied(call())",
         (VARIABLES,),
     ),
 )

@@ -26,8 +26,8 @@ PROMISE_BUGS = (
         "pipelines/writer.py",
         """\
             if written.is_made and submission.also is not None:
-                await _within(session, submission.also, now)
-            _stamp(submission, written, frozenset({now}))
+                await self._within(session, connection, submission, now, stamp)
+            _stamp(submission, written, stamp)
             return written
 
         try:
@@ -37,7 +37,7 @@ PROMISE_BUGS = (
             return written
 """,
         """\
-            _stamp(submission, written, frozenset({now}))
+            _stamp(submission, written, stamp)
             return written
 
         try:

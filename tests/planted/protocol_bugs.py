@@ -42,8 +42,8 @@ PROTOCOL_BUGS = (
     Bug(
         "a result whose COMMIT was not answered is taken for lost",
         "pipelines/writer.py",
-        "        if stamps and await was_processed_at(",
-        "        if False and await was_processed_at(",
+        "                alike.setdefault(submission.stamps, []).append((number, submission))\n",
+        "                pass\n",
         (f"{ORDERS[0]}[41]", *ORDERS),
     ),
     Bug(
@@ -119,8 +119,11 @@ PROTOCOL_BUGS = (
     Bug(
         "the outcome of the last holder ends the lease of its heir",
         "leases/apply.py",
-        '        token == bindparam("rowlock_token", type_=token.type),\n',
-        '        bindparam("rowlock_token", type_=token.type).is_not(None),\n',
+        "    rows = (await connection.execute(statement, dialect.tokens_given(leases_of(items)))).all()\n",
+        "    for item in items:\n"
+        "        there = select(leased.column('lock_token')).where(leased.key == item.id)\n"
+        "        item.lock_token = await connection.scalar(there) or item.lock_token\n"
+        "    rows = (await connection.execute(statement, dialect.tokens_given(leases_of(items)))).all()\n",
         (f"{ORDERS[0]}[41]", *ORDERS),
     ),
     Bug(

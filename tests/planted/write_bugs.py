@@ -5,6 +5,9 @@ from __future__ import annotations
 from bug import Bug
 
 BATCHER = "tests/pipelines/test_batcher.py"
+ALSO = "tests/pipelines/test_also.py"
+COPIED = "tests/pipelines/test_copied_outcomes.py"
+LOST = "tests/faults/test_lost_answers.py"
 SLOW = "tests/pipelines/test_slow_statements.py"
 
 WRITE_BUGS = (
@@ -77,5 +80,75 @@ WRITE_BUGS = (
         "failed_at + PATIENCE * wait_s)",
         "math.inf)",
         (f"{SLOW}::test_a_result_that_never_gets_through_is_given_up",),
+    ),
+    Bug(
+        "a stamp that is ahead of the clock is written again as it is",
+        "rows/lease_values.py",
+        "ahead + STAMP_STEP",
+        "ahead",
+        (f"{LOST}::test_a_row_whose_stamp_is_ahead_of_the_clock_is_settled",),
+    ),
+    Bug(
+        "a stamp that no clock wrote stays for ever",
+        "leases/apply.py",
+        ", last <= database_time_after(STAMP_AHEAD_MAX))",
+        ")",
+        ("tests/leases/test_apply.py::test_a_stamp_that_no_clock_wrote_is_written_anew",),
+    ),
+    Bug(
+        "lost answers are settled one by one",
+        "pipelines/writer.py",
+        "                written[i] = Written.APPLIED\n",
+        "                pass\n",
+        (f"{LOST}::test_a_batch_whose_answer_was_lost_is_settled_together",),
+    ),
+    Bug(
+        "an error that also swallows is told as applied",
+        "pipelines/writer.py",
+        "                is_undone = await is_still(connection, self.context.leased, submission.item, values={})\n",
+        "                pass\n",
+        (f"{ALSO}::test_an_error_that_also_swallows_is_a_failure", f"{ALSO}::test_what_also_rolls_back_is_a_failure"),
+    ),
+    Bug(
+        "an error that also swallows is waited out",
+        "pipelines/writer.py",
+        "        if failure is not None and is_after_an_error(failure):\n",
+        "        if False:\n",
+        (f"{ALSO}::test_an_error_that_also_swallows_is_a_failure",),
+    ),
+    Bug(
+        "what also commits is told as stale",
+        "pipelines/writer.py",
+        "            return await self._see_what_also_left(submission, ended)\n",
+        "            raise\n",
+        (f"{ALSO}::test_what_also_commits_is_applied",),
+    ),
+    Bug(
+        "what also rolled back is told as applied",
+        "pipelines/writer.py",
+        " is not Written.APPLIED:\n            submission.stamps = before",
+        " is None:\n            submission.stamps = before",
+        (f"{ALSO}::test_what_also_rolls_back_is_a_failure",),
+    ),
+    Bug(
+        "rows share what the host goes on changing",
+        "pipelines/attempt.py",
+        "return Returned(copied(await call()))",
+        "return Returned(await call())",
+        (f"{COPIED}::test_each_row_gets_what_its_outcome_said",),
+    ),
+    Bug(
+        "what a thread returns is copied after others could change it",
+        "pipelines/attempt.py",
+        "return Returned(copied(variables.run(call)))",
+        "return Returned(variables.run(call))",
+        (f"{COPIED}::test_what_a_thread_returns_is_copied_there",),
+    ),
+    Bug(
+        "a result that is dropped is no warning",
+        "pipelines/settler.py",
+        '        logger.warning(\n            "%s: %s of row %s was not',
+        '        logger.info(\n            "%s: %s of row %s was not',
+        ("tests/pipelines/test_settler.py::test_a_result_that_is_dropped_is_a_warning",),
     ),
 )

@@ -11,7 +11,6 @@ from sqlalchemy import func, select, update
 from rowlock.rows import leased_table
 from rowlock.rows.assignments import (
     ColumnValues,
-    Latest,
     Shape,
     UnlessChanged,
     can_be_kept,
@@ -53,16 +52,6 @@ async def after(database: TemporaryDatabase, held: dict[str, Any], *values: Colu
 
 
 @pytest.mark.parametrize(
-    ("held", "time", "written"),
-    [(None, NOON, NOON), (NOON - SECOND, NOON, NOON), (NOON, NOON, NOON), (NOON + SECOND, NOON, NOON + SECOND)],
-)
-async def test_latest(database: TemporaryDatabase, held: datetime | None, time: datetime, written: datetime) -> None:
-    """A stamp would go back when the database's clock does."""
-    (row,) = await after(database, {"last_processed_at": held}, {C.last_processed_at: Latest(time)})
-    assert row["last_processed_at"] == written
-
-
-@pytest.mark.parametrize(
     ("held", "as_read", "written"),
     [
         (NOON, NOON, NOON + SECOND),
@@ -88,7 +77,7 @@ async def test_many_maps_of_one_shape_in_one_statement(database: TemporaryDataba
         {
             C.status: f"s{n}",
             C.result: {"n": n},
-            C.last_processed_at: Latest(NOON + n * SECOND),
+            C.last_processed_at: NOON + n * SECOND,
             C.parked_at: UnlessChanged(NOON + n * SECOND, as_read=None),
             C.attempts: one_more,
             C.last_error: None,
@@ -110,7 +99,6 @@ async def test_many_maps_of_one_shape_in_one_statement(database: TemporaryDataba
     [
         ({C.status: "a"}, {C.status: "b"}),
         ({C.status: "a"}, {C.status: None}),
-        ({C.due_at: Latest(NOON)}, {C.due_at: Latest(NOON + SECOND)}),
         ({C.due_at: UnlessChanged(NOON, as_read=None)}, {C.due_at: UnlessChanged(NOON, as_read=NOON)}),
         ({C.attempts: C.attempts}, {C.attempts: C.attempts}),
     ],
@@ -128,8 +116,7 @@ def test_maps_that_one_statement_can_write(one: ColumnValues, other: ColumnValue
     [
         ({C.status: "a"}, {C.last_error: "a"}),
         ({C.status: "a"}, {C.status: "a", C.last_error: "b"}),
-        ({C.due_at: NOON}, {C.due_at: Latest(NOON)}),
-        ({C.due_at: Latest(NOON)}, {C.due_at: UnlessChanged(NOON, as_read=None)}),
+        ({C.due_at: NOON}, {C.due_at: UnlessChanged(NOON, as_read=None)}),
         ({C.due_at: NOON}, {C.due_at: database_now()}),
         ({C.attempts: C.attempts + 1}, {C.attempts: C.attempts + 2}),
         ({C.status: func.lower("A")}, {C.status: func.upper("a")}),
@@ -144,7 +131,7 @@ def test_maps_that_need_statements_of_their_own(one: ColumnValues, other: Column
 @pytest.mark.parametrize(
     ("values", "kept"),
     [
-        ({C.status: "a", C.due_at: Latest(NOON), C.parked_at: UnlessChanged(NOON, as_read=None)}, True),
+        ({C.status: "a", C.due_at: NOON, C.parked_at: UnlessChanged(NOON, as_read=None)}, True),
         ({C.status: "a", C.updated_at: C.updated_at}, True),
         ({C.status: "a", C.attempts: C.attempts + 1}, False),
         ({C.status: func.upper(C.status)}, False),

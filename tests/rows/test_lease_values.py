@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.rows.assignments import ColumnValues, Latest, UnlessChanged
+from rowlock.rows.assignments import ColumnValues, UnlessChanged
 from rowlock.rows.lease_values import (
     due_values,
     leased_values,
@@ -58,7 +58,7 @@ def test_reset_keeps_the_owner() -> None:
 
 def test_processed_and_due_are_rules() -> None:
     """A stamp would go back, or a service's due time would be overwritten."""
-    assert by_name(processed_values(VOLUMES, NOON)) == {"last_processed_at": Latest(NOON)}
+    assert by_name(processed_values(VOLUMES, NOON)) == {"last_processed_at": NOON}
     assert by_name(due_values(RUNS, NOON, as_read=None)) == {"due_at": UnlessChanged(NOON, as_read=None)}
 
 

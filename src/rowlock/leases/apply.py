@@ -13,14 +13,27 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Select, Update, bindparam, select, type_coerce, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    case,
+    null,
+    select,
+    type_coerce,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects import dialect_of
 from rowlock.leases.dialects.claims import Lease
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.rows.assignments import ColumnValues, Shape, can_be_kept, set_clause, slots_of, split, varying
-from rowlock.rows.database_time import UtcDateTime, database_now
+from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after, readable_time
+from rowlock.rows.lease_values import STAMP_AHEAD_MAX, stamp_after
 from rowlock.rows.leased_table import LeasedTable
 
 
@@ -98,25 +111,35 @@ async def apply(
 
 
 async def lock_for_apply(
-    connection: AsyncConnection, leased: LeasedTable[Any], items: Sequence[PipelineItem[Any]]
-) -> tuple[datetime | None, frozenset[Any]]:
-    """Lock those rows of `items` that are still theirs and that nobody else has locked; joins the caller's transaction.
+    connection: AsyncConnection,
+    leased: LeasedTable[Any],
+    items: Sequence[PipelineItem[Any]],
+    *,
+    waits: bool = False,
+) -> tuple[datetime | None, dict[Any, datetime]]:
+    """Lock those rows of `items` that are still theirs; joins the caller's transaction.
 
-    Keeps a batch of writes from waiting for one row that somebody's long transaction holds.
+    Unless it `waits` for them, rows that somebody else has locked are left out: a batch of writes must not wait for one row that a
+    long transaction holds.
 
     Returns:
-        The transaction's one time (None if no row was locked), and the tokens whose rows are locked now.
+        The transaction's one time (None if no row was locked), and by token the stamp of each row that is locked now.
     """
-    dialect = dialect_of(connection)
+    if not items:
+        return None, {}
+    dialect, last = dialect_of(connection), leased.column("last_processed_at")
 
     def build() -> Select[*tuple[Any, ...]]:
-        found = select(leased.column("lock_token"), database_now()).where(dialect.under_tokens(leased))
+        # Read only where it matters, and is a time that every driver can read.
+        is_ahead = and_(last > database_now(), last <= database_time_after(STAMP_AHEAD_MAX))
+        ahead = case((is_ahead, readable_time(last)), else_=null())
+        found = select(leased.column("lock_token"), database_now(), type_coerce(ahead, UtcDateTime))
         # Nothing to be said to SQLite, where the transaction has the write lock already.
-        return found.with_for_update(key_share=True, skip_locked=True)
+        return found.where(dialect.under_tokens(leased)).with_for_update(key_share=True, skip_locked=not waits)
 
-    statement = leased.prepared((lock_for_apply, dialect), build)
+    statement = leased.prepared((lock_for_apply, dialect, waits), build)
     rows = (await connection.execute(statement, dialect.tokens_given(leases_of(items)))).all()
-    return (rows[0][1] if rows else None), frozenset(row[0] for row in rows)
+    return (rows[0][1] if rows else None), {token: stamp_after(now, ahead) for token, now, ahead in rows}
 
 
 async def apply_locked(
@@ -187,16 +210,21 @@ def _prepared(leased: LeasedTable[Any], shape: Shape, kind: Hashable, *, build: 
     return leased.prepared((_update_together, shape, kind), build) if can_be_kept(shape) else build()
 
 
-async def was_processed_at(
-    connection: AsyncConnection, leased: LeasedTable[Any], item: PipelineItem[Any], *, times: frozenset[datetime]
-) -> bool:
-    """Whether the row was last processed at one of `times`; joins the caller's transaction.
+async def processed_at(
+    connection: AsyncConnection,
+    leased: LeasedTable[Any],
+    items: Sequence[PipelineItem[Any]],
+    *,
+    stamps: frozenset[datetime],
+) -> frozenset[Any]:
+    """Return the keys of those rows of `items` that were last processed at one of `stamps`; joins the caller's transaction.
 
-    Settles a COMMIT whose answer was lost: each transaction stamps the row with its own time.
+    Settles a COMMIT whose answer was lost: no two outcomes of a row have the same stamp.
     """
     last = leased.column("last_processed_at")
-    found = await connection.scalar(select(type_coerce(last, UtcDateTime)).where(leased.key == item.id))
-    return found in times
+    keys = [item.id for item in items]
+    found = select(leased.key).where(leased.key.in_(keys), type_coerce(last, UtcDateTime).in_(stamps))
+    return frozenset((await connection.scalars(found)).all())
 
 
 async def _update(

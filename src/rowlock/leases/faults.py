@@ -118,6 +118,11 @@ def is_conflict(error: BaseException) -> bool:
     return _is_of_a_driver(error) and _sqlstate(error) in {"40001", "40P01"}
 
 
+def is_after_an_error(error: BaseException) -> bool:
+    """Whether a statement was refused since an earlier one of its transaction had failed."""
+    return isinstance(error, exc.DBAPIError) and getattr(error.orig, "sqlstate", None) == "25P02"
+
+
 def may_be_of_the_size(error: BaseException) -> bool:
     """Whether a transaction may have failed because it did so much, and one that does less may succeed."""
     if isinstance(error, TransactionTimeout) or is_conflict(error):

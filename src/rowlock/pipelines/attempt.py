@@ -21,6 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from rowlock.errors import HostCodeError, ProcessCancelledError, describe
 from rowlock.leases.standing import OUT_OF_TIME
 from rowlock.pipelines.deadlines import Deadlines
+from rowlock.pipelines.outcomes import copied
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class Ended(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """`process` returned `value`."""
+    """`process` returned `value`, which is an outcome as it was then."""
 
     value: object
 
@@ -186,7 +187,7 @@ def _cancelled_by_itself() -> ProcessCancelledError:
 
 async def _contained(call: Callable[[], Awaitable[Any]]) -> Returned | Raised:
     try:
-        return Returned(await call())
+        return Returned(copied(await call()))
     except asyncio.CancelledError as cancelled:
         if cancelled.args == (OUT_OF_TIME,):
             # Ours, of a transaction: the host's code waited for the database.
@@ -206,7 +207,7 @@ async def _in_thread(call: Callable[[], Any], threads: Executor) -> Any:  # noqa
         if unwanted:
             return Raised(asyncio.CancelledError())
         try:
-            return Returned(variables.run(call))
+            return Returned(copied(variables.run(call)))
         except BaseException as error:  # noqa: BLE001 - a future cannot carry all of them
             return Raised(error)
 

@@ -6,9 +6,12 @@ Not here: what each outcome writes (``pipelines/plan.py``) and who writes it (``
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from types import NoneType
+from typing import Any, TypeAlias, TypeVar
+from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -19,6 +22,7 @@ from rowlock.rows.updates import Values, column_of, column_values
 DELAY_MAX = timedelta(days=366)
 """Longest ``after`` of an outcome."""
 
+T = TypeVar("T")
 Also: TypeAlias = Callable[[AsyncSession, datetime], Awaitable[None]]
 HintTarget: TypeAlias = str | type
 """A model, or its class name."""
@@ -119,6 +123,55 @@ def check_outcome(leased: LeasedTable[Any], outcome: Outcome) -> None:
                 raise OutcomeError("Park takes a text that says why")
         case Reset():
             pass
+
+
+def copied(returned: T) -> T:
+    """Return an outcome as it is now, whatever the host goes on to do with the dicts and lists in it; anything else as it is.
+
+    It has not been checked yet. Objects of other kinds, such as a column type of the host's own may take, are shared with the host.
+    """
+    if not isinstance(returned, Apply | Retry):
+        return returned
+    # Not made anew: a subclass of the host's may take other arguments.
+    outcome = copy(returned)
+    changed: dict[str, object] = {"values": _copied_values(outcome.values)}
+    if isinstance(outcome, Apply):
+        if outcome.related:
+            changed["related"] = _copied_related(outcome.related)
+        changed |= {"unless_changed": _copied(outcome.unless_changed), "hint": _copied(outcome.hint)}
+    for name, value in changed.items():
+        object.__setattr__(outcome, name, value)
+    return outcome
+
+
+def _copied_related(related: object) -> object:
+    if not isinstance(related, Mapping):
+        return related
+    return {named: _copied_values(values) for named, values in related.items()}
+
+
+def _copied_values(values: object) -> object:
+    if type(values) is not dict and not isinstance(values, Mapping):
+        return values
+    return {key: value if type(value) in _FLAT else _copied(value) for key, value in values.items()}
+
+
+_FLAT = frozenset({bool, bytes, datetime, float, int, NoneType, str, UUID})
+"""Types of values that hold nothing that changes."""
+
+
+def _copied(value: Any) -> Any:  # noqa: ANN401 - whatever the host's column holds
+    match value:
+        case dict():
+            return {key: _copied(inner) for key, inner in value.items()}
+        case list():
+            return [_copied(inner) for inner in value]
+        case tuple() if type(value) is tuple:
+            return tuple(_copied(inner) for inner in value)
+        case set() | bytearray():
+            return value.copy()
+        case _:
+            return value
 
 
 def delay_of(after: timedelta | float) -> timedelta:

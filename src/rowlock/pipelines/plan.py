@@ -36,11 +36,16 @@ class Planner:
         leased: LeasedTable[Any],
         settings: PipelineSettings,
         intent: Sequence[Column[Any]] = (),
+        stamp: datetime | None = None,
         rng: Randomness = random,
     ) -> None:
-        """Say when it is, by the database; what the table is like; and which of its columns services own (`intent`)."""
+        """Say when it is, by the database; what the table is like; and which of its columns services own (`intent`).
+
+        `stamp`: when the row was processed, if that is not to be now.
+        """
         self._now, self._leased, self._settings, self._intent, self._rng = now, leased, settings, tuple(intent), rng
-        self._done = unlocked_values(leased) | processed_values(leased, now)
+        self._processed = processed_values(leased, stamp or now)
+        self._done = unlocked_values(leased) | self._processed
         self._last: tuple[Values, ColumnValues] = ({}, {})
         self._shared: tuple[ColumnValues, RowWrite] | None = None
 
@@ -103,7 +108,7 @@ class Planner:
         return replace(self._unless_changed(item, self._intent, values), parks=True)
 
     def _reset(self, item: PipelineItem[Any]) -> RowWrite:
-        values = reset_values(self._leased) | processed_values(self._leased, self._now)
+        values = reset_values(self._leased) | self._processed
         if self._leased.has_schedule:
             # It lets others go first, but comes back long before a minimum interval is over.
             delay_s = jittered(self._settings.retry_delay.total_seconds(), rng=self._rng)

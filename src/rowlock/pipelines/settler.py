@@ -24,7 +24,17 @@ from rowlock.pipelines.decisions import Decision, decide
 from rowlock.pipelines.failures import note_failure
 from rowlock.pipelines.give_back import free_held, give_back
 from rowlock.pipelines.heartbeater import Heartbeater
-from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry, as_outcome, check_outcome, hint_targets
+from rowlock.pipelines.outcomes import (
+    Apply,
+    Outcome,
+    Park,
+    Reset,
+    Retry,
+    as_outcome,
+    check_outcome,
+    copied,
+    hint_targets,
+)
 from rowlock.pipelines.writer import Submission, Writer
 from rowlock.rows.leased_table import ModelT
 
@@ -174,7 +184,7 @@ class Settler(Generic[ModelT]):
             case Written.APPLIED | Written.PARKED:
                 self._note_written(item, outcome, written)
             case Written.STALE | Written.CHANGED | Written.ROBBED:
-                self._note_dropped(item, written)
+                self._note_dropped(item, outcome, written)
                 if written is Written.ROBBED:
                     self.context.look_again_in(self.context.settings.retry_delay)
                 if written is Written.STALE:
@@ -183,7 +193,7 @@ class Settler(Generic[ModelT]):
                 await self.clean_up(item, outcome)
             case Written.UNKNOWN:
                 # It may have been applied: cleaning up would take away what the row now points to.
-                self._note_dropped(item, written)
+                self._note_dropped(item, outcome, written, cleans_up=False)
                 await free_held(self.context, item)
 
     async def _write_failure(self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception) -> None:
@@ -202,15 +212,16 @@ class Settler(Generic[ModelT]):
             if written.is_made:
                 self._note_written(item, failure, written)
             else:
-                self._note_stale(item, written.value)
+                self._note_dropped(item, outcome, written)
         await free_held(self.context, item)
         await self.clean_up(item, outcome)
 
     def _failure(self, item: PipelineItem[ModelT], error: Exception) -> Outcome:
         failure = note_failure(self.context, item, error)
         try:
-            outcome = as_outcome(self.context.hooks.on_refused(item, error))
+            outcome = as_outcome(copied(self.context.hooks.on_refused(item, error)))
             check_outcome(self.context.leased, outcome)
+            return outcome
         except BaseException:
             # Host code: a SystemExit that left this task would end the whole event loop.
             logger.exception(
@@ -220,7 +231,6 @@ class Settler(Generic[ModelT]):
                 extra={"pipeline": self.context.name, "row_id": item.id},
             )
             return failure
-        return outcome
 
     async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         """Have the host clean up after a result that was not applied."""
@@ -273,13 +283,18 @@ class Settler(Generic[ModelT]):
         if events.is_heard():
             events.emit(events.ItemApplied(self.context.name, item.id, item.lock_token, name))
 
-    def _note_dropped(self, item: PipelineItem[ModelT], written: Written) -> None:
-        logger.info(
-            "%s: what came of row %s was not written: %s",
+    def _note_dropped(
+        self, item: PipelineItem[ModelT], outcome: Outcome, written: Written, *, cleans_up: bool = True
+    ) -> None:
+        name = type(outcome).__name__
+        logger.warning(
+            "%s: %s of row %s was not written (%s); look for side effects of this attempt: %s",
             self.context.name,
+            name,
             item.id,
             written.value,
-            extra={"pipeline": self.context.name, "row_id": item.id},
+            "on_stale is called" if cleans_up else "on_stale is not called, since it may have been applied",
+            extra={"pipeline": self.context.name, "row_id": item.id, "outcome": name, "reason": written.value},
         )
         self._note_stale(item, written.value)
 

@@ -24,15 +24,16 @@ from rowlock.backoff import exponential
 from rowlock.clock import monotonic, sleep
 from rowlock.errors import LeaseLost, OutcomeError, TransactionTimeout
 from rowlock.leases.apply import (
+    RowWrite,
     Written,
     apply,
     apply_locked,
-    database_time,
     lock_for_apply,
-    was_processed_at,
+    processed_at,
 )
-from rowlock.leases.faults import is_transient, may_be_of_the_size
+from rowlock.leases.faults import is_after_an_error, is_transient, may_be_of_the_size
 from rowlock.leases.item import PipelineItem
+from rowlock.leases.note import is_still
 from rowlock.leases.related_rows import free_related, write_related
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import contained
@@ -51,6 +52,7 @@ RETRY_DELAY_S_MAX = 1.0
 CUTS_MAX = 2
 """An outcome whose own transaction was ended so often, since the loop stood still in it, is written again; after that it failed."""
 
+ENDED_BY_ALSO = "also ended the transaction that it is part of; it must neither commit nor roll back"
 PATIENCE = 10
 """So many times `lock_timeout` an outcome is tried whose own errors pass, while others of its pipeline are written."""
 
@@ -60,7 +62,7 @@ class Submission(Generic[ModelT]):
     """One outcome on its way.
 
     Attributes:
-        stamps: times of transactions whose end is unknown.
+        stamps: what transactions whose end is unknown have written as the row's last time.
         apart: its own transaction ran out of time, so it must not take those of others with it.
     """
 
@@ -157,16 +159,23 @@ class Writer(Generic[ModelT]):
             # found then proves by itself that nobody has taken the row, however long the answer took.
             trusted = [i for i, submission in enumerate(submissions) if submission.item.is_trusted()]
             items = [submission.item for submission in submissions]
-            now, locked = await lock_for_apply(connection, leased, items)
+            now, stamps = await lock_for_apply(connection, leased, items)
             written: list[Written | None] = [None] * len(submissions)
+            missing = [i for i, item in enumerate(items) if item.lock_token not in stamps]
+            for i in await self._applied_before(connection, [(i, submissions[i]) for i in missing]):
+                written[i] = Written.APPLIED
             if now is None:
                 return written
-            ours = [i for i in trusted if items[i].lock_token in locked]
-            planner, stamp = self._planner(now), frozenset({now})
-            writes = [(items[i], planner.plan(items[i], submissions[i].outcome)) for i in ours]
+            ours = [i for i in trusted if items[i].lock_token in stamps]
+            planner = self._planner(now)
+            writes = []
+            for i in ours:
+                stamp = stamps[items[i].lock_token]
+                of_this = planner if stamp == now else self._planner(now, stamp)
+                writes.append((items[i], of_this.plan(items[i], submissions[i].outcome)))
             for i, result in zip(ours, await apply_locked(connection, leased, writes), strict=True):
                 written[i] = result
-                _stamp(submissions[i], result, stamp)
+                _stamp(submissions[i], result, stamps[items[i].lock_token])
             return written
 
         try:
@@ -182,19 +191,23 @@ class Writer(Generic[ModelT]):
     async def _write_alone(self, submission: Submission[ModelT]) -> Written:
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
             leased, item, outcome = self.context.leased, submission.item, submission.outcome
-            now = await database_time(connection)
-            written, write = Written.STALE, self._planner(now).plan(item, outcome)
-            if item.is_trusted():
+            # Asked before the row is locked, as for many.
+            asked = [item] if item.is_trusted() else []
+            now, stamps = await lock_for_apply(connection, leased, asked, waits=True)
+            written, write = Written.STALE, RowWrite({})
+            if now is not None:
+                write = self._planner(now, stamps[item.lock_token]).plan(item, outcome)
                 written = await apply(connection, leased, item, write=write)
             if written.is_made and isinstance(outcome, Apply) and item.held:
                 await write_related(connection, item, write.related)
             else:
                 await free_related(connection, item)
-            if written is Written.STALE:
+            if now is None or written is Written.STALE:
                 return await self._settle(connection, submission)
+            stamp = stamps[item.lock_token]
             if written.is_made and submission.also is not None:
-                await _within(session, submission.also, now)
-            _stamp(submission, written, frozenset({now}))
+                await self._within(session, connection, submission, now, stamp)
+            _stamp(submission, written, stamp)
             return written
 
         try:
@@ -202,6 +215,8 @@ class Writer(Generic[ModelT]):
                 written = await self.context.transact(work, purpose="write an outcome")
             self._wrote_at = monotonic()
             return written
+        except _AlsoEndedIt as ended:
+            return await self._see_what_also_left(submission, ended)
         except LeaseLost:
             # Of a related row: what was computed while it was held may no longer be true.
             submission.stamps = frozenset()
@@ -210,10 +225,73 @@ class Writer(Generic[ModelT]):
 
     async def _settle(self, connection: AsyncConnection, submission: Submission[ModelT]) -> Written:
         """Say whether an earlier try, whose end is unknown, was committed after all: then its stamp is in the row."""
-        stamps, item = submission.stamps, submission.item
-        if stamps and await was_processed_at(connection, self.context.leased, item, times=stamps):
-            return Written.APPLIED
-        return Written.STALE
+        return Written.APPLIED if await self._applied_before(connection, [(0, submission)]) else Written.STALE
+
+    async def _applied_before(
+        self, connection: AsyncConnection, submissions: Sequence[tuple[int, Submission[ModelT]]]
+    ) -> list[int]:
+        """Return the numbers of those of which an earlier try, whose end is unknown, was committed after all."""
+        alike: dict[frozenset[datetime], list[tuple[int, Submission[ModelT]]]] = {}
+        for number, submission in submissions:
+            if submission.stamps:
+                alike.setdefault(submission.stamps, []).append((number, submission))
+        applied: list[int] = []
+        for stamps, members in alike.items():
+            items = [submission.item for _, submission in members]
+            keys = await processed_at(connection, self.context.leased, items, stamps=stamps)
+            applied += [number for number, submission in members if submission.item.id in keys]
+        return applied
+
+    async def _within(
+        self,
+        session: AsyncSession,
+        connection: AsyncConnection,
+        submission: Submission[ModelT],
+        now: datetime,
+        stamp: datetime,
+    ) -> None:
+        """Run `also`, and see that the transaction is still one that can be committed, with the outcome in it.
+
+        PostgreSQL answers a COMMIT after an error that somebody has swallowed as if all were well, and rolls back.
+        """
+        transaction, failure, is_undone = session.sync_session.get_transaction(), None, False
+        assert submission.also is not None
+        try:
+            await contained(submission.also, session, now)
+            if session.sync_session.get_transaction() is transaction:
+                await contained(session.flush)
+                is_undone = await is_still(connection, self.context.leased, submission.item, values={})
+        except Exception as error:  # noqa: BLE001 - raised again below
+            failure = error
+        if session.sync_session.get_transaction() is not transaction:
+            raise _AlsoEndedIt(stamp=stamp, failure=failure)
+        if failure is not None and is_after_an_error(failure):
+            raise OutcomeError(
+                "also swallowed a database error, so nothing of its transaction can be committed; let the error out, or run "
+                "what may fail within session.begin_nested()"
+            ) from failure
+        if failure is not None:
+            raise failure
+        if is_undone:
+            raise OutcomeError(ENDED_BY_ALSO)
+
+    async def _see_what_also_left(self, submission: Submission[ModelT], ended: _AlsoEndedIt) -> Written:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
+            return await self._settle(connection, submission)
+
+        before, submission.stamps = submission.stamps, submission.stamps | {ended.stamp}
+        if await self.context.transact(work, purpose="see what also has left", writes=False) is not Written.APPLIED:
+            submission.stamps = before
+            raise ended.failure or ended
+        item = submission.item
+        logger.error(
+            "%s: also committed by itself, and the outcome of row %s with it; it must neither commit nor roll back",
+            self.context.name,
+            item.id,
+            extra={"pipeline": self.context.name, "row_id": item.id},
+            exc_info=ended.failure,
+        )
+        return Written.APPLIED
 
     def _statements_of(self, submission: Submission[ModelT]) -> int:
         """Return how many statements an outcome may need for itself: under a guard of its own, or with SQL in its values."""
@@ -223,16 +301,18 @@ class Writer(Generic[ModelT]):
         values = outcome.values.values() if isinstance(outcome, Apply | Retry) else ()
         return int(any(type(value) not in PLAIN and value is not NOW_PLACEHOLDER for value in values))
 
-    def _planner(self, now: datetime) -> Planner:
+    def _planner(self, now: datetime, stamp: datetime | None = None) -> Planner:
         context = self.context
-        return Planner(now, leased=context.leased, settings=context.settings, intent=context.intent)
+        return Planner(now, leased=context.leased, settings=context.settings, intent=context.intent, stamp=stamp)
 
 
-async def _within(session: AsyncSession, also: Also, now: datetime) -> None:
-    transaction = session.sync_session.get_transaction()
-    await contained(also, session, now)
-    if session.sync_session.get_transaction() is not transaction:
-        raise OutcomeError("also ended the transaction that it is part of; it must neither commit nor roll back")
+class _AlsoEndedIt(OutcomeError):
+    """`also` has ended the transaction, and may have raised after that: the row tells whether it was committed."""
+
+    def __init__(self, *, stamp: datetime, failure: Exception | None) -> None:
+        super().__init__(ENDED_BY_ALSO)
+        self.stamp = stamp
+        self.failure = failure
 
 
 @contextmanager
@@ -251,7 +331,7 @@ def _stamps_as_before_if_refused(submissions: Sequence[Submission[Any]]) -> Iter
         raise
 
 
-def _stamp(submission: Submission[ModelT], written: Written, stamp: frozenset[datetime]) -> None:
+def _stamp(submission: Submission[ModelT], written: Written, stamp: datetime) -> None:
     # Until the COMMIT is answered, this may or may not have happened.
     if written.is_made:
-        submission.stamps = submission.stamps | stamp if submission.stamps else stamp
+        submission.stamps |= {stamp}

@@ -1,4 +1,4 @@
-"""Assignments of an UPDATE as data: values, and the two rules that depend on what the row holds at that moment.
+"""Assignments of an UPDATE as data: values, and the one rule that depends on what the row holds at that moment.
 
 The one idea: outcomes of one shape differ only in their parameters. Kept apart from their SQL, many of them become one statement
 executed with many parameter sets.
@@ -18,14 +18,7 @@ from sqlalchemy import Column, ColumnElement, bindparam, case
 from rowlock.rows.database_time import same_time
 
 ColumnValues: TypeAlias = dict[Column[Any], Any]
-"""Columns and what they become: a plain value, an SQL expression, `Latest` or `UnlessChanged`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Latest:
-    """The later of `time` and what the row holds."""
-
-    time: datetime
+"""Columns and what they become: a plain value, an SQL expression, or `UnlessChanged`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +39,7 @@ def split(values: Mapping[Column[Any], Any]) -> tuple[Shape, list[Any]]:
     parameters: list[Any] = []
     for column, value in values.items():
         rule: object = None
-        if isinstance(value, Latest):
-            rule = Latest
-            parameters.append(value.time)
-        elif isinstance(value, UnlessChanged):
+        if isinstance(value, UnlessChanged):
             rule = UnlessChanged
             parameters += (value.value, value.as_read)
         elif type(value) not in PLAIN and _is_sql(value):
@@ -62,7 +52,7 @@ def split(values: Mapping[Column[Any], Any]) -> tuple[Shape, list[Any]]:
 
 PLAIN = frozenset({bool, bytes, datetime, dict, float, int, list, NoneType, str, UUID})
 """Types of values that need not be looked at twice."""
-_RULES = frozenset({None, Latest, UnlessChanged})
+_RULES = frozenset({None, UnlessChanged})
 
 
 def can_be_kept(shape: Shape) -> bool:
@@ -113,8 +103,6 @@ def _expression(column: Column[Any], rule: object, *, number: int, given: Mappin
     if rule not in _RULES:
         return rule
     new = _parameter(f"rowlock_new_{number}", column, given)
-    if rule is Latest:
-        return case((column > new, column), else_=new)
     if rule is UnlessChanged:
         as_read = _parameter(f"rowlock_read_{number}", column, given)
         return case((same_time(column, as_read), new), else_=column)

@@ -90,6 +90,14 @@ class same_time(FunctionElement[bool]):  # noqa: N801
     inherit_cache = True
 
 
+class readable_time(FunctionElement[datetime]):  # noqa: N801
+    """The time in a column, in the shape in which it is read: ``readable_time(column)``. Null on SQLite if it is none."""
+
+    name = "readable_time"
+    type = UtcDateTime()
+    inherit_cache = True
+
+
 class is_no_time(FunctionElement[bool]):  # noqa: N801
     """Whether something is written in a column of times that Python cannot read: ``is_no_time(column)``.
 
@@ -195,6 +203,18 @@ def _same_on_sqlite(element: same_time, compiler: SQLCompiler, **kw: Any) -> str
     one, other = (compiler.process(clause, **kw) for clause in element.clauses)
     shape = _literal_format(compiler)
     return f"(strftime({shape}, {one}) IS strftime({shape}, {other}))"
+
+
+@compiles(readable_time)
+def _readable(element: readable_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    [written] = (compiler.process(clause, **kw) for clause in element.clauses)
+    return written
+
+
+@compiles(readable_time, "sqlite")
+def _readable_on_sqlite(element: readable_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    [written] = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"strftime({_literal_format(compiler)}, {written})"
 
 
 @compiles(is_no_time)

@@ -1,0 +1,139 @@
+"""Outcomes that share dicts which the host goes on changing: each row gets what was said when its outcome was returned."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rowlock import NOW_PLACEHOLDER, Apply, Outcome, Park, Retry
+from rowlock.pipelines.outcomes import copied
+from rowlock.testing import TemporaryDatabase, stepping
+
+from ..host import Run, RunPipeline
+from ..pipelines.scenes import add, read_all
+from .related_scenes import GatheringPipeline, add_volume, attachments_of
+
+
+async def test_each_row_gets_what_its_outcome_said(database: TemporaryDatabase) -> None:
+    """All rows of a batch would get what the shared dict said when the last one returned."""
+    await add(database, *(Run(id=number) for number in range(5)))
+    shared: dict[str, Any] = {"status": "", "result": {"numbers": [0]}}
+
+    def answer(item: Any) -> Outcome:
+        shared["status"] = f"done {item.id}"
+        shared["result"]["numbers"][0] = item.id
+        return Apply(shared) if item.id % 2 else Retry(values=shared)
+
+    async with stepping(database.session_factory, RunPipeline(answer=answer, workers_num=5)) as steps:
+        items = await steps.fetch_once()
+        for _ in items:
+            await steps.run.context.queue.take()
+        await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True)))
+        shared |= {"status": "later", "result": None}
+        await steps.run.settler.wait_until_idle()
+    rows = {row.id: (row.status, row.result) for row in await read_all(database, Run)}
+    assert rows == {number: (f"done {number}", {"numbers": [number]}) for number in range(5)}
+
+
+async def test_related_rows_get_what_the_outcome_said(database: TemporaryDatabase) -> None:
+    """Related rows would get what the host does with its dict after the outcome was returned."""
+    await add_volume(database)
+    shared = {"status": "gathered"}
+
+    def then(_item: Any, rows: Any) -> Apply:
+        outcome = Apply(related=dict.fromkeys(rows, shared))
+        asyncio.get_running_loop().call_soon(shared.update, {"status": "later"})
+        return outcome
+
+    async with stepping(database.session_factory, GatheringPipeline(then=then)) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+    assert {row.status for row in await attachments_of(database)} == {"gathered"}
+
+
+@dataclass(frozen=True)
+class Done(Apply):
+    """An outcome of a host's own, which is made in another way."""
+
+    def __init__(self, status: str) -> None:
+        """Take the status alone."""
+        super().__init__({"status": status})
+
+
+def test_a_copy_says_the_same() -> None:
+    """`on_stale` would be given another outcome than `process` returned."""
+
+    async def also(session: Any, now: Any) -> None: ...
+
+    hint, unless = ["Run"], ["status"]
+    outcome = Apply(
+        {"a": [1, (2, [3])], "b": {4}, "c": bytearray(b"5"), "d": NOW_PLACEHOLDER, "e": 1.5},
+        related={("Volume", 1): {"f": {}}},
+        also=also,
+        after=3,
+        unless_changed=tuple(unless),
+        hint=tuple(hint),
+    )
+    assert copied(outcome) == outcome
+    assert copied(outcome).values["a"] is not outcome.values["a"]
+    assert copied(outcome).values["b"] is not outcome.values["b"]
+    assert copied(outcome).values["c"] is not outcome.values["c"]
+    assert copied(outcome).related[("Volume", 1)] is not outcome.related[("Volume", 1)]
+    retry = Retry(4, error="no", values={"a": [1]})
+    assert copied(retry) == retry
+    assert copied(retry).values["a"] is not retry.values["a"]
+    assert copied(Park("no")) == Park("no")
+
+
+def test_a_host_s_own_kind_of_outcome_can_be_copied() -> None:
+    """Outcomes of a class that takes other arguments would all fail."""
+    outcome = copied(Done("ready"))
+    assert (type(outcome), outcome.values) == (Done, {"status": "ready"})
+
+
+def test_lists_of_an_outcome_are_copied() -> None:
+    """What guards the write, and who is hinted, would change after the outcome was returned."""
+    hint, unless = ["Run"], ["status"]
+    outcome = copied(Apply(hint=hint, unless_changed=unless))
+    hint.append("Volume")
+    unless.clear()
+    assert (outcome.hint, outcome.unless_changed) == (["Run"], ["status"])
+
+
+def test_what_is_no_outcome_is_left_to_the_check() -> None:
+    """A slip of the host's would be told in words that name nothing of it."""
+    wrong: Any = 3
+    assert copied(wrong) == 3
+    assert copied(Apply(wrong, related=wrong)) == Apply(wrong, related=wrong)
+    assert copied(Apply(related={1: wrong})) == Apply(related={1: wrong})
+
+
+class ReadBy(dict[str, Any]):
+    """Values that tell by which threads they were read."""
+
+    readers: ClassVar[list[int]] = []
+
+    def items(self) -> Any:
+        """Note the thread."""
+        self.readers.append(threading.get_ident())
+        return super().items()
+
+
+async def test_what_a_thread_returns_is_copied_there(database: TemporaryDatabase) -> None:
+    """Plain functions run side by side: one would change what another has just returned."""
+    await add(database, Run(id=1))
+    threads = []
+
+    class InThread(RunPipeline):
+        def process(self, item: Any) -> Any:  # type: ignore[override]
+            threads.append(threading.get_ident())
+            return Apply(ReadBy(status="done"))
+
+    ReadBy.readers.clear()
+    async with stepping(database.session_factory, InThread()) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+    assert [row.status for row in await read_all(database, Run)] == ["done"]
+    assert ReadBy.readers == threads
