@@ -185,10 +185,12 @@ def test_a_level_that_is_off_costs_nothing() -> None:
     level = LIBRARY.level
     LIBRARY.setLevel(logging.CRITICAL)
     try:
-        logger.error("a row", extra={"row_id": 1})
+        for _ in range(3):
+            logger.error("a row", extra={"row_id": 1}, exc_info=ValueError("its own"))
     finally:
         LIBRARY.setLevel(level)
     assert not logs.is_broken()
+    assert logs._repeats.end_all() == [], "nor is it counted"
 
 
 def test_a_traceback_tells_no_values_whoever_formats_it(caplog: pytest.LogCaptureFixture) -> None:

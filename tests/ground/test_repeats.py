@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from rowlock import logs
-from rowlock.repeats import KINDS_MAX, LINES_MAX, WINDOW_S, Line, Repeats
+from rowlock.repeats import KINDS_MAX, LINES_MAX, WINDOW_S, Line, Repeats, Window
 from rowlock.testing.virtual_time import virtual_time
 
 from ..pipelines.told import told
@@ -55,6 +56,7 @@ async def test_one_traceback_a_minute_and_a_count(caplog: pytest.LogCaptureFixtu
         await asyncio.sleep(0.1)
     assert lines(caplog) == ["P: processing row 0 failed"]
     await asyncio.sleep(WINDOW_S)
+    assert len(caplog.records) == 1, "told when the minute ends, without another line"
     assert told(caplog, "")[0].extra == {"pipeline": "P", "row_id": 499, "count": 499, "error_type": "ValueError"}
     assert lines(caplog) == ["499 more were counted and not shown; the last one: P: processing row 499 failed"]
     await asyncio.sleep(10 * WINDOW_S)
@@ -139,6 +141,21 @@ def test_a_new_loop_has_a_clock_of_its_own(caplog: pytest.LogCaptureFixture) -> 
         asyncio.run(one_failure())
         gc.collect()
     assert lines(caplog).count("P: processing row 1 failed") == 3
+
+
+def test_the_window_of_a_loop_ends_with_it() -> None:
+    """A loop may come to stand where a dead one stood, and would go on with its minute."""
+    closed, living = asyncio.new_event_loop(), asyncio.new_event_loop()
+    dead = asyncio.new_event_loop()
+    windows = [Window(0.0, weakref.ref(loop)) for loop in (closed, dead, living)]
+    closed.close()
+    dead.close()
+    del dead
+    gc.collect()
+    assert [window.is_over(1.0, living) for window in windows] == [True, True, False]
+    assert not windows[2].is_over(2 * WINDOW_S, None), "who runs elsewhere cannot tell"
+    assert windows[2].is_over(WINDOW_S, living)
+    living.close()
 
 
 async def one_failure() -> None:

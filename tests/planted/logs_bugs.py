@@ -121,7 +121,7 @@ LOGS_BUGS = (
         "repeats.py",
         "            return True\n        return mine is loop and",
         "            pass\n        return",
-        (f"{REPEATS}::test_a_new_loop_has_a_clock_of_its_own",),
+        (f"{REPEATS}::test_the_window_of_a_loop_ends_with_it",),
     ),
     Bug(
         "pipelines share their counts",
