@@ -219,6 +219,28 @@ def test_an_outcome_that_cannot_be_handed_in_gives_its_row_back(
 
 
 @virtual_time
+async def test_what_cannot_be_handed_over_is_given_back(
+    virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would count as being settled, so that no check would find it, and be renewed for ever."""
+    [row] = await add(virtual_database, Volume())
+
+    def refuse(*_args: object) -> None:
+        raise MemoryError
+
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        await steps.fetch_once()
+        with monkeypatch.context() as patch:
+            patch.setattr(steps.run.settler, "_begin", refuse)
+            with pytest.raises(MemoryError):
+                await steps.work_once()
+        assert (steps.run.statistics().tracked, len(steps.run.settler)) == (1, 0)
+        await steps.beat_once()
+        await settled(steps)
+        assert is_free(await read(virtual_database, row))
+
+
+@virtual_time
 async def test_a_settlement_that_is_cancelled_before_it_began_has_ended(virtual_database: TemporaryDatabase) -> None:
     """Its item would stay tracked, and what waits for it wait for ever; an event loop that ends cancels tasks like that."""
     await add(virtual_database, Volume())
@@ -281,7 +303,7 @@ def test_all_lost_leases_are_lost_before_any_is_told_of(
             working = [asyncio.create_task(steps.work_once()) for _ in range(2)]
             await until(lambda: pipeline.running == 2)
             for item in items:
-                item.trusted_until = now()
+                item.trusted_until = lost_at = now()
             with monkeypatch.context() as patch:
                 break_loggers(patch, error)
                 with pytest.raises(type(error)):
@@ -290,6 +312,7 @@ def test_all_lost_leases_are_lost_before_any_is_told_of(
             assert (steps.queued, steps.run.statistics().tracked, counted(steps)["leases_lost"]) == ((), 0, 3)
             await asyncio.wait(working)
             assert pipeline.running == 0
+            assert now() == lost_at, "not ended by their own time limit"
 
     play()
 

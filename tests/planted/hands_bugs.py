@@ -122,9 +122,9 @@ ESCAPE_BUGS = (
     Bug(
         "an outcome that could not be handed in is settled for ever",
         "pipelines/settler.py",
-        "            self._finish(item)\n            raise\n",
+        "            self._pending.discard(item)\n            raise\n",
         "            raise\n",
-        (f"{ESCAPES}::test_an_outcome_that_cannot_be_handed_in_gives_its_row_back",),
+        (f"{ESCAPES}::test_what_cannot_be_handed_over_is_given_back",),
     ),
     Bug(
         "a settlement ends only if it has begun",

@@ -88,7 +88,8 @@ class Settler(Generic[ModelT]):
         try:
             self._begin(item, decision)
         except BaseException:
-            self._finish(item)
+            # Whoever called still has it; and if that is nobody, it is a stray and is given back.
+            self._pending.discard(item)
             raise
 
     def _begin(self, item: PipelineItem[ModelT], decision: Decision) -> None:
