@@ -15,6 +15,9 @@ COLUMNS = "tests/migrations/test_dispatch_columns.py"
 
 LOG = "tests/dispatch/test_dispatch_log.py"
 
+TROUBLE = "tests/dispatch/test_passing_trouble.py"
+SLOW = "tests/dispatch/test_slow_statements.py"
+
 DISPATCH_EDGE_BUGS = (
     Bug(
         "a key that cannot be stored aborts the caller's transaction",
@@ -99,5 +102,19 @@ DISPATCH_EDGE_BUGS = (
         "            if left_out:\n",
         "            if False:\n",
         (f"{LOG}::test_what_is_left_out_is_counted",),
+    ),
+    Bug(
+        "only outages that are listed are waited out by dispatch",
+        "leases/faults.py",
+        "or not sqlstate.startswith(_FINAL_SQLSTATES)",
+        "or sqlstate.startswith(('08', '40', '57P01'))",
+        (f"{TROUBLE}::test_what_was_done_is_written_when_the_trouble_has_passed",),
+    ),
+    Bug(
+        "notes of all workers share one transaction, however long it takes",
+        "dispatch/notes.py",
+        "statements_of=lambda _note:",
+        "statements_of=lambda _note: 0 *",
+        (f"{SLOW}::test_nothing_is_lost_where_round_trips_take_long",),
     ),
 )
