@@ -111,10 +111,10 @@ DISPATCH_EDGE_BUGS = (
         (f"{TROUBLE}::test_what_was_done_is_written_when_the_trouble_has_passed",),
     ),
     Bug(
-        "notes of all workers share one transaction, however long it takes",
-        "dispatch/notes.py",
-        "statements_of=lambda _note:",
-        "statements_of=lambda _note: 0 *",
+        "a batch of dispatch that ran out of time is tried again whole",
+        "pipelines/batcher.py",
+        "if may_be_of_the_size(error):",
+        "if False:",
         (f"{SLOW}::test_nothing_is_lost_where_round_trips_take_long",),
     ),
 )
