@@ -13,6 +13,7 @@ from drain import drain
 from far_away import far_away
 from formulas import throughput, wait
 from heartbeats import heartbeats
+from many import many_pipelines
 from measure import POSTGRESQL, SQLITE, Measure
 from memory import memory
 from old_snapshot import old_snapshot
@@ -72,6 +73,8 @@ MEASURES = (
     ),
     Measure("crowd-in-flight", "10,000 items in flight", crowd_in_flight, rounds_max=1),
     Measure("crowd-pipelines", "100 pipelines in one process", pipelines, rounds_max=1),
+    Measure("many-pipelines", "200 pipelines of one model", partial(many_pipelines, models=1), rounds_max=1),
+    Measure("many-models", "200 pipelines of 200 models", partial(many_pipelines, models=200), rounds_max=1),
     Measure("crowd-hints", "a storm of hints", hints, rounds_max=1),
     *(
         Measure(
