@@ -73,7 +73,9 @@ async def _idle(host: Host, built: list[Pipeline[Any]], idle_s: float) -> Figure
             def counted(name: str) -> list[int]:
                 return [one.counters[name] for one in manager.statistics().values()]
 
-            await until(lambda: min(a - b for a, b in zip(counted("fetches"), counted("fetches_failed"), strict=True)) > 0)
+            await until(
+                lambda: min(a - b for a, b in zip(counted("fetches"), counted("fetches_failed"), strict=True)) > 0
+            )
             fetched_s, fetching_cpu_s = time.perf_counter() - began, time.process_time() - cpu
             longest = gaps.longest_s
             await asyncio.sleep(10)

@@ -15,10 +15,10 @@ from datetime import datetime
 from typing import Any, Final
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, false
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from rowlock import Apply, Outcome, PipelineItem, PipelineManager, events
+from rowlock import Apply, Outcome, PipelineItem, PipelineManager, Related, events
 from rowlock.pipelines.writer import CUTS_MAX
 from rowlock.testing import TemporaryDatabase
 
@@ -116,6 +116,12 @@ STATEMENTS: Final[dict[str, Callable[[str], bool]]] = {
 }
 
 
+class LockingPipeline(VolumePipeline):
+    """Locks attachments; keeps none back for a volume that waits."""
+
+    locks = (Related(Attachment, on=false()),)
+
+
 @pytest.mark.parametrize("moment", STATEMENTS)
 async def test_a_loop_blocked_within_a_transaction_costs_no_lease(  # noqa: C901 - one story of two items
     database: TemporaryDatabase, moment: str
@@ -158,7 +164,7 @@ async def test_a_loop_blocked_within_a_transaction_costs_no_lease(  # noqa: C901
         return Apply({"status": "active"}, also=also if moment == "also" else None)
 
     event.listen(database.engine.sync_engine, "after_cursor_execute", on_execute)
-    pipelines = [VolumePipeline(answer=answer, **SETTINGS), AttachmentPipeline(**SETTINGS)]
+    pipelines = [LockingPipeline(answer=answer, **SETTINGS), AttachmentPipeline(**SETTINGS)]
     async with PipelineManager(database.session_factory, pipelines) as manager:
 
         async def first_is_active() -> bool:
@@ -168,7 +174,7 @@ async def test_a_loop_blocked_within_a_transaction_costs_no_lease(  # noqa: C901
         is_written.set()
     assert blocks == [moment]
     assert runs == Counter({first.id: 1, second.id: 1})
-    counters = manager.statistics()["VolumePipeline"].counters
+    counters = manager.statistics()["LockingPipeline"].counters
     assert (counters["applied"], counters["retried"], counters["stale"], counters["leases_lost"]) == (2, 0, 0, 0)
     assert (await read(database, first)).size_gb == (11 if moment == "also" else 1), "once, however often it was tried"
     assert {row.status for row in await read_all(database, Volume)} == {"active"}

@@ -306,10 +306,12 @@ class SpecialPipeline(VolumePipeline):
 @virtual_time
 async def test_a_host_may_bring_its_own_heartbeater(virtual_database: TemporaryDatabase) -> None:
     """The class named on the pipeline would be ignored."""
-    await add(virtual_database)
-    async with PipelineManager(virtual_database.session_factory, [SpecialPipeline()]):
+    await add(virtual_database, Volume())
+    async with PipelineManager(virtual_database.session_factory, [SpecialPipeline(answer=hang)]) as manager:
         await asyncio.sleep(60)
-    assert 50 <= NotingHeartbeater.beats <= 75
+        assert 50 <= NotingHeartbeater.beats <= 75
+        manager.shutdown()
+        await manager.drain(0)
 
 
 async def test_repr_tells_how_many_it_keeps(sqlite_database: TemporaryDatabase) -> None:

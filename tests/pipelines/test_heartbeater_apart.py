@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from rowlock import Heartbeater
-from rowlock.pipelines import heartbeater as heartbeater_module
+from rowlock.pipelines import lifeline as lifeline_module
+from rowlock.pipelines.lifeline import Lifeline
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline
@@ -38,6 +40,11 @@ class OtherSide:
         self.sessions = sessions
         self.host = SimpleNamespace(do=lambda act: act(), stalled_s=0.0, thread=7)
         self.ended = 0
+        self.kept_free: list[tuple[float, float]] = []
+
+    def keep_free(self, limit: timedelta, *, look_every: timedelta) -> None:
+        """Note what is to be kept free."""
+        self.kept_free.append((limit.total_seconds(), look_every.total_seconds()))
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run it, and count its end."""
@@ -153,21 +160,62 @@ async def test_what_a_loop_keeps_locked_is_ended_once_a_renewal_would_be_late(
 ) -> None:
     """A host that blocks in the middle of a transaction would keep its own leases from being renewed."""
     cuts: list[tuple[Any, ...]] = []
+    looks = 0
 
     async def cut(beside: Any, *, thread: int, older_than_s: float) -> None:
         cuts.append((beside, thread, older_than_s))
+        if len(cuts) == 1:
+            raise OSError("no connection to be had")
 
-    monkeypatch.setattr(heartbeater_module, "cut_standing", cut)
-    async with beating(virtual_database, renew_timeout=4) as (_, other, _heartbeater):
-        other.host.stalled_s = 3.9
-        await asyncio.sleep(10)
-        assert cuts == []
-        other.host.stalled_s = 4.0
-        await asyncio.sleep(1.5)
-        assert set(cuts) == {(other.sessions, 7, 4.0)}
-        before = len(cuts)
-    await asyncio.sleep(10)
-    assert len(cuts) == before, "it ends with the heartbeats"
+    class Host:
+        thread = 7
+        kept_s = 3.9
+
+        @property
+        def stalled_s(self) -> float:
+            nonlocal looks
+            looks += 1
+            return self.kept_s
+
+    monkeypatch.setattr(lifeline_module, "cut_standing", cut)
+    async with beating(virtual_database, renew_timeout=4) as (steps, other, _):
+        beat_s = steps.run.context.settings.beat.total_seconds()
+        assert other.kept_free == [(4.0, beat_s)]
+    lifeline = Lifeline(virtual_database.session_factory, renewal_limit=timedelta(seconds=5))
+    lifeline.host = host = Host()  # type: ignore[assignment]
+    for _ in range(100):
+        lifeline.keep_free(timedelta(seconds=4), look_every=timedelta(seconds=1))
+    keeping = asyncio.create_task(lifeline._keep_database_free())
+    await asyncio.sleep(10.5)
+    assert (cuts, looks) == ([], 10), "once for all pipelines"
+    host.kept_s = 4.0
+    await asyncio.sleep(2)
+    assert cuts == [(lifeline.sessions, 7, 4.0)] * 2, "also after one that failed"
+    keeping.cancel()
+    await asyncio.wait({keeping})
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@virtual_time
+async def test_an_idle_pipeline_has_no_timers(virtual_database: TemporaryDatabase, *, apart: bool) -> None:
+    """Hundreds of idle pipelines would keep a core busy with looking at nothing."""
+    await add(virtual_database)
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        if apart:
+            steps.run.context.lifeline = OtherSide(replica(virtual_database))  # type: ignore[assignment]
+        heartbeater = steps.run.heartbeater
+        loops = [asyncio.create_task(loop()) for loop in (heartbeater.run, heartbeater.watch)]
+        await turns()
+        loop: Any = asyncio.get_running_loop()
+        assert [timer for timer in loop._scheduled if not timer.cancelled()] == []
+        await add(virtual_database, Volume())
+        await steps.fetch_once()
+        await asyncio.sleep(100)
+        [item] = steps.queued
+        assert item.is_trusted()
+        for one in loops:
+            one.cancel()
+        await asyncio.wait(loops)
 
 
 @virtual_time

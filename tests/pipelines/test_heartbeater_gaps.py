@@ -136,9 +136,11 @@ async def test_beats_are_spread(virtual_database: TemporaryDatabase) -> None:
     class NotingPipeline(VolumePipeline):
         heartbeater_class = Noting
 
-    await add(virtual_database)
-    async with PipelineManager(virtual_database.session_factory, [NotingPipeline(heartbeat_interval=1)]):
+    await add(virtual_database, Volume())
+    pipeline = NotingPipeline(answer=hang, heartbeat_interval=1)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
         await asyncio.sleep(200)
+        await manager.drain(0)
     gaps = [after - before for before, after in itertools.pairwise(beats)]
     assert len(gaps) > 150
     assert 0.8 - 1e-9 <= min(gaps) < 0.85

@@ -14,8 +14,8 @@ BLOCKED_BUGS = (
     Bug(
         "leases are renewed on the host's loop",
         "pipelines/heartbeater.py",
-        "            await self.context.lifeline.run(self._beat_apart)\n",
-        "            await self._beat_apart()\n",
+        "            await self.context.lifeline.run(self.beat)\n",
+        "            await self.beat()\n",
         (f"{BLOCKED}::test_a_blocked_loop_costs_no_lease[sqlite]",),
     ),
     Bug(
@@ -34,9 +34,9 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a transaction that stands still is left standing",
-        "pipelines/heartbeater.py",
-        "                await cut_standing(lifeline.sessions, thread=lifeline.host.thread, older_than_s=limit_s)\n",
-        "                pass\n",
+        "pipelines/lifeline.py",
+        "await cut_standing(self.sessions, thread=self.host.thread, older_than_s=self._limit_s)",
+        "pass",
         (f"{BLOCKED}::test_a_loop_blocked_within_a_transaction_costs_no_lease[sqlite-also]",),
     ),
     Bug(

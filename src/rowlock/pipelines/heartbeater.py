@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -32,7 +33,6 @@ from rowlock.leases.item import PipelineItem
 from rowlock.leases.log_apart import log_apart
 from rowlock.leases.related_rows import renew_related
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew, tokens_still_held
-from rowlock.leases.standing import cut_standing
 from rowlock.leases.transaction import in_transaction
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
@@ -58,6 +58,7 @@ class Heartbeater(Generic[ModelT]):
         self._on_lost: dict[Any, Callable[[], None]] = {}
         self._settings = context.settings
         self._lock = threading.Lock()
+        self._rest: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._let_go = self._must_come_home = self._is_check_on_its_way = False
 
     def __len__(self) -> int:
@@ -70,6 +71,11 @@ class Heartbeater(Generic[ModelT]):
         """Keep the leases of `items` alive from now on. Comes before they are queued, so that none is ever without."""
         with self._lock:
             self._tracked.update((item.lock_token, item) for item in items)
+            resting, self._rest = self._rest, []
+        for loop, something in resting:
+            # One that has ended renews nothing more.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(something.set)
 
     def untrack(self, item: PipelineItem[ModelT]) -> None:
         """Let the lease of `item` be."""
@@ -94,7 +100,8 @@ class Heartbeater(Generic[ModelT]):
     async def run(self) -> None:
         """Renew, again and again, where leases are renewed."""
         if self.context.lifeline is not None:
-            await self.context.lifeline.run(self._beat_apart)
+            self.context.lifeline.keep_free(self._settings.renewal_limit, look_every=self._settings.beat)
+            await self.context.lifeline.run(self.beat)
             # It cannot be done there.
             self.context.lifeline = None
         await self.beat()
@@ -102,6 +109,7 @@ class Heartbeater(Generic[ModelT]):
     async def beat(self) -> None:
         """Renew, again and again, the leases that are near their end. A failed renewal is tried again at the next beat."""
         while self.context.lifeline is None or not self._must_come_home:
+            await self._until_something_is_tracked()
             await sleep(jittered(self._settings.beat.total_seconds()))
             if not self._is_wedged():
                 await self.beat_once()
@@ -141,8 +149,18 @@ class Heartbeater(Generic[ModelT]):
     async def watch(self) -> None:
         """End, again and again, the work of items whose trust is over."""
         while True:
+            await self._until_something_is_tracked()
             await sleep(self._until_next_end())
             self.lose_expired()
+
+    async def _until_something_is_tracked(self) -> None:
+        """Rest without a timer while there is nothing to keep: hundreds of idle pipelines would keep a core busy."""
+        something = asyncio.Event()
+        with self._lock:
+            if self._tracked:
+                return
+            self._rest.append((asyncio.get_running_loop(), something))
+        await something.wait()
 
     def lose_expired(self) -> None:
         """End the work of items whose trust is over now."""
@@ -214,14 +232,6 @@ class Heartbeater(Generic[ModelT]):
         else:
             self.context.lifeline.host.do(act)
 
-    async def _beat_apart(self) -> None:
-        keeping_free = asyncio.create_task(self._keep_database_free())
-        try:
-            await self.beat()
-        finally:
-            keeping_free.cancel()
-            await asyncio.wait({keeping_free})
-
     def _come_home_if_unsuited(self, error: Exception) -> None:
         """Go on renewing on the host's loop if the host's connections cannot be made elsewhere: some know their loop or thread."""
         if self.context.lifeline is None or is_transient(error) or is_of_the_schema(error):
@@ -233,14 +243,6 @@ class Heartbeater(Generic[ModelT]):
         )
         extra = {"pipeline": self.context.name}
         self._on_host(partial(logger.warning, text, self.context.name, extra=extra, exc_info=error))
-
-    async def _keep_database_free(self) -> None:
-        """End what our own loop keeps locked while it stands still: its leases could not be renewed."""
-        limit_s, lifeline = self._settings.renewal_limit.total_seconds(), self.context.lifeline
-        while lifeline is not None:
-            await sleep(self._settings.beat.total_seconds())
-            if lifeline.host.stalled_s >= limit_s:
-                await cut_standing(lifeline.sessions, thread=lifeline.host.thread, older_than_s=limit_s)
 
     def _is_wedged(self) -> bool:
         """Whether the host's loop has stood still for so long that its leases are let go: it may never come back."""

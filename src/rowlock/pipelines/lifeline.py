@@ -20,8 +20,10 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
+from rowlock.clock import sleep
 from rowlock.errors import HostCodeError, describe
 from rowlock.leases.own_pool import OwnPool
+from rowlock.leases.standing import cut_standing
 from rowlock.logs import get_logger
 from rowlock.pipelines.host_loop import HostLoop
 
@@ -46,6 +48,8 @@ class Lifeline:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._asking: Future[None] = Future()
+        self._keeping: Future[None] = Future()
+        self._limit_s = self._look_every_s = renewal_limit.total_seconds()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `work` over there, from the host's loop, until it ends; cancelling this cancels it, without waiting for its end.
@@ -62,6 +66,14 @@ class Lifeline:
 
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(contained(), self._running_loop()))
 
+    def keep_free(self, limit: timedelta, *, look_every: timedelta) -> None:
+        """End what the host's loop keeps locked once it has stood still for `limit`: its leases could not be renewed.
+
+        Of several limits the shortest holds for all: whose locks they are cannot be told from here.
+        """
+        self._limit_s = min(self._limit_s, limit.total_seconds())
+        self._look_every_s = min(self._look_every_s, look_every.total_seconds())
+
     async def stop(self) -> None:
         """Wait for the end of what runs over there, close the connections, and end the thread. Twice does no harm."""
         loop, thread = self._loop, self._thread
@@ -69,6 +81,7 @@ class Lifeline:
         if loop is None or thread is None:
             return
         self._asking.cancel()
+        self._keeping.cancel()
         try:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(), loop))
         finally:
@@ -84,7 +97,17 @@ class Lifeline:
             )
             self._thread.start()
             self._asking = asyncio.run_coroutine_threadsafe(self._live_as_long_as_the_host(), self._loop)
+            self._keeping = asyncio.run_coroutine_threadsafe(self._keep_database_free(), self._loop)
         return self._loop
+
+    async def _keep_database_free(self) -> None:
+        while True:
+            await sleep(self._look_every_s)
+            if self.host.stalled_s >= self._limit_s:
+                try:
+                    await cut_standing(self.sessions, thread=self.host.thread, older_than_s=self._limit_s)
+                except Exception as error:
+                    logger.warning("What the event loop keeps locked could not be ended", exc_info=error)
 
     async def _live_as_long_as_the_host(self) -> None:
         await self.host.ask()
