@@ -118,8 +118,8 @@ FAULT_BUGS = (
     Bug(
         "a key that cannot be read keeps whole rows from all others",
         "leases/dialects/sqlite.py",
-        "(written_key(leased) if column is leased.key else column for column in columns)",
-        "columns",
+        "type_coerce(column, Text) if column in as_written else column",
+        "column",
         (f"{KEYS}::test_a_key_that_is_none_costs_its_own_row_only",),
     ),
     Bug(

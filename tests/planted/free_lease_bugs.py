@@ -67,15 +67,15 @@ FREE_LEASE_BUGS = (
     Bug(
         "a death of a sibling costs an attempt on SQLite",
         "leases/dialects/sqlite.py",
-        "values.read_attempts(due.attempts) + bool(due.died_here) if",
-        "values.read_attempts(due.attempts) + (dead_token is not None) if",
+        "+ bool(due.died_here), attempts_max(leased))",
+        "+ (dead_token is not None), attempts_max(leased))",
         (f"{CLAIM}::test_a_death_costs_the_pipeline_that_died_and_no_other[sqlite]",),
     ),
     Bug(
         "a death of a sibling costs an attempt on PostgreSQL",
         "leases/dialects/postgresql.py",
-        "attempts + func.coalesce(due.c.died_here, false()).cast(Integer)",
-        "attempts + due.c.dead_token.is_not(None).cast(Integer)",
+        "died = func.coalesce(due.c.died_here, false()).cast(Integer)",
+        "died = due.c.dead_token.is_not(None).cast(Integer)",
         (f"{CLAIM}::test_a_death_costs_the_pipeline_that_died_and_no_other[postgresql]",),
     ),
     Bug(
