@@ -57,7 +57,7 @@ async def test_a_row_that_cannot_be_read_is_parked_and_told(
             assert len(await steps.fetch_once()) == 3
             await steps.work_all()
             assert await steps.fetch_once() == []
-            assert counted(steps)["parked"] == 1
+            assert (counted(steps)["parked"], counted(steps)["fetches"]) == (1, 2)
     parks = [event.row_id for event in heard.of(events.ItemApplied) if event.outcome == "Park"]
     assert parks == [spoilt.id]
     assert [item.id for item in pipeline.items] == [other.id for other in others]
@@ -119,7 +119,8 @@ async def test_attempts_that_cannot_be_counted_further(database: TemporaryDataba
 
 async def test_a_count_that_only_sqlite_keeps(sqlite_database: TemporaryDatabase) -> None:
     """One more would be no number of SQLite's any more, and every claim would fail."""
-    worn, other = await add(sqlite_database, Run(id=1), Run(id=2))
+    died_with: dict[str, Any] = {"lock_token": uuid.uuid4(), "lock_owner": "RunPipeline"}
+    worn, other = await add(sqlite_database, Run(id=1, **died_with), Run(id=2))
     await spoil(sqlite_database, "runs", "attempts", 2**63 - 1)
     async with stepping(sqlite_database.session_factory, RunPipeline()) as steps:
         assert len(await steps.fetch_once()) == 2
