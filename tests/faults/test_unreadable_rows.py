@@ -53,7 +53,7 @@ async def test_a_row_that_cannot_be_read_is_parked_and_told(
     pipeline = RunPipeline(min_processing_interval=0)
     with heard_events() as heard:
         async with stepping(database.session_factory, pipeline) as steps:
-            steps.run.context.starts_soon = with_row
+            steps.run.context.claims_rows = with_row
             assert len(await steps.fetch_once()) == 3
             await steps.work_all()
             assert await steps.fetch_once() == []
