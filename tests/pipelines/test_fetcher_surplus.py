@@ -11,7 +11,7 @@ from rowlock import Fetcher, PipelineManager, events
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
-from .scenes import add, counted, is_free, read_all, until
+from .scenes import add, counted, is_free, now, read_all, until
 from .told import Line, told
 
 
@@ -69,12 +69,14 @@ async def test_a_queue_that_shrinks_while_rows_are_claimed_strands_none(virtual_
 
 @virtual_time
 async def test_a_greedy_fetcher_still_serves_all_rows(virtual_database: TemporaryDatabase) -> None:
-    """What is given back would be claimed and given back for ever, or never again."""
+    """What is given back would be claimed and given back for ever, or wait as if there were no more rows."""
     await add(virtual_database, *(Volume() for _ in range(10)))
     pipeline = GreedyPipeline(workers_num=2, queue_upper_limit_factor=1)
+    began = now()
     with heard_events() as heard:
         async with PipelineManager(virtual_database.session_factory, [pipeline]):
             await until(lambda: len(heard.of(events.ItemApplied)) == 10)
+            assert now() - began < pipeline.run.context.settings.fetch_delays_s[0] / 2
             assert pipeline.statistics().counters["released"] < 60
     assert heard.of(events.StrayFound) == []
     assert len(pipeline.items) == 10
