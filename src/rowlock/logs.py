@@ -45,41 +45,41 @@ class ContainedLogger:
         self, text: str, *args: object, extra: Mapping[str, object] | None = None, exc_info: object = None
     ) -> None:
         """Log what helps to find a fault in rowlock."""
-        self._log(logging.DEBUG, text, args, extra, exc_info)
+        self._log(logging.DEBUG, text, args, extra=extra, exc_info=exc_info)
 
     def info(
         self, text: str, *args: object, extra: Mapping[str, object] | None = None, exc_info: object = None
     ) -> None:
         """Log what is expected."""
-        self._log(logging.INFO, text, args, extra, exc_info)
+        self._log(logging.INFO, text, args, extra=extra, exc_info=exc_info)
 
     def warning(
         self, text: str, *args: object, extra: Mapping[str, object] | None = None, exc_info: object = None
     ) -> None:
         """Log what mends itself, and should be looked at if it goes on."""
-        self._log(logging.WARNING, text, args, extra, exc_info)
+        self._log(logging.WARNING, text, args, extra=extra, exc_info=exc_info)
 
     def error(
         self, text: str, *args: object, extra: Mapping[str, object] | None = None, exc_info: object = None
     ) -> None:
         """Log what somebody should look at."""
-        self._log(logging.ERROR, text, args, extra, exc_info)
+        self._log(logging.ERROR, text, args, extra=extra, exc_info=exc_info)
 
     def exception(
         self, text: str, *args: object, extra: Mapping[str, object] | None = None, exc_info: object = True
     ) -> None:
         """Log an error with the exception that is being handled."""
-        self._log(logging.ERROR, text, args, extra, exc_info)
+        self._log(logging.ERROR, text, args, extra=extra, exc_info=exc_info)
 
     def _log(
-        self, level: int, text: str, args: tuple[object, ...], extra: Mapping[str, object] | None, exc_info: object
+        self, level: int, text: str, args: tuple[object, ...], *, extra: Mapping[str, object] | None, exc_info: object
     ) -> None:
         try:
             if not self._logger.isEnabledFor(level):
                 return
             error = _error_of(exc_info)
-            line = _line(self._logger.name, level, text, args, extra or {}, error)
-            if not _is_shown(line):
+            line = Line(self._logger.name, level, text, args, extra or {})
+            if not _is_shown(line if error is None else _of_error(line, error)):
                 return
             shown = None if error is None else without_values(error)
             self._logger.log(
@@ -94,17 +94,8 @@ def tell_counts() -> None:
     _tell(_repeats.end_all())
 
 
-def _line(
-    logger: str,
-    level: int,
-    text: str,
-    args: tuple[object, ...],
-    fields: Mapping[str, object],
-    error: BaseException | None,
-) -> Line:
-    if error is None:
-        return Line(logger, level, text, args, fields)
-    return Line(logger, level, text, args, fields, type(error).__qualname__, _place_of(error.__traceback__))
+def _of_error(line: Line, error: BaseException) -> Line:
+    return line._replace(error_type=type(error).__qualname__, place=_place_of(error.__traceback__))
 
 
 def _place_of(frame: TracebackType | None) -> tuple[str, int]:

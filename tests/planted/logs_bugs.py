@@ -124,6 +124,13 @@ LOGS_BUGS = (
         (f"{REPEATS}::test_the_window_of_a_loop_ends_with_it",),
     ),
     Bug(
+        "simulation: what one run logged decides what the next one logs",
+        "testing/simulation/hostile_host.py",
+        "        logs.forget()\n        _WAYS",
+        "        _WAYS",
+        ("tests/testing/simulation/test_conditions.py::test_what_one_run_counted_is_nothing_to_the_next",),
+    ),
+    Bug(
         "pipelines share their counts",
         "repeats.py",
         "line.text, pipeline, error_type,",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from rowlock import Apply, Event, Outcome, PipelineItem, events, pipeline_hinter
+from rowlock import Apply, Event, Outcome, PipelineItem, events, logs, pipeline_hinter
 from rowlock.pipelines.fetcher import Fetcher
 from rowlock.testing.simulation import Fault, Scenario, Simulation, SimulationReport, World
 from rowlock.testing.simulation.conditions import HOSTILE_CHANCE, ROUND_TRIPS_S, Conditions
@@ -125,6 +125,17 @@ def test_logging_is_given_back() -> None:
             pass
     now = logging.getLogRecordFactory(), logging.getLogger("rowlock").handlers, logging.getLogger("rowlock").level
     assert now == before
+
+
+def test_what_one_run_counted_is_nothing_to_the_next() -> None:
+    """The lines of the run before would decide which lines of this one raise, and no seed be replayed."""
+    for seed in (1, 2):
+        told = logs.get_logger("rowlock.of_a_test")
+        told.error("100% wrong", exc_info=ValueError())
+        with host_of(Fault.LOGGING, seed=seed).at_home():
+            assert logs._repeats._windows == {}
+            told.error("100% wrong", exc_info=ValueError())
+        assert logs._repeats._windows == {}
 
 
 def test_each_way_to_log_is_drawn() -> None:

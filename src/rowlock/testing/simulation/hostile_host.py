@@ -21,7 +21,7 @@ from unittest import mock
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from rowlock import Apply, Event, Outcome, Pipeline, subscribe
+from rowlock import Apply, Event, Outcome, Pipeline, logs, subscribe
 from rowlock.pipelines.hinter import pipeline_hinter
 from rowlock.testing.simulation.conditions import Conditions
 from rowlock.testing.simulation.kinds import Fault
@@ -123,6 +123,8 @@ class HostileHost:
         level, handlers, filters, propagates = logger.level, logger.handlers, logger.filters, logger.propagate
         logger.handlers, logger.filters, logger.propagate = [logging.NullHandler()], [], False
         logger.setLevel(logging.DEBUG)
+        # Else the run before would decide which lines are logged in this one, and no run be replayed.
+        logs.forget()
         _WAYS_TO_LOG[way](self, logger)
         try:
             # What logging and the library would say on stderr of each.
@@ -131,6 +133,7 @@ class HostileHost:
         finally:
             logger.handlers, logger.filters, logger.propagate = handlers, filters, propagates
             logger.setLevel(level)
+            logs.forget()
             logging.setLogRecordFactory(factory)
 
     def _with_a_raising_handler(self, logger: logging.Logger) -> None:
