@@ -1,6 +1,6 @@
 """Tries a random sample of mutants: ``python tests/mutants [FOLDER] [--seed N] [--sample N] [--minutes N]``.
 
-The one idea: all mutants of two rooms are thousands, and each wants tests that take seconds; a sample drawn by a number tells the
+The one idea: all mutants of three rooms are thousands, and each wants tests that take seconds; a sample drawn by a number tells the
 score within some percent, and names survivors to look at. mutmut only writes the mutants, into a copy of the tree: that takes a
 minute, and a `FOLDER` keeps them for another time. Each is tried in a process forked from this one, on SQLite only, by the tests
 that are named like its module.
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = """
 [tool.mutmut]
 source_paths = ["src/rowlock"]
-only_mutate = ["src/rowlock/leases/*", "src/rowlock/pipelines/*"]
+only_mutate = ["src/rowlock/leases/*", "src/rowlock/pipelines/*", "src/rowlock/dispatch/*"]
 """
 WRITING_S_MAX = 900
 """Longest time for mutmut to write all mutants. **Unit** seconds."""
@@ -42,24 +42,48 @@ MUTANT_S_MAX = 300
 """Longest time for the tests of one mutant; one test that hangs is ended sooner, and found. **Unit** seconds."""
 POSTGRESQL_ONLY = ("postgresql", "notifications", "notifier")
 """Modules that do nothing on SQLite."""
+ROOMS = ("leases", "pipelines", "dispatch", "faults")
+"""Folders of tests that are looked at."""
 BESIDES = {
+    "backpressure": ("admission",),
+    "balancers": ("delivery", "placing"),
     "batcher": ("writer",),
+    "child": ("engines_processes",),
     "claims": ("claim",),
+    "columns": ("admission", "edges"),
     "context": ("worker",),
+    "engine": ("engines",),
+    "frames": ("engines_processes",),
+    "group": ("engines_processes",),
     "item": ("heartbeater_trust",),
+    "local": ("engines",),
+    "loop": ("engines",),
+    "migrations": ("edges", "admission"),
+    "notes": ("delivery", "story"),
     "lifeline": ("heartbeater",),
     "outcomes": ("plan",),
     "pipeline": ("manager",),
+    "process": ("engines_processes",),
+    "process_line": ("engines_processes", "engines_starts"),
+    "progress": ("delivery", "story"),
     "related": ("related_locks",),
     "related_rows": ("related_locks", "related_crashes"),
     "related_values": ("related_locks",),
     "run": ("manager",),
+    "scratch": ("engines_processes",),
     "services": ("request",),
     "settler": ("worker",),
     "sqlite": ("claim", "renew", "release", "apply_compared", "fresh_rows"),
     "sqlite_keys": ("spoilt_keys",),
+    "states": ("story", "admission"),
     "statistics": ("manager",),
+    "stream": ("engines_processes",),
     "take": ("hold",),
+    "task": ("one_task", "delivery"),
+    "thread": ("engines",),
+    "turns": ("admission_at_once",),
+    "wool": ("wool_engine", "wool_pipeline"),
+    "wool_line": ("wool_engine",),
     "writer": ("related_locks",),
 }
 """Modules that are tested by the tests of others."""
@@ -100,9 +124,12 @@ def tests_of(name: str, folder: Path) -> list[str]:
     """Return the tests to try: those that are named like the module, and those in `BESIDES`."""
     module = name.split(".")[-2]
     stems = [module, *BESIDES.get(module, ())]
-    rooms = [folder / "tests" / room for room in ("leases", "pipelines", "faults")]
+    rooms = [folder / "tests" / room for room in ROOMS]
     near = {str(path) for room in rooms for stem in stems for path in room.glob(f"test_{stem}*.py")}
-    return sorted(near) or [str(rooms[0] / "test_claim.py"), str(rooms[1] / "test_worker.py")]
+    fallback = (
+        ["dispatch/test_delivery.py"] if ".dispatch." in name else ["leases/test_claim.py", "pipelines/test_worker.py"]
+    )
+    return sorted(near) or [str(folder / "tests" / path) for path in fallback]
 
 
 def try_one(name: str, folder: Path) -> str:
