@@ -29,6 +29,7 @@ def broken(scenario: type[Orders | Family | Crowd], first: int, last: int) -> li
         return [str(report) for report in simulation.run_all(range(first, last + 1)) if not report.is_good]
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", range(1, SEEDS - OF_FAMILY + 1, PER_TEST))
 def test_orders(first: int) -> None:
     """Some fault at some moment would lose an order, do a step twice under one token, or leave it leased."""
@@ -36,6 +37,7 @@ def test_orders(first: int) -> None:
     assert not failures, "\n\n".join(failures)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", range(1, OF_FAMILY + 1, PER_TEST))
 def test_family(first: int) -> None:
     """Some fault at some moment would leave related rows locked, write half a result, or undo what a service did."""
@@ -43,6 +45,7 @@ def test_family(first: int) -> None:
     assert not failures, "\n\n".join(failures)
 
 
+@pytest.mark.timeout(300)
 def test_crowd() -> None:
     """Results that were computed would be lost, again and again, where a database is too far away to write all of them at once."""
     failures = broken(Crowd, 1, OF_CROWD)

@@ -103,6 +103,21 @@ def test_every_statement_takes_a_round_trip(harbour: Harbour) -> None:
     run_virtual(scene)
 
 
+def test_every_process_is_far_away() -> None:
+    """Statements would take their time in the story alone."""
+    seed = next(
+        seed for seed in SEEDS if Conditions.drawn([Fault.LATENCY], seed=seed).round_trip_s == max(ROUND_TRIPS_S)
+    )
+    near, far = first_claim_s(seed), first_claim_s(seed, Fault.LATENCY)
+    assert far >= near + max(ROUND_TRIPS_S)
+
+
+def first_claim_s(seed: int, *kinds: Fault) -> float:
+    """Return when the first row was taken."""
+    with Simulation(scenario_of(Once, *kinds)) as simulation:
+        return next(entry.at_s for entry in simulation.run(seed).entries if "taken by" in str(entry))
+
+
 @pytest.mark.parametrize("seed", range(1, 13))
 def test_log_calls_raise(seed: int) -> None:
     """Hosts whose handlers, filters or record factories raise would be nowhere tested."""
