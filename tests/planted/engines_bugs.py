@@ -7,7 +7,7 @@ from typing import Final
 from bug import Bug
 
 MANAGER: Final = "tests/pipelines/test_manager_engines.py"
-DIALECTS: Final = "tests/conformance/test_dialects.py"
+DIALECTS: Final = "tests/conformance/test_session_factories.py"
 CONFLICTS: Final = "tests/leases/test_conflicts.py"
 TENANTS: Final = "tests/faults/test_row_level_security.py"
 POOL: Final = "tests/leases/test_own_pool.py"
