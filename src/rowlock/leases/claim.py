@@ -13,7 +13,8 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.clock import monotonic
-from rowlock.leases.dialects import dialect_of
+from rowlock.leases.claim_queue import in_line
+from rowlock.leases.dialects import bind_of, dialect_of
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Position
 from rowlock.leases.item import LocksRelated, PipelineItem
 from rowlock.leases.release import free_dead
@@ -43,7 +44,11 @@ async def claim(
         LockWaitTimeout: somebody in this process kept the table's lockset still for so long.
         TransactionTimeout: the database did not answer in time; rows it leased all the same become free by expiry.
     """
-    async with excluding_takers(session_factory, order.leased, timeout=timeout) as in_lockset:
+    engine = bind_of(session_factory(), order.leased).engine
+    async with (
+        excluding_takers(session_factory, order.leased, timeout=timeout) as in_lockset,
+        in_line(engine, wait_s=timeout.total_seconds() / 2),
+    ):
         sent_at = monotonic()
 
         async def lease(session: AsyncSession, connection: AsyncConnection) -> list[ClaimedRow]:

@@ -1,0 +1,67 @@
+"""The guards that keep many pipelines of one process from costing their square, and from fighting each other."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+CROWDS = "tests/pipelines/test_crowds.py"
+APART = "tests/pipelines/test_heartbeater_apart.py"
+
+CROWD_BUGS = (
+    Bug(
+        "claims of one process fight for a SQLite file",
+        "leases/claim_queue.py",
+        "has_place = await places.acquire()",
+        "pass",
+        (f"{CROWDS}::test_claims_of_one_process_do_not_fight_for_a_sqlite_file",),
+    ),
+    Bug(
+        "claims open more connections than the pool keeps",
+        "leases/claim_queue.py",
+        "(kept() if callable(kept) else 0) or CONNECTIONS",
+        "CONNECTIONS",
+        (f"{CROWDS}::test_claims_open_no_more_connections_than_the_pool_keeps",),
+    ),
+    Bug(
+        "claims that hang keep all others waiting",
+        "leases/claim_queue.py",
+        "async with asyncio.timeout(wait_s):",
+        "async with asyncio.timeout(None):",
+        (f"{CROWDS}::test_who_has_waited_for_long_goes_on",),
+    ),
+    Bug(
+        "who went on without a place gives one back",
+        "leases/claim_queue.py",
+        "if has_place:",
+        "if True:",
+        (f"{CROWDS}::test_who_has_waited_for_long_goes_on",),
+    ),
+    Bug(
+        "a place is never given back",
+        "leases/claim_queue.py",
+        "places.release()",
+        "pass",
+        (f"{CROWDS}::test_who_has_waited_for_long_goes_on",),
+    ),
+    Bug(
+        "idle pipelines have timers",
+        "pipelines/heartbeater.py",
+        "            if self._tracked:\n                return\n            self._rest",
+        "            return\n            self._rest",
+        (f"{APART}::test_an_idle_pipeline_has_no_timers",),
+    ),
+    Bug(
+        "what is tracked wakes nobody",
+        "pipelines/heartbeater.py",
+        "loop.call_soon_threadsafe(something.set)",
+        "pass",
+        (f"{APART}::test_an_idle_pipeline_has_no_timers",),
+    ),
+    Bug(
+        "one failure ends the watch over what a blocked loop keeps locked",
+        "pipelines/lifeline.py",
+        'except Exception as error:\n                    logger.warning("What the event loop keeps',
+        'except ZeroDivisionError as error:\n                    logger.warning("What the event loop keeps',
+        (f"{APART}::test_what_a_loop_keeps_locked_is_ended_once_a_renewal_would_be_late",),
+    ),
+)
