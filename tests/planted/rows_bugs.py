@@ -8,6 +8,7 @@ FAULTS = "tests/leases/test_faults.py"
 REFUSES = "tests/faults/test_postgresql_refuses.py"
 ENDS = "tests/dispatch/test_ends.py"
 UNREADABLE = "tests/faults/test_unreadable_rows.py"
+DATACLASSES = "tests/rows/test_dataclass_models.py"
 INDEX = "tests/migrations/test_due_index.py"
 
 TROUBLE_BUGS = (
@@ -143,5 +144,15 @@ UNREADABLE_BUGS = (
         "for row in rows if row.unreadable is None]",
         "for row in rows]",
         (f"{UNREADABLE}::test_no_claim_resumes_behind_a_place_that_cannot_be_read",),
+    ),
+)
+
+DATACLASS_BUGS = (
+    Bug(
+        "a model that is a mapped dataclass cannot take the mixins",
+        "rows/columns.py",
+        "    mixin.__annotations__ = {}\n",
+        "",
+        (f"{DATACLASSES}::test_a_mapped_dataclass_is_worked_on",),
     ),
 )

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
+from rowlock.rows.columns import for_type_checkers
 from rowlock.rows.database_time import UtcDateTime, database_now
 
 DEDUP_KEY_CHARS_MAX = 255
@@ -40,6 +41,7 @@ def _empty_object_on_postgresql(element: empty_object, compiler: SQLCompiler, **
     return "'{}'::json"
 
 
+@for_type_checkers
 class DispatchColumns:
     """What became of a submission.
 
@@ -58,14 +60,18 @@ class DispatchColumns:
         superseded_by: the key of the row that took its place, as text.
     """
 
-    dedup_key: Mapped[str] = mapped_column(String(DEDUP_KEY_CHARS_MAX))
-    status: Mapped[str] = mapped_column(String(STATUS_CHARS_MAX), default="pending", server_default="pending")
-    submitted_at: Mapped[datetime] = mapped_column(UtcDateTime, default=database_now(), server_default=database_now())
+    dedup_key: Mapped[str] = mapped_column(String(DEDUP_KEY_CHARS_MAX), nullable=False)
+    status: Mapped[str] = mapped_column(
+        String(STATUS_CHARS_MAX), nullable=False, default="pending", server_default="pending"
+    )
+    submitted_at: Mapped[datetime] = mapped_column(
+        UtcDateTime, nullable=False, default=database_now(), server_default=database_now()
+    )
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime, default=None)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime, default=None)
     worker: Mapped[str | None] = mapped_column(String(WORKER_CHARS_MAX), default=None)
     progress: Mapped[str | None] = mapped_column(String(PROGRESS_CHARS_MAX), default=None)
-    stages: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict, server_default=empty_object())
-    losses: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    stages: Mapped[dict[str, Any]] = mapped_column(JSON, nullable=False, default=dict, server_default=empty_object())
+    losses: Mapped[int] = mapped_column(Integer, nullable=False, default=0, server_default="0")
     error: Mapped[str | None] = mapped_column(Text, default=None)
     superseded_by: Mapped[str | None] = mapped_column(String(DEDUP_KEY_CHARS_MAX), default=None)

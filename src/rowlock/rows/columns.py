@@ -3,6 +3,8 @@
 `LockColumns` is required, `ScheduleColumns` optional. Hosts may as well spell the same columns themselves: what counts is what
 ``rows/leased_table.py`` finds on the mapped class.
 
+In a model that is a mapped dataclass they are columns, and no fields: neither ``__init__`` nor ``repr`` nor ``==`` knows them.
+
 None of them is indexed by the mixin, and no index should contain a ``lock_*`` column: an update that touches an indexed column
 cannot be heap-only on PostgreSQL, and every heartbeat would write every index of the table. ``rows/migrations.py`` has the one
 index that serves the claim.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime
+from typing import TypeVar
 
 from sqlalchemy import Integer, String, Text, Uuid
 from sqlalchemy.orm import Mapped, mapped_column
@@ -22,6 +25,20 @@ OWNER_CHARS_MAX = 255
 """Longest owner that `LockColumns` keeps, in characters."""
 
 
+MixinT = TypeVar("MixinT")
+
+
+def for_type_checkers(mixin: type[MixinT]) -> type[MixinT]:
+    """Keep the annotations of `mixin` from SQLAlchemy, which is told all by the columns themselves.
+
+    Of a model that is a mapped dataclass it makes fields of what is annotated, and refuses a mixin that is no dataclass. Were it
+    one, every model would be one, and serializers would take it apart by the fields of the mixin.
+    """
+    mixin.__annotations__ = {}
+    return mixin
+
+
+@for_type_checkers
 class LockColumns:
     """The lease, written in the row.
 
@@ -38,6 +55,7 @@ class LockColumns:
     last_processed_at: Mapped[datetime | None] = mapped_column(UtcDateTime, default=None)
 
 
+@for_type_checkers
 class ScheduleColumns:
     """When the row wants to be worked on, and how often that failed.
 
@@ -49,8 +67,10 @@ class ScheduleColumns:
         deadline_at: a failure after this time parks the row; null = no deadline.
     """
 
-    due_at: Mapped[datetime] = mapped_column(UtcDateTime, default=database_now(), server_default=database_now())
-    attempts: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    due_at: Mapped[datetime] = mapped_column(
+        UtcDateTime, nullable=False, default=database_now(), server_default=database_now()
+    )
+    attempts: Mapped[int] = mapped_column(Integer, nullable=False, default=0, server_default="0")
     last_error: Mapped[str | None] = mapped_column(Text, default=None)
     parked_at: Mapped[datetime | None] = mapped_column(UtcDateTime, default=None)
     deadline_at: Mapped[datetime | None] = mapped_column(UtcDateTime, default=None)
