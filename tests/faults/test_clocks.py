@@ -186,6 +186,21 @@ async def test_after_a_step_back_the_dead_are_recovered_later(database_with_cloc
         assert item.prev_lock_expired
 
 
+async def test_a_row_of_another_century_has_its_turn(database_with_clock: TemporaryDatabase) -> None:
+    """A time that somebody wrote by hand, or a clock that was years ahead, would keep a row from its turn for as long."""
+    database = database_with_clock
+    clock = clock_of(database)
+    [volume] = await add(database, Volume(last_processed_at=clock.now + timedelta(days=36_500)))
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        assert await steps.fetch_once() == []
+        await steps.run.fetcher.sweep_once()
+        clock.advance(60)
+        assert len(await steps.fetch_once()) == 1
+        await steps.work_once()
+    row = await read(database, volume)
+    assert (row.status, row.last_processed_at) == ("active", clock.now)
+
+
 async def test_after_a_step_back_rows_wait_for_their_time_unless_a_service_says_so(
     database_with_clock: TemporaryDatabase,
 ) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from rowlock.leases import release as release_module
-from rowlock.leases.release import release, sweep
+from rowlock.leases.release import mend_stamps, release, sweep
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Volume
@@ -55,6 +55,25 @@ async def test_what_was_left_behind_long_ago_is_cleared(database_with_clock: Tem
     await add(database, *rows)
     assert await transact(database, lambda c: sweep(c, VOLUMES, older_than=LONG)) == 2
     assert len(await claimed(database)) == 2
+
+
+async def test_a_stamp_that_no_clock_wrote_is_mended(database_with_clock: TemporaryDatabase) -> None:
+    """A row whose last time lies in another century would have no turn before that, and one that was reset be nobody's."""
+    database = database_with_clock
+    assert database.clock is not None
+    now, hour = database.clock.now, timedelta(hours=1)
+    century, soon, held = (
+        Volume(last_processed_at=now + 876_000 * hour),
+        Volume(last_processed_at=now + hour),
+        Volume(last_processed_at=now + 2 * hour, lock_token=uuid.uuid4(), lock_expires_at=now + LOCK_TIMEOUT),
+    )
+    reset = Volume(lock_owner="Gone", last_processed_at=now + 2 * LONG)
+    await add(database, century, soon, held, reset)
+    assert await transact(database, lambda c: sweep(c, VOLUMES, older_than=LONG)) == 1
+    assert (await row_of(database, VOLUMES, reset.id)).lock_owner is None
+    assert await transact(database, lambda c: mend_stamps(c, VOLUMES)) == 1
+    last = [(await row_of(database, VOLUMES, row.id)).last_processed_at for row in (century, soon, held)]
+    assert last == [now, now + hour, now + 2 * hour]
 
 
 async def test_what_may_still_be_wanted_is_left(database_with_clock: TemporaryDatabase) -> None:

@@ -43,7 +43,7 @@ BUGS = (
     ),
     Bug(
         "last_processed_at goes back",
-        "rows/lease_values.py",
+        "rows/stamps.py",
         "return now if ahead is None else ahead + STAMP_STEP",
         "return now",
         (f"{APPLY}::test_the_processing_time_never_goes_back",),

@@ -26,7 +26,7 @@ PROMISE_BUGS = (
         "pipelines/writer.py",
         """\
             if written.is_made and submission.also is not None:
-                await self._within(session, connection, submission, now, stamp)
+                await self._within(session, connection, submission, now=now, stamp=stamp)
             _stamp(submission, written, stamp)
             return written
 

@@ -8,7 +8,9 @@ BATCHER = "tests/pipelines/test_batcher.py"
 ALSO = "tests/pipelines/test_also.py"
 COPIED = "tests/pipelines/test_copied_outcomes.py"
 LOST = "tests/faults/test_lost_answers.py"
+RELEASE = "tests/leases/test_release.py"
 SLOW = "tests/pipelines/test_slow_statements.py"
+TOGETHER = "tests/leases/test_apply_together.py"
 
 WRITE_BUGS = (
     Bug(
@@ -83,7 +85,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "a stamp that is ahead of the clock is written again as it is",
-        "rows/lease_values.py",
+        "rows/stamps.py",
         "ahead + STAMP_STEP",
         "ahead",
         (f"{LOST}::test_a_row_whose_stamp_is_ahead_of_the_clock_is_settled",),
@@ -119,7 +121,7 @@ WRITE_BUGS = (
     Bug(
         "what also commits is told as stale",
         "pipelines/writer.py",
-        "            return await self._see_what_also_left(submission, ended)\n",
+        "            return await self._see_what_also_left(submission, error)\n",
         "            raise\n",
         (f"{ALSO}::test_what_also_commits_is_applied",),
     ),
@@ -150,5 +152,47 @@ WRITE_BUGS = (
         '        logger.warning(\n            "%s: %s of row %s was not',
         '        logger.info(\n            "%s: %s of row %s was not',
         ("tests/pipelines/test_settler.py::test_a_result_that_is_dropped_is_a_warning",),
+    ),
+    Bug(
+        "a row of another century never has its turn",
+        "pipelines/fetcher.py",
+        "                await mend_stamps(connection, context.leased)\n",
+        "                pass\n",
+        ("tests/faults/test_clocks.py::test_a_row_of_another_century_has_its_turn",),
+    ),
+    Bug(
+        "a row that was reset in another century is never swept",
+        "leases/release.py",
+        "or_(last < limit, last > database_time_after(older_than))",
+        "last < limit",
+        (f"{RELEASE}::test_a_stamp_that_no_clock_wrote_is_mended",),
+    ),
+    Bug(
+        "the stamp of a row in work is mended",
+        "leases/release.py",
+        'and_(leased.column("lock_token").is_(None), last > database_time_after(STAMP_AHEAD_MAX))',
+        "last > database_time_after(STAMP_AHEAD_MAX)",
+        (f"{RELEASE}::test_a_stamp_that_no_clock_wrote_is_mended",),
+    ),
+    Bug(
+        "each guarded outcome is a statement of its own",
+        "leases/apply.py",
+        "        if len(members) == 1 or not",
+        "        if True or not",
+        (f"{TOGETHER}::test_guarded_writes_of_one_shape_share_statements",),
+    ),
+    Bug(
+        "guards that are compared together are not looked at",
+        "leases/apply.py",
+        "        if not compared.get(index, True):\n",
+        "        if False:\n",
+        (f"{TOGETHER}::test_guards_are_compared_together_as_they_are_alone",),
+    ),
+    Bug(
+        "CHAR is compared without its blanks",
+        "leases/apply.py",
+        "    return any(isinstance(innermost(column.type), CHAR) for column in columns)\n",
+        "    return False\n",
+        (f"{TOGETHER}::test_guards_are_compared_together_as_they_are_alone",),
     ),
 )

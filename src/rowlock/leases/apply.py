@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from sqlalchemy import (
+    CHAR,
     Column,
     ColumnElement,
     Select,
@@ -33,8 +34,8 @@ from rowlock.leases.dialects.claims import Lease
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.rows.assignments import ColumnValues, Shape, can_be_kept, set_clause, slots_of, split, varying
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after, readable_time
-from rowlock.rows.lease_values import STAMP_AHEAD_MAX, stamp_after
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.leased_table import LeasedTable, innermost
+from rowlock.rows.stamps import STAMP_AHEAD_MAX, stamp_after
 
 
 class Written(Enum):
@@ -151,20 +152,62 @@ async def apply_locked(
     """
     groups: dict[Shape, tuple[list[PipelineItem[Any]], list[list[Any]]]] = {}
     results = [write.once_written for _, write in writes]
-    last: tuple[RowWrite, list[Any], list[PipelineItem[Any]], list[list[Any]]] | None = None
+    compared = await _compared_together(connection, leased, writes)
+    last: tuple[ColumnValues, list[Any], list[PipelineItem[Any]], list[list[Any]]] | None = None
     for index, (item, write) in enumerate(writes):
-        if write.unless_changed:
+        values = write.values
+        if write.unless_changed and index not in compared:
             results[index] = await apply(connection, leased, item, write=write)
             continue
-        if last is None or last[0] is not write:
-            shape, parameters = split(write.values)
-            last = (write, parameters, *groups.setdefault(shape, ([], [])))
+        if not compared.get(index, True):
+            values, results[index] = write.when_changed, Written.CHANGED
+        if last is None or last[0] is not values:
+            shape, parameters = split(values)
+            last = (values, parameters, *groups.setdefault(shape, ([], [])))
         _, parameters, items, rows = last
         items.append(item)
         rows.append(parameters)
     for shape, (items, rows) in groups.items():
         await _update_together(connection, leased, shape, leases=leases_of(items), rows=rows)
     return results
+
+
+async def _compared_together(
+    connection: AsyncConnection, leased: LeasedTable[Any], writes: Sequence[tuple[PipelineItem[Any], RowWrite]]
+) -> dict[int, bool]:
+    """Return by its number whether the row of a guarded write is unchanged, for those that the database compares in one round trip.
+
+    The rows are locked: what is so here is so when they are written.
+    """
+    dialect = dialect_of(connection)
+    groups: dict[tuple[Column[Any], ...], list[int]] = {}
+    for index, (_, write) in enumerate(writes):
+        if write.unless_changed:
+            groups.setdefault(tuple(write.unless_changed), []).append(index)
+    compared: dict[int, bool] = {}
+    for guarded, members in groups.items():
+        columns = [(f"rowlock_was_{number}", column) for number, column in enumerate(guarded)]
+        if len(members) == 1 or not dialect.takes_arrays(columns) or _are_padded(guarded):
+            continue
+
+        def build(columns: Sequence[tuple[str, Column[Any]]] = columns) -> Select[Any]:
+            given = dialect.side_by_side(leased, columns)
+            held = (leased.key == given.c.key, leased.column("lock_token") == given.c.token)
+            still = (column.is_not_distinct_from(given.c[name]) for name, column in columns)
+            return select(leased.column("lock_token")).where(*held, *still)
+
+        statement = leased.prepared((_compared_together, dialect, guarded), build)
+        parameters = dialect.tokens_given(leases_of([writes[index][0] for index in members]))
+        for name, column in columns:
+            parameters[f"rowlock_held_{name}"] = [writes[index][1].unless_changed[column] for index in members]
+        unchanged = frozenset((await connection.scalars(statement, parameters)).all())
+        compared |= {index: writes[index][0].lock_token in unchanged for index in members}
+    return compared
+
+
+def _are_padded(columns: Sequence[Column[Any]]) -> bool:
+    # An array is one of text, which PostgreSQL compares with CHAR(n) without the blanks that were read with it.
+    return any(isinstance(innermost(column.type), CHAR) for column in columns)
 
 
 async def _update_together(

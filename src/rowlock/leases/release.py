@@ -15,6 +15,7 @@ from rowlock.rows.database_time import database_now, database_time_after, is_no_
 from rowlock.rows.eligibility import is_owned_by
 from rowlock.rows.lease_values import pinned, unlocked_values
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.stamps import STAMP_AHEAD_MAX
 
 SWEPT_ROWS_MAX = 1000
 """Most rows that one sweep clears."""
@@ -78,7 +79,8 @@ async def sweep(
     lock_owner, expires_at = leased.column("lock_owner"), leased.column("lock_expires_at")
     token, last = leased.column("lock_token"), leased.column("last_processed_at")
     limit = database_time_after(-older_than)
-    never_returned = and_(token.is_(None), last < limit)
+    # One that is so far ahead was written before the clock was set back, or by hand.
+    never_returned = and_(token.is_(None), or_(last < limit, last > database_time_after(older_than)))
     # No lease is without an end, and no row is reset without a stamp.
     half_a_lock = and_(expires_at.is_(None), or_(token.is_not(None), last.is_(None)))
     # An end that is no time may stand behind all times, and would never come.
@@ -87,6 +89,21 @@ async def sweep(
     abandoned = and_(left_by, or_(expires_at < limit, never_returned, half_a_lock, endless))
     narrowed = dialect_of(connection).without_waiting(leased, abandoned, limit=SWEPT_ROWS_MAX)
     return await _unlock(connection, leased, narrowed)
+
+
+async def mend_stamps(connection: AsyncConnection, leased: LeasedTable[Any]) -> int:
+    """Let rows whose last stamp is far ahead of the clock count as processed now; joins the caller's transaction.
+
+    Without a schedule, such a row would have its next turn when that time has come: in an hour, or in a hundred years.
+
+    Returns:
+        How many rows were mended, at most `SWEPT_ROWS_MAX`.
+    """
+    last = leased.column("last_processed_at")
+    ahead = and_(leased.column("lock_token").is_(None), last > database_time_after(STAMP_AHEAD_MAX))
+    narrowed = dialect_of(connection).without_waiting(leased, ahead, limit=SWEPT_ROWS_MAX)
+    statement = update(leased.table).where(narrowed).values(pinned(leased, {last: database_now()}))
+    return (await connection.execute(statement)).rowcount
 
 
 async def _unlock(connection: AsyncConnection, leased: LeasedTable[Any], condition: ColumnElement[bool]) -> int:

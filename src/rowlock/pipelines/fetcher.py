@@ -26,7 +26,7 @@ from rowlock.leases.claim import claim
 from rowlock.leases.dialects.claims import ClaimOrder, Position
 from rowlock.leases.faults import is_of_the_schema, is_outage
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.release import sweep
+from rowlock.leases.release import mend_stamps, sweep
 from rowlock.leases.transaction import finish
 from rowlock.logs import get_logger
 from rowlock.pipelines.claim_cursor import ClaimCursor
@@ -281,11 +281,13 @@ class Fetcher(Generic[ModelT]):
         await self.sweep_once()
 
     async def sweep_once(self) -> int:
-        """Clear lock columns that were left behind long ago, and return of how many rows."""
+        """Clear lock columns that were left behind long ago, and return of how many rows; and mend stamps that no clock wrote."""
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> int:
             context, age = self.context, self.context.settings.sweep_after
             swept = await sweep(connection, context.leased, older_than=age)
+            if not context.leased.has_schedule:
+                await mend_stamps(connection, context.leased)
             for related in context.locker.tables:
                 # Others' rows of these tables are others' to sweep, when their own time is over.
                 swept += await sweep(connection, related, older_than=age, owner=context.name)

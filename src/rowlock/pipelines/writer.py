@@ -63,6 +63,7 @@ class Submission(Generic[ModelT]):
 
     Attributes:
         stamps: what transactions whose end is unknown have written as the row's last time.
+        ended_with: the stamp in the row when `also` ended the transaction: the row tells whether it was committed.
         apart: its own transaction ran out of time, so it must not take those of others with it.
     """
 
@@ -70,6 +71,7 @@ class Submission(Generic[ModelT]):
     outcome: Outcome
     stamps: frozenset[datetime] = frozenset()
     apart: bool = False
+    ended_with: datetime | None = None
 
     @property
     def also(self) -> Also | None:
@@ -206,7 +208,7 @@ class Writer(Generic[ModelT]):
                 return await self._settle(connection, submission)
             stamp = stamps[item.lock_token]
             if written.is_made and submission.also is not None:
-                await self._within(session, connection, submission, now, stamp)
+                await self._within(session, connection, submission, now=now, stamp=stamp)
             _stamp(submission, written, stamp)
             return written
 
@@ -215,8 +217,10 @@ class Writer(Generic[ModelT]):
                 written = await self.context.transact(work, purpose="write an outcome")
             self._wrote_at = monotonic()
             return written
-        except _AlsoEndedIt as ended:
-            return await self._see_what_also_left(submission, ended)
+        except OutcomeError as error:
+            if submission.ended_with is None:
+                raise
+            return await self._see_what_also_left(submission, error)
         except LeaseLost:
             # Of a related row: what was computed while it was held may no longer be true.
             submission.stamps = frozenset()
@@ -247,6 +251,7 @@ class Writer(Generic[ModelT]):
         session: AsyncSession,
         connection: AsyncConnection,
         submission: Submission[ModelT],
+        *,
         now: datetime,
         stamp: datetime,
     ) -> None:
@@ -264,7 +269,8 @@ class Writer(Generic[ModelT]):
         except Exception as error:  # noqa: BLE001 - raised again below
             failure = error
         if session.sync_session.get_transaction() is not transaction:
-            raise _AlsoEndedIt(stamp=stamp, failure=failure)
+            submission.ended_with = stamp
+            raise OutcomeError(ENDED_BY_ALSO) from failure
         if failure is not None and is_after_an_error(failure):
             raise OutcomeError(
                 "also swallowed a database error, so nothing of its transaction can be committed; let the error out, or run "
@@ -275,21 +281,23 @@ class Writer(Generic[ModelT]):
         if is_undone:
             raise OutcomeError(ENDED_BY_ALSO)
 
-    async def _see_what_also_left(self, submission: Submission[ModelT], ended: _AlsoEndedIt) -> Written:
+    async def _see_what_also_left(self, submission: Submission[ModelT], error: OutcomeError) -> Written:
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
             return await self._settle(connection, submission)
 
-        before, submission.stamps = submission.stamps, submission.stamps | {ended.stamp}
+        before, stamp, submission.ended_with = submission.stamps, submission.ended_with, None
+        submission.stamps = before | {stamp} if stamp is not None else before
+        failure = error.__cause__ if isinstance(error.__cause__, Exception) else None
         if await self.context.transact(work, purpose="see what also has left", writes=False) is not Written.APPLIED:
             submission.stamps = before
-            raise ended.failure or ended
+            raise failure or error
         item = submission.item
         logger.error(
             "%s: also committed by itself, and the outcome of row %s with it; it must neither commit nor roll back",
             self.context.name,
             item.id,
             extra={"pipeline": self.context.name, "row_id": item.id},
-            exc_info=ended.failure,
+            exc_info=failure,
         )
         return Written.APPLIED
 
@@ -304,15 +312,6 @@ class Writer(Generic[ModelT]):
     def _planner(self, now: datetime, stamp: datetime | None = None) -> Planner:
         context = self.context
         return Planner(now, leased=context.leased, settings=context.settings, intent=context.intent, stamp=stamp)
-
-
-class _AlsoEndedIt(OutcomeError):
-    """`also` has ended the transaction, and may have raised after that: the row tells whether it was committed."""
-
-    def __init__(self, *, stamp: datetime, failure: Exception | None) -> None:
-        super().__init__(ENDED_BY_ALSO)
-        self.stamp = stamp
-        self.failure = failure
 
 
 @contextmanager

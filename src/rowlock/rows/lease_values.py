@@ -7,7 +7,7 @@ otherwise SQLAlchemy would stamp them on every heartbeat.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Column
@@ -44,23 +44,9 @@ def reset_values(leased: LeasedTable[Any]) -> ColumnValues:
     return dict.fromkeys(leased.column(name) for name in ("lock_token", "lock_expires_at"))
 
 
-STAMP_STEP = timedelta(milliseconds=1)
-"""By so much a stamp goes beyond one that is ahead of the database's clock: the precision of SQLite's clock."""
-STAMP_AHEAD_MAX = timedelta(hours=1)
-"""A stamp that is further ahead of the clock was written by no outcome, or before the clock was set; it is written anew."""
-
-
 def processed_values(leased: LeasedTable[Any], stamp: datetime) -> ColumnValues:
     """The row was processed at `stamp`."""
     return {leased.column("last_processed_at"): stamp}
-
-
-def stamp_after(now: datetime, ahead: datetime | None) -> datetime:
-    """Return the stamp of an outcome that is written `now` to a row whose last stamp is `ahead` of that, if it is.
-
-    It does not go back when the database's clock did, and no two outcomes of a row have the same one: it tells what was committed.
-    """
-    return now if ahead is None else ahead + STAMP_STEP
 
 
 def due_values(leased: LeasedTable[Any], due_at: datetime, *, as_read: datetime | None) -> ColumnValues:

@@ -41,10 +41,11 @@ from functools import partial
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
+from rowlock.rows.stamps import STAMP_AHEAD_MAX, STAMP_STEP
 from rowlock.testing.attempts import attempts, endless, kept_attempts
 from rowlock.testing.history import Change, RowState
 from rowlock.testing.lateness import ended_unseen, freed_late, taken_early, taken_late, too_long
-from rowlock.testing.ledger import Ledger, Place, is_composed, is_outcome, place_of, taken_token
+from rowlock.testing.ledger import Ledger, Place, is_composed, is_outcome, is_stamped_ahead, place_of, taken_token
 from rowlock.testing.owner_names import names
 from rowlock.testing.timeline import timeline
 
@@ -231,6 +232,12 @@ def _time_goes_on(change: Change, ledger: Ledger) -> Iterator[str]:
     if before is None or after is None or not is_outcome(change):
         return
     was, became = before.last_processed_at, after.last_processed_at
+    if was is not None and is_stamped_ahead(change):
+        if became is None or (became < was <= change.at + STAMP_AHEAD_MAX):
+            yield f"last_processed_at went back from {was} to {became}"
+        elif became > was + 2 * STAMP_STEP:
+            yield f"last_processed_at is {became}, which has not come yet"
+        return
     if became is None or (was is not None and became < was):
         yield f"last_processed_at went back from {was} to {became}"
         return

@@ -99,7 +99,8 @@ class Ledger:
             life = TokenLife(place if claims else None, after.lock_owner, after.attempts)
             self.tokens[after.lock_token] = life
             self.claimed = change.number
-        if is_outcome(change) and change.transaction is not None and after.last_processed_at is not None:
+        is_of_its_time = is_outcome(change) and not is_stamped_ahead(change)
+        if is_of_its_time and change.transaction is not None and after.last_processed_at is not None:
             self.stamps.setdefault(change.transaction, after.last_processed_at)
         self.rows[place] = after
 
@@ -136,7 +137,10 @@ def is_outcome(change: Change) -> bool:
 
 
 def is_stamped_ahead(change: Change) -> bool:
-    """Whether an outcome of now would leave the stamp as it is: it never goes back, and after the clock did it stands."""
+    """Whether the row was stamped at this very time, or later, since the clock was set back.
+
+    An outcome of now leaves the stamp as it is, or goes on from it: then it is of this row alone.
+    """
     last = None if change.before is None else change.before.last_processed_at
     return last is not None and last >= (change.transaction_at or change.at)
 
