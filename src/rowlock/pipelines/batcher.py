@@ -161,8 +161,8 @@ class Batcher(Generic[RequestT, ResultT]):
             return
         took_s = monotonic() - self._began_at
         self._limit.learn(requests=len(batch), statements=self._statements(batch), took_s=took_s)
-        for (request, done), result in zip(batch, results, strict=True):
-            self._tell(done, request, result, None)
+        for one, result in zip(batch, results, strict=True):
+            self._tell(one, result=result)
 
     def _statements(self, batch: list[tuple[RequestT, Done[RequestT, ResultT]]]) -> int:
         return sum(self._statements_of(request) for request, _ in batch)
@@ -189,12 +189,17 @@ class Batcher(Generic[RequestT, ResultT]):
             raise error
 
     def _tell_all(self, batch: list[tuple[RequestT, Done[RequestT, ResultT]]], error: Exception) -> None:
-        for request, done in batch:
-            self._tell(done, request, None, error)
+        for one in batch:
+            self._tell(one, error=error)
 
     def _tell(
-        self, done: Done[RequestT, ResultT], request: RequestT, result: ResultT | None, error: Exception | None
+        self,
+        one: tuple[RequestT, Done[RequestT, ResultT]],
+        *,
+        result: ResultT | None = None,
+        error: Exception | None = None,
     ) -> None:
+        request, done = one
         try:
             done(request, result, error)
         except BaseException:
