@@ -13,7 +13,7 @@ from rowlock import PipelineManager, events
 from rowlock.leases.claim_queue import CONNECTIONS, in_line
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
-from ..host import RecordingPipeline, Volume, heard_events
+from ..host import Attachment, RecordingPipeline, Run, Volume, heard_events
 from .blocking import until_so
 from .scenes import add, faults_of, is_claim, now, turns
 
@@ -21,20 +21,24 @@ FEW, MANY = 10, 50
 
 
 class Counting(RecordingPipeline):
-    """Wants volumes of its own; counts how often it is asked which."""
+    """Wants rows of its own; counts how often it is asked which."""
 
-    model = Volume
     asked = 0
 
     def ready(self) -> ColumnElement[bool]:
-        """Volumes in a state that is this pipeline's alone."""
+        """Rows in a state that is this pipeline's alone."""
         type(self).asked += 1
-        return Volume.status == self.name
+        wanted: ColumnElement[bool] = self.model.status == self.name
+        return wanted
 
 
-def crowd(count: int) -> list[Counting]:
-    """Return so many pipelines of one model."""
-    return [type(f"Counting{number}", (Counting,), {"asked": 0})() for number in range(count)]
+def crowd(count: int, *models: Any) -> list[Counting]:
+    """Return so many pipelines of these models, of volumes if none is named."""
+    tables = models or (Volume,)
+    return [
+        type(f"Counting{number}", (Counting,), {"asked": 0, "model": tables[number % len(tables)]})()
+        for number in range(count)
+    ]
 
 
 def fewest_fetches(manager: PipelineManager) -> int:
@@ -74,7 +78,8 @@ async def test_claims_of_one_process_do_not_fight_for_a_sqlite_file(sqlite_datab
     """A hundred pipelines that start at once would find the database locked, by each other."""
     await add(sqlite_database)
     engine = sqlite_database.create_engine(connect_args={"timeout": 0})
-    pipelines = crowd(100)
+    # Those of one table wait for its lockset.
+    pipelines = crowd(100, Volume, Run, Attachment)
     with heard_events() as heard:
         async with PipelineManager(async_sessionmaker(engine), pipelines, heartbeat_thread=False) as manager:
             await until_so(lambda: fewest_fetches(manager) >= 3)

@@ -20,7 +20,7 @@ FREE_LEASE_BUGS = (
         "rows/eligibility.py",
         '        leased.attribute("lock_token").is_not(None),\n        last.is_(None)',
         "        last.is_(None)",
-        (f"{CLAIM}::test_a_lease_that_has_ended_keeps_nobody_away", SIBLINGS, CRASHES),
+        (f"{ELIGIBILITY}::test_volumes_at_every_bound",),
     ),
     Bug(
         "a reservation never ends",

@@ -138,6 +138,7 @@ async def test_volumes_at_every_bound(tables: TemporaryDatabase) -> None:
         for expires, owner, token in product(OFFSETS_S, owners, (True, False))
     ]
     rows += [volume(last=last, owner=owner) for last, owner in product(OFFSETS_S, owners)]
+    rows += [volume(last=last, owner=OTHER, token=True, expires=-1.0) for last in OFFSETS_S]
     rows += [volume(token=token, expires=expires) for token, expires in product((True, False), (None, -1.0, 1.0))]
     await check(tables, [*rows, volume(ready=False)])
 
