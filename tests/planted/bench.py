@@ -31,7 +31,7 @@ class Bench:
     def __init__(self, root: Path) -> None:
         """Copy the tree at `root`."""
         self._folder = Path(tempfile.mkdtemp(prefix="rowlock-planted-", dir="/tmp" if Path("/tmp").is_dir() else None))
-        for part in ("src", "tests", "examples", "alembic"):
+        for part in filter(lambda name: (root / name).is_dir(), ("src", "tests", "examples", "alembic")):
             shutil.copytree(root / part, self._folder / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(root / "pyproject.toml", self._folder)
         self._planted_num = 0

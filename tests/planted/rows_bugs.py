@@ -8,7 +8,7 @@ FAULTS = "tests/leases/test_faults.py"
 REFUSES = "tests/faults/test_postgresql_refuses.py"
 ENDS = "tests/dispatch/test_ends.py"
 UNREADABLE = "tests/faults/test_unreadable_rows.py"
-DATACLASSES = "tests/rows/test_dataclass_models.py"
+DATACLASSES = "tests/rows/test_mapped_dataclasses.py"
 INDEX = "tests/migrations/test_due_index.py"
 
 TROUBLE_BUGS = (
