@@ -129,6 +129,23 @@ async def test_who_waits_hears_of_a_round_that_was_cancelled() -> None:
     assert await batcher.submit(2) == 4
 
 
+async def test_who_waits_behind_a_round_that_was_cancelled_hears_of_it() -> None:
+    """What waits for the next batch would wait for a request that may never come, and a drain with it."""
+    backend = Backend()
+    backend.gate.clear()
+    batcher = Batcher(backend.run, name="test", timeout=TIMEOUT)
+    first = asyncio.create_task(batcher.submit(1))
+    await turns(2)
+    behind = asyncio.create_task(batcher.submit(2))
+    await turns(2)
+    for task in asyncio.all_tasks():
+        if task.get_name() == "rowlock: test":
+            task.cancel()
+    for waiting in (first, behind):
+        with pytest.raises(ConnectionAbortedError):
+            await waiting
+
+
 class QueryCanceledError(Exception):
     """What a server's statement_timeout says."""
 

@@ -195,4 +195,11 @@ WRITE_BUGS = (
         "    return False\n",
         (f"{TOGETHER}::test_guards_are_compared_together_as_they_are_alone",),
     ),
+    Bug(
+        "who waits behind a round that was cancelled hears nothing",
+        "pipelines/batcher.py",
+        "            self._tell_all(waiting, ConnectionAbortedError(self._name))\n",
+        "            self._waiting.extend(waiting)\n",
+        (f"{BATCHER}::test_who_waits_behind_a_round_that_was_cancelled_hears_of_it",),
+    ),
 )

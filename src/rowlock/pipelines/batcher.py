@@ -148,9 +148,15 @@ class Batcher(Generic[RequestT, ResultT]):
         self._began_at = monotonic()
 
     async def _work(self) -> None:
-        while self._waiting:
-            count = self._limit.fitting(self._statements_of(request) for request, _ in self._waiting)
-            await self._answer([self._waiting.popleft() for _ in range(count)])
+        try:
+            while self._waiting:
+                count = self._limit.fitting(self._statements_of(request) for request, _ in self._waiting)
+                await self._answer([self._waiting.popleft() for _ in range(count)])
+        except asyncio.CancelledError:
+            # The next request would begin another round, and may never come.
+            waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            self._tell_all(waiting, ConnectionAbortedError(self._name))
+            raise
 
     async def _answer(self, batch: list[tuple[RequestT, Done[RequestT, ResultT]]]) -> None:
         self.begun()
