@@ -170,6 +170,16 @@ async def test_a_batch_that_ran_out_of_time_is_tried_in_smaller_ones(error: Exce
     assert all(earlier[0] <= later[0] for earlier, later in zip(backend.batches, backend.batches[1:], strict=False))
 
 
+async def test_nothing_is_split_in_a_hurry() -> None:
+    """A shutdown would wait for one transaction after another, each of which runs out of time, far beyond its bound."""
+    backend = Backend()
+    backend.most = 0
+    batcher = Batcher(backend.run, name="test", timeout=TIMEOUT, is_hurried=lambda: True)
+    results = await asyncio.gather(*(batcher.submit(number) for number in range(800)), return_exceptions=True)
+    assert {type(result) for result in results} == {TransactionTimeout}
+    assert [len(batch) for batch in backend.batches] == [BATCH_MAX]
+
+
 async def test_one_that_never_ends_fails_alone() -> None:
     """One request that waits for somebody's lock would fail all others with its own error, or keep them waiting for ever."""
     backend = Backend()

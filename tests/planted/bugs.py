@@ -181,8 +181,8 @@ BUGS = (
     Bug(
         "a bad row fails its whole batch",
         "pipelines/batcher.py",
-        "            if not is_outage(error):\n",
-        "            if False:\n",
+        "            elif not is_outage(error):\n",
+        "            elif False:\n",
         (f"{WRITER}::test_one_bad_row_spoils_nobody_else",),
     ),
     Bug(

@@ -16,8 +16,8 @@ WRITE_BUGS = (
     Bug(
         "a batch that ran out of time fails all that are in it",
         "pipelines/batcher.py",
-        "            if may_be_of_the_size(error):\n",
-        "            if False:\n",
+        "            elif may_be_of_the_size(error):\n",
+        "            elif False:\n",
         (f"{BATCHER}::test_a_batch_that_ran_out_of_time_is_tried_in_smaller_ones",),
     ),
     Bug(
@@ -201,5 +201,12 @@ WRITE_BUGS = (
         "            self._tell_all(waiting, ConnectionAbortedError(self._name))\n",
         "            self._waiting.extend(waiting)\n",
         (f"{BATCHER}::test_who_waits_behind_a_round_that_was_cancelled_hears_of_it",),
+    ),
+    Bug(
+        "a shutdown waits for one batch after another",
+        "pipelines/batcher.py",
+        "            if may_be_of_the_size(error) and self._is_hurried():\n",
+        "            if False:\n",
+        (f"{BATCHER}::test_nothing_is_split_in_a_hurry",),
     ),
 )

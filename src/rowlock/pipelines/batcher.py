@@ -103,12 +103,17 @@ class Batcher(Generic[RequestT, ResultT]):
         name: str,
         timeout: timedelta,
         statements_of: Callable[[RequestT], int] = lambda _request: 0,
+        is_hurried: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Say how a batch is run, within what time, and how many statements a request needs that it shares with no other."""
+        """Say how a batch is run, within what time, and how many statements a request needs that it shares with no other.
+
+        `is_hurried`: whether what fails is not to be tried again in smaller batches.
+        """
         self._run = run
         self._name = name
         self._limit = BatchLimit(timeout)
         self._statements_of = statements_of
+        self._is_hurried = is_hurried
         self._began_at = 0.0
         self._waiting: deque[tuple[RequestT, Done[RequestT, ResultT]]] = deque()
         self._round: asyncio.Task[None] | None = None
@@ -175,12 +180,15 @@ class Batcher(Generic[RequestT, ResultT]):
 
     async def _fail(self, batch: list[tuple[RequestT, Done[RequestT, ResultT]]], error: BaseException) -> None:
         if len(batch) > 1 and isinstance(error, Exception):
-            if may_be_of_the_size(error):
+            if may_be_of_the_size(error) and self._is_hurried():
+                # There is no time for smaller batches, nor for those behind: each may take as long as this one did.
+                batch += [self._waiting.popleft() for _ in range(len(self._waiting))]
+            elif may_be_of_the_size(error):
                 self._limit.shrink(requests=len(batch), statements=self._statements(batch))
                 # Before all others, and in batches of what is allowed now: each of these is smaller than the one that failed.
                 self._waiting.extendleft(reversed(batch))
                 return
-            if not is_outage(error):
+            elif not is_outage(error):
                 half = len(batch) // 2
                 try:
                     await self._answer(batch[:half])

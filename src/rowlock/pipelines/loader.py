@@ -44,7 +44,10 @@ class Loader(Generic[ModelT]):
         self.context = context
         self._others_load_until = -math.inf
         self._batcher: Batcher[PipelineItem[ModelT], ModelT | None] = Batcher(
-            self._load_together, name=f"{context.name} reads rows", timeout=context.settings.database_timeout
+            self._load_together,
+            name=f"{context.name} reads rows",
+            timeout=context.settings.database_timeout,
+            is_hurried=lambda: context.hurried,
         )
 
     async def load(self, item: PipelineItem[ModelT]) -> bool:

@@ -99,6 +99,7 @@ class Writer(Generic[ModelT]):
             name=f"{context.name} writes outcomes",
             timeout=context.settings.database_timeout,
             statements_of=self._statements_of,
+            is_hurried=lambda: context.hurried,
         )
 
     def hand_in(self, submission: Submission[ModelT], done: Done[Submission[ModelT], Written | None]) -> None:
