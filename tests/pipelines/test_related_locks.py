@@ -7,10 +7,9 @@ import uuid
 from typing import Any
 
 import pytest
-from sqlalchemy import String, text, true, update
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import text, update
 
-from rowlock import NOW_PLACEHOLDER, Apply, LockColumns, Pipeline, Related, RelatedLockUnavailable, Reset, Retry
+from rowlock import NOW_PLACEHOLDER, Apply, RelatedLockUnavailable, Reset, Retry
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Attachment, AttachmentPipeline, Volume
@@ -198,50 +197,6 @@ async def test_items_of_one_pipeline_exclude_each_other(database: TemporaryDatab
     assert owners == [f"SharingPipeline:{one.id}"]
     assert volume.id in {one.id, other.id}
     assert (await attachments_of(database))[0].lock_token is None
-
-
-@pytest.mark.parametrize("chars", [200, 255])
-async def test_a_shared_lock_has_a_name_however_long_the_key_is(database: TemporaryDatabase, chars: int) -> None:
-    """Rows with long natural keys could lock nothing that they share; or two of them would be told apart by nobody."""
-    keys = ["k" * (chars - 1) + last for last in "ab"]
-
-    class Named(DeclarativeBase):
-        pass
-
-    class Order(LockColumns, Named):
-        __tablename__ = "orders"
-        id: Mapped[str] = mapped_column(String(255), primary_key=True)
-
-    class Site(LockColumns, Named):
-        __tablename__ = "sites"
-        id: Mapped[int] = mapped_column(primary_key=True)
-
-    class OrderPipeline(Pipeline[Order]):
-        model = Order
-        locks = (Related(Site, on=true()),)
-
-        def ready(self) -> Any:
-            return true()
-
-        async def process(self, item: Any) -> None:
-            return None
-
-    await database.create_tables(Named.metadata)
-    await add(database, *(Order(id=key) for key in keys), Site(id=1), Site(id=2))
-    async with stepping(database.session_factory, OrderPipeline()) as steps:
-        items = await steps.fetch_once()
-        owners = []
-        for number, item in enumerate(items, start=1):
-            [site] = await item.lock_related(Site, Site.id == number, shared=True)
-            owners.append(site.lock_owner)
-        with pytest.raises(RelatedLockUnavailable):
-            await items[0].lock_related(Site, Site.id == 2, shared=True)
-        await steps.work_all()
-        assert counted(steps)["applied"] == 2
-    assert len(set(owners)) == 2
-    assert all(owner.startswith("OrderPipeline:") and len(owner) <= 255 for owner in owners)
-    if chars == 200:
-        assert owners == [f"OrderPipeline:{item.id}" for item in items]
 
 
 # ---------------------------------------------------------------- with the outcome

@@ -10,7 +10,6 @@ CONTENDED = "tests/leases/test_claim_contended.py"
 BESIDES = "tests/leases/test_claim_besides.py"
 CRASHES = "tests/pipelines/test_related_crashes.py"
 SIBLINGS = "tests/pipelines/test_siblings.py"
-RELATED = "tests/pipelines/test_related_locks.py"
 REFUSALS = "tests/pipelines/test_related_refusals.py"
 CHECKER = "tests/testing/test_checker.py"
 
@@ -132,7 +131,7 @@ FREE_LEASE_BUGS = (
         "rows/eligibility.py",
         'name = f"{owner}{OWNER_SEPARATOR}{digest}"',
         "name = name[:255]",
-        (f"{RELATED}::test_a_shared_lock_has_a_name_however_long_the_key_is",),
+        (f"{REFUSALS}::test_a_shared_lock_has_a_name_however_long_the_key_is",),
     ),
     Bug(
         "the judge lets reservations be run over",
