@@ -8,7 +8,6 @@ FAULTS = "tests/leases/test_faults.py"
 REFUSES = "tests/faults/test_postgresql_refuses.py"
 ENDS = "tests/dispatch/test_ends.py"
 UNREADABLE = "tests/faults/test_unreadable_rows.py"
-DATACLASSES = "tests/rows/test_mapped_dataclasses.py"
 INDEX = "tests/migrations/test_due_index.py"
 
 TROUBLE_BUGS = (
@@ -111,13 +110,6 @@ UNREADABLE_BUGS = (
         (f"{UNREADABLE}::test_a_row_that_cannot_be_read_is_parked_and_told",),
     ),
     Bug(
-        "a stamp that cannot be read stays",
-        "pipelines/plan.py",
-        "        if item.unreadable is None:\n",
-        "        if True:\n",
-        (f"{UNREADABLE}::test_without_a_schedule_its_stamp_is_mended_and_told",),
-    ),
-    Bug(
         "a row with a stamp behind all times waits for ever",
         "rows/eligibility.py",
         ", is_beyond_time(last))",
@@ -153,6 +145,6 @@ DATACLASS_BUGS = (
         "rows/columns.py",
         "    mixin.__annotations__ = {}\n",
         "",
-        (f"{DATACLASSES}::test_a_mapped_dataclass_is_worked_on",),
+        ("tests/rows/test_columns.py::test_a_mapped_dataclass_may_mix_them_in",),
     ),
 )

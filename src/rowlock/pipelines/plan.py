@@ -51,13 +51,6 @@ class Planner:
 
     def plan(self, item: PipelineItem[Any], outcome: Outcome) -> RowWrite:
         """Return what `outcome` writes to the row of `item`."""
-        write = self._plan(item, outcome)
-        if item.unreadable is None:
-            return write
-        # What cannot be read is later than nothing.
-        return replace(write, values=write.values | {self._leased.column("last_processed_at"): self._now})
-
-    def _plan(self, item: PipelineItem[Any], outcome: Outcome) -> RowWrite:
         match outcome:
             case Apply():
                 return self._apply(item, outcome)
