@@ -8,6 +8,7 @@ FAULTS = "tests/leases/test_faults.py"
 REFUSES = "tests/faults/test_postgresql_refuses.py"
 ENDS = "tests/dispatch/test_ends.py"
 UNREADABLE = "tests/faults/test_unreadable_rows.py"
+COMPARED = "tests/pipelines/test_compared_types.py"
 INDEX = "tests/migrations/test_due_index.py"
 
 TROUBLE_BUGS = (
@@ -146,5 +147,43 @@ DATACLASS_BUGS = (
         "    mixin.__annotations__ = {}\n",
         "",
         ("tests/rows/test_columns.py::test_a_mapped_dataclass_may_mix_them_in",),
+    ),
+)
+
+COMPARED_BUGS = (
+    Bug(
+        "a row with a column that has no equality is worked on for ever",
+        "leases/dialects/postgresql.py",
+        "return cast(column, Text).is_not_distinct_from(cast(cast(given, column.type), Text))",
+        "return column.is_not_distinct_from(value)",
+        (f"{COMPARED}::test_a_row_is_written_unless_it_was_changed",),
+    ),
+    Bug(
+        "a host's own shape of JSON is compared as what has no equality",
+        "leases/dialects/postgresql.py",
+        "    if isinstance(type_, JSON):\n",
+        "    if isinstance(column.type, JSON):\n",
+        (f"{COMPARED}::test_a_row_is_written_unless_it_was_changed",),
+    ),
+    Bug(
+        "a document that another program wrote to SQLite counts as changed",
+        "leases/dialects/sqlite.py",
+        "return or_(*alike, _values_of(column) == _values_of(literal(unescaped, Text)))",
+        "return alike[0]",
+        (f"{COMPARED}::test_a_row_is_written_unless_it_was_changed",),
+    ),
+    Bug(
+        "a column of which nothing is known is compared",
+        "rows/updates.py",
+        "    if isinstance(type_, NullType):\n",
+        "    if False:\n",
+        (f"{COMPARED}::test_what_cannot_be_compared_is_refused",),
+    ),
+    Bug(
+        "pickles are compared",
+        "rows/updates.py",
+        "    if isinstance(column.type, PickleType):\n",
+        "    if False:\n",
+        (f"{COMPARED}::test_what_cannot_be_compared_is_refused",),
     ),
 )

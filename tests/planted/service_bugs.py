@@ -355,7 +355,7 @@ SERVICE_BUGS = (
     Bug(
         "JSON is compared as text on SQLite",
         "leases/dialects/sqlite.py",
-        "return func.json(column) == func.json(literal(value, column.type))",
+        "return _is_same_document(column, value)",
         "return column.is_not_distinct_from(value)",
         (f"{SERVICE_COLUMNS}::test_json_that_others_wrote",),
     ),

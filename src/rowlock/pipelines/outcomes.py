@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.errors import OutcomeError, describe, shorten
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.updates import Values, column_of, column_values
+from rowlock.rows.updates import Values, column_values, compared_column
 
 DELAY_MAX = timedelta(days=366)
 """Longest ``after`` of an outcome."""
@@ -110,7 +110,7 @@ def check_outcome(leased: LeasedTable[Any], outcome: Outcome) -> None:
             column_values(leased, outcome.values)
             _check_after(leased, "Apply", outcome.after)
             for key in _sequence(outcome.unless_changed, "unless_changed"):
-                column_of(leased, key)
+                compared_column(leased, key)
             hint_targets(outcome.hint)
             if outcome.also is not None and not callable(outcome.also):
                 raise OutcomeError("also must be a function: async def also(session, now)")

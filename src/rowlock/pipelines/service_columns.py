@@ -9,7 +9,7 @@ from sqlalchemy import Column
 
 from rowlock.errors import ModelError, OutcomeError
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.updates import column_of
+from rowlock.rows.updates import compared_column
 
 
 def intent_columns(name: str, leased: LeasedTable[Any], intent: object) -> tuple[Column[Any], ...]:
@@ -21,7 +21,7 @@ def intent_columns(name: str, leased: LeasedTable[Any], intent: object) -> tuple
     if isinstance(intent, str) or not isinstance(intent, Sequence):
         raise ModelError(f"{name}.intent is a list of columns, not {intent!r:.100}", model=leased.name)
     try:
-        columns = tuple(dict.fromkeys(column_of(leased, key) for key in intent))
+        columns = tuple(dict.fromkeys(compared_column(leased, key) for key in intent))
     except OutcomeError as error:
         raise ModelError(f"{name}.intent: {error.args[0]}", model=leased.name, column=error.column) from None
     for column in columns:

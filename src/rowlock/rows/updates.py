@@ -11,11 +11,12 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final, TypeAlias, overload
 
-from sqlalchemy import Column
+from sqlalchemy import Column, PickleType
 from sqlalchemy.orm.attributes import QueryableAttribute
+from sqlalchemy.types import NullType
 
 from rowlock.errors import OutcomeError
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.leased_table import LeasedTable, innermost
 
 NAMES_SHOWN_MAX = 30
 """Most column names that an error lists."""
@@ -93,6 +94,29 @@ def _resolve(leased: LeasedTable[Any], key: object) -> Column[Any]:
     if column is None:
         known = ", ".join(sorted(leased.columns_by_name)[:NAMES_SHOWN_MAX])
         raise OutcomeError(f"{leased.name} has no column {name!r}; it has {known}", column=str(name))
+    return column
+
+
+def compared_column(leased: LeasedTable[Any], key: object) -> Column[Any]:
+    """Return the column that `key` means, if what was read of it can be compared with what is there.
+
+    Raises:
+        OutcomeError: the model has no such column, or its type says too little.
+    """
+    column = column_of(leased, key)
+    type_ = innermost(column.type)
+    if isinstance(type_, NullType):
+        raise OutcomeError(
+            f"{leased.name}.{column.name} has no type that SQLAlchemy knows, so it cannot be compared; declare one, or compare "
+            "another column, such as a version",
+            column=column.name,
+        )
+    if isinstance(column.type, PickleType):
+        raise OutcomeError(
+            f"{leased.name}.{column.name} holds pickles, which may differ although the objects are equal; compare another "
+            "column, such as a version",
+            column=column.name,
+        )
     return column
 
 

@@ -23,9 +23,12 @@ from sqlalchemy import (
     Enum,
     Float,
     Integer,
+    Interval,
+    LargeBinary,
     Numeric,
     String,
     Text,
+    Time,
     Uuid,
     and_,
     bindparam,
@@ -217,13 +220,27 @@ def without_waiting(
 
 
 def is_still(column: Column[Any], value: object) -> ColumnElement[bool]:
-    """Compare; ``json`` has no equality of its own and is compared as ``jsonb``, whose null is read as None like SQL's."""
-    if not isinstance(column.type, JSON):
-        return column.is_not_distinct_from(value)
-    # Imported only where it is needed: SQLAlchemy's dialect is large, and a host on SQLite has no use for it.
-    from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415
+    """Compare; ``json`` has no equality of its own and is compared as ``jsonb``, whose null is read as None like SQL's.
 
-    as_jsonb = cast(column, JSONB)
+    What SQLAlchemy does not know to have an equality is compared as text: ``xml``, ``point`` and others have none, ``box``
+    compares areas, and a text is no ``tsvector`` to the server. Text is what it was written from, so it tells all values apart.
+    """
+    type_ = innermost(column.type)
+    # A bare value would get the type that SQLAlchemy guesses from it.
+    given = literal(value, column.type)
+    if isinstance(type_, JSON):
+        # Imported only where it is needed: SQLAlchemy's dialect is large, and a host on SQLite has no use for it.
+        from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415
+
+        as_jsonb = cast(column, JSONB)
+        if value is None:
+            return or_(column.is_(null()), as_jsonb == cast(literal("null", Text), JSONB))
+        return as_jsonb == cast(given, JSONB)
     if value is None:
-        return or_(column.is_(null()), as_jsonb == cast(literal("null", Text), JSONB))
-    return as_jsonb == cast(literal(value, column.type), JSONB)
+        return column.is_(null())
+    if isinstance(type_, _PLAIN_OR_BYTES):
+        return column.is_not_distinct_from(given)
+    return cast(column, Text).is_not_distinct_from(cast(cast(given, column.type), Text))
+
+
+_PLAIN_OR_BYTES = (*_PLAIN, Interval, LargeBinary, Time)

@@ -9,6 +9,7 @@ SQLAlchemy's driver would begin a deferred transaction by itself before the firs
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -58,7 +59,7 @@ from rowlock.locks.locker import get_locker
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_returning, place_in_line, was_main_lease
 from rowlock.rows.lease_values import leased_values
-from rowlock.rows.leased_table import LeasedTable, keeps_time
+from rowlock.rows.leased_table import LeasedTable, innermost, keeps_time
 from rowlock.rows.unreadable import attempts_max, times_read
 
 Reader: TypeAlias = Callable[[Any], Any]
@@ -333,10 +334,32 @@ def without_waiting(
 
 def is_still(column: Column[Any], value: object) -> ColumnElement[bool]:
     """Compare; times and JSON are text here, which others may write in another shape. JSON's null is read as None like SQL's."""
-    if isinstance(column.type, JSON):
+    if isinstance(innermost(column.type), JSON):
         if value is None:
             return or_(column.is_(null()), type_coerce(column, Text) == "null")
-        return func.json(column) == func.json(literal(value, column.type))
+        return _is_same_document(column, value)
     if keeps_time(column.type):
         return same_time(column, literal(value, column.type))
-    return column.is_not_distinct_from(value)
+    return column.is_not_distinct_from(literal(value, column.type))
+
+
+def _is_same_document(column: Column[Any], value: object) -> ColumnElement[bool]:
+    """Compare as text without its blanks; and by values, since a letter or a number may be written in several ways.
+
+    The paths of `json_tree` keep names as they are written: with letters as they are, or escaped as Python does it.
+    """
+    given = literal(value, column.type)
+    alike = [func.json(column) == func.json(given), _values_of(column) == _values_of(given)]
+    try:
+        unescaped = json.dumps(value, ensure_ascii=False)
+        unescaped.encode()
+    except (TypeError, ValueError):
+        # The host's own serializer knows how to write it, or it holds half a letter, which is always escaped.
+        return or_(*alike)
+    return or_(*alike, _values_of(column) == _values_of(literal(unescaped, Text)))
+
+
+def _values_of(document: ColumnElement[Any]) -> ColumnElement[Any]:
+    each = func.json_tree(document).table_valued("fullkey", "type", "atom")
+    listed = func.json_group_array(func.json_array(each.c.fullkey, each.c.type, each.c.atom))
+    return select(listed).scalar_subquery()
