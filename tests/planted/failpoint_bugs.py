@@ -54,8 +54,8 @@ FAILPOINT_BUGS = (
         "leases/apply.py",
         "    rows = (await connection.execute(statement, dialect.tokens_given(leases_of(items)))).all()\n",
         "    for item in items:\n"
-        "        there = select(leased.column('lock_token')).where(leased.key == item.id)\n"
-        "        item.lock_token = await connection.scalar(there) or item.lock_token\n"
+        "        mine = {leased.column('lock_token'): item.lock_token}\n"
+        "        await connection.execute(update(leased.table).where(leased.key == item.id).values(mine))\n"
         "    rows = (await connection.execute(statement, dialect.tokens_given(leases_of(items)))).all()\n",
         (f"{DEATH}::test_frozen_at_every_boundary[sqlite-apply-alone]",),
     ),
