@@ -133,7 +133,7 @@ def test_a_clean_up_that_fails_harms_nothing(
         assert len(pipeline.stale) == 2
         return rows
 
-    rows, lines = play(), told(caplog, "on_stale")
+    rows, lines = play(), told(caplog, "on_stale failed")
     assert {line.text.partition("ClumsyPipeline: ")[2] for line in lines} == {
         f"on_stale failed for row {row.id}" for row in rows
     }

@@ -189,13 +189,6 @@ WRITE_BUGS = (
         (f"{TOGETHER}::test_guards_are_compared_together_as_they_are_alone",),
     ),
     Bug(
-        "CHAR is compared without its blanks",
-        "leases/apply.py",
-        "    return any(isinstance(innermost(column.type), CHAR) for column in columns)\n",
-        "    return False\n",
-        (f"{TOGETHER}::test_guards_are_compared_together_as_they_are_alone",),
-    ),
-    Bug(
         "who waits behind a round that was cancelled hears nothing",
         "pipelines/batcher.py",
         "            self._tell_all(waiting, ConnectionAbortedError(self._name))\n",

@@ -14,7 +14,6 @@ from enum import Enum
 from typing import Any
 
 from sqlalchemy import (
-    CHAR,
     Column,
     ColumnElement,
     Select,
@@ -34,7 +33,7 @@ from rowlock.leases.dialects.claims import Lease
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.rows.assignments import ColumnValues, Shape, can_be_kept, set_clause, slots_of, split, varying
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after, readable_time
-from rowlock.rows.leased_table import LeasedTable, innermost
+from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.stamps import STAMP_AHEAD_MAX, stamp_after
 
 
@@ -187,7 +186,7 @@ async def _compared_together(
     compared: dict[int, bool] = {}
     for guarded, members in groups.items():
         columns = [(f"rowlock_was_{number}", column) for number, column in enumerate(guarded)]
-        if len(members) == 1 or not dialect.takes_arrays(columns) or _are_padded(guarded):
+        if len(members) == 1 or not dialect.takes_arrays(columns):
             continue
 
         def build(columns: Sequence[tuple[str, Column[Any]]] = columns) -> Select[Any]:
@@ -203,11 +202,6 @@ async def _compared_together(
         unchanged = frozenset((await connection.scalars(statement, parameters)).all())
         compared |= {index: writes[index][0].lock_token in unchanged for index in members}
     return compared
-
-
-def _are_padded(columns: Sequence[Column[Any]]) -> bool:
-    # An array is one of text, which PostgreSQL compares with CHAR(n) without the blanks that were read with it.
-    return any(isinstance(innermost(column.type), CHAR) for column in columns)
 
 
 async def _update_together(

@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import NoneType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -132,8 +132,15 @@ def copied(returned: T) -> T:
     """
     if not isinstance(returned, Apply | Retry):
         return returned
+    try:
+        return _copied_outcome(returned)
+    except Exception:  # noqa: BLE001 - what cannot be read is refused when it is checked or written, and `on_stale` told
+        return returned
+
+
+def _copied_outcome(returned: T) -> T:
     # Not made anew: a subclass of the host's may take other arguments.
-    outcome = copy(returned)
+    outcome: Any = copy(returned)
     changed: dict[str, object] = {"values": _copied_values(outcome.values)}
     if isinstance(outcome, Apply):
         if outcome.related:
@@ -141,7 +148,7 @@ def copied(returned: T) -> T:
         changed |= {"unless_changed": _copied(outcome.unless_changed), "hint": _copied(outcome.hint)}
     for name, value in changed.items():
         object.__setattr__(outcome, name, value)
-    return outcome
+    return cast("T", outcome)
 
 
 def _copied_related(related: object) -> object:
