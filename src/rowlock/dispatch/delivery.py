@@ -26,7 +26,7 @@ from rowlock.clock import monotonic
 from rowlock.dispatch.columns import WORKER_CHARS_MAX
 from rowlock.dispatch.dispatch_log import DispatchLog
 from rowlock.dispatch.engine import Events
-from rowlock.dispatch.notes import Notes, NoteUnwrittenError
+from rowlock.dispatch.notes import Notes
 from rowlock.dispatch.placing import Placing
 from rowlock.dispatch.progress import LastProgress
 from rowlock.dispatch.provisioner import Provisioner
@@ -46,7 +46,15 @@ from rowlock.dispatch.states import (
 )
 from rowlock.dispatch.task import Completed, Failed, Handler, Heartbeat, Progress, StageDone, Task
 from rowlock.dispatch.texts import DETAIL_CHARS_MAX, error_of, failure_of, is_storable, progress_of
-from rowlock.errors import LeaseLost, NoWorkersAvailable, OutcomeError, WorkerGone, describe, shorten
+from rowlock.errors import (
+    LeaseLost,
+    NoWorkersAvailable,
+    OutcomeError,
+    TransactionTimeout,
+    WorkerGone,
+    describe,
+    shorten,
+)
 from rowlock.leases.faults import is_of_the_schema
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.transaction import finish
@@ -122,7 +130,7 @@ class Delivery(Generic[ModelT]):
             return self._apply({"status": PENDING}, after=0)
         except Exception as error:
             logger.exception("An attempt failed from within", extra={"row_id": self._item.id})
-            if isinstance(error, NoteUnwrittenError) or is_of_the_schema(error):
+            if isinstance(error, TransactionTimeout) or is_of_the_schema(error):
                 # Of the database, and not of the row: it is begun again when that is over.
                 return Retry(error=error_of(INTERNAL, describe(error).partition("\n")[0]))
             return self.failed_by(error)

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.backoff import exponential
 from rowlock.clock import monotonic, sleep
-from rowlock.errors import LeaseLost, describe
+from rowlock.errors import LeaseLost, TransactionTimeout
 from rowlock.leases.faults import is_transient
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.note import Note, is_still, show, write_note, write_notes
@@ -34,10 +34,6 @@ logger = get_logger(__name__)
 DELAY_S = 0.05
 DELAY_S_MAX = 1.0
 """Rests between the tries of one note."""
-
-
-class NoteUnwrittenError(Exception):
-    """The database was in trouble for as long as a lease lasts, and that says nothing of the row."""
 
 
 class Notes(Generic[ModelT]):
@@ -65,7 +61,7 @@ class Notes(Generic[ModelT]):
         Raises:
             LeaseLost: the guard did not match: somebody else decides about the row.
             OutcomeError: a column is unknown, or one that rowlock keeps.
-            NoteUnwrittenError: the database did not take it, although the lease goes on.
+            TransactionTimeout: the database did not take it, although the lease goes on.
         """
         column_values(self._leased, values)
         tries, gives_up_at = 0, math.inf
@@ -79,7 +75,7 @@ class Notes(Generic[ModelT]):
                     raise
                 gives_up_at = min(gives_up_at, monotonic() + self._patience_s)
                 if monotonic() >= gives_up_at:
-                    raise NoteUnwrittenError(describe(error)) from error
+                    raise TransactionTimeout(purpose="write a note", timeout_s=self._patience_s) from error
                 extra = {"row_id": item.id, "tries": tries}
                 logger.warning("A note is written again: %s", item.id, extra=extra, exc_info=error)
             await sleep(exponential(tries, first_s=DELAY_S, most_s=DELAY_S_MAX))
