@@ -41,7 +41,10 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         if value.tzinfo is None or value.utcoffset() is None:
-            raise ValueError(f"{value!r} has no time zone; pass an aware datetime, such as datetime.now(UTC)")
+            # The value stands last: what comes before it is kept where values are cut.
+            raise ValueError(
+                f"a time has no time zone; pass an aware datetime, such as datetime.now(UTC), not {value!r}"
+            )
         utc = value.astimezone(UTC)
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
