@@ -213,7 +213,7 @@ async def test_what_waits_for_a_large_fleet_has_its_deadline(virtual_database: T
         asked.append(key)
 
     renders = DispatchPipeline(
-        Render, handler=Scenes(7200), engine=fleet, provision=provision, dispatch_deadline=600, time_limit=10_000
+        Render, handler=Scenes(1200), engine=fleet, provision=provision, dispatch_deadline=600, time_limit=10_000
     )
     keys = [f"{number:02}" for number in range(LEASES_PER_TICK_MAX + 2)]
     async with PipelineManager(virtual_database.session_factory, [renders]):

@@ -97,4 +97,4 @@ async def test_a_stage_whose_name_cannot_be_stored_is_refused(database: Temporar
         await submit(database, renders, "a")
         [row] = await settled(database, every_s=0.02)
     assert (row.status, row.stages) == (FAILED, {})
-    assert (row.error or "").startswith("internal: OutcomeError: a stage's name must be a text without NUL")
+    assert (row.error or "").startswith("internal: a stage's name must be a text without NUL")

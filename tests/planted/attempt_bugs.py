@@ -335,7 +335,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "a stage has a name that JSON changes",
-        "dispatch/delivery.py",
+        "dispatch/plain_events.py",
         "if not isinstance(name, str) or not is_storable(name):",
         "if isinstance(name, str) and not is_storable(name):",
         (f"{ENDS}::test_a_stage_without_a_name_is_refused",),

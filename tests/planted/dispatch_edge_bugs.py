@@ -18,6 +18,8 @@ LOG = "tests/dispatch/test_dispatch_log.py"
 TROUBLE = "tests/dispatch/test_passing_trouble.py"
 SLOW = "tests/dispatch/test_slow_statements.py"
 
+HOSTILE = "tests/dispatch/test_hostile_events.py"
+
 DISPATCH_EDGE_BUGS = (
     Bug(
         "a key that cannot be stored aborts the caller's transaction",
@@ -35,7 +37,7 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "a stage's name is not looked into",
-        "dispatch/delivery.py",
+        "dispatch/plain_events.py",
         " or not is_storable(name):",
         ":",
         (f"{TEXTS}::test_a_stage_whose_name_cannot_be_stored_is_refused",),
@@ -116,5 +118,26 @@ DISPATCH_EDGE_BUGS = (
         "if may_be_of_the_size(error):",
         "if False:",
         (f"{SLOW}::test_nothing_is_lost_where_round_trips_take_long",),
+    ),
+    Bug(
+        "a part of an event that exits has its row begun again and again",
+        "dispatch/plain_events.py",
+        "    except BaseException as error:",
+        "    except Exception as error:",
+        (f"{HOSTILE}::test_whatever_a_part_of_an_event_raises_fails_its_row_once[progress-SystemExit]",),
+    ),
+    Bug(
+        "a stage shares what it records with the handler",
+        "dispatch/plain_events.py",
+        "_stage_name(name), copied_value(key)",
+        "_stage_name(name), key",
+        (f"{HOSTILE}::test_what_a_handler_changes_afterwards_is_written_nowhere",),
+    ),
+    Bug(
+        "paths are looked for in all of a long text",
+        "dispatch/texts.py",
+        "without_paths(str(text)[:READ_CHARS_MAX]), chars_max",
+        "without_paths(str(text)[:10**9]), chars_max",
+        (f"{HOSTILE}::test_of_a_long_text_no_more_is_read_than_is_shown",),
     ),
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,6 +28,7 @@ from rowlock.dispatch.dispatch_log import DispatchLog
 from rowlock.dispatch.engine import Events
 from rowlock.dispatch.notes import Notes
 from rowlock.dispatch.placing import Placing
+from rowlock.dispatch.plain_events import plain_event
 from rowlock.dispatch.progress import LastProgress
 from rowlock.dispatch.provisioner import Provisioner
 from rowlock.dispatch.scratch import Scratch
@@ -44,8 +45,8 @@ from rowlock.dispatch.states import (
     RUNNING,
     refuse_own_columns,
 )
-from rowlock.dispatch.task import Completed, Failed, Handler, Heartbeat, Progress, StageDone, Task
-from rowlock.dispatch.texts import DETAIL_CHARS_MAX, error_of, failure_of, is_storable, progress_of
+from rowlock.dispatch.task import Completed, Event, Failed, Handler, Heartbeat, Progress, StageDone, Task
+from rowlock.dispatch.texts import error_of, failure_of
 from rowlock.errors import (
     LeaseLost,
     NoWorkersAvailable,
@@ -128,6 +129,8 @@ class Delivery(Generic[ModelT]):
             if not self._item.is_trusted():
                 raise
             return self._apply({"status": PENDING}, after=0)
+        except OutcomeError as error:
+            return self._failed(INTERNAL, error.message)
         except Exception as error:
             logger.exception("An attempt failed from within", extra={"row_id": self._item.id})
             if isinstance(error, TransactionTimeout) or is_of_the_schema(error):
@@ -235,7 +238,7 @@ class Delivery(Generic[ModelT]):
                 case Heartbeat():
                     await self._look()
                 case Progress(text):
-                    progress.set(progress_of(text))
+                    progress.set(text)
                 case StageDone(name, key):
                     await self._record(name, key)
                 case Completed(values):
@@ -244,15 +247,13 @@ class Delivery(Generic[ModelT]):
                 case Failed():
                     self._has_ended = True
                     return self._failed_by_handler(event)
-                case other:
-                    return self._failed(INTERNAL, f"the handler gave a {type(other).__name__}, which is no event")
             if (shown := progress.due()) is not None:
                 await self._note({"progress": shown}, unless_changed={"status": RUNNING})
 
-    async def _hear(self, worker: str, events: Events) -> Any:  # noqa: ANN401 - an event, or what the host takes for one
+    async def _hear(self, worker: str, events: Events) -> Event:
         silence_s = self._means.settings.silence.total_seconds()
         try:
-            return await hear(events, within_s=silence_s)
+            return plain_event(await hear(events, within_s=silence_s))
         except TimeoutError:
             raise WorkerGone(worker, f"nothing was heard of it for {silence_s:g} s") from None
 
@@ -262,11 +263,7 @@ class Delivery(Generic[ModelT]):
             await self._means.notes.check(self._item, {"status": RUNNING})
             self._looks_at = monotonic() + LOOK_EVERY_S
 
-    async def _record(self, name: object, key: object) -> None:
-        if not isinstance(name, str) or not is_storable(name):
-            raise OutcomeError(
-                f"a stage's name must be a text without NUL and lone surrogates, not {name!r:.100}", column="stages"
-            )
+    async def _record(self, name: str, key: object) -> None:
         stages = {**self._row.stages, name: key}
         if len(stages) > STAGES_MAX:
             raise OutcomeError(f"a row records at most {STAGES_MAX} stages", column="stages")
@@ -274,8 +271,6 @@ class Delivery(Generic[ModelT]):
 
     def _completed(self, values: Values, progress: str | None) -> Outcome:
         try:
-            if not isinstance(values, Mapping):
-                raise OutcomeError(f"Completed takes a dict of columns and values, not {type(values).__name__}")
             refuse_own_columns(self._means.leased, values)
             done = self._ended({**values, "status": COMPLETED, "error": None, "progress": progress})
             check_outcome(self._means.leased, done)
@@ -288,9 +283,8 @@ class Delivery(Generic[ModelT]):
 
     def _failed_by_handler(self, failed: Failed) -> Outcome:
         if failed.detail:
-            detail = shorten(str(failed.detail), chars_max=DETAIL_CHARS_MAX)
-            kind = str(failed.text).partition(":")[0]
-            logger.warning("A handler failed\n%s", detail, extra={"row_id": self._item.id, "error_type": kind})
+            kind = failed.text.partition(":")[0]
+            logger.warning("A handler failed\n%s", failed.detail, extra={"row_id": self._item.id, "error_type": kind})
         return self._ended({"status": FAILED, "error": failure_of(failed.kind, failed.text)})
 
     async def _lost(self, why: str) -> Outcome:

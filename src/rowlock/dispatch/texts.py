@@ -13,6 +13,9 @@ from rowlock.redaction import without_values
 DETAIL_CHARS_MAX = 8_192
 """Longest traceback that travels to the log, in characters."""
 
+READ_CHARS_MAX = 16 * ERROR_TEXT_CHARS_MAX
+"""Of a longer text no more is looked at: to look for paths in ten million characters keeps the event loop for a second."""
+
 _PATH = re.compile(r"(?<![\w/.:])(?:[A-Za-z]:)?(?:[\\/]{1,2}[^\\/\s'\":,;()<>|]+){2,}")
 _KIND = re.compile(r"[a-z][a-z0-9 _-]{0,31}")
 
@@ -23,7 +26,7 @@ RESERVED = (CANCELLED, CAPACITY, HEARTBEAT_LOST, STALE)
 
 def error_of(kind: str, text: str) -> str:
     """Return ``kind: text`` without paths, in at most `ERROR_TEXT_CHARS_MAX` characters; what is no kind is ``internal:``."""
-    told = f"{kind}: {without_paths(str(text))}"
+    told = f"{kind}: {without_paths(str(text)[:READ_CHARS_MAX])}"
     is_kind = isinstance(kind, str) and _KIND.fullmatch(kind)
     return shorten(told if is_kind else f"{INTERNAL}: {told}", chars_max=ERROR_TEXT_CHARS_MAX)
 
@@ -46,7 +49,7 @@ def is_storable(text: str) -> bool:
 
 def progress_of(text: object) -> str:
     """Return a progress as it is stored: at most `PROGRESS_CHARS_MAX` characters."""
-    return shorten(without_paths(str(text)), chars_max=PROGRESS_CHARS_MAX)
+    return shorten(without_paths(str(text)[:READ_CHARS_MAX]), chars_max=PROGRESS_CHARS_MAX)
 
 
 def without_paths(text: str) -> str:

@@ -145,7 +145,7 @@ def _copied_outcome(returned: T) -> T:
     if isinstance(outcome, Apply):
         if outcome.related:
             changed["related"] = _copied_related(outcome.related)
-        changed |= {"unless_changed": _copied(outcome.unless_changed), "hint": _copied(outcome.hint)}
+        changed |= {"unless_changed": copied_value(outcome.unless_changed), "hint": copied_value(outcome.hint)}
     for name, value in changed.items():
         object.__setattr__(outcome, name, value)
     return cast("T", outcome)
@@ -160,21 +160,22 @@ def _copied_related(related: object) -> object:
 def _copied_values(values: object) -> object:
     if type(values) is not dict and not isinstance(values, Mapping):
         return values
-    return {key: value if type(value) in _FLAT else _copied(value) for key, value in values.items()}
+    return {key: value if type(value) in _FLAT else copied_value(value) for key, value in values.items()}
 
 
 _FLAT = frozenset({bool, bytes, datetime, float, int, NoneType, str, UUID})
 """Types of values that hold nothing that changes."""
 
 
-def _copied(value: Any) -> Any:  # noqa: ANN401 - whatever the host's column holds
+def copied_value(value: Any) -> Any:  # noqa: ANN401 - whatever the host's column holds
+    """Return a value with dicts, lists, tuples and sets of its own, at every depth."""
     match value:
         case dict():
-            return {key: _copied(inner) for key, inner in value.items()}
+            return {key: copied_value(inner) for key, inner in value.items()}
         case list():
-            return [_copied(inner) for inner in value]
+            return [copied_value(inner) for inner in value]
         case tuple() if type(value) is tuple:
-            return tuple(_copied(inner) for inner in value)
+            return tuple(copied_value(inner) for inner in value)
         case set() | bytearray():
             return value.copy()
         case _:

@@ -1,0 +1,142 @@
+"""Events whose parts run code of the host when they are looked at: whatever that raises fails the row, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from rowlock import PipelineManager
+from rowlock.dispatch import FAILED, Completed, Event, Failed, Progress, StageDone, Task
+from rowlock.dispatch.texts import error_of, progress_of
+from rowlock.testing import TemporaryDatabase, virtual_time
+
+from .renders import Base, Fleet, Render, Scenes, pipeline_of, settled, submit
+
+
+class Hostile:
+    """A text, a kind or a value that raises when it is asked for anything."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __str__(self) -> str:
+        raise self._error
+
+    __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        raise self._error
+
+    def __hash__(self) -> int:
+        return 0
+
+
+class HostileMapping(Mapping[str, Any]):
+    """Values that raise when they are read."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __getitem__(self, key: str) -> Any:
+        raise self._error
+
+    def __iter__(self) -> Iterator[str]:
+        raise self._error
+
+    def __len__(self) -> int:
+        return 1
+
+
+class HostileDict(dict[str, Any]):
+    """The same for whoever knows dicts only."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(a=1)
+        self._error = error
+
+    def items(self) -> Any:
+        raise self._error
+
+    __iter__ = keys = values = items
+
+
+ERRORS = (SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), RecursionError(), ValueError())
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "part", ["event", "progress", "stage", "key", "values", "value", "nested", "kind", "text", "detail"]
+)
+@virtual_time
+async def test_whatever_a_part_of_an_event_raises_fails_its_row_once(
+    virtual_database: TemporaryDatabase, part: str, error: BaseException
+) -> None:
+    """One handler would end the event loop of its replica, or be begun again and again until its deadline."""
+    await virtual_database.create_tables(Base.metadata)
+    hostile: Any = Hostile(error)
+    event = {
+        "progress": lambda: Progress(hostile),
+        "event": lambda: hostile,
+        "stage": lambda: StageDone(hostile),
+        "key": lambda: StageDone("raw", {"in": HostileDict(error)}),
+        "values": lambda: Completed(HostileMapping(error)),
+        "value": lambda: Completed({"url": hostile}),
+        "nested": lambda: Completed({"report": {"in": HostileDict(error)}}),
+        "kind": lambda: Failed(hostile, "x"),
+        "text": lambda: Failed("input", hostile),
+        "detail": lambda: Failed("input", "x", detail=hostile),
+    }[part]()
+    scenes, fleet = Scenes(), Fleet(1)
+
+    async def yields(_task: Task[Render]) -> AsyncIterator[Event]:
+        yield event
+
+    scenes.answers["a"] = yields
+    async with PipelineManager(virtual_database.session_factory, [pipeline_of(fleet, scenes)]):
+        await submit(virtual_database, pipeline_of(fleet), "a")
+        [row] = await settled(virtual_database)
+    assert (row.status, fleet.begun["a"], row.losses) == (FAILED, 1, 0)
+
+
+async def test_what_a_handler_changes_afterwards_is_written_nowhere(database: TemporaryDatabase) -> None:
+    """A handler that reuses one dict would change what earlier stages recorded, and the next attempt would begin from that."""
+    await database.create_tables(Base.metadata)
+    scenes = Scenes()
+
+    async def reuses(_task: Task[Render]) -> AsyncIterator[Event]:
+        files: list[str] = []
+        where = {"files": files}
+        for name in ("raw", "lit"):
+            files.append(name)
+            yield StageDone(name, where)
+        yield Completed()
+
+    scenes.answers["a"] = reuses
+    renders = pipeline_of(Fleet(1), scenes)
+    async with PipelineManager(database.session_factory, [renders]):
+        await submit(database, renders, "a")
+        [row] = await settled(database, every_s=0.02)
+    assert row.stages == {"raw": {"files": ["raw"]}, "lit": {"files": ["raw", "lit"]}}
+
+
+def test_of_a_long_text_no_more_is_read_than_is_shown() -> None:
+    """A handler that gives a file of megabytes for a text would keep the event loop for a second with each."""
+
+    class Text(str):
+        """Counts what is read of it."""
+
+        read = 0
+
+        def __getitem__(self, key: Any) -> str:
+            Text.read = max(Text.read, key.stop)
+            return super().__getitem__(key)
+
+        def __str__(self) -> str:
+            return self
+
+    for shown in (progress_of(Text("x/" * 5_000_000)), error_of("input", Text("x/" * 5_000_000))):
+        assert len(shown) <= 1_024
+    assert 0 < Text.read <= 20_000
