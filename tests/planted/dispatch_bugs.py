@@ -137,8 +137,8 @@ DISPATCH_BUGS = (
     Bug(
         "a silent worker is waited for",
         "dispatch/delivery.py",
-        "            return await hear(events, within_s=silence_s)\n",
-        "            return await anext(events)\n",
+        "plain_event(await hear(events, within_s=silence_s))",
+        "plain_event(await anext(events))",
         (f"{DELIVERY}::test_a_silent_worker_is_given_up",),
     ),
     Bug(
@@ -172,7 +172,7 @@ DISPATCH_BUGS = (
     Bug(
         "clients read about our disks",
         "dispatch/texts.py",
-        '    told = f"{kind}: {without_paths(str(text))}"\n',
+        '    told = f"{kind}: {without_paths(str(text)[:READ_CHARS_MAX])}"\n',
         '    told = f"{kind}: {text}"\n',
         (f"{DELIVERY}::test_a_failure_is_final_and_tells_no_paths",),
     ),

@@ -92,20 +92,6 @@ DISPATCH_EDGE_BUGS = (
         (f"{LOG}::test_a_row_that_finds_no_worker_is_told_before_it_fails",),
     ),
     Bug(
-        "overflows flood the log",
-        "dispatch/dispatch_log.py",
-        "        if self._count <= LINES_MAX:\n",
-        "        if self._count:\n",
-        (f"{LOG}::test_a_thousand_rows_that_wait_are_no_flood", f"{LOG}::test_what_is_left_out_is_counted"),
-    ),
-    Bug(
-        "lines that were left out are not counted",
-        "dispatch/dispatch_log.py",
-        "            if left_out:\n",
-        "            if False:\n",
-        (f"{LOG}::test_what_is_left_out_is_counted",),
-    ),
-    Bug(
         "only outages that are listed are waited out by dispatch",
         "leases/faults.py",
         "or not sqlstate.startswith(_FINAL_SQLSTATES)",
