@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from itertools import zip_longest
+from typing import cast
 
 from sqlalchemy.exc import DBAPIError, StatementError
 
@@ -150,6 +151,6 @@ def _stand_in(error: BaseException, text: str) -> BaseException:
     """Return an error that looks like `error` wherever it is printed."""
     cls, base = type(error), Exception if isinstance(error, Exception) else BaseException
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    stand_in: BaseException = type(cls.__name__, (base,), names)(text)
+    stand_in = cast("BaseException", type(cls.__name__, (base,), names)(text))
     stand_in.__traceback__ = error.__traceback__
     return stand_in

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import ColumnElement, NullPool, event
-from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock import PipelineManager, events
+from rowlock.leases import claim_queue
 from rowlock.leases.claim_queue import CONNECTIONS, in_line
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
@@ -158,3 +159,19 @@ async def test_a_pool_that_keeps_none_has_places_all_the_same(postgresql_databas
         assert now() > began
     for wait in waits:
         await wait.__aexit__(None, None, None)
+
+
+def test_a_loop_that_has_ended_leaves_no_queue_of_claims_behind() -> None:
+    """A process that runs one event loop after the other would keep the queue of each, and the loop with it."""
+    engine = create_async_engine("sqlite+aiosqlite:///never-opened.db").sync_engine
+
+    async def two_claims() -> asyncio.AbstractEventLoop:
+        async def claim() -> None:
+            async with in_line(engine, wait_s=60):
+                await asyncio.sleep(0)
+
+        await asyncio.gather(claim(), claim())
+        return asyncio.get_running_loop()
+
+    loops = [asyncio.run(two_claims()) for _ in range(3)]
+    assert [loop for loop in loops if loop in claim_queue._places] == loops[-1:]

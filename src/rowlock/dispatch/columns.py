@@ -21,7 +21,7 @@ PROGRESS_CHARS_MAX = 256
 WORKER_CHARS_MAX = 255
 
 
-class empty_object(FunctionElement[dict[str, Any]]):  # noqa: N801 - a function of SQL
+class empty_object(FunctionElement[Any]):  # noqa: N801 - a function of SQL
     """An empty JSON object as a server default, written as the database itself writes it when it is asked for the default.
 
     Alembic compares a default that is written otherwise by ``SELECT default = default``, and PostgreSQL's json has no ``=``.

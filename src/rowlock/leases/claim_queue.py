@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Engine, Pool
+from sqlalchemy import Engine, Pool, QueuePool
 
 CONNECTIONS = 5
 """How many claims are sent at once where a pool does not say how many connections it keeps."""
@@ -40,7 +40,13 @@ async def in_line(engine: Engine, *, wait_s: float) -> AsyncIterator[None]:
 
 
 def _places_of(engine: Engine) -> asyncio.Semaphore:
-    by_pool = _places.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
+    loop = asyncio.get_running_loop()
+    if loop not in _places:
+        # A semaphore that was waited for knows its loop, and so keeps its own key alive.
+        for ended in [known for known in _places if known.is_closed()]:
+            del _places[ended]
+        _places[loop] = WeakKeyDictionary()
+    by_pool = _places[loop]
     if engine.pool not in by_pool:
         by_pool[engine.pool] = asyncio.Semaphore(_claims_at_once(engine))
     return by_pool[engine.pool]
@@ -49,8 +55,8 @@ def _places_of(engine: Engine) -> asyncio.Semaphore:
 def _claims_at_once(engine: Engine) -> int:
     if engine.dialect.name == "sqlite":
         return 1
-    kept = getattr(engine.pool, "size", None)
-    return (kept() if callable(kept) else 0) or CONNECTIONS
+    kept = engine.pool.size() if isinstance(engine.pool, QueuePool) else 0
+    return kept or CONNECTIONS
 
 
 _places: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakKeyDictionary[Pool, asyncio.Semaphore]] = WeakKeyDictionary()

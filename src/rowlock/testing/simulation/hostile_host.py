@@ -201,7 +201,7 @@ class _Handler(logging.Handler):
         super().__init__()
         self._emit = emit
 
-    def emit(self, _: logging.LogRecord) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
         self._emit()
 
 
