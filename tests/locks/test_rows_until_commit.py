@@ -26,8 +26,9 @@ def is_lock(statement: str) -> bool:
 
 
 def is_write(statement: str) -> bool:
-    """Whether a statement is the one with which an outcome has to wait."""
-    return statement == "BEGIN IMMEDIATE" or is_outcome(statement)
+    """Whether a statement is one with which an outcome has to wait."""
+    waits_for_the_row = is_lock(statement) and "SKIP LOCKED" not in statement
+    return statement == "BEGIN IMMEDIATE" or waits_for_the_row or is_outcome(statement)
 
 
 async def add_runs(database: TemporaryDatabase, *ids: int) -> None:

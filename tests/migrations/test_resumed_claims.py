@@ -122,4 +122,5 @@ async def test_an_index_without_the_key_still_serves(
         async with database.engine.connect() as connection:
             rows = (await connection.exec_driver_sql(f"{explain} {claim}", parameters)).all()
         plan = "\n".join(str(row[-1]) for row in rows)
-        assert re.search(rf"(?i)using (?:index )?{INDEXES[kind]}\b", plan), plan
+        # PostgreSQL may read a bitmap of it: rows of one place do not stand in the order of their keys.
+        assert re.search(rf"(?i)(?:using (?:index )?|bitmap index scan on ){INDEXES[kind]}\b", plan), plan
