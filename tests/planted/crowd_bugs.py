@@ -18,9 +18,16 @@ CROWD_BUGS = (
     Bug(
         "claims open more connections than the pool keeps",
         "leases/claim_queue.py",
-        "(kept() if callable(kept) else 0) or CONNECTIONS",
-        "CONNECTIONS",
+        "    return kept or CONNECTIONS",
+        "    return CONNECTIONS",
         (f"{CROWDS}::test_claims_open_no_more_connections_than_the_pool_keeps",),
+    ),
+    Bug(
+        "the queue of claims of a loop that has ended is kept",
+        "leases/claim_queue.py",
+        "if known.is_closed()",
+        "if known is None",
+        (f"{CROWDS}::test_a_loop_that_has_ended_leaves_no_queue_of_claims_behind",),
     ),
     Bug(
         "claims that hang keep all others waiting",
