@@ -65,7 +65,8 @@ async def test_a_migration_that_was_not_run_yet(
             health = {one.pipeline: one for one in manager.health().pipelines}
             assert not health[runs.name].healthy
             assert name in (health[runs.name].last_error or "")
-            assert runs.statistics().counters["claimed"] <= 2 * runs.statistics().counters["fetches_failed"] + 5
+            counters = runs.statistics().counters
+            assert counters["claimed"] <= (2 * counters["fetches_failed"] + 5 if read_later else 0)
             assert health["VolumePipeline"].last_error is None
             await migrate(database, BACK[name])
             await heard.wait_for(events.ItemApplied, count=6)

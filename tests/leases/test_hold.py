@@ -318,7 +318,7 @@ async def test_a_dead_service_holds_until_its_lease_ends(database_with_clock: Te
     database.clock.advance(1)
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
-        assert (item.id, item.attempt) == (row.id, 1)
+        assert (item.id, item.attempt, item.prev_lock_expired) == (row.id, 1, False)
         await steps.work_once()
     assert (await read(database, row)).status == "active"
 

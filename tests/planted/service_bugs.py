@@ -91,7 +91,7 @@ SERVICE_BUGS = (
         (f"{HOLD}::test_the_refusal_names_who_holds_longest",),
     ),
     Bug(
-        "a service that died is waited for like a pipeline",
+        "a service that died counts as a pipeline that died with the row",
         "leases/hold.py",
         '    name = f"{owner}{OWNER_SEPARATOR}{str(token)[:8]}"\n',
         '    name = f"{owner}{str(token)[:8]}"\n',
