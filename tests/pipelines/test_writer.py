@@ -7,10 +7,10 @@ import uuid
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from rowlock import Apply, events
+from rowlock import Apply, PipelineManager, events
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, Run, RunPipeline, Volume, VolumePipeline, heard_events
@@ -334,3 +334,36 @@ async def test_a_lost_answer_is_settled_even_after_the_lease(virtual_database: T
             await steps.work_once()
     assert [event.outcome for event in heard.of(events.ItemApplied)] == ["Apply"]
     assert (heard.of(events.ItemStale), pipeline.stale) == ([], [])
+
+
+class Conflict(Exception):
+    """What the driver says of a transaction that lost to another one."""
+
+    sqlstate = "40001"
+
+
+@virtual_time
+async def test_a_commit_that_lost_to_another_is_known_to_have_failed(virtual_database: TemporaryDatabase) -> None:
+    """Nothing of it was committed, for certain; as one of unknown end it would be cleaned up after by nobody."""
+    database = virtual_database
+    await add(database, Volume())
+    wrote: set[Any] = set()
+
+    def note(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if is_outcome(statement) and "status" in statement:
+            wrote.add(connection)
+
+    def refuse(connection: Any) -> None:
+        if connection in wrote:
+            wrote.discard(connection)
+            raise OperationalError("COMMIT", {}, Conflict("could not serialize access"))
+
+    event.listen(database.engine.sync_engine, "before_cursor_execute", note)
+    event.listen(database.engine.sync_engine, "commit", refuse)
+    pipeline = VolumePipeline()
+    # With renewals, so that trust does not end before the patience with the database.
+    with heard_events() as heard:
+        async with PipelineManager(database.session_factory, [pipeline]):
+            await asyncio.sleep(40)
+    assert [stale.reason for stale in heard.of(events.ItemStale)] == []
+    assert len(pipeline.stale) == 1

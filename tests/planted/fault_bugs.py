@@ -20,9 +20,16 @@ FAULT_BUGS = (
     Bug(
         "a COMMIT whose answer was lost counts as refused",
         "pipelines/writer.py",
-        "if isinstance(error, TransactionTimeout) else not is_transient(error):",
-        "if isinstance(error, TransactionTimeout) else True:",
+        "isinstance(error, TransactionTimeout) else refused:",
+        "isinstance(error, TransactionTimeout) else True:",
         ("tests/faults/test_lost_answers.py",),
+    ),
+    Bug(
+        "a COMMIT that lost to another transaction counts as one whose answer was lost",
+        "pipelines/writer.py",
+        " or is_conflict(error)",
+        "",
+        ("tests/pipelines/test_writer.py::test_a_commit_that_lost_to_another_is_known_to_have_failed",),
     ),
     Bug(
         "half a lock is never swept",

@@ -31,7 +31,7 @@ from rowlock.leases.apply import (
     lock_for_apply,
     processed_at,
 )
-from rowlock.leases.faults import is_after_an_error, is_transient, may_be_of_the_size
+from rowlock.leases.faults import is_after_an_error, is_conflict, is_transient, may_be_of_the_size
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.note import is_still
 from rowlock.leases.related_rows import free_related, write_related
@@ -319,13 +319,14 @@ class Writer(Generic[ModelT]):
 def _stamps_as_before_if_refused(submissions: Sequence[Submission[Any]]) -> Iterator[None]:
     """What the database has refused, it has not committed: constraints may be looked at as late as by the COMMIT.
 
-    Nor what was rolled back before that, since the loop stood still.
+    Nor what was rolled back for another transaction's sake, or before that, since the loop stood still.
     """
     before = [submission.stamps for submission in submissions]
     try:
         yield
     except (DBAPIError, TransactionTimeout) as error:
-        if error.was_undone if isinstance(error, TransactionTimeout) else not is_transient(error):
+        refused = not is_transient(error) or is_conflict(error)
+        if error.was_undone if isinstance(error, TransactionTimeout) else refused:
             for submission, stamps in zip(submissions, before, strict=True):
                 submission.stamps = stamps
         raise
