@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from datetime import timedelta
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import pytest
 
 from rowlock.dispatch import PENDING, RUNNING
-from rowlock.dispatch.capacity import ROOM_MAX, Room, bring_forward
+from rowlock.dispatch.capacity import KEPT_S, ROOM_MAX, Room, bring_forward
 from rowlock.leases.transaction import in_transaction
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.testing import TemporaryDatabase
+from rowlock.testing import TemporaryDatabase, virtual_time
 
 from .renders import Base, Render, add, all_renders, now_of
 
@@ -24,14 +25,14 @@ TIMEOUT = timedelta(seconds=10)
 async def brought_forward(database: TemporaryDatabase, *, count: int) -> list[str | None]:
     """Bring rows forward, and return the keys of those that are due, in the order of submission."""
 
-    async def work(_session: Any, connection: Any) -> int:
+    async def work(_session: Any, connection: Any) -> frozenset[Any]:
         return await bring_forward(connection, RENDERS, count=count)
 
     moved = await in_transaction(database.session_factory, RENDERS, work, purpose="test", timeout=TIMEOUT)
     now = await now_of(database)
-    due = [row.dedup_key for row in await all_renders(database) if row.due_at is not None and row.due_at <= now]
-    assert len(due) == moved
-    return due
+    due = [row for row in await all_renders(database) if row.due_at is not None and row.due_at <= now]
+    assert {row.id for row in due} == moved
+    return [row.dedup_key for row in due]
 
 
 async def test_the_oldest_submissions_first_and_no_more_than_there_is_room_for(database: TemporaryDatabase) -> None:
@@ -84,12 +85,42 @@ def test_room_is_counted_once_and_bounded() -> None:
     room = Room()
     assert room.look(["a", "b"]) == 2
     assert room.look(["a", "b"]) == 2
-    room.taken()
+    room.taken("row")
     assert room.look(["a", "b"]) == 1
     room.freed()
     assert room.look(["b", "c"]) == 3
-    room.taken(5)
+    for row in range(5):
+        room.taken(row)
     assert room.look(["b", "c"]) == 0
     for _ in range(2 * ROOM_MAX):
         room.freed()
     assert room.look(["b", "c"]) == ROOM_MAX
+
+
+@virtual_time
+async def test_a_row_that_was_brought_forward_uses_one_place() -> None:
+    """A row would use a place when it is brought forward and another one when it is accepted: that worker would stay idle."""
+    room = Room()
+    assert room.look(["a", "b", "c"]) == 3
+    room.keep_for(["first", "second", "third"])
+    assert room.look(["a", "b", "c"]) == 0
+    room.taken("first")
+    room.taken("nobody brought it forward")
+    assert room.look(["a", "b", "c"]) == 0
+    room.freed()
+    room.freed()
+    assert room.look(["a", "b", "c"]) == 1, "the others are still to come"
+    room.refused("second", since=room.freed_ever - 2)
+    assert room.look(["a", "b", "c"]) == 1, "one of two is kept for the third"
+
+
+@virtual_time
+async def test_a_place_is_kept_for_a_while() -> None:
+    """A place would be kept for ever for a row that another replica has claimed, or that was cancelled on its way."""
+    room = Room()
+    room.look(["a"])
+    room.keep_for(["first"])
+    await asyncio.sleep(KEPT_S / 2)
+    assert room.look(["a"]) == 0
+    await asyncio.sleep(KEPT_S)
+    assert room.look(["a"]) == 1

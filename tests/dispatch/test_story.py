@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from rowlock import AdmissionRejected, PipelineManager
+from rowlock.backoff import JITTER
 from rowlock.dispatch import COMPLETED, PENDING, RUNNING, DispatchPipeline
 from rowlock.testing import TemporaryDatabase, virtual_time
 
@@ -65,6 +66,31 @@ async def test_fifteen_of_three_drain_without_a_rest(virtual_database: Temporary
         began_at = asyncio.get_running_loop().time()
         await settled(virtual_database)
         assert asyncio.get_running_loop().time() - began_at < 5 * 20 + 5 * 6
+
+
+@virtual_time
+async def test_a_row_that_comes_to_rest_beside_an_idle_worker_is_brought_forward(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A worker would stay idle beside a row that rests, since the rows before it had used two places each."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet = Fleet()
+    renders = DispatchPipeline(Render, handler=Scenes(takes_s=60), engine=fleet)
+    looks_within_s = renders.settings.fetch_delays_s[-1] * (1 + JITTER) + 1
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, *KEYS[:2])
+        await asyncio.sleep(looks_within_s)
+        assert [row.status for row in await all_renders(virtual_database)] == [PENDING] * 2
+        fleet.hire(3)
+        await asyncio.sleep(looks_within_s)
+        assert fleet.running == 2
+        # Refused by another replica, whose own workers are busy.
+        rests_until = await now_of(virtual_database) + renders.dispatch.retry_interval
+        refused = {"due_at": rests_until, "last_error": "capacity: none of 3 workers accepted"}
+        await add(virtual_database, Render(dedup_key="late", scene="late", **refused))
+        await asyncio.sleep(looks_within_s)
+        assert fleet.running == 3
+        await settled(virtual_database)
 
 
 @virtual_time

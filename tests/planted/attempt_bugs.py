@@ -14,6 +14,7 @@ PLACING = "tests/dispatch/test_placing.py"
 PROVISIONER = "tests/dispatch/test_provisioner.py"
 QUEUE = "tests/pipelines/test_item_queue.py"
 SILENCE = "tests/dispatch/test_silence.py"
+STORY = "tests/dispatch/test_story.py"
 
 OTHER_REASONS = f"{CAPACITY}::test_rows_that_rest_for_another_reason_rest_on"
 
@@ -49,9 +50,33 @@ ATTEMPT_BUGS = (
     Bug(
         "room that was refused is remembered",
         "dispatch/placing.py",
-        "        self.room.refused(since=freed_before)\n",
+        "        self.room.refused(task.id, since=freed_before)\n",
         "",
         (f"{PLACING}::test_room_that_is_freed_during_the_offers_is_not_forgotten",),
+    ),
+    Bug(
+        "a row that is brought forward uses two places",
+        "dispatch/capacity.py",
+        "        self._kept_until |= dict.fromkeys(keys, monotonic() + KEPT_S)\n",
+        "        for key in keys:\n            self.taken(key)\n",
+        (
+            f"{CAPACITY}::test_a_row_that_was_brought_forward_uses_one_place",
+            f"{STORY}::test_a_row_that_comes_to_rest_beside_an_idle_worker_is_brought_forward",
+        ),
+    ),
+    Bug(
+        "a place is kept for a row that was refused",
+        "dispatch/capacity.py",
+        "        self._kept_until.pop(key, None)\n        self._places = min(",
+        "        self._places = min(",
+        (f"{CAPACITY}::test_a_row_that_was_brought_forward_uses_one_place",),
+    ),
+    Bug(
+        "a place is kept for ever",
+        "dispatch/capacity.py",
+        " if until > now}",
+        "}",
+        (f"{CAPACITY}::test_a_place_is_kept_for_a_while",),
     ),
     Bug(
         "room is counted anew at each look",

@@ -4,7 +4,8 @@ The interval is for those who know nothing better. A replica whose attempt has e
 of the rows that wait as there is room for are due at once, those that were submitted first before the others.
 
 Room is remembered until it was used: a row that was refused a moment before a worker fell idle is not written as waiting yet when
-that happens, and is found at the next look.
+that happens, and is found at the next look. A row that was brought forward uses its place when a worker accepts it, and only then;
+until it was offered here its place is kept, so that no second row comes for it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.clock import monotonic
 from rowlock.dispatch.states import CAPACITY, PENDING
 from rowlock.rows.database_time import database_now
 from rowlock.rows.eligibility import is_free
@@ -22,6 +24,8 @@ from rowlock.rows.leased_table import LeasedTable
 
 ROOM_MAX = 64
 """Most places that are remembered."""
+KEPT_S = 5.0
+"""How long a place is kept for a row that was brought forward, in seconds: another replica may have claimed it."""
 
 
 class Room:
@@ -31,6 +35,7 @@ class Room:
         self._places = 0
         self._freed = 0
         self._workers: frozenset[str] = frozenset()
+        self._kept_until: dict[Any, float] = {}
 
     @property
     def freed_ever(self) -> int:
@@ -38,35 +43,45 @@ class Room:
         return self._freed
 
     def look(self, workers: Iterable[str]) -> int:
-        """Return how many places there are, those of workers that were not there at the last look included."""
+        """Return how many places are kept for nobody, those of workers that were not there at the last look included."""
         here = frozenset(workers)
         self._add(len(here - self._workers))
         self._workers = here
-        return self._places
+        now = monotonic()
+        self._kept_until = {key: until for key, until in self._kept_until.items() if until > now}
+        return max(0, self._places - len(self._kept_until))
 
     def freed(self) -> None:
         """Note that an attempt has ended here."""
         self._freed += 1
         self._add(1)
 
-    def taken(self, places: int = 1) -> None:
-        """Note that places were used: by an attempt that was accepted, or for rows that were brought forward."""
-        self._places = max(0, self._places - places)
+    def keep_for(self, keys: Iterable[Any]) -> None:
+        """Keep a place for each row of `keys`, which were brought forward, until it was offered here."""
+        self._kept_until |= dict.fromkeys(keys, monotonic() + KEPT_S)
 
-    def refused(self, *, since: int) -> None:
+    def taken(self, key: Any) -> None:  # noqa: ANN401 - whatever the row's key is
+        """Note that a worker accepted the row of that key."""
+        # One place for each acceptance, whether it was kept or not: counted at both, the worker beside it would stay idle.
+        self._kept_until.pop(key, None)
+        self._places = max(0, self._places - 1)
+
+    def refused(self, key: Any, *, since: int) -> None:  # noqa: ANN401 - whatever the row's key is
         """Note that nobody accepted: whatever was thought to be room is taken by others, but for what was freed meanwhile.
 
         Args:
+            key: of the row that was offered.
             since: `freed_ever` before the first was asked.
         """
+        self._kept_until.pop(key, None)
         self._places = min(self._places, self._freed - since)
 
     def _add(self, places: int) -> None:
         self._places = min(ROOM_MAX, self._places + places)
 
 
-async def bring_forward(connection: AsyncConnection, leased: LeasedTable[Any], *, count: int) -> int:
-    """Make up to `count` rows due that rest after an overflow; joins the caller's transaction. Returns how many."""
+async def bring_forward(connection: AsyncConnection, leased: LeasedTable[Any], *, count: int) -> frozenset[Any]:
+    """Make up to `count` rows due that rest after an overflow; joins the caller's transaction. Returns their keys."""
     model: Any = leased.model
     rests = select(leased.key).where(
         model.status == PENDING,
@@ -78,4 +93,4 @@ async def bring_forward(connection: AsyncConnection, leased: LeasedTable[Any], *
     # Rows that somebody else has locked are left to whoever that is.
     first = rests.order_by(model.submitted_at, leased.key).limit(count).with_for_update(skip_locked=True)
     moved = update(leased.table).where(leased.key.in_(first)).values({leased.column("due_at"): database_now()})
-    return (await connection.execute(moved)).rowcount
+    return frozenset((await connection.scalars(moved.returning(leased.key))).all())

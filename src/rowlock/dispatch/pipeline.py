@@ -58,10 +58,10 @@ class DispatchFetcher(Fetcher[ModelT]):
         placing: Placing = pipeline.placing
         if places := placing.room.look(placing.workers()):
 
-            async def work(session: AsyncSession, connection: AsyncConnection) -> int:
+            async def work(session: AsyncSession, connection: AsyncConnection) -> frozenset[Any]:
                 return await bring_forward(connection, self.context.leased, count=places)
 
-            placing.room.taken(await self.context.transact(work, purpose="bring waiting rows forward"))
+            placing.room.keep_for(await self.context.transact(work, purpose="bring waiting rows forward"))
         claimed = await super().fetch_once(min(limit, LEASES_PER_TICK_MAX))
         if claimed:
             pipeline.dispatch_log.offering(claimed, workers=len(placing.workers()))

@@ -60,9 +60,9 @@ class Placing:
             except WorkerGone as gone:
                 self._evict(worker, gone)
             else:
-                self.room.taken()
+                self.room.taken(task.id)
                 return worker, events
-        self.room.refused(since=freed_before)
+        self.room.refused(task.id, since=freed_before)
         raise NoWorkersAvailable(asked=asked)
 
     def _evict(self, worker: str, gone: WorkerGone) -> None:
