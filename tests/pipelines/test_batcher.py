@@ -311,3 +311,44 @@ async def test_a_cancellation_of_a_round_is_heard_by_all_who_share_it() -> None:
     batcher._round.cancel()
     await turns()
     assert [type(task.exception()) for task in waiting] == [ConnectionAbortedError] * 4
+
+
+async def test_a_request_whose_statements_cannot_be_counted_is_its_caller_s() -> None:
+    """One request that raises when it is looked at would end the round of all who wait."""
+    backend, looked_at = Backend(), list[int]()
+
+    def statements_of(request: int) -> int:
+        looked_at.append(request)
+        if request == 2 or looked_at.count(request) > 1:
+            raise RuntimeError("closed")
+        return 1
+
+    batcher = Batcher(backend.run, name="test", timeout=TIMEOUT, statements_of=statements_of)
+    results = await asyncio.gather(*(batcher.submit(number) for number in (1, 2, 3)), return_exceptions=True)
+    assert (results[0], results[2], type(results[1])) == (2, 6, RuntimeError)
+    assert looked_at == [1, 2, 3]
+
+
+@pytest.mark.parametrize("behind", [0, 2], ids=["nobody behind", "others behind"])
+async def test_whatever_ends_a_round_is_heard_by_all_who_wait(behind: int) -> None:
+    """Rows would be leased and renewed for ever, for an answer that nobody is going to give."""
+    backend = Backend()
+    backend.error = TransactionTimeout(purpose="test", timeout_s=10)
+
+    def is_hurried() -> bool:
+        raise RuntimeError("a bug")
+
+    batcher = Batcher(backend.run, name="test", timeout=TIMEOUT, is_hurried=is_hurried)
+    backend.gate.clear()
+    waiting = [asyncio.create_task(batcher.submit(number)) for number in range(2)]
+    await turns(2)
+    waiting += [asyncio.create_task(batcher.submit(number)) for number in range(behind)]
+    await turns(2)
+    round_ = batcher._round
+    backend.gate.set()
+    await turns()
+    assert round_ is not None
+    assert isinstance(round_.exception(), RuntimeError)
+    assert [type(task.exception()) for task in waiting] == [ConnectionAbortedError] * (2 + behind)
+    backend.error = None
+    assert await batcher.submit(3) == 6

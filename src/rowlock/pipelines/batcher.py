@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Generic, TypeVar, cast
 
@@ -90,6 +91,15 @@ class BatchLimit:
             self.statements = max(1, int(share * statements))
 
 
+@dataclass(eq=False, slots=True)
+class _Entry(Generic[RequestT, ResultT]):
+    """A request, who is told of its answer, and the statements that it needs for itself."""
+
+    request: RequestT
+    done: Done[RequestT, ResultT]
+    statements: int
+
+
 class Batcher(Generic[RequestT, ResultT]):
     """Runs requests in batches, one batch at a time, in the order in which they came.
 
@@ -115,7 +125,8 @@ class Batcher(Generic[RequestT, ResultT]):
         self._statements_of = statements_of
         self._is_hurried = is_hurried
         self._began_at = 0.0
-        self._waiting: deque[tuple[RequestT, Done[RequestT, ResultT]]] = deque()
+        self._waiting: deque[_Entry[RequestT, ResultT]] = deque()
+        self._in_hand: dict[_Entry[RequestT, ResultT], None] = {}
         self._round: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -141,7 +152,8 @@ class Batcher(Generic[RequestT, ResultT]):
 
     def hand_in(self, request: RequestT, done: Done[RequestT, ResultT]) -> None:
         """Carry out `request` and call `done` with it, its answer and None, or with it, None and what its batch raised."""
-        self._waiting.append((request, done))
+        # Counted once, and here: a request may run code of its caller's, whose errors are the caller's and not the round's.
+        self._waiting.append(_Entry(request, done, self._statements_of(request)))
         if self._round is None or self._round.done():
             self._round = asyncio.create_task(self._work(), name=f"rowlock: {self._name}")
 
@@ -155,46 +167,48 @@ class Batcher(Generic[RequestT, ResultT]):
     async def _work(self) -> None:
         try:
             while self._waiting:
-                count = self._limit.fitting(self._statements_of(request) for request, _ in self._waiting)
-                await self._answer([self._waiting.popleft() for _ in range(count)])
-        except asyncio.CancelledError:
+                count = self._limit.fitting(entry.statements for entry in self._waiting)
+                batch = [self._waiting.popleft() for _ in range(count)]
+                self._in_hand = dict.fromkeys(batch)
+                await self._answer(batch)
+        except GeneratorExit:
+            # There is no loop any more in which anybody could wait.
+            raise
+        except BaseException:
             # The next request would begin another round, and may never come.
             waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            self._tell_all(waiting, ConnectionAbortedError(self._name))
+            self._tell_all([*self._in_hand, *waiting], ConnectionAbortedError(self._name))
             raise
 
-    async def _answer(self, batch: list[tuple[RequestT, Done[RequestT, ResultT]]]) -> None:
+    async def _answer(self, batch: list[_Entry[RequestT, ResultT]]) -> None:
         self.begun()
         try:
-            results = await self._run([request for request, _ in batch])
+            results = await self._run([entry.request for entry in batch])
         except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
             await self._fail(batch, error)
             return
         took_s = monotonic() - self._began_at
-        self._limit.learn(requests=len(batch), statements=self._statements(batch), took_s=took_s)
+        self._limit.learn(requests=len(batch), statements=_statements(batch), took_s=took_s)
         for one, result in zip(batch, results, strict=True):
             self._tell(one, result=result)
 
-    def _statements(self, batch: list[tuple[RequestT, Done[RequestT, ResultT]]]) -> int:
-        return sum(self._statements_of(request) for request, _ in batch)
-
-    async def _fail(self, batch: list[tuple[RequestT, Done[RequestT, ResultT]]], error: BaseException) -> None:
+    async def _fail(self, batch: list[_Entry[RequestT, ResultT]], error: BaseException) -> None:
         if len(batch) > 1 and isinstance(error, Exception):
             if may_be_of_the_size(error) and self._is_hurried():
                 # There is no time for smaller batches, nor for those behind: each may take as long as this one did.
-                batch += [self._waiting.popleft() for _ in range(len(self._waiting))]
+                behind = [self._waiting.popleft() for _ in range(len(self._waiting))]
+                self._in_hand |= dict.fromkeys(behind)
+                batch += behind
             elif may_be_of_the_size(error):
-                self._limit.shrink(requests=len(batch), statements=self._statements(batch))
+                self._limit.shrink(requests=len(batch), statements=_statements(batch))
                 # Before all others, and in batches of what is allowed now: each of these is smaller than the one that failed.
                 self._waiting.extendleft(reversed(batch))
+                for one in batch:
+                    del self._in_hand[one]
                 return
             elif not is_outage(error):
                 half = len(batch) // 2
-                try:
-                    await self._answer(batch[:half])
-                except asyncio.CancelledError:
-                    self._tell_all(batch[half:], ConnectionAbortedError(self._name))
-                    raise
+                await self._answer(batch[:half])
                 await self._answer(batch[half:])
                 return
         # A round that is cancelled from outside says nothing of its requests: for those who wait it is like a lost connection.
@@ -202,21 +216,25 @@ class Batcher(Generic[RequestT, ResultT]):
         if isinstance(error, asyncio.CancelledError):
             raise error
 
-    def _tell_all(self, batch: list[tuple[RequestT, Done[RequestT, ResultT]]], error: Exception) -> None:
+    def _tell_all(self, batch: list[_Entry[RequestT, ResultT]], error: Exception) -> None:
         for one in batch:
             self._tell(one, error=error)
 
     def _tell(
         self,
-        one: tuple[RequestT, Done[RequestT, ResultT]],
+        one: _Entry[RequestT, ResultT],
         *,
         result: ResultT | None = None,
         error: Exception | None = None,
     ) -> None:
-        request, done = one
+        self._in_hand.pop(one, None)
         try:
-            done(request, result, error)
+            one.done(one.request, result, error)
         except BaseException:
             # The others of the batch wait for their answers, and those behind them for the next batch.
             with suppress(BaseException):
                 logger.exception("%s: what was to be done with an answer failed", self._name)
+
+
+def _statements(batch: Iterable[_Entry[RequestT, ResultT]]) -> int:
+    return sum(entry.statements for entry in batch)
