@@ -13,6 +13,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 
 from rowlock import Apply, Park, Reset, Retry, events
+from rowlock.pipelines import writer as writer_module
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events
@@ -134,6 +135,41 @@ async def test_a_row_whose_stamp_is_ahead_of_the_clock_is_settled(
             assert (counted(steps)["applied"], counted(steps)["stale"]) == (2, 0)
     assert (len(lost), pipeline.stale) == (1, [])
     assert all(row.status == "done" and row.last_processed_at > ahead for row in await read_all(database, Run))
+
+
+@pytest.mark.parametrize("way", ["together", "also"])
+async def test_a_stamp_ahead_of_the_clock_is_that_of_one_attempt(
+    database_with_clock: TemporaryDatabase, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt whose write was lost would take the next one's for its own, and be told that it was applied."""
+    database = database_with_clock
+    assert database.clock is not None
+
+    async def also(session: Any, now: Any) -> None: ...
+
+    async def work_elsewhere(_delay_s: float) -> None:
+        monkeypatch.undo()
+        assert database.clock is not None
+        database.clock.advance(60)
+        async with stepping(database.session_factory, RunPipeline(answer=Apply({"status": "second"}))) as others:
+            await others.fetch_once()
+            await others.work_once()
+            assert counted(others)["applied"] == 1
+
+    monkeypatch.setattr(writer_module, "sleep", work_elsewhere)
+    ahead = database.clock.now + timedelta(minutes=30)
+    await add(database, Run(id=1, last_processed_at=ahead))
+    pipeline = RunPipeline(answer=Apply({"status": "first"}, also=also if way == "also" else None))
+    with lost_answers(database, committed=False, times=1 if way == "also" else 2) as lost:
+        async with stepping(database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+            assert (counted(steps)["applied"], counted(steps)["stale"]) == (0, 1)
+    assert len(lost) == (1 if way == "also" else 2)
+    assert [outcome.values for _, outcome in pipeline.stale] == [{"status": "first"}]
+    [row] = await read_all(database, Run)
+    assert row.status == "second"
+    assert row.last_processed_at > ahead
 
 
 async def test_a_batch_whose_answer_was_lost_is_settled_together(database: TemporaryDatabase) -> None:

@@ -17,7 +17,7 @@ from rowlock.leases.apply import (
     processed_at,
 )
 from rowlock.rows.lease_values import due_values, processed_values, unlocked_values
-from rowlock.rows.stamps import STAMP_STEP
+from rowlock.rows.stamps import STAMP_SPREAD, STAMP_STEP
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Run, Volume
@@ -103,7 +103,9 @@ async def test_the_processing_time_never_goes_back(database_with_clock: Temporar
     (item,) = await claimed(database)
     database.clock.set(later - timedelta(minutes=50))
     now, stamps = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [item], waits=waits))
-    assert (now, stamps) == (database.clock.now, {item.lock_token: later + STAMP_STEP})
+    again, same = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [item], waits=waits))
+    assert (now, stamps) == (again, same) == (database.clock.now, {item.lock_token: stamps[item.lock_token]})
+    assert later + STAMP_STEP <= stamps[item.lock_token] < later + STAMP_STEP + STAMP_SPREAD
 
 
 @pytest.mark.parametrize("ahead_s", [-60, 0])

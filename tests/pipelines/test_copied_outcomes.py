@@ -259,7 +259,8 @@ def test_lists_of_the_host_s_own_are_plain_in_a_copy() -> None:
     class Names(list[str]):
         """A list of the host's own."""
 
-    outcome = copied(Apply(unless_changed=Names(["status"]), hint=frozenset({"Run"})))
+    hint: Any = frozenset({"Run"})
+    outcome = copied(Apply(unless_changed=Names(["status"]), hint=hint))
     assert (outcome.unless_changed, outcome.hint) == (["status"], ("Run",))
     assert type(outcome.unless_changed) is list
     with pytest.raises(KeyError):

@@ -9,6 +9,7 @@ ALSO = "tests/pipelines/test_also.py"
 COPIED = "tests/pipelines/test_copied_outcomes.py"
 LOST = "tests/faults/test_lost_answers.py"
 RELEASE = "tests/leases/test_release.py"
+STAMPS = "tests/rows/test_stamps.py"
 SLOW = "tests/pipelines/test_slow_statements.py"
 TOGETHER = "tests/leases/test_apply_together.py"
 
@@ -86,9 +87,23 @@ WRITE_BUGS = (
     Bug(
         "a stamp that is ahead of the clock is written again as it is",
         "rows/stamps.py",
-        "ahead + STAMP_STEP",
+        "ahead + STAMP_STEP + _share_of(token)",
         "ahead",
         (f"{LOST}::test_a_row_whose_stamp_is_ahead_of_the_clock_is_settled",),
+    ),
+    Bug(
+        "attempts that find the same stamp ahead of the clock write the same",
+        "rows/stamps.py",
+        " + _share_of(token)",
+        "",
+        (f"{LOST}::test_a_stamp_ahead_of_the_clock_is_that_of_one_attempt", f"{STAMPS}::test_attempts_differ"),
+    ),
+    Bug(
+        "an attempt's stamp is another one at each try",
+        "rows/stamps.py",
+        "int.from_bytes(digest)",
+        "id(digest)",
+        (f"{STAMPS}::test_an_attempt_has_one_stamp",),
     ),
     Bug(
         "a stamp that no clock wrote stays for ever",

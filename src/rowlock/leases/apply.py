@@ -139,7 +139,7 @@ async def lock_for_apply(
 
     statement = leased.prepared((lock_for_apply, dialect, waits), build)
     rows = (await connection.execute(statement, dialect.tokens_given(leases_of(items)))).all()
-    return (rows[0][1] if rows else None), {token: stamp_after(now, ahead) for token, now, ahead in rows}
+    return (rows[0][1] if rows else None), {token: stamp_after(now, ahead, token) for token, now, ahead in rows}
 
 
 async def apply_locked(

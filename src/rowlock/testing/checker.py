@@ -41,7 +41,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
-from rowlock.rows.stamps import STAMP_AHEAD_MAX, STAMP_STEP
+from rowlock.rows.stamps import STAMP_AHEAD_MAX, STAMP_SPREAD, STAMP_STEP
 from rowlock.testing.attempts import attempts, endless, kept_attempts
 from rowlock.testing.history import Change, RowState
 from rowlock.testing.lateness import ended_unseen, freed_late, taken_early, taken_late, too_long
@@ -235,7 +235,7 @@ def _time_goes_on(change: Change, ledger: Ledger) -> Iterator[str]:
     if was is not None and is_stamped_ahead(change):
         if became is None or (became < was <= change.at + STAMP_AHEAD_MAX):
             yield f"last_processed_at went back from {was} to {became}"
-        elif became > was + 2 * STAMP_STEP:
+        elif became > was + STAMP_SPREAD + 2 * STAMP_STEP:
             yield f"last_processed_at is {became}, which has not come yet"
         return
     if became is None or (was is not None and became < was):
