@@ -19,6 +19,8 @@ from rowlock import LockColumns, Pipeline, PipelineManager, ScheduleColumns
 
 PIPELINES = 200
 IDLE_S = 20.0
+REST_S = 20.0
+"""So long it takes until all rest for their longest fetch delay, and share polls."""
 
 
 def _models(count: int) -> list[Any]:
@@ -78,7 +80,7 @@ async def _idle(host: Host, built: list[Pipeline[Any]], idle_s: float) -> Figure
             )
             fetched_s, fetching_cpu_s = time.perf_counter() - began, time.process_time() - cpu
             longest = gaps.longest_s
-            await asyncio.sleep(10)
+            await asyncio.sleep(REST_S)
             before = time.process_time()
             await asyncio.sleep(idle_s)
             idle = time.process_time() - before

@@ -58,6 +58,15 @@ class ClaimOrders(Generic[ModelT]):
         related = context.locker.tables
         return replace(self._last[1], limit=limit, related=related, after=after, with_rows=with_rows)
 
+    def unchanged(self) -> ClaimOrder | None:
+        """Return the order to claim one row, or None if it is not the same as the last one.
+
+        Raises:
+            ModelError: `ready` gave no SQL expression.
+        """
+        last, order = self._last, self.next(1)
+        return order if last is self._last else None
+
     def _said(self, ready: ColumnElement[bool], takers: Sequence[Taker]) -> list[object]:
         said: list[object] = [said_by(ready, self._dialect)]
         for taker in takers:

@@ -22,6 +22,7 @@ from rowlock.pipelines.deadlines import Deadlines
 from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.lifeline import Lifeline
+from rowlock.pipelines.poll_groups import PollGroups
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.statistics import Counters
 from rowlock.rows.eligibility import Taker
@@ -67,6 +68,7 @@ class PipelineContext(Generic[ModelT]):
         takers: asks who locks rows of this model as related rows.
         intent: columns that services own.
         lifeline: where leases are renewed; None is here, on the host's loop and over its connections.
+        poll_groups: polls for this pipeline together with others while all are idle; None is by itself.
         claims_rows: whether a claim can give whole rows: the host wants no options, and the model is plain.
         starts_soon: whether the last item was begun so soon after its claim that the row which that gave was still fresh.
         look_again_in: has the fetcher look after a delay; set by the run.
@@ -93,6 +95,7 @@ class PipelineContext(Generic[ModelT]):
     takers: Callable[[], Sequence[Taker]] = tuple
     intent: Sequence[Column[Any]] = ()
     lifeline: Lifeline | None = None
+    poll_groups: PollGroups | None = None
     claims_rows: bool = False
     starts_soon: bool = True
     look_again_in: Callable[[timedelta], None] = field(default=lambda _delay: None)

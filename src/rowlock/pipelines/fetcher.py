@@ -10,11 +10,11 @@ Not here: from where a claim starts (``claim_cursor.py``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Generic
+from typing import Any, Generic
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
@@ -35,6 +35,7 @@ from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.give_back import give_back
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.loader import LOADER
+from rowlock.pipelines.poll_groups import PollGroup
 from rowlock.rows.leased_table import ModelT
 
 logger = get_logger(__name__)
@@ -92,6 +93,7 @@ class Fetcher(Generic[ModelT]):
         self._fetches_in_vain = 0
         self._rests_until = monotonic()
         self._sweeps_at = monotonic() + self._sweep_period_s()
+        self._group: PollGroup | None = None
 
     def hint(self) -> None:
         """Fetch as soon as there is a place in the queue."""
@@ -134,10 +136,13 @@ class Fetcher(Generic[ModelT]):
         for timer in (self._alarm, self._spared_hint):
             if timer is not None:
                 timer.cancel()
+        if self.context.poll_groups is not None:
+            self.context.poll_groups.leave(self)
         self._woken.set()
 
     async def run(self) -> None:
         """Fetch and rest until stopped."""
+        self._join_group()
         while not self._stopped:
             queue = self.context.queue
             delay_left_s = self._rests_until - monotonic()
@@ -148,9 +153,16 @@ class Fetcher(Generic[ModelT]):
             is_low = queue.is_low or failing
             match plan_fetch(room=queue.room, is_low=is_low, hinted=hinted, delay_left_s=delay_left_s):
                 case Fetch(limit):
-                    await self._fetch(limit)
+                    if not await self._is_polled_for():
+                        await self._fetch(limit)
                 case Rest(seconds):
                     await self._rest(seconds)
+
+    def _join_group(self) -> None:
+        groups = self.context.poll_groups
+        # What a subclass does besides in its fetches, it does also while there is nothing to claim.
+        if groups is not None and self._group is None and type(self).fetch_once is Fetcher.fetch_once:
+            self._group = groups.join(self, self.context.leased, self.context.settings.fetch_delays_s)
 
     async def fetch_once(self, limit: int) -> int:
         """Claim up to `limit` rows, track them, then queue them; return how many there were.
@@ -169,6 +181,57 @@ class Fetcher(Generic[ModelT]):
             # Perhaps one of the rows cannot be read. Without them each is claimed, and fails by itself.
             self._orders.do_without_rows()
             return await finish(self._claim_and_queue(replace(order, with_rows=False)), purpose="fetch")
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has found nothing for so long that it rests for its longest fetch delay, and nothing else concerns it."""
+        return (
+            self._fetches_in_vain >= len(self.context.settings.fetch_delays_s)
+            and not (self._hinted or self._stopped or self.context.failures or self.context.errors)
+            and self.context.queue.is_low
+            and monotonic() < self._sweeps_at
+        )
+
+    @property
+    def rests_until(self) -> float:
+        """When the rest after the last fetch ends, on the monotonic clock."""
+        return self._rests_until
+
+    def unchanged_order(self) -> ClaimOrder | None:
+        """Return what the next claim would ask for, or None if that is not what the last one did."""
+        return self._orders.unchanged()
+
+    def delay_s(self) -> float:
+        """Return for how long it rests if nothing is found now, in seconds; drawn anew each time."""
+        return fetch_delay(self.context.settings.fetch_delays_s, self._fetches_in_vain)
+
+    def found_nothing(self, delay_s: float) -> None:
+        """Rest for so long: a poll for many pipelines found nothing for this one."""
+        self.context.counters.fetches += 1
+        self.context.counters.fetches_empty += 1
+        self._fetches_in_vain += 1
+        self._rests_until = monotonic() + delay_s
+
+    def found_something(self) -> None:
+        """Fetch, since a poll for many pipelines found a row; what that brings decides about the next rest."""
+        self.hint()
+
+    def begin_poll(self, poll: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a poll for many pipelines, which the end of this one waits for."""
+        return self.context.in_background(poll, purpose="poll")
+
+    async def _is_polled_for(self) -> bool:
+        """Whether a poll for many pipelines has found nothing for this one, so that it need not fetch.
+
+        A hint is followed without waiting for it: another one's table may be locked.
+        """
+        polling = self._group.poll_for(self) if self._group is not None and self.is_idle else None
+        if polling is None:
+            return False
+        polling.add_done_callback(lambda _: self._woken.set())
+        while not (polling.done() or self._hinted or self._stopped):
+            await self._rest(None)
+        return self._stopped or (not self._hinted and monotonic() < self._rests_until)
 
     async def _rest(self, seconds: float | None) -> None:
         # Nothing can have been missed: the plan was made in this very step of the loop.
@@ -216,11 +279,8 @@ class Fetcher(Generic[ModelT]):
             self._rests_until = self._cursor.spared_until
             return
         self._fetches_in_vain = 0 if claimed else self._fetches_in_vain + 1
-        delay_s = 0.0 if claimed >= limit else self._delay_s()
+        delay_s = 0.0 if claimed >= limit else self.delay_s()
         self._rests_until = monotonic() + delay_s
-
-    def _delay_s(self) -> float:
-        return fetch_delay(self.context.settings.fetch_delays_s, self._fetches_in_vain)
 
     async def _claim_and_queue(self, order: ClaimOrder) -> int:
         context, settings = self.context, self.context.settings
@@ -306,6 +366,6 @@ class Fetcher(Generic[ModelT]):
         self.context.counters.fetches_failed += 1
         self.context.failed("fetcher", text)
         self._fetches_in_vain += 1
-        self._rests_until = monotonic() + self._delay_s()
+        self._rests_until = monotonic() + self.delay_s()
         logger.warning("%s: a fetch failed", self.context.name, extra={"pipeline": self.context.name}, exc_info=error)
         events.emit(events.FetchFailed(self.context.name, text))

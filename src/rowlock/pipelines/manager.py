@@ -25,6 +25,7 @@ from rowlock.pipelines.lifeline import Lifeline
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.notifier import Notifier
 from rowlock.pipelines.pipeline import Pipeline
+from rowlock.pipelines.poll_groups import PollGroups
 from rowlock.pipelines.statistics import ManagerHealth, PipelineStatistics
 
 PIPELINES_MAX = 1000
@@ -72,6 +73,7 @@ class PipelineManager:
         self._notifier: Notifier | None = None
         self._heartbeat_thread = heartbeat_thread
         self._lifeline: Lifeline | None = None
+        self._poll_groups = PollGroups(session_factory)
         self._started = False
         self._shut_down = False
         if not isinstance(pipelines, Iterable):
@@ -198,7 +200,9 @@ class PipelineManager:
             self.shutdown()
 
     def _start(self, pipeline: Pipeline[Any]) -> None:
-        pipeline.start(self._session_factory, self.hinter, self._graph, lifeline=self._lifeline)
+        pipeline.start(
+            self._session_factory, self.hinter, self._graph, lifeline=self._lifeline, poll_groups=self._poll_groups
+        )
         for hinter in (self.hinter, pipeline_hinter):
             hinter.attach(pipeline.leased.name, pipeline.hint)
 

@@ -29,6 +29,7 @@ from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.lifeline import Lifeline
 from rowlock.pipelines.lock_graph import DeclaredLock, LockGraph, Related, declared_locks
 from rowlock.pipelines.outcomes import Outcome, Retry
+from rowlock.pipelines.poll_groups import PollGroups
 from rowlock.pipelines.run import PipelineRun
 from rowlock.pipelines.service_columns import intent_columns
 from rowlock.pipelines.settings import SETTING_NAMES, PipelineSettings, SettingsKeywords, build_settings
@@ -160,6 +161,7 @@ class Pipeline(Generic[ModelT]):
         graph: LockGraph | None = None,
         *,
         lifeline: Lifeline | None = None,
+        poll_groups: PollGroups | None = None,
     ) -> None:
         """Start fetching and working; called by the manager, in the running event loop.
 
@@ -168,6 +170,7 @@ class Pipeline(Generic[ModelT]):
             hinter: reaches the pipelines of the manager.
             graph: the pipelines beside it; this one alone if there is none.
             lifeline: where leases are renewed; on this loop if there is none.
+            poll_groups: those with which it polls while all of them are idle; by itself if there are none.
 
         Raises:
             PipelineError: it was started before.
@@ -178,6 +181,7 @@ class Pipeline(Generic[ModelT]):
         self.check_parts()
         self._run = self.build_run(session_factory, hinter, graph)
         self._run.context.lifeline = lifeline
+        self._run.context.poll_groups = poll_groups
         self._run.start()
 
     def build_run(
