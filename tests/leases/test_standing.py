@@ -67,6 +67,51 @@ async def test_what_stands_is_cut_and_rolled_back(runs: TemporaryDatabase) -> No
     assert await status_of(runs) == "queued"
 
 
+async def test_one_that_stands_within_a_statement_is_cut(runs: TemporaryDatabase) -> None:
+    """A loop that is blocked between the preparing of a statement and its execution would keep rows locked, its own leases too."""
+    freed: list[bool] = []
+
+    async def work(_session: Any, connection: Any) -> None:
+        await connection.execute(text("UPDATE runs SET status = 'half' WHERE id = 1"))
+        pooled = await connection.get_raw_connection()
+        if connection.dialect.name == "postgresql":
+            await pooled.driver_connection.prepare("SELECT 1")
+        await asyncio.to_thread(cut, runs, 0.0)
+        freed.append(await may_write(runs))
+
+    with pytest.raises(TransactionTimeout) as caught:
+        await run_in(runs.session_factory, work)
+    assert freed == [True]
+    assert (caught.value.was_cut, caught.value.was_undone) == (True, True)
+
+
+async def test_one_that_could_not_be_cut_is_cut_at_the_next_look(runs: TemporaryDatabase, monkeypatch: Any) -> None:
+    """A server that is busy with a statement, or not reached, at one moment would keep the rows locked for the whole block."""
+    terminate = standing._terminate
+    asked: list[bool] = []
+    freed: list[bool] = []
+
+    async def only_at_third(*args: Any, **kwargs: Any) -> bool:
+        asked.append(len(asked) >= 2 and await terminate(*args, **kwargs))
+        if len(asked) == 1:
+            raise ConnectionError("it is not reached")
+        return asked[-1]
+
+    async def work(_session: Any, connection: Any) -> None:
+        await connection.execute(text("UPDATE runs SET status = 'half' WHERE id = 1"))
+        for _ in range(4):
+            await asyncio.to_thread(cut, runs, 0.0)
+        freed.append(await may_write(runs))
+
+    monkeypatch.setattr(standing, "_terminate", only_at_third)
+    with pytest.raises(TransactionTimeout) as caught:
+        await run_in(runs.session_factory, work)
+    assert asked == ([] if runs.dialect_name == "sqlite" else [False, False, True]), "and no more once it has ended"
+    assert freed == [True]
+    assert (caught.value.was_cut, caught.value.was_undone) == (True, True)
+    assert await status_of(runs) == "queued"
+
+
 async def test_one_that_was_whole_is_not_known_to_be_undone(runs: TemporaryDatabase) -> None:
     """An outcome whose COMMIT may have gone through would be written again, though it is there."""
 

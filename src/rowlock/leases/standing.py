@@ -85,6 +85,7 @@ class Standing:
         self._pooled: PoolProxiedConnection | None = None
         self._began_at = 0.0
         self._thread = 0
+        self._is_to_be_ended = False
         # Whoever ends it first has it: the transaction itself, or another thread.
         self._ending = threading.Lock()
 
@@ -109,13 +110,14 @@ class Standing:
             return
         with self._ending:
             connection, pooled = self._connection, self._pooled
-            if connection is None or pooled is None or self.was_cut:
+            if connection is None or pooled is None or (self.was_cut and not self._is_to_be_ended):
                 return
             driver: Any = pooled.driver_connection
             if driver is None:
                 # Given back already: it is committed or rolled back.
                 return
-            self._retire(pooled)
+            if not self.was_cut:
+                self._retire(pooled)
             self.stood_still = True
         with suppress(Exception):
             async with asyncio.timeout(CLOSE_S_MAX):
@@ -123,8 +125,13 @@ class Standing:
                     self.was_undone = await _roll_back(driver) and not self.is_whole
                     await driver.close()
                 else:
+                    # The server may not be reached, or still run a statement; then the next look tries again.
+                    self._is_to_be_ended = True
                     ended = await _terminate(connection.engine, beside, driver=driver, older_than_s=older_than_s)
+                    self._is_to_be_ended = not ended
                     self.was_undone = ended and not self.is_whole
+        if self._is_to_be_ended:
+            return
         told, extra = (
             "A transaction was ended that kept locks while the event loop stood still: %s",
             {"purpose": self._purpose},
@@ -229,9 +236,11 @@ async def _terminate(engine: Engine, beside: Connects, *, driver: Any, older_tha
     """Have the server end what is under way, and return whether it did."""
     pid = driver.get_server_pid() if hasattr(driver, "get_server_pid") else driver.info.backend_pid
     # Behind a pooler the number may be somebody else's: then there is no transaction of ours that waits for so long.
+    # The trap: asyncpg flushes between Parse and Bind without a Sync, and a server that waits for the Bind says "active".
     statement = text(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = :pid AND usename = current_user "
-        "AND state LIKE 'idle in transaction%' AND xact_start < clock_timestamp() - make_interval(secs => :seconds)"
+        "AND (state LIKE 'idle in transaction%' OR state = 'active' AND wait_event = 'ClientRead') "
+        "AND xact_start < clock_timestamp() - make_interval(secs => :seconds)"
     )
     async with beside.connect(engine) as connection:
         return bool(await connection.scalar(statement, {"pid": pid, "seconds": older_than_s / 2}))
