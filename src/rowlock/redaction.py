@@ -18,6 +18,8 @@ from sqlalchemy.exc import DBAPIError, StatementError
 
 CHAINED_MAX = 30
 """How many errors of a chain are copied, one below the other; those below are left out."""
+LOOKED_AT_MAX = 200
+"""How many errors are looked at in all, members of groups included; those beyond are left out, too."""
 
 _DATABASE_PACKAGES = frozenset({"sqlalchemy", "asyncpg", "psycopg", "psycopg2", "sqlite3", "aiosqlite"})
 _WITH_STATEMENT = re.compile(r"\n\s*(?:\[SQL: |\[parameters: |\[SQL parameters |DETAIL: )")
@@ -49,7 +51,7 @@ def without_values(error: BaseException) -> BaseException:
     statement, no parameters, no error of the driver.
     """
     try:
-        return _redacted(error, depth=0) or error
+        return _redacted(error, depth=0, seen={}) or error
     except BaseException:  # noqa: BLE001 - what a host's error has may do anything; rather no text than one with values
         return _stand_in(error, "(no text: it could not be read)")
 
@@ -86,14 +88,32 @@ def _vague(text: str) -> str:
     return beginning.group().strip() if beginning else ""
 
 
-def _redacted(error: BaseException | None, *, depth: int, is_below: bool = False) -> BaseException | None:
+_Seen = dict[tuple[int, bool], tuple[BaseException, BaseException | None]]
+"""What has been looked at and what came of it, by its id and by whether it is below a database's error.
+
+A member of a group is mostly its context as well: looked at along each way to it, a nest of groups would double with each level.
+"""
+
+
+def _redacted(error: BaseException | None, *, depth: int, seen: _Seen, is_below: bool = False) -> BaseException | None:
     """Return `error` itself if there is nothing to cut; `is_below` if a database's error was raised because of it."""
     if error is None or depth >= CHAINED_MAX:
         return None
+    key = (id(error), is_below)
+    if key not in seen:
+        if len(seen) >= LOOKED_AT_MAX:
+            return None
+        # One that is chained to itself ends here. It is kept, since ids are used again.
+        seen[key] = (error, None)
+        seen[key] = (error, _cut(error, depth=depth + 1, seen=seen, is_below=is_below))
+    return seen[key][1]
+
+
+def _cut(error: BaseException, *, depth: int, seen: _Seen, is_below: bool) -> BaseException:
     is_of_database = _is_of_database(error)
-    cause = _redacted(error.__cause__, depth=depth + 1, is_below=is_of_database or is_below)
-    context = None if error.__suppress_context__ else _redacted(error.__context__, depth=depth + 1)
-    members = _members(error, depth)
+    cause = _redacted(error.__cause__, depth=depth, seen=seen, is_below=is_of_database or is_below)
+    context = None if error.__suppress_context__ else _redacted(error.__context__, depth=depth, seen=seen)
+    members = _members(error, depth, seen)
     text = _vague(text_of(error)) if is_below and not is_of_database else text_of(error)
     links = [cause, *members] if error.__suppress_context__ else [cause, context, *members]
     if text == _said(error) and all(mine is theirs for mine, theirs in zip_longest(links, _links(error))):
@@ -113,8 +133,8 @@ def _exceptions(error: BaseException) -> tuple[BaseException, ...]:
     return error.exceptions if isinstance(error, BaseExceptionGroup) else ()
 
 
-def _members(error: BaseException, depth: int) -> list[BaseException]:
-    redacted = (_redacted(member, depth=depth + 1) for member in _exceptions(error))
+def _members(error: BaseException, depth: int, seen: _Seen) -> list[BaseException]:
+    redacted = (_redacted(member, depth=depth, seen=seen) for member in _exceptions(error))
     return [member for member in redacted if member is not None]
 
 
@@ -126,8 +146,9 @@ def _said(error: BaseException) -> str:
 
 
 def _copy(error: BaseException, text: str, members: list[BaseException]) -> BaseException:
-    if members and isinstance(error, BaseExceptionGroup):
-        return error.derive(members)
+    if isinstance(error, BaseExceptionGroup):
+        # There is no group without members; made from its arguments, it would have those that are left out.
+        return error.derive(members) if members else _stand_in(error, text)
     try:
         copy = _of_the_same_type(error, text)
         return copy if str(copy) == text else _stand_in(error, text)

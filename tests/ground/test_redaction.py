@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.dispatch.texts import detail_of
 from rowlock.errors import describe
-from rowlock.redaction import CHAINED_MAX, text_of, without_values
+from rowlock.redaction import CHAINED_MAX, LOOKED_AT_MAX, text_of, without_values
 from rowlock.testing.databases import TemporaryDatabase
 
 SECRET = "s3cr3t-value"
@@ -211,6 +211,62 @@ def test_long_chains_are_cut() -> None:
         following.__context__, error = error, following
     told = traceback.format_exception(without_values(error))
     assert len([line for line in told if line.startswith("ValueError: ")]) == CHAINED_MAX
+
+
+class Read(Exception):
+    """Counts how often its text is asked for."""
+
+    times = 0
+
+    def __str__(self) -> str:
+        """Count."""
+        type(self).times += 1
+        return "read"
+
+
+def test_an_error_is_looked_at_once() -> None:
+    """Nested groups, whose members are also their context, would hold up the event loop for seconds at each failure."""
+    error: Exception = Read()
+    error.__cause__ = dbapi_error()
+    for _ in range(12):
+        group = ExceptionGroup("a task failed", [error])
+        group.__context__, error = error, group
+    Read.times = 0
+    told = without_values(error)
+    assert Read.times < 10
+    assert SECRET not in "".join(traceback.format_exception(told))
+    assert isinstance(told, ExceptionGroup)
+    assert told.exceptions[0] is told.__context__
+
+
+def test_crowded_groups_are_cut() -> None:
+    """A group of all that failed in an outage would be copied whole at each failure."""
+    Read.times = 0
+    told = without_values(ExceptionGroup("all", [*(Read() for _ in range(20 * LOOKED_AT_MAX)), dbapi_error()]))
+    assert isinstance(told, ExceptionGroup)
+    assert len(told.exceptions) == LOOKED_AT_MAX - 1
+    assert Read.times < 10 * LOOKED_AT_MAX
+    assert SECRET not in "".join(traceback.format_exception(told))
+
+
+def test_a_group_whose_members_are_left_out_tells_nothing_of_them() -> None:
+    """What is too deep to be looked at would be told with its values."""
+    error: Exception = ExceptionGroup("deep", [dbapi_error()])
+    for n in range(CHAINED_MAX - 1):
+        following = ValueError(n)
+        following.__cause__, error = error, following
+    told = "".join(traceback.format_exception(without_values(error)))
+    assert SECRET not in told
+    assert "ExceptionGroup: deep" in told
+
+
+def test_an_error_that_is_chained_to_itself_is_told() -> None:
+    """A circle of errors would be followed without end."""
+    one, other = ValueError("one"), dbapi_error()
+    one.__cause__, other.__cause__ = other, one
+    told = "".join(traceback.format_exception(without_values(one)))
+    assert "ValueError: one" in told
+    assert SECRET not in told
 
 
 def dbapi_error() -> DBAPIError:

@@ -168,7 +168,7 @@ LOGS_BUGS = (
     Bug(
         "what was handled meanwhile tells its values",
         "redaction.py",
-        "else _redacted(error.__context__, depth=depth + 1)",
+        "else _redacted(error.__context__, depth=depth, seen=seen)",
         "else error.__context__",
         (f"{REDACTION}::test_errors_that_are_chained_tell_no_values",),
     ),
@@ -206,5 +206,26 @@ LOGS_BUGS = (
         " or depth >= CHAINED_MAX:",
         ":",
         (f"{REDACTION}::test_long_chains_are_cut",),
+    ),
+    Bug(
+        "an error is looked at along each way to it",
+        "redaction.py",
+        "    if key not in seen:\n",
+        "    if key not in seen or True:\n",
+        (f"{REDACTION}::test_an_error_is_looked_at_once",),
+    ),
+    Bug(
+        "all members of a crowded group are looked at",
+        "redaction.py",
+        "        if len(seen) >= LOOKED_AT_MAX:\n",
+        "        if False:\n",
+        (f"{REDACTION}::test_crowded_groups_are_cut",),
+    ),
+    Bug(
+        "a group whose members are left out has them all the same",
+        "redaction.py",
+        " if members else _stand_in(error, text)",
+        " if members else _of_the_same_type(error, text)",
+        (f"{REDACTION}::test_a_group_whose_members_are_left_out_tells_nothing_of_them",),
     ),
 )
