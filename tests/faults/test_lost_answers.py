@@ -9,14 +9,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, event, func, select, text
 from sqlalchemy.exc import DBAPIError
 
 from rowlock import Apply, Park, Reset, Retry, events
+from rowlock.leases.apply import Written
 from rowlock.pipelines import writer as writer_module
+from rowlock.pipelines.writer import Submission
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events
+from ..pipelines.blocking import until_so
 from ..pipelines.related_scenes import GatheringPipeline, add_volume, attachments_of, locks_of
 from ..pipelines.scenes import add, counted, is_free, is_outcome, read, read_all
 
@@ -291,3 +294,35 @@ async def test_an_answer_lost_to_a_row_that_moved_on_is_not_applied_again(databa
         assert (counted(steps)["applied"], counted(steps)["stale"]) == (1, 0)
     [row] = await read_all(database, Volume)
     assert (row.disk_id, is_free(row)) == ("first", True)
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+async def test_a_commit_that_is_still_under_way_is_waited_for(
+    postgresql_database: TemporaryDatabase, ends: str
+) -> None:
+    """What the row is about to point to would be cleaned up as that of a stale result, a moment before it is there."""
+    database = postgresql_database
+    volume = Volume()
+    await add(database, volume)
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        [item] = await steps.fetch_once()
+        async with database.session_factory() as first:
+            stamp = await first.scalar(select(func.now()))
+            row = await first.get_one(Volume, volume.id)
+            row.status, row.last_processed_at, row.lock_token, row.lock_expires_at = "active", stamp, None, None
+            await first.flush()
+            item.lose()
+            submission = Submission(item, Apply({"status": "active"}), stamps=frozenset({stamp}))
+            settling = asyncio.create_task(steps.run.settler._writer.write(submission))
+
+            async def is_waiting() -> bool:
+                async with database.session_factory() as session:
+                    return settling.done() or bool(await session.scalar(waiting))
+
+            await until_so(is_waiting)
+            assert not settling.done()
+            await getattr(first, ends)()
+            assert await settling is (Written.APPLIED if ends == "commit" else Written.STALE)

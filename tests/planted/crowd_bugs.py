@@ -30,6 +30,13 @@ CROWD_BUGS = (
         (f"{CROWDS}::test_a_loop_that_has_ended_leaves_no_queue_of_claims_behind",),
     ),
     Bug(
+        "loops of two threads change the queues of claims at the same time",
+        "leases/claim_queue.py",
+        "    with _places_lock:\n",
+        "    if True:\n",
+        (f"{CROWDS}::test_loops_of_two_threads_may_claim_at_the_same_time",),
+    ),
+    Bug(
         "claims that hang keep all others waiting",
         "leases/claim_queue.py",
         "async with asyncio.timeout(wait_s):",

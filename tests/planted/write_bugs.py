@@ -273,4 +273,18 @@ WRITE_BUGS = (
         "        except asyncio.CancelledError:\n            # The next request",
         (f"{BATCHER}::test_whatever_ends_a_round_is_heard_by_all_who_wait",),
     ),
+    Bug(
+        "a COMMIT that is still under way is told as stale",
+        "pipelines/writer.py",
+        "self._settle(connection, submission, waits=True)",
+        "self._settle(connection, submission)",
+        (f"{LOST}::test_a_commit_that_is_still_under_way_is_waited_for",),
+    ),
+    Bug(
+        "a row is waited for by the stamp that is not there yet",
+        "leases/apply.py",
+        "        leased.key.in_([item.id for item in items])\n",
+        "        leased.key.in_([item.id for item in items]), type_coerce(last, UtcDateTime).in_(stamps)\n",
+        (f"{LOST}::test_a_commit_that_is_still_under_way_is_waited_for",),
+    ),
 )

@@ -253,15 +253,20 @@ async def processed_at(
     items: Sequence[PipelineItem[Any]],
     *,
     stamps: frozenset[datetime],
+    waits: bool = False,
 ) -> frozenset[Any]:
     """Return the keys of those rows of `items` that were last processed at one of `stamps`; joins the caller's transaction.
 
-    Settles a COMMIT whose answer was lost: no two outcomes of a row have the same stamp.
+    Settles a COMMIT whose answer was lost: no two outcomes of a row have the same stamp. PostgreSQL may still be carrying it out:
+    if it `waits` for the rows' locks, what is returned is as that has ended.
     """
     last = leased.column("last_processed_at")
-    keys = [item.id for item in items]
-    found = select(leased.key).where(leased.key.in_(keys), type_coerce(last, UtcDateTime).in_(stamps))
-    return frozenset((await connection.scalars(found)).all())
+    # The stamp is no condition: a row is found by what was committed before, and only one that is found is waited for.
+    found = select(leased.key, type_coerce(last, UtcDateTime).in_(stamps)).where(
+        leased.key.in_([item.id for item in items])
+    )
+    rows = await connection.execute(found.with_for_update(key_share=True) if waits else found)
+    return frozenset(key for key, is_one in rows if is_one)
 
 
 async def _update(

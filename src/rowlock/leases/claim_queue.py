@@ -12,6 +12,7 @@ Not here: the row locks and locksets that keep claims apart.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
@@ -41,15 +42,17 @@ async def in_line(engine: Engine, *, wait_s: float) -> AsyncIterator[None]:
 
 def _places_of(engine: Engine) -> asyncio.Semaphore:
     loop = asyncio.get_running_loop()
-    if loop not in _places:
-        # A semaphore that was waited for knows its loop, and so keeps its own key alive.
-        for ended in [known for known in _places if known.is_closed()]:
-            del _places[ended]
-        _places[loop] = WeakKeyDictionary()
-    by_pool = _places[loop]
-    if engine.pool not in by_pool:
-        by_pool[engine.pool] = asyncio.Semaphore(_claims_at_once(engine))
-    return by_pool[engine.pool]
+    # Loops of other threads look here, too.
+    with _places_lock:
+        if loop not in _places:
+            # A semaphore that was waited for knows its loop, and so keeps its own key alive.
+            for ended in [known for known in _places if known.is_closed()]:
+                del _places[ended]
+            _places[loop] = WeakKeyDictionary()
+        by_pool = _places[loop]
+        if engine.pool not in by_pool:
+            by_pool[engine.pool] = asyncio.Semaphore(_claims_at_once(engine))
+        return by_pool[engine.pool]
 
 
 def _claims_at_once(engine: Engine) -> int:
@@ -59,4 +62,5 @@ def _claims_at_once(engine: Engine) -> int:
     return kept or CONNECTIONS
 
 
+_places_lock = threading.Lock()
 _places: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakKeyDictionary[Pool, asyncio.Semaphore]] = WeakKeyDictionary()

@@ -201,12 +201,15 @@ class Writer(Generic[ModelT]):
             if now is not None:
                 write = self._planner(now, stamps[item.lock_token]).plan(item, outcome)
                 written = await apply(connection, leased, item, write=write)
+            # Before the related rows, as everywhere: two that lock them in different orders would wait for each other.
+            earlier = await self._settle(connection, submission, waits=True) if written is Written.STALE else None
             if written.is_made and isinstance(outcome, Apply) and item.held:
                 await write_related(connection, item, write.related)
             else:
                 await free_related(connection, item)
-            if now is None or written is Written.STALE:
-                return await self._settle(connection, submission)
+            if earlier is not None:
+                return earlier
+            assert now is not None
             stamp = stamps[item.lock_token]
             if written.is_made and submission.also is not None:
                 await self._within(session, connection, submission, now=now, stamp=stamp)
@@ -228,12 +231,19 @@ class Writer(Generic[ModelT]):
             written = await self._write_alone(Submission(submission.item, Reset()))
             return Written.ROBBED if written.is_made else written
 
-    async def _settle(self, connection: AsyncConnection, submission: Submission[ModelT]) -> Written:
+    async def _settle(
+        self, connection: AsyncConnection, submission: Submission[ModelT], *, waits: bool = False
+    ) -> Written:
         """Say whether an earlier try, whose end is unknown, was committed after all: then its stamp is in the row."""
-        return Written.APPLIED if await self._applied_before(connection, [(0, submission)]) else Written.STALE
+        applied = await self._applied_before(connection, [(0, submission)], waits=waits)
+        return Written.APPLIED if applied else Written.STALE
 
     async def _applied_before(
-        self, connection: AsyncConnection, submissions: Sequence[tuple[int, Submission[ModelT]]]
+        self,
+        connection: AsyncConnection,
+        submissions: Sequence[tuple[int, Submission[ModelT]]],
+        *,
+        waits: bool = False,
     ) -> list[int]:
         """Return the numbers of those of which an earlier try, whose end is unknown, was committed after all."""
         alike: dict[frozenset[datetime], list[tuple[int, Submission[ModelT]]]] = {}
@@ -243,7 +253,7 @@ class Writer(Generic[ModelT]):
         applied: list[int] = []
         for stamps, members in alike.items():
             items = [submission.item for _, submission in members]
-            keys = await processed_at(connection, self.context.leased, items, stamps=stamps)
+            keys = await processed_at(connection, self.context.leased, items, stamps=stamps, waits=waits)
             applied += [number for number, submission in members if submission.item.id in keys]
         return applied
 
