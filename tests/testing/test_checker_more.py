@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rowlock.rows.stamps import STAMP_SPREAD, STAMP_STEP
 from rowlock.testing.checker import check
 
 from .stories import LEASE_S, MOMENT, Story
@@ -55,6 +56,22 @@ def test_a8_a_stamp_is_not_ahead_of_the_clock(story: Story) -> None:
     story.claim()
     story.apply(last_processed_at=story.now + timedelta(seconds=1))
     assert story.broken() == {"A8"}
+
+
+@pytest.mark.parametrize(
+    ("goes_on", "broken"),
+    [(STAMP_STEP, set()), (STAMP_STEP + STAMP_SPREAD, set()), (2 * STAMP_SPREAD, {"A8"})],
+    ids=["a step", "a step and the spread", "more"],
+)
+def test_a8_a_stamp_that_is_ahead_goes_on_by_little(story: Story, goes_on: timedelta, broken: set[str]) -> None:
+    """Outcomes that differ by their stamps would be blamed, or a row be passed over for ever longer."""
+    story.claim()
+    story.apply()
+    ahead = story.now
+    story.wait(-60)
+    story.claim()
+    story.apply(last_processed_at=ahead + goes_on)
+    assert story.broken() == broken
 
 
 def test_b2_an_ended_lease_is_seen_to_before_the_history_ends(story: Story) -> None:
