@@ -8,6 +8,13 @@ from typing import Any, Final
 from rowlock import Outcome, PipelineManager
 
 QUICK: Final[dict[str, Any]] = {"fetch_delays": (0.05, 0.1), "min_processing_interval": 0, "retry_delay": 0.1}
+RENEWED_SOON: Final[dict[str, Any]] = {
+    "lock_timeout": 30,
+    "heartbeat_trigger": 29.9,
+    "lease_margin": 1,
+    "heartbeat_interval": 0.1,
+}
+"""Leases that are renewed from a tenth of a second on, and that no slow machine loses."""
 WAIT_S_MAX: Final = 30
 """How long a test waits for what never comes. **Unit** seconds."""
 

@@ -17,7 +17,7 @@ from rowlock.testing import TemporaryDatabase
 from ..host import Attachment, Base, Run, RunPipeline, Volume, VolumePipeline, heard_events
 from ..pipelines.related_scenes import GatheringPipeline, add_volume, write_all
 from ..pipelines.scenes import add
-from .patience import QUICK
+from .patience import QUICK, RENEWED_SOON
 
 ELSEWHERE = "elsewhere"
 COUNT = 6
@@ -54,7 +54,7 @@ async def works(sessions: async_sessionmaker[Any]) -> None:
         await heard.wait_for(events.LeasesRenewed, count=2)
         return write_all(item, rows)
 
-    gathering = GatheringPipeline(then=until_renewed, lock_timeout=2, heartbeat_trigger=1.8, **QUICK)
+    gathering = GatheringPipeline(then=until_renewed, **RENEWED_SOON, **QUICK)
     runs = RunPipeline(**QUICK)
     with heard_events() as heard:
         async with PipelineManager(sessions, [gathering, runs]) as manager:

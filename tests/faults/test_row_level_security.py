@@ -16,7 +16,7 @@ from rowlock import Apply, LockColumns, PipelineManager, ScheduleColumns, events
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import RecordingPipeline, heard_events
-from .patience import QUICK
+from .patience import QUICK, RENEWED_SOON
 
 TENANT = "acme"
 LEFT = UUID(int=7)
@@ -193,7 +193,7 @@ async def test_the_heartbeat_thread_names_it(
         await heard.wait_for(events.LeasesRenewed, count=3)
         return Apply({"status": "sent"})
 
-    pipeline = LetterPipeline(answer=until_renewed, lock_timeout=2, heartbeat_trigger=1.8, **QUICK)
+    pipeline = LetterPipeline(answer=until_renewed, **RENEWED_SOON, **QUICK)
     with heard_events() as heard:
         async with PipelineManager(sessions, [pipeline]) as manager:
             await heard.wait_for(events.ItemApplied, count=2)
