@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.orm import MappedColumn
 
 from rowlock import AdmissionRejected, LockColumns, OutcomeError, PipelineError, PipelineManager, ScheduleColumns
 from rowlock.dispatch import COMPLETED, FAILED, PENDING, RUNNING, DispatchColumns, DispatchPipeline, Draining
@@ -207,8 +208,8 @@ async def test_bad_submissions_are_refused_whole(
     [
         name
         for mixin in (LockColumns, ScheduleColumns, DispatchColumns)
-        for name in mixin.__annotations__
-        if name != "dedup_key"
+        for name, column in vars(mixin).items()
+        if isinstance(column, MappedColumn) and name != "dedup_key"
     ],
 )
 async def test_a_submission_gives_nothing_of_the_mixins(renders_database: TemporaryDatabase, column: str) -> None:

@@ -79,7 +79,10 @@ class Planter:
     def _failing(self, tests: list[str]) -> list[str]:
         bench = self._free.get()
         try:
-            exit_code, output = bench.run_tests(tests, "--tb=short", seconds_max=ALL_TESTS_S_MAX)
+            # One that cannot be found, of a parameter that is no more, would be known only after all others.
+            exit_code, output = bench.run_tests(tests, "--collect-only", seconds_max=ALL_TESTS_S_MAX)
+            if exit_code == 0:
+                exit_code, output = bench.run_tests(tests, "--tb=short", seconds_max=ALL_TESTS_S_MAX)
         finally:
             self._free.put(bench)
         failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, flags=re.MULTILINE)
