@@ -7,6 +7,7 @@ from bug import Bug
 BATCHER = "tests/pipelines/test_batcher.py"
 ALSO = "tests/pipelines/test_also.py"
 COPIED = "tests/pipelines/test_copied_outcomes.py"
+KEPT = "tests/faults/test_lost_answers_kept_shorter.py"
 LOST = "tests/faults/test_lost_answers.py"
 RELEASE = "tests/leases/test_release.py"
 STAMPS = "tests/rows/test_stamps.py"
@@ -283,9 +284,30 @@ WRITE_BUGS = (
     Bug(
         "a row is waited for by the stamp that is not there yet",
         "leases/apply.py",
-        "        leased.key.in_([item.id for item in items])\n",
-        "        leased.key.in_([item.id for item in items]), type_coerce(last, UtcDateTime).in_(stamps)\n",
+        "select(leased.key, is_one_of_them).where(",
+        "select(leased.key, is_one_of_them).where(is_one_of_them, ",
         (f"{LOST}::test_a_commit_that_is_still_under_way_is_waited_for",),
+    ),
+    Bug(
+        "a stamp is looked for as the mixin's type writes it",
+        "leases/dialects/sqlite.py",
+        "column.in_([literal(value, column.type) for",
+        "column.in_([literal(value, UtcDateTime()) for",
+        (f"{KEPT}::test_what_the_column_s_type_makes_of_the_stamp_settles_it",),
+    ),
+    Bug(
+        "a stamp is looked for as it was sent, not as it is kept",
+        "leases/dialects/postgresql.py",
+        " for value in written] if kept_as else written)",
+        " for value in written] if False else written)",
+        (f"{KEPT}::test_what_the_database_makes_of_the_stamp_settles_it",),
+    ),
+    Bug(
+        "a tenant's stamps are taken to be kept like the model's",
+        "leases/dialects/postgresql.py",
+        "translated.get(table.schema, table.schema)",
+        "table.schema",
+        (f"{KEPT}::test_the_column_is_that_of_the_tenant",),
     ),
     Bug(
         "the judge allows for no more than a step of a stamp that is ahead",

@@ -260,11 +260,9 @@ async def processed_at(
     Settles a COMMIT whose answer was lost: no two outcomes of a row have the same stamp. PostgreSQL may still be carrying it out:
     if it `waits` for the rows' locks, what is returned is as that has ended.
     """
-    last = leased.column("last_processed_at")
+    is_one_of_them = await dialect_of(connection).holds_one_of(connection, leased.column("last_processed_at"), stamps)
     # The stamp is no condition: a row is found by what was committed before, and only one that is found is waited for.
-    found = select(leased.key, type_coerce(last, UtcDateTime).in_(stamps)).where(
-        leased.key.in_([item.id for item in items])
-    )
+    found = select(leased.key, is_one_of_them).where(leased.key.in_([item.id for item in items]))
     rows = await connection.execute(found.with_for_update(key_share=True) if waits else found)
     return frozenset(key for key, is_one in rows if is_one)
 

@@ -5,8 +5,9 @@ The conformance tests run against both; a third database would be a third file w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Any, Protocol
 
 from sqlalchemy import Column, ColumnElement, Connection, Engine, update
@@ -64,6 +65,12 @@ class LeaseDialect(Protocol):
 
     def is_still(self, column: Column[Any], value: object) -> ColumnElement[bool]:
         """Return the condition that `column` has `value`, nulls being equal."""
+        ...
+
+    async def holds_one_of(
+        self, connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
+    ) -> ColumnElement[bool]:
+        """Return the condition that `column` has one of `values`, as the database keeps what was written of them."""
         ...
 
 

@@ -6,8 +6,9 @@ referencing row takes. They skip what is locked, so that one long transaction of
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
@@ -41,6 +42,7 @@ from sqlalchemy import (
     null,
     or_,
     select,
+    text,
     true,
     tuple_,
     type_coerce,
@@ -49,7 +51,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.selectable import TableValuedAlias
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, Position, claim_parameters
 from rowlock.rows.assignments import ColumnValues
@@ -244,3 +246,40 @@ def is_still(column: Column[Any], value: object) -> ColumnElement[bool]:
 
 
 _PLAIN_OR_BYTES = (*_PLAIN, Interval, LargeBinary, Time)
+
+
+async def holds_one_of(
+    connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
+) -> ColumnElement[bool]:
+    """Cast to the type that the column has in the database, which rounds as storing does: the model may not tell its precision."""
+    written = [literal(value, column.type) for value in values]
+    kept_as = await connection.scalar(_TYPE_IN_DATABASE, {"table": _name_of(connection, column), "column": column.name})
+    return column.in_([cast(value, _Named(kept_as)) for value in written] if kept_as else written)
+
+
+# Not found by the `tableoid` of its rows: a view has none.
+_TYPE_IN_DATABASE = text(
+    "SELECT format_type(atttypid, atttypmod) FROM pg_catalog.pg_attribute "
+    "WHERE attrelid = to_regclass(:table) AND attname = :column"
+)
+
+
+def _name_of(connection: AsyncConnection, column: Column[Any]) -> str:
+    """Return the name of the column's table as the connection's statements have it."""
+    sync, quote, table = connection.sync_connection, connection.dialect.identifier_preparer.quote, column.table
+    assert sync is not None
+    translated = sync.get_execution_options().get("schema_translate_map") or {}
+    schema = translated.get(table.schema, table.schema)
+    return quote(table.name) if schema is None else f"{quote(schema)}.{quote(table.name)}"
+
+
+class _Named(UserDefinedType[Any]):
+    """A type by the name that the database has for it."""
+
+    cache_ok = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get_col_spec(self, **kw: Any) -> str:  # noqa: ANN401 - SQLAlchemy's own
+        return self.name

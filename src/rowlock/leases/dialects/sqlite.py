@@ -10,7 +10,7 @@ SQLAlchemy's driver would begin a deferred transaction by itself before the firs
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -341,6 +341,13 @@ def is_still(column: Column[Any], value: object) -> ColumnElement[bool]:
     if keeps_time(column.type):
         return same_time(column, literal(value, column.type))
     return column.is_not_distinct_from(literal(value, column.type))
+
+
+async def holds_one_of(
+    connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
+) -> ColumnElement[bool]:
+    """Compare the texts: what is kept is what the column's own type makes of a time."""
+    return column.in_([literal(value, column.type) for value in values])
 
 
 def _is_same_document(column: Column[Any], value: object) -> ColumnElement[bool]:
