@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, bindparam, event
 from sqlalchemy.dialects import postgresql
 
 from rowlock import database_now
 from rowlock.leases.dialects.claims import ClaimOrder
 from rowlock.leases.poll import poll, poll_of
 from rowlock.rows.database_time import database_time_after
+from rowlock.rows.eligibility import eligible
+from rowlock.rows.parameter_names import with_names_of_its_own
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Run, Volume
-from .ground import RUNS, TIMEOUT, VOLUMES, add, claimed, order_for, row_of
+from .ground import INTERVAL, RUNS, TIMEOUT, VOLUMES, add, claimed, order_for, row_of
 
 LATER, EARLIER = timedelta(minutes=1), -timedelta(minutes=1)
 
@@ -100,3 +103,15 @@ def test_the_plan_is_that_of_the_claim() -> None:
     """PostgreSQL drops the order of an EXISTS, and would walk a whole table to find nothing."""
     statement = poll_of([order_for(VOLUMES), order_for(RUNS)]).compile(dialect=postgresql.dialect())
     assert str(statement).count("ORDER BY") == str(statement).count("LIMIT") == 2
+
+
+async def test_orders_with_parameters_of_one_name_find_their_own_rows(database: TemporaryDatabase) -> None:
+    """All pipelines of a group would be asked for with the value of one: the others would never find a row."""
+    await add(database, Volume(status="second"))
+
+    def order(status: str) -> ClaimOrder:
+        ready = with_names_of_its_own(Volume.status == bindparam("wanted", status))
+        condition = eligible(VOLUMES, ready=ready, owner="Me", min_processing_interval=INTERVAL)
+        return replace(order_for(VOLUMES), eligible=condition)
+
+    assert await polled(database, *map(order, ("first", "second", "third"))) == {1}

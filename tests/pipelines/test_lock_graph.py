@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import ForeignKey, true
+from sqlalchemy import ForeignKey, and_, bindparam, true
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, ConfigurationError, LockColumns, LockCycleError, ModelError, PipelineManager, Related
-from rowlock.pipelines.lock_graph import find_cycle
+from rowlock.pipelines.lock_graph import declared_locks, find_cycle
+from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Attachment, AttachmentPipeline, Base, RecordingPipeline, Run, RunPipeline, Volume, VolumePipeline
@@ -228,3 +230,16 @@ def test_locks_is_a_list(locks: Any) -> None:
     Wrong.locks = locks
     with pytest.raises(ModelError, match=r"Wrong\.locks is a list of models"):
         Wrong()
+
+
+def test_what_two_locks_are_declared_on_keeps_its_values() -> None:
+    """Two pipelines that name a parameter alike would both be respected for the rows of one of them."""
+    locks = [
+        Related(Attachment, on=and_(Attachment.volume_id == Volume.id, Attachment.name != bindparam("but", name)))
+        for name in ("first", "second")
+    ]
+    first, second = (declared_locks("Down", LeasedTable.of(Volume), [lock])[0].on for lock in locks)
+    assert first is not None
+    assert second is not None
+    parameters = and_(first, second).compile(dialect=sqlite.dialect()).construct_params()
+    assert sorted(parameters.values()) == ["first", "second"]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 import pytest
-from sqlalchemy import ColumnElement, literal
+from sqlalchemy import ColumnElement, bindparam, event, literal
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.orm import Session
 
 from rowlock import Fetcher, PipelineManager
 from rowlock.leases.poll import poll_of
@@ -276,6 +278,56 @@ async def test_what_was_left_behind_is_swept_while_all_are_idle(virtual_database
         await add(virtual_database, Volume(status="done", lock_owner=pipelines[0].name))
         async with asyncio.timeout(1_000):
             await until(lambda: sum(one.counters["swept"] for one in manager.statistics().values()) > 0)
+
+
+class Bound(Idle):
+    """Names its parameter."""
+
+    model = Volume
+
+    def ready(self) -> ColumnElement[bool]:
+        """Rows in a state that is bound by a name."""
+        return Volume.status == bindparam("wanted", self.name)
+
+
+@virtual_time
+async def test_parameters_of_one_name_are_each_pipelines_own(virtual_database: TemporaryDatabase) -> None:
+    """All of a group would be polled for with the value of one of them, and the others never find their rows."""
+    await add(virtual_database)
+    pipelines = [type(f"Bound{number}", (Bound,), {})() for number in range(3)]
+    async with PipelineManager(virtual_database.session_factory, pipelines):
+        for pipeline in pipelines:
+            await asyncio.sleep(UNTIL_IDLE_S)
+            await add(virtual_database, Volume(status=pipeline.name))
+            async with asyncio.timeout(LONGEST_REST_S):
+                await until(lambda pipeline=pipeline: len(pipeline.items) > 0)
+
+
+TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+
+@virtual_time
+async def test_who_was_started_in_another_context_is_polled_for_in_it(virtual_database: TemporaryDatabase) -> None:
+    """A host whose sessions say by a context variable which tenant they are would ask as one tenant for all of them."""
+    await add(virtual_database)
+    sessions, asked = async_sessionmaker(virtual_database.engine), set()
+
+    @event.listens_for(sessions.kw.setdefault("sync_session_class", type("Tenants", (Session,), {})), "after_begin")
+    def note(*_: Any) -> None:
+        asked.add(TENANT.get())
+
+    pipelines = idle(SEVERAL)
+    async with PipelineManager(sessions) as manager:
+        for number, pipeline in enumerate(pipelines):
+            context = copy_context()
+            context.run(TENANT.set, f"tenant {number % 3}")
+            context.run(manager.register, pipeline)
+        await asyncio.sleep(UNTIL_IDLE_S)
+        asked.clear()
+        await asyncio.sleep(2 * LONGEST_REST_S)
+        assert asked == {"tenant 0", "tenant 1", "tenant 2"}
+        groups = {pipeline.run.fetcher._group for pipeline in pipelines}
+        assert len(groups) == 3
 
 
 # ---------------------------------------------------------------- who belongs together

@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, and_, bindparam
 
-from rowlock import Apply, PipelineManager, Reset
+from rowlock import Apply, PipelineManager, Related, Reset
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
-from ..host import RecordingPipeline, Volume, VolumePipeline
+from ..host import Attachment, RecordingPipeline, Volume, VolumePipeline
 from .scenes import add, change, is_free, read, replica
 
 
@@ -84,3 +84,38 @@ async def test_who_steps_back_comes_back_before_its_sibling(virtual_database: Te
         await asyncio.sleep(120)
         assert (await read(virtual_database, volume)).status == "submitted"
     assert eager.items == []
+
+
+class NamingVolumes(RecordingPipeline):
+    """Locks attachments; binds the state that it wants by a name."""
+
+    model = Volume
+    locks = (Related(Attachment, on=and_(Attachment.volume_id == Volume.id, Attachment.name != bindparam("not", "x"))),)
+
+    def ready(self) -> ColumnElement[bool]:
+        """Volumes that are packed."""
+        return Volume.status == bindparam("wanted", "packing")
+
+
+class NamingAttachments(RecordingPipeline):
+    """Binds what it wants by the same names."""
+
+    model = Attachment
+
+    def ready(self) -> ColumnElement[bool]:
+        """Submitted attachments."""
+        wanted = Attachment.status == bindparam("wanted", "submitted")
+        return and_(wanted, Attachment.name != bindparam("not", "y"))
+
+
+async def test_parameters_of_one_name_are_each_pipelines_own(database: TemporaryDatabase) -> None:
+    """Rows in a state of the other pipeline's would be worked on again and again, and those that wait for work never."""
+    [volume] = await add(database, Volume(status="idle"))
+    wanted, *_ = await add(
+        database,
+        Attachment(volume_id=volume.id, name="x", status="submitted"),
+        Attachment(volume_id=volume.id, name="packed", status="packing"),
+        Attachment(volume_id=volume.id, name="y", status="submitted"),
+    )
+    async with stepping(database.session_factory, NamingAttachments(), beside=[NamingVolumes()]) as steps:
+        assert [item.id for item in await steps.fetch_once()] == [wanted.id]

@@ -89,8 +89,8 @@ POLL_BUGS = (
     Bug(
         "a group has no bound",
         "pipelines/poll_groups.py",
-        "if len(group.members) < MEMBERS_MAX)",
-        "if True)",
+        "if len(group.members) < MEMBERS_MAX and",
+        "if True and",
         (f"{GROUPS}::test_groups_are_of_bounded_size",),
     ),
     Bug(
@@ -120,5 +120,36 @@ POLL_BUGS = (
         ", alone=True",
         "",
         (f"{POLL}::test_a_poll_is_one_round_trip",),
+    ),
+    Bug(
+        "parameters of one name are shared by all pipelines of a statement",
+        "rows/parameter_names.py",
+        "    if not any(_is_named(element) for element in iterate(condition)):\n",
+        "    if True:\n",
+        (
+            f"{POLL}::test_orders_with_parameters_of_one_name_find_their_own_rows",
+            "tests/pipelines/test_siblings.py::test_parameters_of_one_name_are_each_pipelines_own",
+        ),
+    ),
+    Bug(
+        "a condition of the host's keeps its names",
+        "pipelines/claim_orders.py",
+        "    return with_names_of_its_own(condition)",
+        "    return condition",
+        (f"{GROUPS}::test_parameters_of_one_name_are_each_pipelines_own",),
+    ),
+    Bug(
+        "what a lock is declared on keeps its names",
+        "pipelines/lock_graph.py",
+        "None if on is None else with_names_of_its_own(on)",
+        "on",
+        ("tests/pipelines/test_lock_graph.py::test_what_two_locks_are_declared_on_keeps_its_values",),
+    ),
+    Bug(
+        "groups are of several contexts",
+        "pipelines/poll_groups.py",
+        "            return bool(self.variables == variables)\n",
+        "            return True\n",
+        (f"{GROUPS}::test_who_was_started_in_another_context_is_polled_for_in_it",),
     ),
 )

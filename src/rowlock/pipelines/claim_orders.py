@@ -19,6 +19,7 @@ from rowlock.leases.dialects.claims import ClaimOrder, Position
 from rowlock.pipelines.context import Hooks, PipelineContext
 from rowlock.rows.eligibility import Taker, eligible, oldest_first
 from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.rows.parameter_names import with_names_of_its_own
 from rowlock.rows.same_sql import is_same, said_by
 
 UNREADABLE_S = 60.0
@@ -116,4 +117,4 @@ def ready_condition(name: str, leased: LeasedTable[Any], hooks: Hooks[Any]) -> C
             f"not {condition!r:.100}",
             model=leased.name,
         )
-    return condition
+    return with_names_of_its_own(condition)

@@ -18,6 +18,7 @@ from rowlock.pipelines.context import Hooks
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.eligibility import Taker
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.parameter_names import with_names_of_its_own
 from rowlock.rows.relation import relation_between
 
 
@@ -79,7 +80,7 @@ def declared_locks(name: str, leased: LeasedTable[Any], locks: Sequence[type | R
                 f"{name}.locks: `on` is one SQL expression over {table.name} and {leased.name}, not {on!r:.100}",
                 model=table.name,
             )
-        declared.append(DeclaredLock(table, on))
+        declared.append(DeclaredLock(table, None if on is None else with_names_of_its_own(on)))
     return tuple(declared)
 
 

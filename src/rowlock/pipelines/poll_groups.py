@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Hashable
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
@@ -77,13 +78,17 @@ class Member(Protocol):
 
 @dataclass(eq=False)
 class PollGroup:
-    """Pipelines of one process with the same fetch delays and the same database.
+    """Pipelines of one process with the same fetch delays, the same database and the same context variables.
+
+    A host may go by a context variable: in `ready`, or where its sessions say which tenant they are (row-level security).
 
     Attributes:
+        variables: the context in which its members were started.
         members: those that run.
     """
 
     session_factory: async_sessionmaker[AsyncSession]
+    variables: Context = field(default_factory=copy_context)
     members: list[Member] = field(default_factory=list)
     _polling: asyncio.Task[None] | None = None
     _last: tuple[list[ClaimOrder], Poll] | None = None
@@ -95,11 +100,18 @@ class PollGroup:
         Where a poll is under way already, that is the one. What it found was passed on when it ends; a member that still has no
         new rest then fetches by itself.
         """
-        if len(self.members) == 1 or monotonic() < self._rests_until:
+        if len(self.members) == 1 or monotonic() < self._rests_until or not self.is_of(copy_context()):
             return None
         if self._polling is None or self._polling.done():
             self._polling = member.begin_poll(self._poll(member))
         return self._polling
+
+    def is_of(self, variables: Context) -> bool:
+        """Whether its members were started with the same `variables`."""
+        try:
+            return bool(self.variables == variables)
+        except Exception:  # noqa: BLE001 - values of the host's own are compared: in doubt, no
+            return False
 
     async def _poll(self, member: Member) -> None:
         orders = {one: order for one in self.members if one.is_idle and (order := self._order_of(one)) is not None}
@@ -146,10 +158,11 @@ class PollGroups:
         self._groups: dict[Hashable, list[PollGroup]] = {}
 
     def join(self, member: Member, leased: LeasedTable[Any], fetch_delays_s: tuple[float, ...]) -> PollGroup:
-        """Return the group that `member` belongs to from now on."""
+        """Return the group that `member` belongs to from now on; called in its own context."""
         # A statement goes to one database.
         alike = self._groups.setdefault((bind_of(self._session_factory(), leased).engine, fetch_delays_s), [])
-        group = next((group for group in alike if len(group.members) < MEMBERS_MAX), None)
+        here = copy_context()
+        group = next((group for group in alike if len(group.members) < MEMBERS_MAX and group.is_of(here)), None)
         if group is None:
             group = PollGroup(self._session_factory)
             alike.append(group)
