@@ -6,6 +6,7 @@ Not here: what each outcome writes (``pipelines/plan.py``) and who writes it (``
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -155,15 +156,27 @@ def _of_the_same_class(returned: T, fields: Mapping[str, object]) -> T | None:
     if not _is_read_plainly(cls, fields):
         return None
     try:
-        # Not made anew: a class of the host's may take other arguments.
-        made = copy(returned)
-        if type(made) is not cls or made is returned:
-            return None
+        # Not made by its own arguments, which may be others; nor by copy(), whose `__getstate__` is that of a dataclass with slots:
+        # it forgets what the host keeps beside the fields, and `on_stale` needs that to clean up.
+        made = object.__new__(cls)
+        _take_over(made, returned)
         for name, value in fields.items():
             object.__setattr__(made, name, value)
-    except BaseException:  # noqa: BLE001 - its `__copy__` is the host's; what it says has been read
+    except BaseException:  # noqa: BLE001 - of some classes that cannot be; what is said has been read
         return None
     return made
+
+
+def _take_over(made: object, original: object) -> None:
+    """Give `made` what `original` has in its dict and in its slots."""
+    cls = type(original)
+    if hasattr(original, "__dict__"):
+        made.__dict__.update(original.__dict__)
+    slots = (member for base in cls.__mro__ for member in vars(base).values() if type(member) is MemberDescriptorType)
+    for slot in slots:
+        # An empty one stays so.
+        with suppress(AttributeError):
+            slot.__set__(made, slot.__get__(original, cls))
 
 
 def _is_read_plainly(cls: type, names: Iterable[str]) -> bool:
