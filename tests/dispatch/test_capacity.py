@@ -98,6 +98,23 @@ def test_room_is_counted_once_and_bounded() -> None:
 
 
 @virtual_time
+async def test_room_of_many_workers_is_given_bit_by_bit() -> None:
+    """Rows for a thousand workers would be due at once, and their places be given again before they can be offered."""
+    room, workers = Room(), [f"{number}" for number in range(ROOM_MAX + 36)]
+    assert room.look(workers) == ROOM_MAX
+    room.keep_for(range(ROOM_MAX))
+    assert room.look(workers) == 36
+    for row in range(ROOM_MAX):
+        room.taken(row)
+    assert room.look(workers) == 36
+    for _ in range(2 * ROOM_MAX):
+        room.freed()
+    room.keep_for(range(ROOM_MAX))
+    assert room.look(workers) == 36, "no more places than workers"
+    assert room.look(workers[:3]) == 0, "and none of those that have gone"
+
+
+@virtual_time
 async def test_a_row_that_was_brought_forward_uses_one_place() -> None:
     """A row would use a place when it is brought forward and another one when it is accepted: that worker would stay idle."""
     room = Room()

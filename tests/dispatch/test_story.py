@@ -93,6 +93,34 @@ async def test_a_row_that_comes_to_rest_beside_an_idle_worker_is_brought_forward
         await settled(virtual_database)
 
 
+@pytest.mark.parametrize("are_late", [False, True], ids=["at the start", "later"])
+@virtual_time
+async def test_a_hundred_workers_that_come_together_all_find_work(
+    virtual_database: TemporaryDatabase, are_late: bool
+) -> None:
+    """Those beyond what one fetch brings would stay idle beside rows that rest, until an attempt of another one has ended."""
+    await virtual_database.create_tables(Base.metadata)
+    fleet = Fleet(0 if are_late else 100)
+    renders = DispatchPipeline(
+        Render, handler=Scenes(takes_s=600), engine=fleet, workers_num=200, retry_interval=timedelta(hours=1)
+    )
+    rests_until = await now_of(virtual_database) + renders.dispatch.retry_interval
+    refused = {"due_at": rests_until, "last_error": "capacity: none of 3 workers accepted"}
+    await add(virtual_database, *(Render(dedup_key=f"{number:03}", **refused) for number in range(130)))
+    looks_within_s = renders.settings.fetch_delays_s[-1] * (1 + JITTER) + 1
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        if are_late:
+            await asyncio.sleep(looks_within_s)
+            assert fleet.running == 0
+            fleet.hire(100)
+        await asyncio.sleep(3 * looks_within_s)
+        assert fleet.running == 100
+        rows = await all_renders(virtual_database)
+        assert [row.due_at for row in rows if row.status == PENDING] == [rests_until] * 30, (
+            "no more than there are places"
+        )
+
+
 @virtual_time
 async def test_orphans_from_before_the_start_are_done(virtual_database: TemporaryDatabase) -> None:
     """What a replica left when it died would wait for somebody to ask for it again."""

@@ -88,9 +88,26 @@ ATTEMPT_BUGS = (
     Bug(
         "room has no bound",
         "dispatch/capacity.py",
-        "        self._places = min(ROOM_MAX, self._places + places)\n",
+        "        self._places = min(max(ROOM_MAX, len(self._workers)), self._places + places)\n",
         "        self._places += places\n",
-        (f"{CAPACITY}::test_room_is_counted_once_and_bounded",),
+        (
+            f"{CAPACITY}::test_room_is_counted_once_and_bounded",
+            f"{CAPACITY}::test_room_of_many_workers_is_given_bit_by_bit",
+        ),
+    ),
+    Bug(
+        "workers beyond what one fetch brings stay idle",
+        "dispatch/capacity.py",
+        "max(ROOM_MAX, len(self._workers))",
+        "ROOM_MAX",
+        (f"{STORY}::test_a_hundred_workers_that_come_together_all_find_work",),
+    ),
+    Bug(
+        "room of many workers is given at once",
+        "dispatch/capacity.py",
+        "        return min(ROOM_MAX, max(",
+        "        return min(ROOM_MAX * 1000, max(",
+        (f"{CAPACITY}::test_room_of_many_workers_is_given_bit_by_bit",),
     ),
     Bug(
         "the rest after a loss is cut short",

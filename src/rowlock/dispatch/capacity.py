@@ -23,7 +23,8 @@ from rowlock.rows.eligibility import is_free
 from rowlock.rows.leased_table import LeasedTable
 
 ROOM_MAX = 64
-"""Most places that are remembered."""
+"""Most places that one look gives: no more rows are brought forward than one fetch leases, the others at the next fetches. So many
+places are remembered, or one for each worker if there are more of these."""
 KEPT_S = 5.0
 """How long a place is kept for a row that was brought forward, in seconds: another replica may have claimed it."""
 
@@ -43,13 +44,17 @@ class Room:
         return self._freed
 
     def look(self, workers: Iterable[str]) -> int:
-        """Return how many places are kept for nobody, those of workers that were not there at the last look included."""
+        """Return how many places are kept for nobody, those of workers that were not there at the last look included.
+
+        What is beyond `ROOM_MAX` of them is left to the next looks.
+        """
         here = frozenset(workers)
-        self._add(len(here - self._workers))
+        new = len(here - self._workers)
         self._workers = here
+        self._add(new)
         now = monotonic()
         self._kept_until = {key: until for key, until in self._kept_until.items() if until > now}
-        return max(0, self._places - len(self._kept_until))
+        return min(ROOM_MAX, max(0, self._places - len(self._kept_until)))
 
     def freed(self) -> None:
         """Note that an attempt has ended here."""
@@ -77,7 +82,7 @@ class Room:
         self._places = min(self._places, self._freed - since)
 
     def _add(self, places: int) -> None:
-        self._places = min(ROOM_MAX, self._places + places)
+        self._places = min(max(ROOM_MAX, len(self._workers)), self._places + places)
 
 
 async def bring_forward(connection: AsyncConnection, leased: LeasedTable[Any], *, count: int) -> frozenset[Any]:
