@@ -202,6 +202,24 @@ async def test_no_leftover_keeps_a_row_for_ever(
     assert (after.status, is_free(after)) == ("active", True)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [case[1] for case in LEFT_BY_HAND if "lock_owner" in case[1]],
+    ids=[c[0] for c in LEFT_BY_HAND if "lock_owner" in c[1]],
+)
+@pytest.mark.parametrize("processed", [False, True])
+async def test_no_leftover_stays_on_a_row_that_nobody_wants(
+    database: TemporaryDatabase, values: dict[str, Any], processed: bool
+) -> None:
+    """A row that is not ready is claimed by nobody: what hands left there would say for ever that somebody works on it."""
+    last = LONG_AGO if processed else None
+    [volume] = await add(database, Volume(**values, status="active", last_processed_at=last))
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        assert await steps.fetch_once() == []
+        assert await steps.sweep_once() == 1
+    assert is_free(await read(database, volume))
+
+
 async def test_a_token_on_two_rows_writes_to_one(database: TemporaryDatabase) -> None:
     """A row that was copied with its lock columns would be written, renewed or freed by the holder of the other one."""
     original, copy, other = await add(database, Volume(), Volume(status="copied"), Volume())

@@ -21,6 +21,8 @@ from ..host import Base, Run
 from .transactions import may_write, run_in
 
 ENDLESS = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT max(n) FROM numbers"
+ENDS_S_MAX = 60
+"""Longest time for the thread of a connection to end. **Unit** seconds."""
 
 
 @pytest.fixture
@@ -218,6 +220,31 @@ async def test_one_that_is_out_of_time_frees_the_file_at_once(runs: TemporaryDat
     finally:
         gc.enable()
     assert await status_of(runs) == "queued"
+
+
+async def test_the_thread_of_one_that_is_out_of_time_is_stopped_once(sqlite_database: TemporaryDatabase) -> None:
+    """Whoever came second to stop it, as SQLAlchemy does after a cancelled `close`, would wait for an ended thread for ever."""
+    await sqlite_database.create_tables(Base.metadata)
+    drivers: list[Any] = []
+    stops: list[Any] = []
+
+    async def work(_session: Any, connection: Any) -> None:
+        driver = (await connection.get_raw_connection()).driver_connection
+        drivers.append(driver)
+        stop = driver.stop
+
+        def stop_and_count() -> Any:
+            stops.append(stop())
+            return stops[-1]
+
+        driver.stop = stop_and_count
+        await connection.execute(text(ENDLESS))
+
+    with pytest.raises(TransactionTimeout):
+        await run_in(sqlite_database.session_factory, work, timeout=timedelta(seconds=0.3))
+    ends = [drivers[0].stop(), drivers[0].stop()]
+    assert len(stops) == 1
+    await asyncio.wait_for(ends[1], ENDS_S_MAX)
 
 
 async def test_a_timeout_that_comes_late_is_the_loops(database: TemporaryDatabase, monkeypatch: Any) -> None:

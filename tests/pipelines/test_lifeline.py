@@ -14,6 +14,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock import Apply, Heartbeater, Outcome, PipelineItem, PipelineManager, events
+from rowlock.errors import HostCodeError
 from rowlock.pipelines.lifeline import Lifeline
 from rowlock.testing import TemporaryDatabase
 
@@ -123,6 +124,19 @@ async def test_a_loop_that_is_interrupted_goes_on(sqlite_database: TemporaryData
     await lifeline.stop()
     assert [str(end) for end in ends] == ["3"]
     assert heartbeat_threads() == 0
+
+
+async def test_what_would_end_the_hosts_loop_is_told_as_an_error(sqlite_database: TemporaryDatabase) -> None:
+    """A `sys.exit` in a listener of the host's, called over there, would end its whole event loop over here."""
+    lifeline = Lifeline(sqlite_database.session_factory, renewal_limit=timedelta(seconds=1))
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async with asyncio.timeout(BLOCKED_S_MAX):
+        with pytest.raises(HostCodeError, match="SystemExit"):
+            await lifeline.run(leave)
+    await lifeline.stop()
 
 
 @pytest.mark.parametrize(

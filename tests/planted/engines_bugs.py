@@ -163,7 +163,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
         "leases/standing.py",
         "        _stop_once(driver)\n",
         "",
-        (f"{ENDS}::test_a_connection_that_is_closed_from_two_sides_is_closed",),
+        ("tests/leases/test_standing.py::test_the_thread_of_one_that_is_out_of_time_is_stopped_once",),
     ),
     Bug(
         "a transaction that was cut is given up again",

@@ -36,7 +36,7 @@ FAULT_BUGS = (
         "leases/release.py",
         "or_(expires_at < limit, never_returned, half_a_lock, endless)",
         "or_(expires_at < limit, never_returned, endless)",
-        (f"{BY_HAND}::test_no_leftover_keeps_a_row_for_ever",),
+        (f"{BY_HAND}::test_no_leftover_stays_on_a_row_that_nobody_wants",),
     ),
     Bug(
         "a value that SQLite should not hold fails the claim of all rows",
