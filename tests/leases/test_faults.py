@@ -14,7 +14,7 @@ from sqlalchemy import exc, insert, make_url, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import LeaseLost, OutcomeError, TransactionTimeout
-from rowlock.leases.faults import is_of_the_schema, is_outage, is_transient
+from rowlock.leases.faults import is_after_an_error, is_of_the_schema, is_outage, is_transient
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run, Volume
@@ -185,6 +185,14 @@ def test_codes_that_pass(code: int) -> None:
 def test_codes_that_last(code: int) -> None:
     """An outcome that breaks a constraint would be tried until its lease has ended, instead of failing."""
     assert not is_transient(database_error(exc.OperationalError, SqliteError(code)))
+
+
+@pytest.mark.parametrize("error_class", [DriverError, OtherDriverError])
+def test_the_state_of_a_transaction_that_has_failed(error_class: Any) -> None:
+    """An `also` that swallowed an error of the database would not be told so, or any failure would be taken for that."""
+    assert is_after_an_error(database_error(exc.DBAPIError, error_class("25P02")))
+    assert not is_after_an_error(database_error(exc.DBAPIError, error_class("40001")))
+    assert not is_after_an_error(ValueError("25P02"))
 
 
 @pytest.mark.parametrize("sqlstate", OUTAGES)

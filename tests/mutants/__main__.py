@@ -42,13 +42,14 @@ MUTANT_S_MAX = 300
 """Longest time for the tests of one mutant; one test that hangs is ended sooner, and found. **Unit** seconds."""
 POSTGRESQL_ONLY = ("postgresql", "notifications", "notifier")
 """Modules that do nothing on SQLite."""
-ROOMS = ("leases", "pipelines", "dispatch", "faults")
+ROOMS = ("leases", "pipelines", "dispatch", "faults", "migrations")
 """Folders of tests that are looked at."""
 BESIDES = {
     "backpressure": ("admission",),
     "balancers": ("delivery", "placing"),
     "batcher": ("writer",),
     "child": ("engines_processes",),
+    "claim_queue": ("crowds", "claim"),
     "claims": ("claim",),
     "columns": ("admission", "edges"),
     "context": ("worker",),
@@ -58,11 +59,17 @@ BESIDES = {
     "item": ("heartbeater_trust",),
     "local": ("engines",),
     "loop": ("engines",),
-    "migrations": ("edges", "admission"),
+    "manager": ("run", "any_steps"),
+    "migrations": ("dispatch_columns", "edges", "admission"),
     "notes": ("delivery", "story"),
     "lifeline": ("heartbeater",),
+    "load": ("fresh_rows", "loader"),
+    "log_apart": ("hostile_logging", "blocked_loop"),
     "outcomes": ("plan",),
     "pipeline": ("manager",),
+    "plain_events": ("hostile_events", "wool_engine"),
+    "plan": ("outcomes", "intent", "requests", "compared_columns"),
+    "poll": ("poll_groups",),
     "process": ("engines_processes",),
     "process_line": ("engines_processes", "engines_starts"),
     "progress": ("delivery", "story"),
@@ -71,9 +78,10 @@ BESIDES = {
     "related_values": ("related_locks",),
     "run": ("manager",),
     "scratch": ("engines_processes",),
+    "release": ("rows_by_hand", "siblings"),
     "services": ("request",),
-    "settler": ("worker",),
-    "sqlite": ("claim", "renew", "release", "apply_compared", "fresh_rows"),
+    "settler": ("worker", "decisions", "failures"),
+    "sqlite": ("claim", "renew", "release", "apply", "fresh_rows", "related_crashes", "sqlite_start"),
     "sqlite_keys": ("spoilt_keys",),
     "states": ("story", "admission"),
     "statistics": ("manager",),
@@ -84,7 +92,9 @@ BESIDES = {
     "turns": ("admission_at_once",),
     "wool": ("wool_engine", "wool_pipeline"),
     "wool_line": ("wool_engine",),
-    "writer": ("related_locks",),
+    "transaction": ("standing", "stricter_isolation"),
+    "worker": ("intent", "give_back"),
+    "writer": ("related_locks", "lost_answers", "also", "refused", "intent"),
 }
 """Modules that are tested by the tests of others."""
 WITHOUT = shutil.ignore_patterns("__pycache__")

@@ -120,7 +120,7 @@ def is_conflict(error: BaseException) -> bool:
 
 def is_after_an_error(error: BaseException) -> bool:
     """Whether a statement was refused since an earlier one of its transaction had failed."""
-    return isinstance(error, exc.DBAPIError) and getattr(error.orig, "sqlstate", None) == "25P02"
+    return _is_of_a_driver(error) and _sqlstate(error) == "25P02"
 
 
 def may_be_of_the_size(error: BaseException) -> bool:
