@@ -119,7 +119,7 @@ def chaos(session: nox.Session) -> None:
 def mutants(session: nox.Session) -> None:
     """A random sample of what mutmut changes, for an hour at most: `-- --seed 2 --sample 50`; `-- --help` says what else."""
     install(session, "test")
-    session.install("mutmut>=3.8")
+    session.install("mutmut>=3.8", "pytest-cov>=6")
     session.run("python", "tests/mutants", *session.posargs)
 
 

@@ -17,14 +17,17 @@ Async tests run on a loop of their own. Every database is real, empty, of this t
 from __future__ import annotations
 
 import inspect
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rowlock import logs
 
+from .well_told import ToldLines
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy import URL
 
@@ -50,6 +53,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def no_lines_of_others() -> None:
     """Have each test begin with nothing counted in the log: a test that drains would be told of what others counted."""
     logs.forget()
+
+
+@pytest.fixture(autouse=True)
+def whole_lines() -> Iterator[None]:
+    """Fail a test in which a line of rowlock's log says nothing where it should name its pipeline, its row or a reason."""
+    lines, logger = ToldLines(), logging.getLogger("rowlock")
+    logger.addHandler(lines)
+    yield
+    logger.removeHandler(lines)
+    assert not lines.wrong
 
 
 @pytest.fixture(autouse=True)

@@ -36,6 +36,8 @@ from rowlock import (
     subscribe,
 )
 
+from .well_told import wrong_with
+
 EVENT_WAIT_S_MAX: Final = 30.0
 """How long a test waits for an event that never comes. **Unit** seconds."""
 
@@ -168,11 +170,14 @@ class HeardEvents:
     def __init__(self) -> None:
         """Have heard nothing yet."""
         self.all: list[Event] = []
+        self.wrong: list[str] = []
         self._more = asyncio.Event()
 
     def listen(self, event: Event) -> None:
         """Note one event; the listener that `heard_events` subscribes."""
         self.all.append(event)
+        if (wrong := wrong_with(event)) is not None:
+            self.wrong.append(wrong)
         self._more.set()
 
     def of(self, kind: type[EventT]) -> list[EventT]:
@@ -197,3 +202,4 @@ def heard_events() -> Iterator[HeardEvents]:
         yield heard
     finally:
         unsubscribe()
+    assert not heard.wrong

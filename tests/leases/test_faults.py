@@ -14,7 +14,7 @@ from sqlalchemy import exc, insert, make_url, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import LeaseLost, OutcomeError, TransactionTimeout
-from rowlock.leases.faults import is_after_an_error, is_of_the_schema, is_outage, is_transient
+from rowlock.leases.faults import is_after_an_error, is_conflict, is_of_the_schema, is_outage, is_transient
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run, Volume
@@ -185,6 +185,19 @@ def test_codes_that_pass(code: int) -> None:
 def test_codes_that_last(code: int) -> None:
     """An outcome that breaks a constraint would be tried until its lease has ended, instead of failing."""
     assert not is_transient(database_error(exc.OperationalError, SqliteError(code)))
+
+
+@pytest.mark.parametrize("error_class", [DriverError, OtherDriverError])
+def test_states_of_a_conflict(error_class: Any) -> None:
+    """A deadlock that rolled an outcome back would be counted among those whose end is unknown."""
+    conflicts = ("40001", "40P01")
+    assert all(is_conflict(database_error(exc.DBAPIError, error_class(sqlstate))) for sqlstate in conflicts)
+    others = (*PASSING, *LASTING)
+    assert not any(
+        is_conflict(database_error(exc.DBAPIError, error_class(sqlstate)))
+        for sqlstate in others
+        if sqlstate not in conflicts
+    )
 
 
 @pytest.mark.parametrize("error_class", [DriverError, OtherDriverError])

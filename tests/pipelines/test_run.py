@@ -156,6 +156,8 @@ async def test_a_signal_handler_may_shut_down_in_the_middle_of_anything(virtual_
         assert pipeline.items == []
         assert [is_free(await read(virtual_database, row)) for row in rows] == [True] * 4
         assert len(pipeline.run.heartbeater) == 0
+        # Nor did somebody have to look for what had been lost on its way.
+        assert pipeline.run.context.counters.strays == 0
 
 
 async def test_a_signal_in_the_middle_of_the_start_stops_all(sqlite_database: TemporaryDatabase) -> None:

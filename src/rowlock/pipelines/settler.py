@@ -257,7 +257,8 @@ class Settler(Generic[ModelT]):
                 self.context.hinter.hint_fetch(model)
         except BaseException:
             # It is written. Whom the host wanted to be hinted is the host's object, which may raise anything.
-            logger.exception("%s: hints after an outcome failed", self.context.name)
+            name = self.context.name
+            logger.exception("%s: hints after an outcome failed", name, extra={"pipeline": name})
 
     def _hint_related(self, item: PipelineItem[ModelT]) -> None:
         # Whoever works on these rows passed them over as long as they were held.

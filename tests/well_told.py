@@ -1,0 +1,59 @@
+"""What rowlock tells must be whole: no field of an event and none of a log line is empty where there is something to say.
+
+The one idea: hundreds of tests listen or log by the way, and each of them is a test of what is told then.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import fields
+from typing import Final, get_type_hints
+
+from rowlock.events import Event
+
+MAY_BE_EMPTY: Final = frozenset({"row_id"})
+"""Fields of events that a host's row may leave empty."""
+PIPELINES: Final = "rowlock.pipelines."
+"""What logs under this name belongs to a pipeline, as a rule."""
+OF_NO_PIPELINE: Final = frozenset(
+    {f"{PIPELINES}{name}" for name in ("batcher", "hinter", "host_loop", "lifeline", "manager", "notifier")}
+)
+"""Modules there that work for several pipelines."""
+
+
+def wrong_with(event: Event) -> str | None:
+    """Return what is wrong with `event`, or None."""
+    hints = get_type_hints(type(event))
+    for field in fields(event):
+        value = getattr(event, field.name)
+        if value is None and field.name not in MAY_BE_EMPTY and hints[field.name] is not None:
+            if type(None) in getattr(hints[field.name], "__args__", ()):
+                continue
+            return f"{type(event).__name__}.{field.name} is empty"
+        if hints[field.name] is str and not isinstance(value, str):
+            return f"{type(event).__name__}.{field.name} is {value!r}"
+    return None
+
+
+class ToldLines(logging.Handler):
+    """Looks at each line of rowlock's log.
+
+    Attributes:
+        wrong: what is wrong with those that were looked at.
+    """
+
+    def __init__(self) -> None:
+        """Have seen nothing yet."""
+        super().__init__(logging.WARNING)
+        self.wrong: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Look at one line."""
+        told = {name: value for name, value in vars(record).items() if name.startswith("rowlock_")}
+        if any(value is None for value in told.values()):
+            self.wrong.append(f"a field is empty: {record.msg!r} {told}")
+        if isinstance(record.args, tuple) and any(arg is None for arg in record.args):
+            self.wrong.append(f"an argument is empty: {record.msg!r} {record.args}")
+        is_of_a_pipeline = record.name.startswith(PIPELINES) and record.name not in OF_NO_PIPELINE
+        if is_of_a_pipeline and not isinstance(told.get("rowlock_pipeline"), str):
+            self.wrong.append(f"it does not name its pipeline: {record.name} {record.msg!r} {told}")
