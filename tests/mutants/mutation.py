@@ -9,8 +9,8 @@ from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 
-POSTGRESQL_ONLY = ("postgresql", "notifications", "notifier")
-"""Modules that do nothing on SQLite."""
+NOT_TRIED = ("postgresql", "notifications", "notifier", "wool", "wool_line")
+"""Modules that do nothing on SQLite, or whose tests start processes that coverage waits for without an end."""
 MODULES_MAX = 8
 """So many modules are kept parsed; with all their mutants they are large."""
 
@@ -18,11 +18,11 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def names_of(folder: Path, modules: list[str]) -> list[str]:
-    """Return the names of all mutants of `modules` (of all if none is named) that can be found on SQLite, in a fixed order."""
+    """Return the names of all mutants of `modules` (of all if none is named) that are to be tried, in a fixed order."""
     found: list[str] = []
     for path in sorted((folder / "mutants" / "src").rglob("*.py.meta")):
         module = path.name.split(".")[0]
-        if module not in POSTGRESQL_ONLY and (not modules or module in modules):
+        if module not in NOT_TRIED and (not modules or module in modules):
             found += json.loads(path.read_text(encoding="utf-8"))["exit_code_by_key"]
     return found
 
