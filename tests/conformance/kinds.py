@@ -9,13 +9,22 @@ from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import DateTime, Enum, ForeignKey, Integer, String, Text, Uuid
+from sqlalchemy.dialects.postgresql import UUID
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy.types import TypeDecorator
 
 from rowlock import LockColumns, ScheduleColumns, UtcDateTime
 
 
 class KindsBase(DeclarativeBase):
     """Keeps these models out of the other tests' tables."""
+
+
+class Reference(TypeDecorator[str]):
+    """A host's own type."""
+
+    impl = String(36).with_variant(UUID(as_uuid=False), "postgresql")
+    cache_ok = True
 
 
 class ByUuid(LockColumns, KindsBase):
@@ -39,6 +48,25 @@ class ByName(LockColumns, KindsBase):
 
     __tablename__ = "by_name"
     id: Mapped[str] = mapped_column(String(60), primary_key=True, default=lambda: f"key '{uuid.uuid4()}\"")
+    status: Mapped[str] = mapped_column(default="new")
+
+
+class ByVariant(LockColumns, KindsBase):
+    """A key and a value that are texts, but UUIDs on PostgreSQL."""
+
+    __tablename__ = "by_variant"
+    id: Mapped[str] = mapped_column(
+        String(36).with_variant(UUID(as_uuid=False), "postgresql"), primary_key=True, default=lambda: str(uuid.uuid4())
+    )
+    status: Mapped[str] = mapped_column(String(10).with_variant(Text(), "postgresql", "sqlite"), default="new")
+    lock_token: Mapped[uuid.UUID | None] = mapped_column(Uuid().with_variant(UUID(), "postgresql"))
+
+
+class ByDecorated(LockColumns, KindsBase):
+    """A host's own type around such a key."""
+
+    __tablename__ = "by_decorated"
+    id: Mapped[str] = mapped_column(Reference(), primary_key=True, default=lambda: str(uuid.uuid4()))
     status: Mapped[str] = mapped_column(default="new")
 
 
@@ -142,6 +170,8 @@ KINDS: Final[tuple[type[Any], ...]] = (
     ByUuid,
     ByNumber,
     ByName,
+    ByVariant,
+    ByDecorated,
     ByLetter,
     ByForeignKey,
     Renamed,

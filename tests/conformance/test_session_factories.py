@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import String, Uuid, create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.util import immutabledict
 
-from rowlock.errors import ConfigurationError, UnsupportedDialectError
+from rowlock import LockColumns
+from rowlock.errors import ConfigurationError, ModelError, UnsupportedDialectError
 from rowlock.leases.dialects import check_session_factory, dialect_named
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
@@ -58,6 +60,27 @@ def test_a_factory_without_an_engine_for_the_model_is_refused(sqlite_database: T
     factory = async_sessionmaker(binds={Animal: sqlite_database.engine})
     with pytest.raises(ConfigurationError, match="the session factory is bound to no engine for ByUuid"):
         check_session_factory(factory, LeasedTable.of(ByUuid))
+
+
+@pytest.mark.parametrize(("kept_as", "name"), [(String(36), r"\w*String"), (Uuid(as_uuid=False), r"\w*U[Uu]?[Ii][Dd]")])
+async def test_a_token_that_is_another_type_on_this_database_is_refused(
+    database: TemporaryDatabase, kept_as: Any, name: str
+) -> None:
+    """Its rows could be claimed and never written, and nobody be told which column to change."""
+
+    class Base(DeclarativeBase):
+        """The host's."""
+
+    class Spelt(LockColumns, Base):
+        """A token that is not the same everywhere."""
+
+        __tablename__ = "spelt_tokens"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        lock_token: Mapped[uuid.UUID | None] = mapped_column(Uuid().with_variant(kept_as, database.dialect_name))
+
+    says = f"Spelt.lock_token has the type {name}.* on {database.dialect_name}; it must be Uuid on every database"
+    with pytest.raises(ModelError, match=says):
+        check_session_factory(database.session_factory, LeasedTable.of(Spelt))
 
 
 def _commits_every_statement(how: str, database: TemporaryDatabase) -> Any:

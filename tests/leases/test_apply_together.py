@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import CHAR, JSON, Numeric, String, func, select
+from sqlalchemy.dialects.postgresql import UUID
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
@@ -59,6 +60,7 @@ class Label(LockColumns, Base):
     shouted: Mapped[str] = mapped_column(Shouted(5), default="")
     whispered: Mapped[str] = mapped_column(Whispered(5), default="")
     held_token: Mapped[str | None]
+    reference: Mapped[str | None] = mapped_column(String(36).with_variant(UUID(as_uuid=False), "postgresql"))
 
 
 class Etag(LockColumns, Base):
@@ -124,6 +126,20 @@ async def test_texts_go_through_the_types_of_the_host(database: TemporaryDatabas
         ("aBc0", "ABC0", "abc0"),
         ("aBc1", "ABC1", "abc1"),
     ]
+
+
+async def test_texts_that_are_something_else_here_are_written_in_one_statement(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """A column that is a text on one database and a UUID on another would be refused, or cost a statement for each row."""
+    await add(postgresql_database, *(Label(id=number) for number in range(1, 5)))
+    references = [str(uuid.UUID(int=number)) for number in range(4)]
+    with faults_of(postgresql_database.engine) as faults:
+        rows = await written_together(
+            postgresql_database, LABELS, lambda n: {LABELS.column("reference"): references[n]}
+        )
+    assert [row.reference for row in rows] == references
+    assert faults.count(lambda statement: "SET reference=" in statement) == 1
 
 
 async def test_host_code_stamps_each_row(database: TemporaryDatabase) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Date,
+    DateTime,
     Double,
     Enum,
     Interval,
@@ -55,6 +56,19 @@ class Settings(TypeDecorator[Any]):
     cache_ok = True
 
 
+VARIANTS: dict[Any, Any] = {
+    kind: Text().with_variant(kind(), "postgresql", "sqlite")
+    for kind in (JSON, TSVECTOR, Uuid, INET, Interval, DateTime)
+}
+
+
+class Notes(TypeDecorator[Any]):
+    """A host's own type around one that is another on each database."""
+
+    impl = VARIANTS[JSON]
+    cache_ok = True
+
+
 POSTGRESQL: dict[str, tuple[Any, str, str]] = {
     "tsvector": (TSVECTOR, "to_tsvector('simple', 'a quick fox')", "to_tsvector('simple', 'a slow fox')"),
     "polygon": (Named("polygon"), "'((0,0),(1,1),(2,0))'", "'((0,0),(1,1),(3,0))'"),
@@ -76,6 +90,12 @@ POSTGRESQL: dict[str, tuple[Any, str, str]] = {
     "uuid": (Uuid, f"'{uuid.UUID(int=1)}'", f"'{uuid.UUID(int=2)}'"),
     "enum": (Enum("low", "high", name="level"), "'low'", "'high'"),
     "char": (CHAR(5), "'ab'", "'ac'"),
+    "text, here json": (VARIANTS[JSON], "'{\"a\": [1, 2]}'", "'{\"a\": [2, 1]}'"),
+    "decorated text, here json": (Notes, "'{\"a\": [1, 2]}'", "'{\"a\": [2, 1]}'"),
+    "text, here tsvector": (VARIANTS[TSVECTOR], "to_tsvector('simple', 'a fox')", "to_tsvector('simple', 'a cat')"),
+    "text, here uuid": (VARIANTS[Uuid], f"'{uuid.UUID(int=1)}'", f"'{uuid.UUID(int=2)}'"),
+    "text, here inet": (VARIANTS[INET], "'10.0.0.1'", "'10.0.0.2'"),
+    "text, here interval": (VARIANTS[Interval], "'24 hours'", "'25 hours'"),
 }
 SQLITE: dict[str, tuple[Any, str, str]] = {
     "json": (JSON, "'{\"a\": [1, 2]}'", "'{\"a\": [2, 1]}'"),
@@ -91,6 +111,10 @@ SQLITE: dict[str, tuple[Any, str, str]] = {
     "date": (Date, "'2026-01-02'", "'2026-01-03'"),
     "time": (Time, "'12:00:01.000000'", "'12:00:02.000000'"),
     "bytes": (LargeBinary, "x'00ff'", "x'00fe'"),
+    "text, here json": (VARIANTS[JSON], "'{\"a\":  1}'", "'{\"a\":  2}'"),
+    "decorated text, here json": (Notes, "'{\"a\":  1}'", "'{\"a\":  2}'"),
+    "text, here a time": (VARIANTS[DateTime], "'2026-01-02 00:00:00'", "'2026-01-03 00:00:00'"),
+    "json, here text": (JSON().with_variant(Text(), "sqlite"), "'{'", "'}'"),
 }
 CASES = [
     *(("postgresql", kind, *case) for kind, case in POSTGRESQL.items()),

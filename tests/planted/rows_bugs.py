@@ -160,9 +160,9 @@ COMPARED_BUGS = (
     ),
     Bug(
         "a host's own shape of JSON is compared as what has no equality",
-        "leases/dialects/postgresql.py",
+        "leases/dialects/postgresql_columns.py",
+        "    if isinstance(there, JSON):\n",
         "    if isinstance(type_, JSON):\n",
-        "    if isinstance(column.type, JSON):\n",
         (f"{COMPARED}::test_a_row_is_written_unless_it_was_changed",),
     ),
     Bug(

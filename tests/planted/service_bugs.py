@@ -348,7 +348,7 @@ SERVICE_BUGS = (
     Bug(
         "times are compared as text on SQLite",
         "leases/dialects/sqlite.py",
-        "    if keeps_time(column.type):\n        return same_time(column, literal(value, column.type))\n",
+        "    if keeps_time(column.type, _dialect()):\n        return same_time(column, literal(value, column.type))\n",
         "",
         (f"{SERVICE_COLUMNS}::test_a_time_that_the_database_wrote",),
     ),

@@ -93,16 +93,16 @@ SPEED_BUGS = (
     ),
     Bug(
         "texts that are written together are cut to their length",
-        "leases/dialects/postgresql.py",
-        "    return String() if isinstance(type_, String) and not isinstance(type_, Enum) else type_",
+        "leases/dialects/postgresql_columns.py",
+        "    return String() if isinstance(there, String) and not isinstance(there, Enum) else type_",
         "    return type_",
         (f"{TOGETHER}::test_what_is_too_long_is_refused_as_it_is_alone",),
     ),
     Bug(
         "texts of the host's own types are cut to their length",
-        "leases/dialects/postgresql.py",
-        " and not isinstance(type_, Enum) and not is_hosts",
-        " and not isinstance(type_, Enum)",
+        "leases/dialects/postgresql_columns.py",
+        " and not isinstance(there, Enum) and not is_hosts",
+        " and not isinstance(there, Enum)",
         (f"{TOGETHER}::test_what_is_too_long_is_refused_as_it_is_alone",),
     ),
     Bug(

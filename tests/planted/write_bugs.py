@@ -6,6 +6,7 @@ from bug import Bug
 
 BATCHER = "tests/pipelines/test_batcher.py"
 ALSO = "tests/pipelines/test_also.py"
+COMPARED = "tests/pipelines/test_compared_columns.py"
 COPIED = "tests/pipelines/test_copied_outcomes.py"
 KEPT = "tests/faults/test_lost_answers_kept_shorter.py"
 LOST = "tests/faults/test_lost_answers.py"
@@ -15,6 +16,34 @@ SLOW = "tests/pipelines/test_slow_statements.py"
 TOGETHER = "tests/leases/test_apply_together.py"
 
 WRITE_BUGS = (
+    Bug(
+        "a key whose variant is a UUID is sent as a text",
+        "leases/dialects/postgresql_columns.py",
+        "    there = type_.dialect_impl(_dialect())\n",
+        "    there = type_\n",
+        ("tests/conformance/test_dialects.py::test_a_lease_lives_alike_for_every_kind_of_model[postgresql-ByVariant]",),
+    ),
+    Bug(
+        "a variant is compared as the type of the model on PostgreSQL",
+        "leases/dialects/postgresql_columns.py",
+        "    there = as_there(type_)\n    if isinstance(there, JSON):\n",
+        "    there = innermost(type_)\n    if isinstance(there, JSON):\n",
+        (f"{COMPARED}::test_a_row_is_written_unless_it_was_changed",),
+    ),
+    Bug(
+        "a variant is compared as the type of the model on SQLite",
+        "leases/dialects/sqlite.py",
+        "innermost(column.type, _dialect())",
+        "innermost(column.type)",
+        (f"{COMPARED}::test_a_row_is_written_unless_it_was_changed",),
+    ),
+    Bug(
+        "a token that is a text on this database is accepted",
+        "leases/dialects/__init__.py",
+        "    leased.check_token(bind.dialect)\n",
+        "",
+        ("tests/conformance/test_session_factories.py::test_a_token_that_is_another_type_on_this_database_is_refused",),
+    ),
     Bug(
         "a batch that ran out of time fails all that are in it",
         "pipelines/batcher.py",

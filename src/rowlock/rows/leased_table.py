@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Column, DateTime, Integer, String, Table, Uuid, inspect
+from sqlalchemy import Column, DateTime, Dialect, Integer, String, Table, Uuid, inspect
 from sqlalchemy.exc import NoInspectionAvailable, SQLAlchemyError
 from sqlalchemy.orm import InstrumentedAttribute, LoaderCallableStatus, Mapper
 from sqlalchemy.types import TypeDecorator, TypeEngine
@@ -192,6 +192,22 @@ class LeasedTable(Generic[ModelT]):
                 column="lock_owner",
             )
 
+    def check_token(self, dialect: Dialect) -> None:
+        """Refuse a token that is something else in the database of `dialect` than in the model.
+
+        Raises:
+            ModelError: the column has a variant that keeps or reads tokens in another shape.
+        """
+        type_ = self.column("lock_token").type
+        declared, there = innermost(type_), innermost(type_, dialect)
+        if not isinstance(there, Uuid) or there.as_uuid != getattr(declared, "as_uuid", True):
+            raise ModelError(
+                f"{self.name}.lock_token has the type {there!r} on {dialect.name}; it must be Uuid on every database, with the "
+                "same as_uuid: take the variant away",
+                model=self.name,
+                column="lock_token",
+            )
+
     @property
     def lease_columns(self) -> tuple[str, ...]:
         """The attribute names of the columns that rowlock keeps here."""
@@ -322,15 +338,17 @@ def _check_column(mapper: Mapper[Any], name: str) -> None:
         raise ModelError(f"{model}.{name} must be nullable: null means that it is free", model=model, column=name)
 
 
-def keeps_time(type_: TypeEngine[Any]) -> bool:
-    """Whether a column of this type keeps dates with times, with a zone or without."""
-    return isinstance(innermost(type_), DateTime)
+def keeps_time(type_: TypeEngine[Any], dialect: Dialect | None = None) -> bool:
+    """Whether a column of this type keeps dates with times, with a zone or without; `dialect` as for `innermost`."""
+    return isinstance(innermost(type_, dialect), DateTime)
 
 
-def innermost(type_: TypeEngine[Any]) -> TypeEngine[Any]:
-    """Return what a decorated type comes down to."""
+def innermost(type_: TypeEngine[Any], dialect: Dialect | None = None) -> TypeEngine[Any]:
+    """Return what a decorated type comes down to; with a `dialect`, what it is there, where a variant may be another type."""
+    if dialect is not None:
+        type_ = type_.dialect_impl(dialect)
     while isinstance(type_, TypeDecorator):
-        type_ = type_.impl_instance
+        type_ = type_.impl_instance if dialect is None else type_.impl_instance.dialect_impl(dialect)
     return type_
 
 

@@ -111,6 +111,7 @@ def check_session_factory(session_factory: Any, leased: LeasedTable[Any]) -> Lea
         ConfigurationError: it is not a factory of async sessions, is bound to nothing or to one connection, gives the same
             session again, or commits every statement.
         UnsupportedDialectError: the database is unknown, or all its sessions would share one connection.
+        ModelError: as `LeasedTable.check_token`.
     """
     session = session_factory() if callable(session_factory) else session_factory
     if not isinstance(session, AsyncSession) or session is session_factory:
@@ -120,6 +121,7 @@ def check_session_factory(session_factory: Any, leased: LeasedTable[Any]) -> Lea
     except SQLAlchemyError as error:
         raise ConfigurationError(f"the session factory is bound to no engine for {leased.name}: {error}") from error
     dialect = dialect_named(bind.dialect.name)
+    leased.check_token(bind.dialect)
     if isinstance(bind, Connection):
         raise ConfigurationError(
             "the sessions are bound to one connection and would share its one transaction: pass async_sessionmaker(engine). "

@@ -15,21 +15,10 @@ from typing import Any
 from sqlalchemy import (
     ARRAY,
     CTE,
-    JSON,
-    Boolean,
     Column,
     ColumnElement,
-    Date,
-    DateTime,
-    Enum,
-    Float,
     Integer,
-    Interval,
-    LargeBinary,
-    Numeric,
-    String,
     Text,
-    Time,
     Uuid,
     and_,
     bindparam,
@@ -51,14 +40,15 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.selectable import TableValuedAlias
-from sqlalchemy.types import TypeEngine, UserDefinedType
+from sqlalchemy.types import UserDefinedType
 
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, Position, claim_parameters
+from rowlock.leases.dialects.postgresql_columns import Compared, as_there, compared, fits_array, unbounded
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import UtcDateTime, database_time_after
 from rowlock.rows.eligibility import is_returning, place_in_line, was_main_lease
 from rowlock.rows.lease_values import leased_values
-from rowlock.rows.leased_table import LeasedTable, innermost
+from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.return_tokens import VERSION_DIGIT_AT
 from rowlock.rows.unreadable import attempts_counted, if_readable, times_read, unreadable_column
 
@@ -168,7 +158,7 @@ def _new_token(column: Column[Any], *, returns: ColumnElement[bool]) -> ColumnEl
     returning = func.overlay(digits, "8", VERSION_DIGIT_AT)
     text = case((returns, returning), else_=digits)
     # A Uuid that is declared not to be native is kept as its 32 digits.
-    return cast(text, Uuid) if getattr(column.type, "native_uuid", True) else text
+    return cast(text, Uuid) if getattr(as_there(column.type), "native_uuid", True) else text
 
 
 def under_tokens(leased: LeasedTable[Any]) -> ColumnElement[bool]:
@@ -184,31 +174,17 @@ def tokens_given(leases: Sequence[Lease]) -> dict[str, Any]:
 
 def takes_arrays(columns: Sequence[tuple[str, Column[Any]]]) -> bool:
     """Return whether they are all of types whose arrays every driver knows."""
-    return all(_is_plain(column.type) for _, column in columns)
-
-
-def _is_plain(type_: TypeEngine[Any]) -> bool:
-    # A host's own type may say how it is bound, for each value or in SQL; no array does that.
-    is_hosts = not type(type_).__module__.startswith(("sqlalchemy.", "rowlock."))
-    return isinstance(innermost(type_), _PLAIN) and not isinstance(type_, Enum) and not is_hosts
-
-
-_PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
+    return all(fits_array(column.type) for _, column in columns)
 
 
 def side_by_side(leased: LeasedTable[Any], columns: Sequence[tuple[str, Column[Any]]]) -> TableValuedAlias:
     """Unnest arrays."""
     types = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
     types += [(name, column.type) for name, column in columns]
-    arrays = [bindparam(f"rowlock_held_{name}", type_=ARRAY(_unbounded(type_))) for name, type_ in types]
+    arrays = [bindparam(f"rowlock_held_{name}", type_=ARRAY(unbounded(type_))) for name, type_ in types]
     return (
         func.unnest(*arrays).table_valued(*(column(name, type_) for name, type_ in types)).render_derived(name="held")
     )
-
-
-def _unbounded(type_: TypeEngine[Any]) -> TypeEngine[Any]:
-    # An array is cast to its type, and an explicit cast to VARCHAR(5) cuts what is longer without a word.
-    return String() if isinstance(type_, String) and not isinstance(type_, Enum) else type_
 
 
 def without_waiting(
@@ -227,10 +203,10 @@ def is_still(column: Column[Any], value: object) -> ColumnElement[bool]:
     What SQLAlchemy does not know to have an equality is compared as text: ``xml``, ``point`` and others have none, ``box``
     compares areas, and a text is no ``tsvector`` to the server. Text is what it was written from, so it tells all values apart.
     """
-    type_ = innermost(column.type)
     # A bare value would get the type that SQLAlchemy guesses from it.
     given = literal(value, column.type)
-    if isinstance(type_, JSON):
+    kind = compared(column.type)
+    if kind is Compared.AS_DOCUMENT:
         # Imported only where it is needed: SQLAlchemy's dialect is large, and a host on SQLite has no use for it.
         from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415
 
@@ -240,12 +216,9 @@ def is_still(column: Column[Any], value: object) -> ColumnElement[bool]:
         return as_jsonb == cast(given, JSONB)
     if value is None:
         return column.is_(null())
-    if isinstance(type_, _PLAIN_OR_BYTES):
+    if kind is Compared.AS_IT_IS:
         return column.is_not_distinct_from(given)
     return cast(column, Text).is_not_distinct_from(cast(cast(given, column.type), Text))
-
-
-_PLAIN_OR_BYTES = (*_PLAIN, Interval, LargeBinary, Time)
 
 
 async def holds_one_of(

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -31,6 +31,7 @@ from sqlalchemy import (
     case,
     func,
     literal,
+    make_url,
     null,
     or_,
     select,
@@ -334,13 +335,19 @@ def without_waiting(
 
 def is_still(column: Column[Any], value: object) -> ColumnElement[bool]:
     """Compare; times and JSON are text here, which others may write in another shape. JSON's null is read as None like SQL's."""
-    if isinstance(innermost(column.type), JSON):
+    if isinstance(innermost(column.type, _dialect()), JSON):
         if value is None:
             return or_(column.is_(null()), type_coerce(column, Text) == "null")
         return _is_same_document(column, value)
-    if keeps_time(column.type):
+    if keeps_time(column.type, _dialect()):
         return same_time(column, literal(value, column.type))
     return column.is_not_distinct_from(literal(value, column.type))
+
+
+@cache
+def _dialect() -> Dialect:
+    # Names no engine of anybody's: it resolves variants, for which the database's name is enough.
+    return make_url("sqlite+aiosqlite://").get_dialect()()
 
 
 async def holds_one_of(
