@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, event, func, select, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.orm import Session
 
 from rowlock import Apply, Park, Reset, Retry, events
 from rowlock.leases.apply import Written
@@ -87,6 +89,62 @@ async def test_every_outcome_is_applied_once(
     [row] = await read_all(database, Run)
     assert {column: getattr(row, column) for column in expected} == expected
     assert (row.lock_token, row.lock_expires_at) == (None, None)
+
+
+@pytest.mark.parametrize("way", ["together", "also"])
+@pytest.mark.parametrize(
+    "error",
+    [IntegrityError("INSERT INTO audit", {}, sqlite3.IntegrityError("UNIQUE")), RuntimeError("no audit")],
+    ids=["the database's", "its own"],
+)
+async def test_what_fails_behind_the_commit_says_nothing_of_the_outcome(
+    database: TemporaryDatabase, error: Exception, way: str
+) -> None:
+    """A host's listener that fails once all is committed would have every outcome told stale, and cleaned up after."""
+
+    async def also(_session: Any, _now: Any) -> None: ...
+
+    await add(database, *(Run(id=number) for number in range(4)))
+    failed: list[Exception] = []
+    wrote: set[int] = set()
+
+    def fail(session: Session) -> None:
+        if session.info.pop("wrote", False) and len(failed) < 3:
+            failed.append(error)
+            raise error
+
+    def on_execute(connection: Connection, *arguments: Any) -> None:
+        if is_outcome(arguments[1]):
+            wrote.add(id(connection))
+
+    def before(session: Session) -> None:
+        connection = session.connection()
+        session.info["wrote"] = id(connection) in wrote
+        wrote.discard(id(connection))
+
+    pipeline = RunPipeline(answer=Apply({"status": "done"}, also=also if way == "also" else None), workers_num=4)
+    listeners = (
+        (database.engine.sync_engine, "before_cursor_execute", on_execute),
+        (Session, "before_commit", before),
+        (Session, "after_commit", fail),
+    )
+    for target, name, listener in listeners:
+        event.listen(target, name, listener)
+    try:
+        with heard_events() as heard:
+            async with stepping(database.session_factory, pipeline) as steps:
+                items = await steps.fetch_once()
+                await asyncio.gather(
+                    *(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True))
+                )
+                await steps.run.settler.wait_until_idle()
+    finally:
+        for target, name, listener in listeners:
+            event.remove(target, name, listener)
+    assert failed
+    assert (heard.of(events.ItemStale), heard.of(events.ItemFailed), pipeline.stale) == ([], [], [])
+    assert sorted(told.row_id for told in heard.of(events.ItemApplied)) == [0, 1, 2, 3]
+    assert {row.status for row in await read_all(database, Run)} == {"done"}
 
 
 @committed_or_not

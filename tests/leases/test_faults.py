@@ -13,8 +13,15 @@ import pytest
 from sqlalchemy import exc, insert, make_url, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.errors import LeaseLost, OutcomeError, TransactionTimeout
-from rowlock.leases.faults import is_after_an_error, is_conflict, is_of_the_schema, is_outage, is_transient
+from rowlock.errors import HostCodeError, LeaseLost, OutcomeError, TransactionTimeout
+from rowlock.leases.faults import (
+    is_after_an_error,
+    is_conflict,
+    is_of_the_schema,
+    is_outage,
+    is_transient,
+    may_be_of_the_size,
+)
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run, Volume
@@ -206,6 +213,32 @@ def test_the_state_of_a_transaction_that_has_failed(error_class: Any) -> None:
     assert is_after_an_error(database_error(exc.DBAPIError, error_class("25P02")))
     assert not is_after_an_error(database_error(exc.DBAPIError, error_class("40001")))
     assert not is_after_an_error(ValueError("25P02"))
+
+
+def hosts_own(cause: BaseException, *, told_as: type[Exception] = RuntimeError) -> Exception:
+    """Return what a host's ``handle_error`` listener raises instead of `cause`."""
+    between = KeyError("between")
+    between.__cause__ = cause
+    error = told_as("the database is away")
+    error.__cause__ = between
+    return error
+
+
+def test_what_a_host_raises_instead_is_judged_by_what_the_database_said() -> None:
+    """A host that gives errors of the database names of its own would have finished work dropped in every outage."""
+    assert is_transient(hosts_own(ConnectionResetError()))
+    assert is_transient(hosts_own(database_error(exc.DBAPIError, DriverError("57P01"))))
+    assert is_outage(hosts_own(database_error(exc.DBAPIError, DriverError("57P01"))))
+    assert is_conflict(hosts_own(database_error(exc.DBAPIError, DriverError("40P01"))))
+    assert is_after_an_error(hosts_own(database_error(exc.DBAPIError, DriverError("25P02"))))
+    assert is_of_the_schema(hosts_own(database_error(exc.DBAPIError, DriverError("42P01"))))
+    assert may_be_of_the_size(hosts_own(database_error(exc.DBAPIError, DriverError("57014"))))
+    assert not is_transient(hosts_own(database_error(exc.DBAPIError, DriverError("23505"))))
+
+
+def test_what_host_code_raised_is_its_own() -> None:
+    """An `also` whose file server is away would be tried again and again, as if the database were."""
+    assert not is_transient(hosts_own(ConnectionResetError(), told_as=HostCodeError))
 
 
 @pytest.mark.parametrize("sqlstate", OUTAGES)

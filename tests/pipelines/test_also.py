@@ -102,6 +102,20 @@ async def commit_and_fail(session: Any, _now: Any) -> None:
     raise RuntimeError("after the commit")
 
 
+async def commit_by_the_connection(session: Any, _now: Any) -> None:
+    """End the transaction well, behind the session's back."""
+    await (await session.connection()).commit()
+
+
+@pytest.mark.filterwarnings("ignore:transaction already deassociated")
+async def test_what_also_commits_by_the_connection_is_applied(database: TemporaryDatabase) -> None:
+    """Its end would be told as unknown, and nobody be hinted, though the database knows."""
+    pipeline, counters, told = await outcome_of(database, commit_by_the_connection)
+    [row] = await read_all(database, Run)
+    assert (row.status, row.attempts, is_free(row)) == ("done", 0, True)
+    assert (counters["applied"], counters["stale"], told, pipeline.stale) == (1, 0, ["Apply"], [])
+
+
 @pytest.mark.parametrize("also", [commit, commit_and_begin, commit_and_fail])
 async def test_what_also_commits_is_applied(
     database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, also: Also

@@ -9,7 +9,7 @@ import pytest
 from rowlock import Apply, Outcome, PipelineItem, Retry
 from rowlock.testing import TemporaryDatabase, stepping
 
-from ..host import Volume, VolumePipeline
+from ..host import Attachment, Volume, VolumePipeline
 from .scenes import add, is_free, read
 
 
@@ -53,8 +53,15 @@ async def test_the_pipeline_may_say_what_comes_of_it(database: TemporaryDatabase
 
 @pytest.mark.parametrize(
     "says",
-    [ValueError("a slip"), SystemExit(3), "nonsense", Apply({"no_such_column": 1}), Apply({"status": None})],
-    ids=["raises", "exits", "none", "unknown column", "refused again"],
+    [
+        ValueError("a slip"),
+        SystemExit(3),
+        "nonsense",
+        Apply({"no_such_column": 1}),
+        Apply({"status": "failed"}, related={(Attachment, 1): {"status": "failed"}}),
+        Apply({"status": None}),
+    ],
+    ids=["raises", "exits", "none", "unknown column", "related row that is not held", "refused again"],
 )
 async def test_a_slip_there_keeps_no_row(
     database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, says: Any
@@ -63,13 +70,8 @@ async def test_a_slip_there_keeps_no_row(
     pipeline = Judging(answer=Apply({"status": None}))
     pipeline.says = says
     row, counters = await refused(database, pipeline)
-    assert row.status == "submitted"
-    if says == Apply({"status": None}):
-        # Nothing more can be said of it: the lease ends by itself.
-        assert "could not be written" in caplog.text
-    else:
-        assert "on_refused failed" in caplog.text
-        assert (is_free(row), counters.retried) == (True, 1)
+    assert (row.status, is_free(row), counters.retried) == ("submitted", True, 1)
+    assert ("could not be written" if says == Apply({"status": None}) else "on_refused failed") in caplog.text
 
 
 async def test_what_is_said_may_be_a_retry_with_a_time(database: TemporaryDatabase) -> None:

@@ -20,15 +20,15 @@ FAULT_BUGS = (
     Bug(
         "a COMMIT whose answer was lost counts as refused",
         "pipelines/writer.py",
-        "isinstance(error, TransactionTimeout) else refused:",
-        "isinstance(error, TransactionTimeout) else True:",
+        "    except TransactionTimeout as error:\n        if error.was_undone:\n",
+        "    except Exception:\n        if True:\n",
         ("tests/faults/test_lost_answers.py",),
     ),
     Bug(
         "a COMMIT that lost to another transaction counts as one whose answer was lost",
         "pipelines/writer.py",
-        " or is_conflict(error)",
-        "",
+        "            submission.stamps = frozenset()\n            raise error\n",
+        "            return Written.UNKNOWN\n",
         ("tests/pipelines/test_writer.py::test_a_commit_that_lost_to_another_is_known_to_have_failed",),
     ),
     Bug(
@@ -76,8 +76,8 @@ FAULT_BUGS = (
     Bug(
         "a failure that came too late is not told",
         "pipelines/settler.py",
-        "                self._note_dropped(item, outcome, written)\n        await free_held",
-        "                pass\n        await free_held",
+        "            self._note_dropped(item, of, written)\n",
+        "            pass\n",
         (f"{VALUES}::test_a_failure_that_comes_too_late_is_told",),
     ),
     Bug(

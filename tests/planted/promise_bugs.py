@@ -31,7 +31,7 @@ PROMISE_BUGS = (
             return written
 
         try:
-            with _stamps_as_before_if_refused([submission]):
+            with _stamps_as_before_if_undone([submission]):
                 written = await self.context.transact(work, purpose="write an outcome")
             self._wrote_at = monotonic()
             return written

@@ -131,7 +131,7 @@ async def lock_for_apply(
 
     def build() -> Select[*tuple[Any, ...]]:
         # Read only where it matters, and is a time that every driver can read.
-        is_ahead = and_(last > database_now(), last <= database_time_after(STAMP_AHEAD_MAX))
+        is_ahead = and_(last >= database_now(), last <= database_time_after(STAMP_AHEAD_MAX))
         ahead = case((is_ahead, readable_time(last)), else_=null())
         found = select(leased.column("lock_token"), database_now(), type_coerce(ahead, UtcDateTime))
         # Nothing to be said to SQLite, where the transaction has the write lock already.

@@ -15,7 +15,10 @@ import sqlite3
 
 from sqlalchemy import exc
 
-from rowlock.errors import LockWaitTimeout, TransactionTimeout
+from rowlock.errors import LockWaitTimeout, RowlockError, TransactionTimeout
+
+CAUSES_MAX = 10
+"""So many exceptions may stand between one of the host's own and what the database said."""
 
 _FINAL_SQLSTATES = (
     "09",  # triggered action: the host's trigger failed
@@ -84,6 +87,7 @@ def is_transient(error: BaseException) -> bool:
     Drivers let ``ConnectionRefusedError`` and ``TimeoutError`` through unwrapped, so this looks at more than SQLAlchemy's own.
     An exception that comes from no database passes by nothing.
     """
+    error = _of_database(error)
     if isinstance(error, _TRANSIENT_TYPES) or _is_of_the_connection(error):
         return True
     if not _is_of_a_driver(error):
@@ -100,6 +104,7 @@ def is_outage(error: BaseException) -> bool:
 
     Of the rest it is not known: a page that cannot be read, or a host's trigger with a code of its own, may concern one row.
     """
+    error = _of_database(error)
     if not is_transient(error):
         return False
     if isinstance(error, _TRANSIENT_TYPES) or _is_of_the_connection(error):
@@ -115,16 +120,19 @@ def is_conflict(error: BaseException) -> bool:
 
     It is certain then that nothing of it was committed, also if that was the answer to its COMMIT.
     """
+    error = _of_database(error)
     return _is_of_a_driver(error) and _sqlstate(error) in {"40001", "40P01"}
 
 
 def is_after_an_error(error: BaseException) -> bool:
     """Whether a statement was refused since an earlier one of its transaction had failed."""
+    error = _of_database(error)
     return _is_of_a_driver(error) and _sqlstate(error) == "25P02"
 
 
 def may_be_of_the_size(error: BaseException) -> bool:
     """Whether a transaction may have failed because it did so much, and one that does less may succeed."""
+    error = _of_database(error)
     if isinstance(error, TransactionTimeout) or is_conflict(error):
         return True
     return _is_of_a_driver(error) and _sqlstate(error) in _SQLSTATES_OF_THE_SIZE
@@ -141,12 +149,28 @@ _SQLSTATES_OF_THE_SIZE = frozenset(
 
 def is_of_the_schema(error: BaseException) -> bool:
     """Whether the database refused a statement as such, whichever rows it is about: a column or a table is not there, say."""
+    error = _of_database(error)
     if not _is_of_a_driver(error) or is_transient(error):
         return False
     if (sqlstate := _sqlstate(error)) is not None:
         return sqlstate.startswith(_SCHEMA_SQLSTATES)
     # SQLite has one code for all that is wrong with a statement, values that a function cannot read among it.
     return _sqlite_code(error) == sqlite3.SQLITE_ERROR and "no such " in str(error)
+
+
+def _of_database(error: BaseException) -> BaseException:
+    """Return what the database said, also where a host's ``handle_error`` listener has put an exception of its own in its place.
+
+    What host code raised within a transaction of ours is told as a `HostCodeError`, and says nothing of the database.
+    """
+    cause = error
+    for _ in range(CAUSES_MAX):
+        if isinstance(cause, (exc.SQLAlchemyError, *_TRANSIENT_TYPES)) or _is_of_a_driver(cause):
+            return cause
+        if cause.__cause__ is None or isinstance(cause, RowlockError):
+            break
+        cause = cause.__cause__
+    return error
 
 
 def _is_of_a_driver(error: BaseException) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Generic
 
 from rowlock import events
 from rowlock.leases.apply import Written
+from rowlock.leases.faults import is_transient
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result, Returned
@@ -35,6 +36,7 @@ from rowlock.pipelines.outcomes import (
     copied,
     hint_targets,
 )
+from rowlock.pipelines.related_values import check_related
 from rowlock.pipelines.writer import Submission, Writer
 from rowlock.rows.leased_table import ModelT
 
@@ -198,31 +200,41 @@ class Settler(Generic[ModelT]):
                 await free_held(self.context, item)
 
     async def _write_failure(self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception) -> None:
-        failure = self._failure(item, error)
-        try:
-            written = await self._writer.write(Submission(item, failure))
-        except Exception as again:
-            logger.error(
-                "%s: the failure of row %s could not be written; it is free when its lease expires",
-                self.context.name,
-                item.id,
-                extra={"pipeline": self.context.name, "row_id": item.id},
-                exc_info=again,
-            )
-        else:
-            if written.is_made:
-                self._note_written(item, failure, written)
-            else:
-                self._note_dropped(item, outcome, written)
+        of_ours = note_failure(self.context, item, error)
+        of_hosts = self._said_by_host(item, error)
+        again = await self._write_instead(item, of_hosts or of_ours, of=outcome)
+        if again is not None and not is_transient(again) and of_hosts is not None and not _is_usual(of_hosts, error):
+            self._tell_unwritten("%s: what on_refused gave for row %s could not be written", item, again)
+            again = await self._write_instead(item, of_ours, of=outcome)
+        if again is not None:
+            text = "%s: the failure of row %s could not be written; it is free when its lease expires"
+            self._tell_unwritten(text, item, again)
         await free_held(self.context, item)
         await self.clean_up(item, outcome)
 
-    def _failure(self, item: PipelineItem[ModelT], error: Exception) -> Outcome:
-        failure = note_failure(self.context, item, error)
+    async def _write_instead(self, item: PipelineItem[ModelT], failure: Outcome, *, of: Outcome) -> Exception | None:
+        """Write `failure` instead `of` what was refused; return why that could not be."""
+        try:
+            written = await self._writer.write(Submission(item, failure))
+        except Exception as error:  # noqa: BLE001 - told by the caller
+            return error
+        if written.is_made:
+            self._note_written(item, failure, written)
+        else:
+            self._note_dropped(item, of, written)
+        return None
+
+    def _tell_unwritten(self, text: str, item: PipelineItem[ModelT], error: Exception) -> None:
+        extra = {"pipeline": self.context.name, "row_id": item.id}
+        logger.error(text, self.context.name, item.id, extra=extra, exc_info=error)
+
+    def _said_by_host(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
+        """Return the outcome that `on_refused` gives; None if that cannot be one."""
         try:
             outcome = as_outcome(copied(self.context.hooks.on_refused(item, error)))
             check_outcome(self.context.leased, outcome)
-            return outcome
+            if isinstance(outcome, Apply):
+                check_related(item, outcome.related)
         except BaseException:
             # Host code: a SystemExit that left this task would end the whole event loop.
             logger.exception(
@@ -231,7 +243,8 @@ class Settler(Generic[ModelT]):
                 item.id,
                 extra={"pipeline": self.context.name, "row_id": item.id},
             )
-            return failure
+            return None
+        return outcome
 
     async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         """Have the host clean up after a result that was not applied."""
@@ -306,6 +319,11 @@ class Settler(Generic[ModelT]):
         else:
             self.context.counters.stale += 1
         events.emit(events.ItemStale(self.context.name, item.id, item.lock_token, reason))
+
+
+def _is_usual(failure: Outcome, error: Exception) -> bool:
+    """Whether it is what is written for any failure."""
+    return type(failure) is Retry and failure.error is error and failure.after is None and not failure.values
 
 
 def _goes_with_others(submission: Submission[Any]) -> bool:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic
 
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.backoff import exponential
@@ -31,7 +30,7 @@ from rowlock.leases.apply import (
     lock_for_apply,
     processed_at,
 )
-from rowlock.leases.faults import is_after_an_error, is_conflict, is_transient, may_be_of_the_size
+from rowlock.leases.faults import is_after_an_error, is_transient, may_be_of_the_size
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.note import is_still
 from rowlock.leases.related_rows import free_related, write_related
@@ -132,9 +131,7 @@ class Writer(Generic[ModelT]):
                 cuts += isinstance(error, TransactionTimeout) and error.was_cut
                 is_late = monotonic() >= self._gives_up_at(failed_at)
                 if not is_transient(error) or is_late or cuts > CUTS_MAX or self.context.hurried:
-                    if submission.stamps:
-                        return Written.UNKNOWN
-                    raise
+                    return await self._learn(submission, error)
                 logger.warning(
                     "%s: writing the outcome of row %s is tried again",
                     self.context.name,
@@ -143,6 +140,34 @@ class Writer(Generic[ModelT]):
                     exc_info=error,
                 )
             await sleep(exponential(tries, first_s=RETRY_DELAY_S, most_s=RETRY_DELAY_S_MAX))
+
+    async def _learn(self, submission: Submission[ModelT], error: Exception) -> Written:
+        """Return what became of an outcome that is tried no more.
+
+        Raises:
+            Exception: `error`, since it was not written.
+        """
+        if not submission.stamps:
+            raise error
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
+            return await self._settle(connection, submission, waits=True)
+
+        try:
+            written = await self.context.transact(work, purpose="see what became of an outcome")
+        except Exception:
+            logger.warning(
+                "%s: it could not be seen what became of the outcome of row %s",
+                self.context.name,
+                submission.item.id,
+                extra={"pipeline": self.context.name, "row_id": submission.item.id},
+                exc_info=error,
+            )
+            return Written.UNKNOWN
+        if written is not Written.APPLIED:
+            submission.stamps = frozenset()
+            raise error
+        return written
 
     def _gives_up_at(self, failed_at: float) -> float:
         # What others' transactions achieve shows that the database is there, and that this result has yet to get its turn.
@@ -182,7 +207,7 @@ class Writer(Generic[ModelT]):
             return written
 
         try:
-            with _stamps_as_before_if_refused(submissions):
+            with _stamps_as_before_if_undone(submissions):
                 written = await self.context.transact(work, purpose="write outcomes")
         except Exception as error:
             if len(submissions) == 1:
@@ -217,7 +242,7 @@ class Writer(Generic[ModelT]):
             return written
 
         try:
-            with _stamps_as_before_if_refused([submission]):
+            with _stamps_as_before_if_undone([submission]):
                 written = await self.context.transact(work, purpose="write an outcome")
             self._wrote_at = monotonic()
             return written
@@ -326,17 +351,16 @@ class Writer(Generic[ModelT]):
 
 
 @contextmanager
-def _stamps_as_before_if_refused(submissions: Sequence[Submission[Any]]) -> Iterator[None]:
-    """What the database has refused, it has not committed: constraints may be looked at as late as by the COMMIT.
+def _stamps_as_before_if_undone(submissions: Sequence[Submission[Any]]) -> Iterator[None]:
+    """What was ended before it was whole, since the loop stood still, was not committed.
 
-    Nor what was rolled back for another transaction's sake, or before that, since the loop stood still.
+    No other error is as certain: a constraint that is looked at by the COMMIT looks like one that code of the host's met behind it.
     """
     before = [submission.stamps for submission in submissions]
     try:
         yield
-    except (DBAPIError, TransactionTimeout) as error:
-        refused = not is_transient(error) or is_conflict(error)
-        if error.was_undone if isinstance(error, TransactionTimeout) else refused:
+    except TransactionTimeout as error:
+        if error.was_undone:
             for submission, stamps in zip(submissions, before, strict=True):
                 submission.stamps = stamps
         raise
