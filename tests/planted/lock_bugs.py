@@ -238,7 +238,7 @@ LOCK_BUGS = (
     Bug(
         "what services own of related rows is overwritten",
         "leases/related_rows.py",
-        "        if not await _is_unchanged(connection, write, item.held.as_read(write.leased, write.key)):\n",
+        "        if not await all_unchanged(connection, leased, as_read):\n",
         "        if False:\n",
         (f"{DURING}::test_what_services_own_of_related_rows_is_not_overwritten",),
     ),

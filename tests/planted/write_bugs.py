@@ -10,12 +10,48 @@ COMPARED = "tests/pipelines/test_compared_columns.py"
 COPIED = "tests/pipelines/test_copied_outcomes.py"
 KEPT = "tests/faults/test_lost_answers_kept_shorter.py"
 LOST = "tests/faults/test_lost_answers.py"
+RELATED = "tests/leases/test_related_together.py"
 RELEASE = "tests/leases/test_release.py"
 STAMPS = "tests/rows/test_stamps.py"
 SLOW = "tests/pipelines/test_slow_statements.py"
 TOGETHER = "tests/leases/test_apply_together.py"
 
 WRITE_BUGS = (
+    Bug(
+        "what services own of related rows is compared row by row",
+        "leases/compare.py",
+        "in_pieces(rest, COMPARED_MAX)",
+        "in_pieces(rest, 1)",
+        (f"{RELATED}::test_what_services_own_is_compared_for_many_rows_at_once",),
+    ),
+    Bug(
+        "each related row whose values are SQL is a statement of its own",
+        "leases/related_rows.py",
+        "in_pieces(alike, SQL_ROWS_MAX)",
+        "in_pieces(alike, 1)",
+        (f"{RELATED}::test_each_row_gets_its_own_expression",),
+    ),
+    Bug(
+        "parameters of joined expressions have the host's names",
+        "rows/assignments.py",
+        "(key == key_, with_names_of_its_own(expression))",
+        "(key == key_, expression)",
+        (f"{RELATED}::test_each_row_gets_its_own_expression",),
+    ),
+    Bug(
+        "rows that are joined share the stamp of host code",
+        "rows/assignments.py",
+        "    if stamped.difference(values):\n",
+        "    if False:\n",
+        (f"{RELATED}::test_host_code_stamps_each_related_row",),
+    ),
+    Bug(
+        "related rows of any number of kinds are accepted",
+        "pipelines/related_values.py",
+        "        if len(kinds) > RELATED_KINDS_MAX:\n",
+        "        if False:\n",
+        (f"{RELATED}::test_more_kinds_than_fit_into_a_transaction_are_refused",),
+    ),
     Bug(
         "a key whose variant is a UUID is sent as a text",
         "leases/dialects/postgresql_columns.py",
@@ -221,7 +257,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "each guarded outcome is a statement of its own",
-        "leases/apply.py",
+        "leases/compare.py",
         "        if len(members) == 1 or not",
         "        if True or not",
         (f"{TOGETHER}::test_guarded_writes_of_one_shape_share_statements",),

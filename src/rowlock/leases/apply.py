@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.leases.compare import compare_by_arrays
 from rowlock.leases.dialects import dialect_of
 from rowlock.leases.dialects.claims import Lease
 from rowlock.leases.item import PipelineItem, leases_of
@@ -151,7 +152,10 @@ async def apply_locked(
     """
     groups: dict[Shape, tuple[list[PipelineItem[Any]], list[list[Any]]]] = {}
     results = [write.once_written for _, write in writes]
-    compared = await _compared_together(connection, leased, writes)
+    as_read = list(
+        zip(leases_of([item for item, _ in writes]), (write.unless_changed for _, write in writes), strict=True)
+    )
+    compared = await compare_by_arrays(connection, leased, as_read)
     last: tuple[ColumnValues, list[Any], list[PipelineItem[Any]], list[list[Any]]] | None = None
     for index, (item, write) in enumerate(writes):
         values = write.values
@@ -169,39 +173,6 @@ async def apply_locked(
     for shape, (items, rows) in groups.items():
         await _update_together(connection, leased, shape, leases=leases_of(items), rows=rows)
     return results
-
-
-async def _compared_together(
-    connection: AsyncConnection, leased: LeasedTable[Any], writes: Sequence[tuple[PipelineItem[Any], RowWrite]]
-) -> dict[int, bool]:
-    """Return by its number whether the row of a guarded write is unchanged, for those that the database compares in one round trip.
-
-    The rows are locked: what is so here is so when they are written.
-    """
-    dialect = dialect_of(connection)
-    groups: dict[tuple[Column[Any], ...], list[int]] = {}
-    for index, (_, write) in enumerate(writes):
-        if write.unless_changed:
-            groups.setdefault(tuple(write.unless_changed), []).append(index)
-    compared: dict[int, bool] = {}
-    for guarded, members in groups.items():
-        columns = [(f"rowlock_was_{number}", column) for number, column in enumerate(guarded)]
-        if len(members) == 1 or not dialect.takes_arrays(columns):
-            continue
-
-        def build(columns: Sequence[tuple[str, Column[Any]]] = columns) -> Select[Any]:
-            given = dialect.side_by_side(leased, columns)
-            held = (leased.key == given.c.key, leased.column("lock_token") == given.c.token)
-            still = (column.is_not_distinct_from(given.c[name]) for name, column in columns)
-            return select(leased.column("lock_token")).where(*held, *still)
-
-        statement = leased.prepared((_compared_together, dialect, guarded), build)
-        parameters = dialect.tokens_given(leases_of([writes[index][0] for index in members]))
-        for name, column in columns:
-            parameters[f"rowlock_held_{name}"] = [writes[index][1].unless_changed[column] for index in members]
-        unchanged = frozenset((await connection.scalars(statement, parameters)).all())
-        compared |= {index: writes[index][0].lock_token in unchanged for index in members}
-    return compared
 
 
 async def _update_together(

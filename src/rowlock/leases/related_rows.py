@@ -8,21 +8,24 @@ Not here: how they are locked (``leases/related.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Column, bindparam, select, update
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import LeaseLost, LockWaitTimeout
 from rowlock.leases.apply import RelatedWrite
-from rowlock.leases.dialects import dialect_of
+from rowlock.leases.compare import all_unchanged, in_pieces
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, extend_each
 from rowlock.leases.take import existing, held_under, unlock
-from rowlock.rows.assignments import Shape, set_clause, slots_of, split
+from rowlock.rows.assignments import kind_of, set_clause, set_clauses_by_key, slots_of, split
 from rowlock.rows.leased_table import LeasedTable
+
+SQL_ROWS_MAX = 100
+"""Most related rows of one statement whose values are expressions of SQL, in rows: it holds an expression for each of them."""
 
 
 async def lock_held_related(connection: AsyncConnection, item: PipelineItem[Any]) -> frozenset[tuple[type, Any]]:
@@ -55,17 +58,16 @@ async def write_related(connection: AsyncConnection, item: PipelineItem[Any], wr
     for leased, keys in item.held.known():
         if any((leased.model, key) not in locked for key in keys):
             raise _lost(item, leased)
+    by_table: dict[LeasedTable[Any], list[RelatedWrite]] = {}
     for write in writes:
-        if not await _is_unchanged(connection, write, item.held.as_read(write.leased, write.key)):
-            raise _lost(item, write.leased)
-    groups: dict[tuple[LeasedTable[Any], Shape], list[dict[str, Any]]] = {}
-    for write in writes:
-        shape, parameters = split(write.values)
-        given = {name: value for (name, _), value in zip(slots_of(shape), parameters, strict=True)}
-        groups.setdefault((write.leased, shape), []).append({"rowlock_key": write.key, **given})
-    for (leased, shape), rows in groups.items():
-        statement = update(leased.table).where(leased.key == bindparam("rowlock_key", type_=leased.key.type))
-        await connection.execute(statement.values(set_clause(shape)), rows)
+        by_table.setdefault(write.leased, []).append(write)
+    for leased, of_table in by_table.items():
+        token = leased.as_token(item.lock_token)
+        as_read = [((write.key, token), item.held.as_read(leased, write.key)) for write in of_table]
+        if not await all_unchanged(connection, leased, as_read):
+            raise _lost(item, leased)
+    for leased, of_table in by_table.items():
+        await _write(connection, leased, of_table)
     await _unlock_all(connection, item)
 
 
@@ -120,13 +122,28 @@ async def renew_related(
     return frozenset(missing)
 
 
-async def _is_unchanged(connection: AsyncConnection, write: RelatedWrite, as_read: dict[Column[Any], Any]) -> bool:
-    # The row is locked by now: what is so here is so when it is written.
-    if not as_read:
-        return True
-    leased, dialect = write.leased, dialect_of(connection)
-    still = [dialect.is_still(column, value) for column, value in as_read.items()]
-    return await connection.scalar(select(leased.key).where(leased.key == write.key, *still)) is not None
+async def _write(connection: AsyncConnection, leased: LeasedTable[Any], writes: Sequence[RelatedWrite]) -> None:
+    """Write to rows that are locked, in as few round trips as their values allow: `related_values.check_related` bounds these."""
+    stamped = leased.columns_stamped_by_host_code
+    groups: dict[Hashable, list[RelatedWrite]] = {}
+    for write in writes:
+        groups.setdefault(kind_of(write.values, stamped=stamped), []).append(write)
+    for alike in groups.values():
+        if len({split(write.values)[0] for write in alike}) == 1:
+            await _write_values(connection, leased, alike)
+            continue
+        for some in in_pieces(alike, SQL_ROWS_MAX):
+            rows = [(write.key, write.values) for write in some]
+            ours = leased.key.in_([write.key for write in some])
+            await connection.execute(update(leased.table).where(ours).values(set_clauses_by_key(leased.key, rows)))
+
+
+async def _write_values(connection: AsyncConnection, leased: LeasedTable[Any], writes: Sequence[RelatedWrite]) -> None:
+    shape, _ = split(writes[0].values)
+    names = [name for name, _ in slots_of(shape)]
+    rows = [{"rowlock_key": write.key, **dict(zip(names, split(write.values)[1], strict=True))} for write in writes]
+    statement = update(leased.table).where(leased.key == bindparam("rowlock_key", type_=leased.key.type))
+    await connection.execute(statement.values(set_clause(shape)), rows)
 
 
 def _lost(item: PipelineItem[Any], leased: LeasedTable[Any]) -> LeaseLost:

@@ -172,8 +172,7 @@ def loudly_if(leased: LeasedTable[Any], written: ColumnValues, values: ColumnVal
     """Let the host's ``onupdate`` and version columns move only where the host's own columns do."""
     if not written:
         return pinned(leased, values)
-    version = leased.version_column
-    return values | ({} if version is None else {version: version + 1}) | written
+    return values | leased.next_version | written
 
 
 def _is_alike(one: Values, other: Values) -> bool:

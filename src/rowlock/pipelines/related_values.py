@@ -5,12 +5,18 @@ A row is named by itself, as `lock_related` returned it, or by a pair of its mod
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from rowlock.errors import OutcomeError
 from rowlock.leases.item import PipelineItem
+from rowlock.rows.assignments import kind_of
 from rowlock.rows.updates import Values, column_values
+
+RELATED_KINDS_MAX = 100
+"""Most kinds of update maps in `related` of one outcome: of one kind are those that name the same columns, and whose expressions of
+SQL differ in bound values alone. Each needs a statement at least, and the most rows that an item may hold, written a hundred at a
+time, as many again: both together take half of the default `database_timeout` where a round trip takes 25 ms."""
 
 
 def related_items(related: object) -> Iterable[tuple[Any, Values]]:
@@ -31,9 +37,16 @@ def check_related(item: PipelineItem[Any], related: object) -> None:
         OutcomeError: says which row or value, and what to change.
     """
     seen: set[tuple[type, Any]] = set()
+    kinds: set[Hashable] = set()
     for named, values in related_items(related):
         leased, key = item.held_rows().find(named)
-        column_values(leased, values)
+        written = column_values(leased, values)
+        kinds.add((leased.model, kind_of(written, stamped=leased.columns_stamped_by_host_code)))
+        if len(kinds) > RELATED_KINDS_MAX:
+            raise OutcomeError(
+                f"related writes more than {RELATED_KINDS_MAX} kinds of values, each of which costs a statement; name the same "
+                "columns for all rows, and write values, or SQL expressions that differ in bound values alone"
+            )
         if (leased.model, key) in seen:
             raise OutcomeError(f"{leased.name} {key} is in related twice")
         seen.add((leased.model, key))

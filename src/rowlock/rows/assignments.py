@@ -6,16 +6,17 @@ executed with many parameter sets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import NoneType
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import Column, ColumnElement, bindparam, case
+from sqlalchemy import Column, ColumnElement, bindparam, case, literal
 
 from rowlock.rows.database_time import same_time
+from rowlock.rows.parameter_names import with_names_of_its_own
 
 ColumnValues: TypeAlias = dict[Column[Any], Any]
 """Columns and what they become: a plain value, an SQL expression, or `UnlessChanged`."""
@@ -58,6 +59,62 @@ _RULES = frozenset({None, UnlessChanged})
 def can_be_kept(shape: Shape) -> bool:
     """Whether a statement of this shape may be written again: an expression of SQL is made anew by whoever writes it."""
     return all(rule in _RULES or isinstance(rule, Column) for _, rule in shape)
+
+
+def kind_of(values: ColumnValues, *, stamped: frozenset[Column[Any]] = frozenset()) -> Hashable:
+    """Return what maps have in common that a few round trips can write: their columns, and how each of them is written.
+
+    Expressions of SQL are alike if they differ in nothing but bound values. One that SQLAlchemy cannot compare so is alike to none.
+
+    Args:
+        values: the map.
+        stamped: columns for which host code is called for each row that is written, unless they are in the map. It would be called
+            once for rows that are joined, so expressions must be the very same there.
+    """
+    shape, _ = split(values)
+    if stamped.difference(values):
+        return shape
+    return tuple((column, _structure(rule)) for column, rule in shape)
+
+
+def _structure(rule: Any) -> Hashable:  # noqa: ANN401 - as in a shape
+    kept: Hashable = rule
+    if rule in _RULES or isinstance(rule, Column):
+        return kept
+    element = rule.__clause_element__() if hasattr(rule, "__clause_element__") else rule
+    # By this SQLAlchemy itself finds a statement that it has compiled before (2.0.38 to 2.1.9); its types are part of it.
+    generate = getattr(element, "_generate_cache_key", None)
+    cache_key = None if generate is None else generate()
+    if cache_key is not None:
+        kept = cache_key.key
+    return kept
+
+
+def set_clauses_by_key(key: Column[Any], rows: Sequence[tuple[Any, ColumnValues]]) -> dict[Column[Any], Any]:
+    """Return one SET clause for rows whose maps are of one kind (`kind_of`), each given with its key."""
+    if len(rows) == 1:
+        return _with_values(rows[0][1])
+    clauses = [_with_values(values) for _, values in rows]
+    joined: dict[Column[Any], Any] = {}
+    for column, rule in split(rows[0][1])[0]:
+        expressions = [clause[column] for clause in clauses]
+        if isinstance(rule, Column) or (rule is None and _all_same([values[column] for _, values in rows])):
+            joined[column] = expressions[0]
+            continue
+        # A parameter of a type that no driver names takes the column's; an expression has a type, which need not be the column's.
+        otherwise = column if rule in _RULES else None
+        cases = [
+            (key == key_, with_names_of_its_own(expression))
+            for (key_, _), expression in zip(rows, expressions, strict=True)
+        ]
+        joined[column] = case(*cases, else_=otherwise)
+    return joined
+
+
+def _with_values(values: ColumnValues) -> dict[Column[Any], Any]:
+    shape, parameters = split(values)
+    slots = zip(slots_of(shape), parameters, strict=True)
+    return set_clause(shape, {name: literal(value, column.type) for (name, column), value in slots})
 
 
 def slots_of(shape: Shape) -> list[tuple[str, Column[Any]]]:

@@ -242,6 +242,12 @@ class LeasedTable(Generic[ModelT]):
         return column if isinstance(column, Column) and isinstance(innermost(column.type), Integer) else None
 
     @cached_property
+    def next_version(self) -> dict[Column[Any], Any]:
+        """What is written to that column: the same expression for all rows, so that they can share a statement."""
+        column = self.version_column
+        return {} if column is None else {column: column + 1}
+
+    @cached_property
     def columns_with_onupdate(self) -> tuple[Column[Any], ...]:
         """Columns that SQLAlchemy would change by itself on any UPDATE, such as ``updated_at``."""
         return tuple(column for column in self.table.columns if column.onupdate is not None)
