@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -74,7 +75,7 @@ async def test_calls_in_flight_are_bounded() -> None:
     await asyncio.sleep(0.1)
     assert len(provisioner) == 0
     assert provisioner.ask("another")
-    await provisioner.stop()
+    await provisioner.stop(timedelta(seconds=5))
     assert len(provisioner) == 0
 
 
@@ -91,7 +92,7 @@ async def test_the_fleet_has_a_cap() -> None:
     await asyncio.sleep(2)
     fleet.hire(1)
     assert not provisioner.ask("c")
-    await provisioner.stop()
+    await provisioner.stop(timedelta(seconds=5))
 
 
 @virtual_time

@@ -232,3 +232,13 @@ async def test_a_listener_of_the_hosts_does_not_end_the_loop(database: Temporary
     event.listen(engine.sync_engine, "before_cursor_execute", listen)
     with pytest.raises(HostCodeError, match=type(error).__name__):
         await run_in(async_sessionmaker(engine), write_both)
+
+
+async def test_a_session_factory_that_exits_does_not_end_the_loop() -> None:
+    """It is asked within our task, before there is a transaction that could tell."""
+
+    def make() -> AsyncSession:
+        raise SystemExit(3)
+
+    with pytest.raises(HostCodeError, match="SystemExit: 3"):
+        await run_in(make, write_both)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock import Apply, Heartbeater, Outcome, PipelineItem, PipelineManager, events
 from rowlock.errors import HostCodeError
+from rowlock.pipelines.host_loop import HostLoop
 from rowlock.pipelines.lifeline import Lifeline
 from rowlock.testing import TemporaryDatabase
 
@@ -136,6 +137,31 @@ async def test_what_would_end_the_hosts_loop_is_told_as_an_error(sqlite_database
     async with asyncio.timeout(BLOCKED_S_MAX):
         with pytest.raises(HostCodeError, match="SystemExit"):
             await lifeline.run(leave)
+    await lifeline.stop()
+
+
+async def test_a_cut_that_exits_is_made_again(
+    sqlite_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `sys.exit` in a listener of the host's to connections would leave every later stall to keep its locks."""
+    loop, cuts, again = asyncio.get_running_loop(), list[int](), asyncio.Event()
+
+    async def cut(*_: Any, **_more: Any) -> None:
+        cuts.append(1)
+        if len(cuts) > 1:
+            loop.call_soon_threadsafe(again.set)
+        raise SystemExit(3)
+
+    async def nothing() -> None:
+        pass
+
+    monkeypatch.setattr("rowlock.pipelines.lifeline.cut_standing", cut)
+    monkeypatch.setattr(HostLoop, "stalled_s", 2.0)
+    lifeline = Lifeline(sqlite_database.session_factory, renewal_limit=timedelta(seconds=1))
+    lifeline.keep_free(timedelta(seconds=1), look_every=timedelta(milliseconds=10))
+    await lifeline.run(nothing)
+    async with asyncio.timeout(BLOCKED_S_MAX):
+        await again.wait()
     await lifeline.stop()
 
 

@@ -19,6 +19,8 @@ TROUBLE = "tests/dispatch/test_passing_trouble.py"
 SLOW = "tests/dispatch/test_slow_statements.py"
 
 HOSTILE = "tests/dispatch/test_hostile_events.py"
+ENGINES = "tests/dispatch/test_hostile_engines.py"
+CONTAINMENT = "tests/ground/test_containment.py"
 
 DISPATCH_EDGE_BUGS = (
     Bug(
@@ -125,5 +127,85 @@ DISPATCH_EDGE_BUGS = (
         "without_paths(str(text)[:READ_CHARS_MAX]), chars_max",
         "without_paths(str(text)[:10**9]), chars_max",
         (f"{HOSTILE}::test_of_a_long_text_no_more_is_read_than_is_shown",),
+    ),
+    Bug(
+        "an exit out of code of the host ends the event loop",
+        "containment.py",
+        "    except BaseException as error:\n",
+        "    except ZeroDivisionError as error:\n",
+        (
+            f"{CONTAINMENT}::test_an_exit_out_of_a_task_is_an_error[SystemExit]",
+            f"{ENGINES}::test_events_that_end_in_an_exit_fail_their_row[SystemExit]",
+        ),
+    ),
+    Bug(
+        "work that was cancelled before it began is left to a warning",
+        "containment.py",
+        "    task.add_done_callback(lambda _task: work.close())\n",
+        "",
+        (f"{CONTAINMENT}::test_a_task_that_is_cancelled_before_it_begins_leaves_nothing_behind",),
+    ),
+    Bug(
+        "a cancellation that nobody asked for passes for ours",
+        "containment.py",
+        "if task is None or task.cancelling():",
+        "if True:",
+        (f"{CONTAINMENT}::test_a_cancellation_that_nobody_asked_for_is_an_error",),
+    ),
+    Bug(
+        "a cancellation of ours is a failure of the host",
+        "containment.py",
+        "if task is None or task.cancelling():",
+        "if False:",
+        (f"{CONTAINMENT}::test_a_cancellation_that_was_asked_for_goes_through",),
+    ),
+    Bug(
+        "the next event of an engine passes for a shutdown",
+        "dispatch/silence.py",
+        "contained_task(as_host_code(partial(anext, events)), name",
+        "contained_task(partial(anext, events)(), name",
+        (f"{ENGINES}::test_events_that_end_in_an_exit_fail_their_row[CancelledError]",),
+    ),
+    Bug(
+        "an offer passes for a shutdown",
+        "dispatch/placing.py",
+        "await as_host_code(partial(self._engine.offer, worker, task))",
+        "await partial(self._engine.offer, worker, task)()",
+        (f"{ENGINES}::test_an_offer_that_exits_is_a_failed_attempt[CancelledError]",),
+    ),
+    Bug(
+        "a close that exits fails the row",
+        "dispatch/delivery.py",
+        "await as_host_code(events.aclose)",
+        "await events.aclose()",
+        (f"{ENGINES}::test_a_close_that_exits_after_a_loss_fails_no_row[SystemExit]",),
+    ),
+    Bug(
+        "an attempt that exits before it begins ends the event loop",
+        "dispatch/engines/local.py",
+        "has_all = contained_task(",
+        "has_all = asyncio.create_task(",
+        (f"{ENGINES}::test_an_attempt_that_exits_before_it_begins_is_the_offers_error",),
+    ),
+    Bug(
+        "a provisioner that exits is taken for one that has promised",
+        "dispatch/provisioner.py",
+        "await as_host_code(partial(self._provision, key))",
+        "await self._provision(key)",
+        (f"{ENGINES}::test_a_provisioner_that_exits_is_logged_and_asked_again[SystemExit]",),
+    ),
+    Bug(
+        "a drain waits for a provisioner for ever",
+        "dispatch/provisioner.py",
+        "await asyncio.wait(in_flight.values(), timeout=grace.total_seconds())",
+        "await asyncio.wait(in_flight.values())",
+        (f"{ENGINES}::test_a_call_that_ignores_its_cancellation_does_not_hold_up_a_drain",),
+    ),
+    Bug(
+        "sessions that commit in two phases are taken",
+        "leases/dialects/__init__.py",
+        "if session.sync_session.twophase:",
+        "if False:",
+        ("tests/pipelines/test_manager_engines.py::test_a_factory_that_commits_in_two_phases_is_refused",),
     ),
 )

@@ -49,8 +49,8 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "wool is called in the pipeline's context",
         "dispatch/engines/wool_line.py",
-        "asyncio.create_task(work, context=context)",
-        "asyncio.create_task(work)",
+        ", context=context)",
+        ")",
         (f"{ENGINE}::test_it_works_from_any_context",),
     ),
     Bug(

@@ -14,7 +14,7 @@ from .reading import PACKAGE, Source, imports, package, planted, room_of
 FLOORS: dict[str, int] = {
     **dict.fromkeys(("clock", "backoff", "redaction", "repeats"), -2),
     **dict.fromkeys(("errors", "logs"), -1),
-    "events": 0,
+    **dict.fromkeys(("containment", "events"), 0),
     "rows": 1,
     "locks": 2,
     "leases": 3,

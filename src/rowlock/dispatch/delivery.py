@@ -23,6 +23,7 @@ from typing import Any, Generic
 
 from rowlock.backoff import exponential
 from rowlock.clock import monotonic
+from rowlock.containment import as_host_code, contained_task
 from rowlock.dispatch.columns import WORKER_CHARS_MAX
 from rowlock.dispatch.dispatch_log import DispatchLog
 from rowlock.dispatch.engine import Events
@@ -182,7 +183,7 @@ class Delivery(Generic[ModelT]):
             return outcome
 
     async def _out_of_time(self, attempt: AsyncExitStack) -> Outcome:
-        closing = asyncio.create_task(self._close(attempt), name="rowlock: close an attempt")
+        closing = contained_task(self._close(attempt), name="rowlock: close an attempt")
         # A row that is failed is nobody's to begin again; so one whose handler cannot be ended need not be held for ever.
         await finish(_wait(closing, timeout_s=END_S_MAX), purpose="end an attempt")
         if not closing.done():
@@ -337,7 +338,7 @@ class Delivery(Generic[ModelT]):
 async def _end(events: Events) -> None:
     async def close() -> None:
         try:
-            await events.aclose()
+            await as_host_code(events.aclose)
         except Exception:
             # Of the engine, and not of the row.
             logger.exception("An attempt failed while it was closed")

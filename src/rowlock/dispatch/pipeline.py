@@ -222,7 +222,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
             await super().drain(grace)
         finally:
             if self._provisioner is not None:
-                await self._provisioner.stop()
+                await self._provisioner.stop(self.settings.cancel_grace)
 
 
 def _check_columns(model: type) -> None:

@@ -1,15 +1,17 @@
 """Finds a worker: asks one after the other, as the balancer orders them.
 
-A refusal goes on to the next; a worker that is gone is left out for a while; anything else, a cancellation too, is not ours to
-judge.
+A refusal goes on to the next; a worker that is gone is left out for a while; anything else is not ours to judge, but
+for what would end the event loop or pass for a cancellation of ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from rowlock.clock import monotonic
+from rowlock.containment import as_host_code
 from rowlock.dispatch.balancers import Balancer
 from rowlock.dispatch.capacity import Room
 from rowlock.dispatch.engine import Engine, Events, WorkerView
@@ -49,12 +51,13 @@ class Placing:
 
         Raises:
             NoWorkersAvailable: nobody did.
+            HostCodeError: the engine raised what would end the event loop, or let a cancellation escape.
         """
         asked, freed_before = 0, self.room.freed_ever
         for worker in self._balancer.order(self.workers()):
             asked += 1
             try:
-                events = await self._engine.offer(worker, task)
+                events = await as_host_code(partial(self._engine.offer, worker, task))
             except WorkerBusy:
                 continue
             except WorkerGone as gone:

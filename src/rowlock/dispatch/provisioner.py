@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
+from functools import partial
 from typing import TypeAlias
 
 from rowlock.clock import monotonic
+from rowlock.containment import as_host_code, contained_task
 from rowlock.dispatch.engine import Engine
 from rowlock.dispatch.settings import PROVISIONS_MAX
 from rowlock.logs import get_logger
@@ -64,7 +67,7 @@ class Provisioner:
         if key in self._in_flight or key in self._expected or is_full or at_cap:
             return False
         self._expected[key] = monotonic() + PROVISION_S_MAX + COMES_S_MAX
-        task = asyncio.create_task(self._call(key), name="rowlock: provision a worker")
+        task = contained_task(self._call(key), name="rowlock: provision a worker")
         self._in_flight[key] = task
         task.add_done_callback(lambda _: self._in_flight.pop(key, None))
         return True
@@ -84,7 +87,7 @@ class Provisioner:
     async def _call(self, key: str) -> None:
         try:
             async with asyncio.timeout(PROVISION_S_MAX):
-                await self._provision(key)
+                await as_host_code(partial(self._provision, key))
         except Exception:
             self._expected.pop(key, None)
             logger.exception("A worker could not be provisioned")
@@ -92,9 +95,15 @@ class Provisioner:
             if key in self._expected:
                 self._expected[key] = monotonic() + COMES_S_MAX
 
-    async def stop(self) -> None:
-        """Cancel what is in flight."""
-        tasks = list(self._in_flight.values())
-        for task in tasks:
+    async def stop(self, grace: timedelta) -> None:
+        """Cancel what is in flight, and wait for its end for `grace` at most."""
+        in_flight = dict(self._in_flight)
+        for task in in_flight.values():
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if in_flight:
+            await asyncio.wait(in_flight.values(), timeout=grace.total_seconds())
+        for key, task in in_flight.items():
+            if not task.done():
+                logger.error(
+                    "provision ignored its cancellation and was left behind with key %s", key, extra={"key": key}
+                )

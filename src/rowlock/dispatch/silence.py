@@ -7,8 +7,10 @@ time is over in the very moment in which it could listen again; so it is given a
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from rowlock.clock import monotonic
+from rowlock.containment import as_host_code, contained_task
 from rowlock.dispatch.engine import Events
 from rowlock.dispatch.task import Event
 from rowlock.leases.transaction import finish
@@ -22,9 +24,10 @@ async def hear(events: Events, *, within_s: float) -> Event:
 
     Raises:
         StopAsyncIteration: there is none.
+        HostCodeError: the engine raised what would end the event loop, or let a cancellation escape.
         TimeoutError: none came `within_s`, nor in the `CATCH_UP_S` after it.
     """
-    coming = asyncio.create_task(_next(events), name="rowlock: hear an attempt")
+    coming: asyncio.Task[Event] = contained_task(as_host_code(partial(anext, events)), name="rowlock: hear an attempt")
     try:
         await asyncio.wait({coming}, timeout=within_s)
         while not coming.done():
@@ -44,7 +47,3 @@ async def _wait(task: asyncio.Task[Event]) -> None:
     await asyncio.wait({task})
     if not task.cancelled():
         task.exception()  # nobody asked any more
-
-
-async def _next(events: Events) -> Event:
-    return await anext(events)

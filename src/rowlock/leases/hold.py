@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from rowlock.backoff import exponential
 from rowlock.clock import monotonic, sleep
+from rowlock.containment import contained_task
 from rowlock.errors import LeaseLost, LockWaitTimeout, PipelineError, RelatedLockUnavailable
 from rowlock.leases.dialects import check_session_factory
 from rowlock.leases.faults import is_conflict
@@ -132,7 +133,7 @@ async def hold(
     holder = _Holder(session_factory, leased, keys, token=token, owner=name, lease_s=lease_s)
     try:
         held = await holder.take(timeout_s)
-        holder.renewing = asyncio.create_task(holder.renew(held), name=f"rowlock: hold rows of {leased.name}")
+        holder.renewing = contained_task(holder.renew(held), name=f"rowlock: hold rows of {leased.name}")
         yield held
         # Letting go would wait for that very transaction.
         if not held.is_committed():

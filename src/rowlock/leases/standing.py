@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Engine, PoolProxiedConnection, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.clock import monotonic
-from rowlock.errors import HostCodeError, TransactionTimeout, describe
+from rowlock.errors import TransactionTimeout
 from rowlock.leases.log_apart import log_apart
 from rowlock.logs import get_logger
 
@@ -212,9 +212,6 @@ async def standing(transaction: Standing, *, purpose: str, timeout_s: float) -> 
         yield
     except Exception as raised:  # noqa: BLE001 - raised again below
         error = raised
-    except (SystemExit, KeyboardInterrupt) as raised:
-        # Out of a listener or a type of the host's: out of our task it would end the whole event loop.
-        error = HostCodeError(describe(raised))
     finally:
         transaction.ends()
     if transaction.was_cut:

@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.backoff import exponential
 from rowlock.clock import sleep
+from rowlock.containment import contained_task
 from rowlock.errors import LockWaitTimeout, PipelineError, TransactionTimeout
 from rowlock.leases.dialects import bind_of, dialect_named, dialect_of
 from rowlock.leases.faults import is_conflict
@@ -159,8 +160,9 @@ async def finish(
     Raises:
         TransactionTimeout: `work` did not end within `timeout`.
         PipelineError: `work` let a cancellation escape that was not its caller's.
+        HostCodeError: a listener, a type or another part of the host's raised what would have ended the event loop.
     """
-    task = asyncio.create_task(work, name=f"rowlock: {purpose}")
+    task = contained_task(work, name=f"rowlock: {purpose}")
     cancelled = await _wait_shielded(task, None if timeout is None else timeout.total_seconds())
     out_of_time = not task.done()
     if out_of_time:

@@ -25,6 +25,7 @@ from sqlalchemy import BigInteger, ColumnElement, Executable, func, literal, sel
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
+from rowlock.containment import contained_task
 from rowlock.errors import ConfigurationError, LockWaitTimeout
 from rowlock.locks.locker import get_locker
 from rowlock.locks.until_commit import (
@@ -232,7 +233,7 @@ def timed_out(resource: str, timeout_s: float | None) -> LockWaitTimeout:
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     """Run `work` to its end even if the caller is cancelled meanwhile, and let the cancellation out after that."""
-    task = asyncio.create_task(work)
+    task = contained_task(work, name="rowlock: advisory locks")
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import Generic, TypeVar, cast
 
 from rowlock.clock import monotonic
+from rowlock.containment import contained_task
 from rowlock.leases.faults import is_outage, may_be_of_the_size
 from rowlock.logs import get_logger
 
@@ -155,7 +156,7 @@ class Batcher(Generic[RequestT, ResultT]):
         # Counted once, and here: a request may run code of its caller's, whose errors are the caller's and not the round's.
         self._waiting.append(_Entry(request, done, self._statements_of(request)))
         if self._round is None or self._round.done():
-            self._round = asyncio.create_task(self._work(), name=f"rowlock: {self._name}")
+            self._round = contained_task(self._work(), name=f"rowlock: {self._name}")
 
     def begun(self) -> None:
         """Count the time of this batch from now: until now it waited for a connection, or for SQLite's write lock.

@@ -21,7 +21,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock.clock import sleep
-from rowlock.errors import HostCodeError, describe
+from rowlock.containment import without_exits
 from rowlock.leases.own_pool import OwnPool
 from rowlock.leases.standing import cut_standing
 from rowlock.logs import get_logger
@@ -57,14 +57,7 @@ class Lifeline:
         Raises:
             HostCodeError: a listener of the host's raised what would have ended its whole event loop here.
         """
-
-        async def contained() -> None:
-            try:
-                await work()
-            except (SystemExit, KeyboardInterrupt) as error:
-                raise HostCodeError(describe(error)) from error
-
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(contained(), self._running_loop()))
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(without_exits(work), self._running_loop()))
 
     def keep_free(self, limit: timedelta, *, look_every: timedelta) -> None:
         """End what the host's loop keeps locked once it has stood still for `limit`: its leases could not be renewed.
@@ -101,11 +94,14 @@ class Lifeline:
         return self._loop
 
     async def _keep_database_free(self) -> None:
+        async def cut() -> None:
+            await cut_standing(self.sessions, thread=self.host.thread, older_than_s=self._limit_s)
+
         while True:
             await sleep(self._look_every_s)
             if self.host.stalled_s >= self._limit_s:
                 try:
-                    await cut_standing(self.sessions, thread=self.host.thread, older_than_s=self._limit_s)
+                    await without_exits(cut)
                 except Exception as error:
                     logger.warning("What the event loop keeps locked could not be ended", exc_info=error)
 

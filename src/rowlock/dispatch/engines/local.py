@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
+from rowlock.containment import contained_task
 from rowlock.dispatch.backpressure import TASKS_MAX, Backpressure, BackpressureContext, TaskCountBackpressure
 from rowlock.dispatch.engine import Events, WorkerView
 from rowlock.dispatch.engines.stream import Stream
@@ -88,11 +89,11 @@ class LocalEngine(ABC):
         """Run the task's handler and yield its events."""
 
     async def _begun(self, attempt: AsyncGenerator[Event, None], left: Callable[[], None]) -> None:
-        has_all = asyncio.create_task(anext(attempt), name="rowlock: begin an attempt")
+        has_all = contained_task(anext(attempt), name="rowlock: begin an attempt")
         try:
             await asyncio.wait({has_all})
         except asyncio.CancelledError:
-            undone = asyncio.create_task(_undo(has_all, attempt), name="rowlock: give an attempt up")
+            undone = contained_task(_undo(has_all, attempt), name="rowlock: give an attempt up")
             # The loop itself remembers no task that waits.
             self._given_up.add(undone)
             undone.add_done_callback(self._given_up.discard)

@@ -20,6 +20,7 @@ from typing import TypeAlias
 from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
 from rowlock.clock import monotonic
+from rowlock.containment import contained_task
 from rowlock.dispatch.engines import group
 from rowlock.dispatch.engines.child import run_task
 from rowlock.dispatch.engines.frames import GO_ON, read_frame
@@ -60,7 +61,7 @@ async def started(pickled: bytes, *, beat_s: float) -> AsyncIterator[Line]:
         server = await asyncio.start_unix_server(lambda *ends: connected.set_result(ends), path, start_serving=False)
         stack.callback(server.close)
         await server.start_serving()
-        line = Line(connected, asyncio.create_task(_call(path, pickled, beat_s), name="rowlock: a worker process"))
+        line = Line(connected, contained_task(_call(path, pickled, beat_s), name="rowlock: a worker process"))
         stack.push_async_callback(_to_its_end, line.hang_up)
         await line.open()
         yield line

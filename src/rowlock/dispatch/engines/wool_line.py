@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import grpc
 import wool
 
+from rowlock.containment import contained_task
 from rowlock.dispatch.engines.wool_worker import run_task
 from rowlock.dispatch.task import Event
 from rowlock.errors import WorkerBusy, WorkerGone, describe
@@ -36,7 +37,7 @@ T = TypeVar("T")
 
 async def apart(context: Context, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Run `work` as a task in `context`, and return it when it is done. Cancelled, it waits until `work` has been."""
-    call = asyncio.create_task(work, context=context)
+    call = contained_task(work, name="rowlock: a call of wool", context=context)
     try:
         await asyncio.wait({call})
     except asyncio.CancelledError:

@@ -1,0 +1,242 @@
+"""Engines and provisioners of the host's own: whatever their calls raise ends no event loop, and passes for no shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import pytest
+
+from rowlock import PipelineManager
+from rowlock.dispatch import (
+    COMPLETED,
+    FAILED,
+    PENDING,
+    Completed,
+    DispatchPipeline,
+    Event,
+    Heartbeat,
+    Task,
+    WorkerGone,
+    WorkerView,
+)
+from rowlock.dispatch.engine import Events
+from rowlock.dispatch.engines.local import LocalEngine
+from rowlock.dispatch.provisioner import Provisioner
+from rowlock.errors import HostCodeError
+from rowlock.testing import TemporaryDatabase, virtual_time
+
+from .renders import Base, Fleet, Render, Scenes, all_renders, one_render, settled, submit
+
+ERRORS = [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()]
+
+each_error = pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+
+
+class Slips:
+    """An engine of one worker, of which the step called `slips` raises `error`.
+
+    Attributes:
+        offers: how often it was asked.
+        is_gone: its worker dies within each attempt.
+    """
+
+    def __init__(self, slips: str, error: BaseException, *, is_gone: bool = False) -> None:
+        """Raise `error` at that step."""
+        self.slips, self.error, self.offers, self.is_gone = slips, error, 0, is_gone
+        self._said = 0
+
+    def workers(self) -> Mapping[str, WorkerView]:
+        """Return the one."""
+        return {"w1": WorkerView()}
+
+    async def offer(self, worker: str, task: Task[Any]) -> Events:
+        """Accept."""
+        self.offers += 1
+        self._may_slip("offer")
+        self._said = 0
+        return self
+
+    def __aiter__(self) -> Slips:
+        return self
+
+    async def __anext__(self) -> Event:
+        self._said += 1
+        if self._said == 1:
+            return Heartbeat()
+        await asyncio.sleep(1)
+        self._may_slip("next")
+        if self.is_gone:
+            raise WorkerGone("w1", "killed")
+        return Completed()
+
+    async def aclose(self) -> None:
+        """End."""
+        self._may_slip("close")
+
+    def _may_slip(self, step: str) -> None:
+        if self.slips == step:
+            raise self.error
+
+
+@each_error
+@virtual_time
+async def test_events_that_end_in_an_exit_fail_their_row(
+    virtual_database: TemporaryDatabase, error: BaseException
+) -> None:
+    """One engine would end the event loop of its replica; and a stray cancellation would begin its row twice a second."""
+    await virtual_database.create_tables(Base.metadata)
+    engine = Slips("next", error)
+    renders = DispatchPipeline(Render, handler=Scenes(), engine=engine, dispatch_deadline=60)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        [row] = await settled(virtual_database)
+    assert (row.status, engine.offers) == (FAILED, 1)
+    assert row.error is not None
+    assert row.error.startswith("internal: HostCodeError: ")
+
+
+@each_error
+@virtual_time
+async def test_a_close_that_exits_is_the_engines_affair(
+    virtual_database: TemporaryDatabase, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is done would end the event loop, after its row was written."""
+    await virtual_database.create_tables(Base.metadata)
+    renders = DispatchPipeline(Render, handler=Scenes(), engine=Slips("close", error))
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        [row] = await settled(virtual_database)
+    assert row.status == COMPLETED
+    assert "An attempt failed while it was closed" in caplog.text
+    caplog.clear()
+
+
+@each_error
+@virtual_time
+async def test_a_close_that_exits_after_a_loss_fails_no_row(
+    virtual_database: TemporaryDatabase, error: BaseException
+) -> None:
+    """A worker that dies, and whose line cannot be closed either, would fail its row for good where it should cost a loss."""
+    await virtual_database.create_tables(Base.metadata)
+    engine = Slips("close", error, is_gone=True)
+    renders = DispatchPipeline(Render, handler=Scenes(), engine=engine, retry_delay=60)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        await asyncio.sleep(10)
+        row = await one_render(virtual_database)
+    assert (row.status, row.losses, row.error) == (PENDING, 1, None)
+
+
+@each_error
+@virtual_time
+async def test_an_offer_that_exits_is_a_failed_attempt(
+    virtual_database: TemporaryDatabase, error: BaseException
+) -> None:
+    """A stray cancellation would pass for a shutdown: its row was offered twice a second, and nobody counted."""
+    await virtual_database.create_tables(Base.metadata)
+    engine = Slips("offer", error)
+    renders = DispatchPipeline(Render, handler=Scenes(), engine=engine, retry_delay=60)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        await asyncio.sleep(10)
+        row = await one_render(virtual_database)
+        assert (row.status, row.attempts, engine.offers) == (PENDING, 1, 1)
+
+
+@each_error
+@virtual_time
+async def test_a_provisioner_that_exits_is_logged_and_asked_again(
+    virtual_database: TemporaryDatabase, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that says no by `sys.exit` would end the event loop; and no machine would be asked for within ten minutes."""
+    await virtual_database.create_tables(Base.metadata)
+    asked: list[str] = []
+
+    async def provision(key: str) -> None:
+        asked.append(key)
+        raise error
+
+    renders = DispatchPipeline(Render, handler=Scenes(), engine=Fleet(), provision=provision, retry_interval=5)
+    async with PipelineManager(virtual_database.session_factory, [renders]):
+        await submit(virtual_database, renders, "a")
+        await asyncio.sleep(60)
+        assert [row.status for row in await all_renders(virtual_database)] == [PENDING]
+    assert len(asked) > 2
+    assert "A worker could not be provisioned" in caplog.text
+    caplog.clear()
+
+
+class CannotBegin(LocalEngine):
+    """Workers that need something, and exit for want of it."""
+
+    kind: ClassVar[str] = "cannot-begin"
+    needs_something: ClassVar[bool] = True
+
+    async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:
+        """Exit."""
+        raise SystemExit(3)
+        yield Heartbeat()
+
+
+@virtual_time
+async def test_an_attempt_that_exits_before_it_begins_is_the_offers_error() -> None:
+    """An engine whose start of a process exits would end the event loop; and its worker would be busy for ever."""
+    engine = CannotBegin()
+    with pytest.raises(HostCodeError, match="SystemExit: 3"):
+        await engine.offer("cannot-begin-1", _TASK)
+    assert engine.workers()["cannot-begin-1"].active == 0
+
+
+_TASK: Any = type("AnyTask", (), {"heartbeat_s": 1.0})()
+
+
+@virtual_time
+async def test_a_call_that_ignores_its_cancellation_does_not_hold_up_a_drain(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A deployment would wait for a cloud, for as long as that takes: a purchase that may not be left half done."""
+    await virtual_database.create_tables(Base.metadata)
+    bought = asyncio.Event()
+
+    async def provision(_key: str) -> None:
+        buying = asyncio.create_task(bought.wait())
+        while not buying.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({buying})
+
+    renders = DispatchPipeline(Render, handler=Scenes(), engine=Fleet(), provision=provision, cancel_grace=7)
+    manager = PipelineManager(virtual_database.session_factory, [renders])
+    manager.start()
+    await submit(virtual_database, renders, "a")
+    await asyncio.sleep(5)
+    began = asyncio.get_running_loop().time()
+    await manager.drain(1)
+    assert 7 <= asyncio.get_running_loop().time() - began < 10
+    assert "provision ignored its cancellation and was left behind with key a" in caplog.text
+    caplog.clear()
+    bought.set()
+    await asyncio.sleep(1)
+
+
+@virtual_time
+async def test_a_call_that_obeys_is_left_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    """Each drain would tell of a call that is over."""
+    ends: list[str] = []
+
+    async def provision(key: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(2)
+            ends.append(key)
+
+    provisioner = Provisioner(provision, engine=Fleet())
+    provisioner.ask("a")
+    await asyncio.sleep(1)
+    await provisioner.stop(timedelta(seconds=5))
+    assert (ends, len(provisioner)) == (["a"], 0)
+    assert caplog.text == ""
