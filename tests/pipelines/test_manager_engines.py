@@ -41,6 +41,16 @@ async def test_a_factory_that_commits_every_statement_is_refused(engine: AsyncEn
             pytest.fail("nothing can be held")
 
 
+async def test_a_factory_that_commits_in_two_phases_is_refused(engine: AsyncEngine) -> None:
+    """No fetch would ever succeed, on either database as it is installed; or a dead replica would leave its rows locked."""
+    refused = async_sessionmaker(engine, twophase=True)
+    with pytest.raises(ConfigurationError, match="two phases"):
+        PipelineManager(refused, [VolumePipeline()])
+    with pytest.raises(ConfigurationError, match="two phases"):
+        async with hold_rows(refused, Volume, []):
+            pytest.fail("nothing can be held")
+
+
 async def test_sessions_of_one_connection_are_refused(database: TemporaryDatabase) -> None:
     """All loops would share the one transaction of a test, and roll back what the others wrote."""
     async with database.engine.connect() as connection:

@@ -109,7 +109,7 @@ def check_session_factory(session_factory: Any, leased: LeasedTable[Any]) -> Lea
 
     Raises:
         ConfigurationError: it is not a factory of async sessions, is bound to nothing or to one connection, gives the same
-            session again, or commits every statement.
+            session again, commits every statement, or commits in two phases.
         UnsupportedDialectError: the database is unknown, or all its sessions would share one connection.
         ModelError: as `LeasedTable.check_token`.
     """
@@ -136,6 +136,12 @@ def check_session_factory(session_factory: Any, leased: LeasedTable[Any]) -> Lea
         raise ConfigurationError(
             "every statement is committed by itself (isolation_level='AUTOCOMMIT' of the engine, or of execution_options), so "
             "nothing can be written under a guard; give rowlock sessions without it"
+        )
+    if session.sync_session.twophase:
+        # Between the phases no connection has the row locks: neither a replica's death nor `pg_terminate_backend` frees them.
+        raise ConfigurationError(
+            "the sessions commit in two phases (twophase=True), so a replica that dies between them would leave its rows locked "
+            "for ever; SQLite and a PostgreSQL without max_prepared_transactions refuse it. Give rowlock sessions without it"
         )
     if isinstance(bind.engine.pool, StaticPool | SingletonThreadPool):
         raise UnsupportedDialectError(
