@@ -237,6 +237,11 @@ def test_a_wrong_number_of_workers_is_refused(kind: type[LocalEngine], workers: 
         kind(workers)
 
 
+def test_one_worker_is_the_default() -> None:
+    """A host that says nothing would have more at once than it can bear."""
+    assert list(LoopEngine().workers()) == ["loop-1"]
+
+
 async def test_no_threshold_is_no_limit() -> None:
     """0 would refuse everything."""
     engine = LoopEngine(1, backpressure=TaskCountBackpressure(0))

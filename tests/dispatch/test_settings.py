@@ -65,8 +65,11 @@ def test_jitter_is_no_longer_than_the_interval() -> None:
 )
 def test_what_cannot_be_is_refused_at_once(settings: dict[str, Any], says: str) -> None:
     """A slip would be found in the night when it matters."""
-    with pytest.raises(SettingsError, match=says):
+    with pytest.raises(SettingsError, match=says) as refused:
         build(**settings)
+    # What a host reads to point at the settings are those that the text names.
+    assert refused.value.settings
+    assert all(name in str(refused.value) for name in refused.value.settings)
 
 
 class Base(DeclarativeBase):

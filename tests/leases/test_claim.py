@@ -26,6 +26,12 @@ async def test_no_more_than_the_limit_is_leased(database: TemporaryDatabase) -> 
     assert sum(token is not None for token in tokens) == 3
 
 
+async def test_without_a_schedule_every_attempt_is_the_first(database: TemporaryDatabase) -> None:
+    """A host that gives up after so many attempts would give up too early, though nobody counts them."""
+    await add(database, Volume())
+    assert [item.attempt for item in await claimed(database)] == [1]
+
+
 async def test_claimers_at_once_never_share_a_row(database: TemporaryDatabase) -> None:
     """Two replicas would work on one row."""
     await add(database, *(Volume() for _ in range(40)))

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import CheckConstraint
 
 from rowlock import ConfigurationError
+from rowlock.dispatch.migrations import add_dispatch_columns
 from rowlock.rows.migrations import add_lock_columns, add_schedule_columns, schedule_columns
 from rowlock.rows.sqlite_rebuild import SchemaEntry, lost_by_rebuild
 from rowlock.testing import TemporaryDatabase
@@ -63,6 +64,22 @@ async def test_a_lossy_rebuild_is_refused(
     with pytest.raises(ConfigurationError, match=said):
         await with_sqlite_op(lambda op: add_schedule_columns(op, "runs"))
     assert await schema(sqlite_database) == before
+
+
+async def test_the_table_of_another_schema_is_looked_at(
+    sqlite_database: TemporaryDatabase, with_sqlite_op: WithOp
+) -> None:
+    """A table of the same name in the main schema would be looked at instead, and the other lose what it has."""
+
+    def add(op: Any) -> None:
+        connection = op.get_bind()
+        for statement in (PLAIN, "ATTACH ':memory:' AS side", f"{PLAIN.replace('runs', 'side.runs')}"):
+            connection.exec_driver_sql(statement)
+        connection.exec_driver_sql("CREATE TRIGGER side.watch AFTER UPDATE ON runs BEGIN SELECT 1; END")
+        add_dispatch_columns(op, "runs", schema="side")
+
+    with pytest.raises(ConfigurationError, match="the trigger watch"):
+        await with_sqlite_op(add)
 
 
 async def test_children_are_not_deleted(sqlite_database: TemporaryDatabase, with_sqlite_op: WithOp) -> None:

@@ -44,7 +44,7 @@ def function_of(tree: ast.Module, name: str) -> FunctionNode:
 
 def shown(name: str, folder: Path) -> str:
     """Return the line that a mutant changes, and what it makes of it."""
-    original, mutant = (ast.unparse(body).splitlines()[1:] for body in _bodies(name, folder))
+    original, mutant = (ast.unparse(body).splitlines() for body in _bodies(name, folder))
     lines = difflib.unified_diff(original, mutant, lineterm="", n=0)
     return "\n".join(f"    {line}" for line in lines if not line.startswith(("---", "+++", "@@")))
 
@@ -61,6 +61,10 @@ class _WithoutTexts(ast.NodeTransformer):
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
         """Blank what is said by an error."""
         return _blanked(node)
+
+    def visit_keyword(self, node: ast.keyword) -> ast.AST:
+        """Blank what a transaction is for: it is said in errors and the log."""
+        return _blanked(node) if node.arg == "purpose" else self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Blank what is said to the log."""

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from rowlock import SettingsError
+from rowlock import PipelineHinter, SettingsError
 from rowlock.pipelines.settings import SETTING_NAMES, PipelineSettings, build_settings
+from rowlock.testing import TemporaryDatabase
 
 from ..host import VolumePipeline
 
@@ -216,3 +217,13 @@ def test_watermarks(workers: int, lower: float, upper: float, watermarks: tuple[
     """A queue would have no place at all, or a low watermark that it can never be below."""
     settings = PipelineSettings(workers_num=workers, queue_lower_limit_factor=lower, queue_upper_limit_factor=upper)
     assert (settings.queue_low_watermark, settings.queue_capacity) == watermarks
+
+
+@pytest.mark.parametrize(("factor", "holds_ahead"), [(0, False), (0.1, True), (2, True)])
+async def test_a_queue_of_nothing_holds_nothing_ahead(
+    sqlite_database: TemporaryDatabase, factor: float, holds_ahead: bool
+) -> None:
+    """A replica whose workers are all busy would lease rows that it cannot begin."""
+    pipeline = VolumePipeline(queue_lower_limit_factor=0, queue_upper_limit_factor=factor)
+    run = pipeline.build_run(sqlite_database.session_factory, PipelineHinter())
+    assert run.context.queue.holds_ahead is holds_ahead
