@@ -5,14 +5,10 @@ from __future__ import annotations
 from bug import Bug
 
 BATCHER = "tests/pipelines/test_batcher.py"
-ALSO = "tests/pipelines/test_also.py"
 COMPARED = "tests/pipelines/test_compared_columns.py"
 COPIED = "tests/pipelines/test_copied_outcomes.py"
-KEPT = "tests/faults/test_lost_answers_kept_shorter.py"
-LOST = "tests/faults/test_lost_answers.py"
 RELATED = "tests/leases/test_related_together.py"
 RELEASE = "tests/leases/test_release.py"
-STAMPS = "tests/rows/test_stamps.py"
 SLOW = "tests/pipelines/test_slow_statements.py"
 TOGETHER = "tests/leases/test_apply_together.py"
 
@@ -151,67 +147,11 @@ WRITE_BUGS = (
         (f"{SLOW}::test_a_result_that_never_gets_through_is_given_up",),
     ),
     Bug(
-        "a stamp that is ahead of the clock is written again as it is",
-        "rows/stamps.py",
-        "ahead + STAMP_STEP + _share_of(token)",
-        "ahead",
-        (f"{LOST}::test_a_row_whose_stamp_is_ahead_of_the_clock_is_settled",),
-    ),
-    Bug(
-        "attempts that find the same stamp ahead of the clock write the same",
-        "rows/stamps.py",
-        " + _share_of(token)",
-        "",
-        (f"{LOST}::test_a_stamp_ahead_of_the_clock_is_that_of_one_attempt", f"{STAMPS}::test_attempts_differ"),
-    ),
-    Bug(
-        "an attempt's stamp is another one at each try",
-        "rows/stamps.py",
-        "int.from_bytes(digest)",
-        "id(digest)",
-        (f"{STAMPS}::test_an_attempt_has_one_stamp",),
-    ),
-    Bug(
         "a stamp that no clock wrote stays for ever",
         "leases/apply.py",
         ", last <= database_time_after(STAMP_AHEAD_MAX))",
         ")",
         ("tests/leases/test_apply.py::test_a_stamp_that_no_clock_wrote_is_written_anew",),
-    ),
-    Bug(
-        "lost answers are settled one by one",
-        "pipelines/writer.py",
-        "                written[i] = Written.APPLIED\n",
-        "                pass\n",
-        (f"{LOST}::test_a_batch_whose_answer_was_lost_is_settled_together",),
-    ),
-    Bug(
-        "an error that also swallows is told as applied",
-        "pipelines/writer.py",
-        "                is_undone = await is_still(connection, self.context.leased, submission.item, values={})\n",
-        "                pass\n",
-        (f"{ALSO}::test_an_error_that_also_swallows_is_a_failure", f"{ALSO}::test_what_also_rolls_back_is_a_failure"),
-    ),
-    Bug(
-        "an error that also swallows is waited out",
-        "pipelines/writer.py",
-        "        if failure is not None and is_after_an_error(failure):\n",
-        "        if False:\n",
-        (f"{ALSO}::test_an_error_that_also_swallows_is_a_failure",),
-    ),
-    Bug(
-        "what also commits is told as stale",
-        "pipelines/writer.py",
-        "            return await self._see_what_also_left(submission, error)\n",
-        "            raise\n",
-        (f"{ALSO}::test_what_also_commits_is_applied",),
-    ),
-    Bug(
-        "what also rolled back is told as applied",
-        "pipelines/writer.py",
-        " is not Written.APPLIED:\n            submission.stamps = before",
-        " is None:\n            submission.stamps = before",
-        (f"{ALSO}::test_what_also_rolls_back_is_a_failure",),
     ),
     Bug(
         "rows share what the host goes on changing",
@@ -352,90 +292,6 @@ WRITE_BUGS = (
         "        except BaseException:\n            # The next request",
         "        except asyncio.CancelledError:\n            # The next request",
         (f"{BATCHER}::test_whatever_ends_a_round_is_heard_by_all_who_wait",),
-    ),
-    Bug(
-        "a COMMIT that is still under way is told as stale",
-        "pipelines/writer.py",
-        "earlier = await self._settle(connection, submission, waits=True)",
-        "earlier = await self._settle(connection, submission)",
-        (f"{LOST}::test_a_commit_that_is_still_under_way_is_waited_for",),
-    ),
-    Bug(
-        "a row is waited for by the stamp that is not there yet",
-        "leases/apply.py",
-        "select(leased.key, is_one_of_them).where(",
-        "select(leased.key, is_one_of_them).where(is_one_of_them, ",
-        (f"{LOST}::test_a_commit_that_is_still_under_way_is_waited_for",),
-    ),
-    Bug(
-        "a stamp is looked for as the mixin's type writes it",
-        "leases/dialects/sqlite.py",
-        "column.in_([literal(value, column.type) for",
-        "column.in_([literal(value, UtcDateTime()) for",
-        (f"{KEPT}::test_what_the_column_s_type_makes_of_the_stamp_settles_it",),
-    ),
-    Bug(
-        "a stamp is looked for as it was sent, not as it is kept",
-        "leases/dialects/postgresql.py",
-        " for value in written] if kept_as else written)",
-        " for value in written] if False else written)",
-        (f"{KEPT}::test_what_the_database_makes_of_the_stamp_settles_it",),
-    ),
-    Bug(
-        "a tenant's stamps are taken to be kept like the model's",
-        "leases/dialects/postgresql.py",
-        "translated.get(table.schema, table.schema)",
-        "table.schema",
-        (f"{KEPT}::test_the_column_is_that_of_the_tenant",),
-    ),
-    Bug(
-        "what fails behind the COMMIT counts as refused by it",
-        "pipelines/writer.py",
-        "    except TransactionTimeout as error:\n        if error.was_undone:\n",
-        "    except Exception as error:\n        if not is_transient(error):\n",
-        (f"{LOST}::test_what_fails_behind_the_commit_says_nothing_of_the_outcome",),
-    ),
-    Bug(
-        "two outcomes within one tick have one stamp",
-        "leases/apply.py",
-        "is_ahead = and_(last >= database_now()",
-        "is_ahead = and_(last > database_now()",
-        ("tests/leases/test_apply.py::test_no_two_outcomes_of_a_row_have_one_stamp",),
-    ),
-    Bug(
-        "an outcome of which the row would tell is given up as unknown",
-        "pipelines/writer.py",
-        '            written = await self.context.transact(work, purpose="see what became of an outcome")\n',
-        "            return Written.UNKNOWN\n",
-        ("tests/pipelines/test_also.py::test_what_also_commits_by_the_connection_is_applied",),
-    ),
-    Bug(
-        "a host's name for an error of the database makes it final",
-        "leases/faults.py",
-        "        cause = cause.__cause__\n",
-        "        break\n",
-        ("tests/leases/test_faults.py::test_what_a_host_raises_instead_is_judged_by_what_the_database_said",),
-    ),
-    Bug(
-        "what host code raised is taken for the database's",
-        "leases/faults.py",
-        " or isinstance(cause, RowlockError)",
-        "",
-        ("tests/leases/test_faults.py::test_what_host_code_raised_is_its_own",),
-    ),
-    Bug(
-        "a row of which nothing more can be said stays leased",
-        "pipelines/settler.py",
-        "            again = await self._write_instead(item, of_ours, of=outcome)\n",
-        "",
-        ("tests/pipelines/test_refused.py::test_a_slip_there_keeps_no_row",),
-    ),
-    Bug(
-        "what on_refused writes to rows that are not held is found too late",
-        "pipelines/settler.py",
-        "                check_related(item, outcome.related)\n",
-        "                pass\n",
-        ("tests/pipelines/test_refused.py::test_a_slip_there_keeps_no_row",),
     ),
     Bug(
         "the judge allows for no more than a step of a stamp that is ahead",
