@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from sqlalchemy.util import await_only
 
 from rowlock import Apply, Outcome, PipelineManager, events
 from rowlock.pipelines.batcher import STATEMENTS_FIRST
+from rowlock.pipelines.overruns import OVERRUNS_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
@@ -151,3 +153,57 @@ async def test_one_that_runs_out_of_time_takes_no_others_with_it(virtual_databas
         event.remove(database.engine.sync_engine, "before_cursor_execute", hang)
     assert sum(tried) <= 6, "by halves, and then alone"
     assert {row.status for row in await read_all(database, Run)} == {f"done{number}" for number in range(8)}
+
+
+@contextmanager
+def slow_outcomes(engine: AsyncEngine, *, tries: float) -> Iterator[list[float]]:
+    """Let that many statements of outcomes that end well never end; give the times at which there was one."""
+    tried: list[float] = []
+
+    def hang(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if is_outcome(statement) and "done" in parameters:
+            tried.append(asyncio.get_running_loop().time())
+            if len(tried) <= tries:
+                await_only(asyncio.sleep(1000))
+
+    event.listen(engine.sync_engine, "before_cursor_execute", hang)
+    try:
+        yield tried
+    finally:
+        event.remove(engine.sync_engine, "before_cursor_execute", hang)
+
+
+@virtual_time
+async def test_an_outcome_that_never_fits_into_its_transaction_is_a_failed_attempt(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """It would be tried for ever with its row locked, which no renewal gets past, and be told as stale with no attempt counted."""
+    database = virtual_database
+    await add(database, Run(id=1))
+    pipeline = RunPipeline(retry_delay=300)
+    with heard_events() as heard, slow_outcomes(database.engine, tries=math.inf) as tried:
+        async with PipelineManager(database.session_factory, [pipeline]):
+            await until(lambda: heard.of(events.ItemApplied))
+    [row] = await read_all(database, Run)
+    assert (row.status, row.attempts, len(tried)) == ("queued", 1, 1 + OVERRUNS_MAX), "once with others, and then alone"
+    assert "TransactionTimeout" in row.last_error
+    assert (heard.of(events.ItemStale), heard.of(events.LeaseLost)) == ([], [])
+    assert [type(outcome) for _, outcome in pipeline.stale] == [Apply]
+
+
+@virtual_time
+async def test_a_renewal_gets_in_between_two_tries(virtual_database: TemporaryDatabase) -> None:
+    """The lease of an outcome that fits at last would be lost, since its own tries have the row locked whenever it is renewed."""
+    database = virtual_database
+    await add(database, Run(id=1))
+
+    async def process(item: Any) -> Apply:
+        await asyncio.sleep(14)  # a moment before the renewal is due
+        item.trusted_until = asyncio.get_running_loop().time() + 12.5
+        return Apply({"status": "done"})
+
+    with heard_events() as heard, slow_outcomes(database.engine, tries=2) as tried:
+        async with PipelineManager(database.session_factory, [RunPipeline(answer=process)]):
+            await until(lambda: heard.of(events.ItemApplied))
+    assert len(tried) == 3
+    assert (heard.of(events.ItemStale), heard.of(events.LeaseLost)) == ([], [])

@@ -30,9 +30,10 @@ PROMISE_BUGS = (
             _stamp(submission, written, stamp)
             return written
 
+        submission.has_row, time = False, time_for(submission.item, self.context.settings)
         try:
             with _stamps_as_before_if_undone([submission]):
-                written = await self.context.transact(work, purpose="write an outcome")
+                written = await self.context.transact(work, purpose="write an outcome", timeout=time)
             self._wrote_at = monotonic()
             return written
 """,

@@ -123,14 +123,15 @@ class PipelineContext(Generic[ModelT]):
         purpose: str,
         writes: bool = True,
         alone: bool = False,
+        timeout: timedelta | None = None,
     ) -> T:
-        """Run `work` in one transaction of its own, bounded by `database_timeout` and shielded from cancellation."""
+        """Run `work` in one transaction of its own, bounded by `timeout` (`database_timeout`) and shielded from cancellation."""
         return await in_transaction(
             self.session_factory,
             self.leased,
             work,
             purpose=purpose,
-            timeout=self.settings.database_timeout,
+            timeout=timeout or self.settings.database_timeout,
             writes=writes,
             alone=alone,
         )

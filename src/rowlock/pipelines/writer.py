@@ -39,6 +39,7 @@ from rowlock.pipelines.attempt import contained
 from rowlock.pipelines.batcher import Batcher, Done
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.outcomes import Also, Apply, Outcome, Reset, Retry
+from rowlock.pipelines.overruns import OVERRUNS_MAX, let_a_renewal_in, time_for
 from rowlock.pipelines.plan import Planner
 from rowlock.rows.assignments import PLAIN
 from rowlock.rows.leased_table import ModelT
@@ -64,12 +65,14 @@ class Submission(Generic[ModelT]):
         stamps: what transactions whose end is unknown have written as the row's last time.
         ended_with: the stamp in the row when `also` ended the transaction: the row tells whether it was committed.
         apart: its own transaction ran out of time, so it must not take those of others with it.
+        has_row: its own transaction has locked the row: what takes its time now is the outcome's own.
     """
 
     item: PipelineItem[ModelT]
     outcome: Outcome
     stamps: frozenset[datetime] = frozenset()
     apart: bool = False
+    has_row: bool = False
     ended_with: datetime | None = None
 
     @property
@@ -112,15 +115,17 @@ class Writer(Generic[ModelT]):
         """Write an outcome under the guard and return what became of it, after the COMMIT was answered.
 
         A transient error is waited out for `lock_timeout` at most, counted while no outcome of this pipeline gets through; while
-        others do, for `PATIENCE` times as long.
+        others do, for `PATIENCE` times as long. One that is itself too slow for its transaction is tried `OVERRUNS_MAX` times.
 
         Raises:
             Exception: the database refused the values, or did not come back in time.
         """
-        item, tries, cuts = submission.item, 0, 0
+        item, tries, cuts, overruns = submission.item, 0, 0, 0
         failed_at = math.inf
         while True:
             tries += 1
+            if submission.apart and not submission.stamps:
+                await let_a_renewal_in(item, self.context.settings)
             if not item.is_trusted() and not submission.stamps:
                 return Written.STALE
             try:
@@ -130,7 +135,10 @@ class Writer(Generic[ModelT]):
                 failed_at = min(failed_at, monotonic())
                 cuts += isinstance(error, TransactionTimeout) and error.was_cut
                 is_late = monotonic() >= self._gives_up_at(failed_at)
-                if not is_transient(error) or is_late or cuts > CUTS_MAX or self.context.hurried:
+                if _is_overrun(submission, error):
+                    overruns, submission.apart = overruns + 1, True
+                is_late = is_late or cuts > CUTS_MAX or overruns >= OVERRUNS_MAX
+                if not is_transient(error) or is_late or self.context.hurried:
                     return await self._learn(submission, error)
                 logger.warning(
                     "%s: writing the outcome of row %s is tried again",
@@ -222,6 +230,7 @@ class Writer(Generic[ModelT]):
             # Asked before the row is locked, as for many.
             asked = [item] if item.is_trusted() else []
             now, stamps = await lock_for_apply(connection, leased, asked, waits=True)
+            submission.has_row = now is not None
             written, write = Written.STALE, RowWrite({})
             if now is not None:
                 write = self._planner(now, stamps[item.lock_token]).plan(item, outcome)
@@ -241,9 +250,10 @@ class Writer(Generic[ModelT]):
             _stamp(submission, written, stamp)
             return written
 
+        submission.has_row, time = False, time_for(submission.item, self.context.settings)
         try:
             with _stamps_as_before_if_undone([submission]):
-                written = await self.context.transact(work, purpose="write an outcome")
+                written = await self.context.transact(work, purpose="write an outcome", timeout=time)
             self._wrote_at = monotonic()
             return written
         except OutcomeError as error:
@@ -364,6 +374,12 @@ def _stamps_as_before_if_undone(submissions: Sequence[Submission[Any]]) -> Itera
             for submission, stamps in zip(submissions, before, strict=True):
                 submission.stamps = stamps
         raise
+
+
+def _is_overrun(submission: Submission[Any], error: Exception) -> bool:
+    """Whether the outcome itself took longer than its transaction may; not an outage, nor a COMMIT whose answer was lost."""
+    is_out_of_time = isinstance(error, TransactionTimeout) and not error.was_cut
+    return is_out_of_time and submission.has_row and not submission.stamps
 
 
 def _stamp(submission: Submission[ModelT], written: Written, stamp: datetime) -> None:

@@ -1,0 +1,89 @@
+"""Guards of outcomes that cost many statements, and of columns that are another type on each database."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+COMPARED = "tests/pipelines/test_compared_columns.py"
+RELATED = "tests/leases/test_related_together.py"
+SLOW = "tests/pipelines/test_slow_statements.py"
+
+SLOW_BUGS = (
+    Bug(
+        "an outcome that never fits into its transaction is tried for ever",
+        "pipelines/writer.py",
+        " or overruns >= OVERRUNS_MAX",
+        "",
+        (f"{SLOW}::test_an_outcome_that_never_fits_into_its_transaction_is_a_failed_attempt",),
+    ),
+    Bug(
+        "no renewal gets in between two tries of a slow outcome",
+        "pipelines/writer.py",
+        "                await let_a_renewal_in(item, self.context.settings)\n",
+        "                pass\n",
+        (f"{SLOW}::test_a_renewal_gets_in_between_two_tries",),
+    ),
+    Bug(
+        "what services own of related rows is compared row by row",
+        "leases/compare.py",
+        "in_pieces(rest, COMPARED_MAX)",
+        "in_pieces(rest, 1)",
+        (f"{RELATED}::test_what_services_own_is_compared_for_many_rows_at_once",),
+    ),
+    Bug(
+        "each related row whose values are SQL is a statement of its own",
+        "leases/related_rows.py",
+        "in_pieces(alike, SQL_ROWS_MAX)",
+        "in_pieces(alike, 1)",
+        (f"{RELATED}::test_each_row_gets_its_own_expression",),
+    ),
+    Bug(
+        "parameters of joined expressions have the host's names",
+        "rows/assignments.py",
+        "(key == key_, with_names_of_its_own(expression))",
+        "(key == key_, expression)",
+        (f"{RELATED}::test_each_row_gets_its_own_expression",),
+    ),
+    Bug(
+        "rows that are joined share the stamp of host code",
+        "rows/assignments.py",
+        "    if stamped.difference(values):\n",
+        "    if False:\n",
+        (f"{RELATED}::test_host_code_stamps_each_related_row",),
+    ),
+    Bug(
+        "related rows of any number of kinds are accepted",
+        "pipelines/related_values.py",
+        "        if len(kinds) > RELATED_KINDS_MAX:\n",
+        "        if False:\n",
+        (f"{RELATED}::test_more_kinds_than_fit_into_a_transaction_are_refused",),
+    ),
+    Bug(
+        "a key whose variant is a UUID is sent as a text",
+        "leases/dialects/postgresql_columns.py",
+        "    there = type_.dialect_impl(_dialect())\n",
+        "    there = type_\n",
+        ("tests/conformance/test_dialects.py::test_a_lease_lives_alike_for_every_kind_of_model[postgresql-ByVariant]",),
+    ),
+    Bug(
+        "a variant is compared as the type of the model on PostgreSQL",
+        "leases/dialects/postgresql_columns.py",
+        "    there = as_there(type_)\n    if isinstance(there, JSON):\n",
+        "    there = innermost(type_)\n    if isinstance(there, JSON):\n",
+        (f"{COMPARED}::test_a_row_is_written_unless_it_was_changed",),
+    ),
+    Bug(
+        "a variant is compared as the type of the model on SQLite",
+        "leases/dialects/sqlite.py",
+        "innermost(column.type, _dialect())",
+        "innermost(column.type)",
+        (f"{COMPARED}::test_a_row_is_written_unless_it_was_changed",),
+    ),
+    Bug(
+        "a token that is a text on this database is accepted",
+        "leases/dialects/__init__.py",
+        "    leased.check_token(bind.dialect)\n",
+        "",
+        ("tests/conformance/test_session_factories.py::test_a_token_that_is_another_type_on_this_database_is_refused",),
+    ),
+)
