@@ -24,7 +24,7 @@ import pytest
 
 from rowlock import logs
 
-from .well_told import ToldLines
+from .well_told import ToldLines, look_at_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,10 +57,12 @@ def no_lines_of_others() -> None:
 
 @pytest.fixture(autouse=True)
 def whole_lines() -> Iterator[None]:
-    """Fail a test in which a line of rowlock's log says nothing where it should name its pipeline, its row or a reason."""
+    """Fail a test in which a line of the log, or an error, says nothing where it should name its pipeline, its row or a reason."""
     lines, logger = ToldLines(), logging.getLogger("rowlock")
     logger.addHandler(lines)
+    stop = look_at_errors(lines.wrong)
     yield
+    stop()
     logger.removeHandler(lines)
     assert not lines.wrong
 

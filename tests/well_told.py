@@ -1,4 +1,4 @@
-"""What rowlock tells must be whole: no field of an event and none of a log line is empty where there is something to say.
+"""What rowlock tells must be whole: no field of an event, an error or a log line is empty where there is something to say.
 
 The one idea: hundreds of tests listen or log by the way, and each of them is a test of what is told then.
 """
@@ -6,9 +6,13 @@ The one idea: hundreds of tests listen or log by the way, and each of them is a 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
 from dataclasses import fields
-from typing import Final, get_type_hints
+from functools import wraps
+from inspect import signature
+from typing import Any, Final, get_type_hints
 
+from rowlock.errors import RowlockError
 from rowlock.events import Event
 
 MAY_BE_EMPTY: Final = frozenset({"row_id"})
@@ -33,6 +37,40 @@ def wrong_with(event: Event) -> str | None:
         if hints[field.name] is str and not isinstance(value, str):
             return f"{type(event).__name__}.{field.name} is {value!r}"
     return None
+
+
+def look_at_errors(wrong: list[str]) -> Callable[[], None]:
+    """Note in `wrong` what is empty in each error of rowlock that is made from now on; return how to stop that."""
+    kinds = [kind for kind in _below(RowlockError) if "__init__" in vars(kind)]
+    originals = {kind: kind.__init__ for kind in kinds}
+    for kind in kinds:
+        kind.__init__ = _looking(kind, wrong)  # type: ignore[method-assign]
+
+    def stop() -> None:
+        for kind, original in originals.items():
+            kind.__init__ = original  # type: ignore[method-assign]
+
+    return stop
+
+
+def _below(kind: type[RowlockError]) -> Iterator[type[RowlockError]]:
+    for below in kind.__subclasses__():
+        yield below
+        yield from _below(below)
+
+
+def _looking(kind: type[RowlockError], wrong: list[str]) -> Any:
+    original = kind.__init__
+    parameters = signature(original).parameters
+
+    @wraps(original)
+    def look(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name, value in kwargs.items():
+            if value is None and parameters[name].default is not None:
+                wrong.append(f"{kind.__name__}.{name} is empty")
+        original(self, *args, **kwargs)
+
+    return look
 
 
 class ToldLines(logging.Handler):

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from rowlock.dispatch import (
     WorkerGone,
 )
 from rowlock.dispatch.engine import Engine, Events
+from rowlock.dispatch.engines import thread
 from rowlock.dispatch.engines.local import LocalEngine
 
 from . import handlers
@@ -235,6 +237,26 @@ def test_a_wrong_number_of_workers_is_refused(kind: type[LocalEngine], workers: 
     """An engine without workers would leave every row waiting, without a word."""
     with pytest.raises(SettingsError, match="from 1 to"):
         kind(workers)
+
+
+async def test_a_cancelled_caller_comes_back_when_the_thread_has_done() -> None:
+    """Its thread would go on with a generator that is being closed elsewhere."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        may_end.wait(WAIT_S_MAX)
+
+    with ThreadPoolExecutor(1) as pool:
+        calling = asyncio.create_task(thread._in(pool, work))
+        await until(begun.is_set)
+        calling.cancel()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not calling.done()
+        may_end.set()
+        await asyncio.wait({calling})
+    assert calling.cancelled()
 
 
 def test_one_worker_is_the_default() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from rowlock import PipelineManager
+from rowlock.clock import monotonic
 from rowlock.dispatch import COMPLETED, PENDING, Completed, DispatchPipeline, LoopEngine, ProcessEngine
 from rowlock.dispatch.engines import process_line
 from rowlock.dispatch.engines.local import LocalEngine
@@ -182,6 +183,18 @@ async def test_a_slow_start_is_told_once(
         "A worker process is slow to start. It imports the host's main module, which must start nothing but under "
         "`if __name__ == '__main__'`"
     ]
+
+
+async def test_a_start_that_is_not_slow_is_not_told_to_be(main: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each start would be told to be slow, and nobody look any more."""
+    (main / "go on").touch()
+    offer = asyncio.create_task(ProcessEngine(1).offer("process-1", task_of(handlers.works)))
+    with caplog.at_level(logging.WARNING):
+        began_at = monotonic()
+        async with aclosing(await offer) as events:
+            assert isinstance((await heard(events))[-1], Completed)
+    if monotonic() - began_at < process_line.SLOW_START_S:
+        assert "slow to start" not in caplog.text
 
 
 def is_gone(main: Path) -> bool:

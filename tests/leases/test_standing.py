@@ -222,6 +222,31 @@ async def test_one_that_is_out_of_time_frees_the_file_at_once(runs: TemporaryDat
     assert await status_of(runs) == "queued"
 
 
+async def test_what_ends_one_that_is_out_of_time_is_waited_for(
+    sqlite_database: TemporaryDatabase, monkeypatch: Any
+) -> None:
+    """Its caller would go on while the file is still locked, and meet its own lock."""
+    await sqlite_database.create_tables(Base.metadata)
+    given: list[standing.GivenUp] = []
+    give_up = standing.Standing.give_up
+
+    def noted(self: standing.Standing, task: asyncio.Task[Any]) -> standing.GivenUp:
+        given.append(give_up(self, task))
+        return given[-1]
+
+    async def work(_session: Any, connection: Any) -> None:
+        await connection.execute(text(ENDLESS))
+
+    monkeypatch.setattr(standing.Standing, "give_up", noted)
+    with pytest.raises(TransactionTimeout):
+        await run_in(sqlite_database.session_factory, work, timeout=timedelta(seconds=0.3))
+    [given_up] = given
+    assert given_up.message == standing.OUT_OF_TIME
+    assert given_up.ending is not None
+    assert given_up.ending.done()
+    assert given_up.ending.result()
+
+
 async def test_the_thread_of_one_that_is_out_of_time_is_stopped_once(sqlite_database: TemporaryDatabase) -> None:
     """Whoever came second to stop it, as SQLAlchemy does after a cancelled `close`, would wait for an ended thread for ever."""
     await sqlite_database.create_tables(Base.metadata)
