@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rowlock import logs
-
-from .well_told import ToldLines, look_at_errors
+from rowlock.testing.well_told import ToldLines, look_at_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -127,11 +127,8 @@ async def test_a_server_of_ones_own_can_be_restarted(postgresql_server: Callable
 
 async def test_leaks_fail_a_test(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     """A test that leaves a task or a connection behind cannot pass under our fixtures."""
-    folder = tmp_path / "leaks"
-    folder.mkdir()
-    for name in ("conftest.py", "well_told.py"):
-        shutil.copy(pytestconfig.rootpath / "tests" / name, folder)
-    (folder / "test_leaks.py").write_text(LEAKS)
+    shutil.copy(pytestconfig.rootpath / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "test_leaks.py").write_text(LEAKS)
     settings = ("-c", str(pytestconfig.rootpath / "pyproject.toml"), "--rootdir", str(tmp_path))
     command = (sys.executable, "-m", "pytest", *settings, "-p", "no:cacheprovider", "-rA", str(tmp_path))
     child = await asyncio.create_subprocess_exec(
@@ -139,9 +136,9 @@ async def test_leaks_fail_a_test(tmp_path: Path, pytestconfig: pytest.Config) ->
     )
     output = (await child.communicate())[0].decode()
     for line in (
-        "ERROR leaks/test_leaks.py::test_leaks_a_task - rowlock.testing.virtual_time.TasksLeftBehindError",
-        "ERROR leaks/test_leaks.py::test_leaks_a_connection - rowlock.testing.databases.ConnectionsLeftBehindError",
-        "PASSED leaks/test_leaks.py::test_is_tidy",
+        "ERROR test_leaks.py::test_leaks_a_task - rowlock.testing.virtual_time.TasksLeftBehindError",
+        "ERROR test_leaks.py::test_leaks_a_connection - rowlock.testing.databases.ConnectionsLeftBehindError",
+        "PASSED test_leaks.py::test_is_tidy",
     ):
         assert line in output
-    assert "ERROR leaks/test_leaks.py::test_is_tidy" not in output
+    assert "ERROR test_leaks.py::test_is_tidy" not in output

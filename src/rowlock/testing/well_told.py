@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import wraps
 from inspect import signature
-from typing import Any, Final, get_type_hints
+from typing import Final, get_type_hints
 
 from rowlock.errors import RowlockError
 from rowlock.events import Event
@@ -59,12 +59,12 @@ def _below(kind: type[RowlockError]) -> Iterator[type[RowlockError]]:
         yield from _below(below)
 
 
-def _looking(kind: type[RowlockError], wrong: list[str]) -> Any:
+def _looking(kind: type[RowlockError], wrong: list[str]) -> Callable[..., None]:
     original = kind.__init__
     parameters = signature(original).parameters
 
     @wraps(original)
-    def look(self: Any, *args: Any, **kwargs: Any) -> None:
+    def look(self: RowlockError, *args: object, **kwargs: object) -> None:
         for name, value in kwargs.items():
             if value is None and parameters[name].default is not None:
                 wrong.append(f"{kind.__name__}.{name} is empty")
