@@ -123,7 +123,7 @@ async def _gathering(sessions: Sessions) -> AsyncIterator[tuple[Steps[Any], Pipe
 
     async with stepping(sessions, GatheringPipeline(then=then, **SETTINGS)) as steps:
         await steps.fetch_once(1)
-        item = await steps.run.context.queue.take()
+        item = steps.run.context.queue.take()
         assert item is not None
         yield steps, item
         await steps.run.settler.wait_until_idle()

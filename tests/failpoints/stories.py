@@ -70,7 +70,7 @@ class Story:
 
 async def work_together(steps: Steps[Any]) -> None:
     """Work on all that is queued at once, so that outcomes are written in one transaction."""
-    items = [await steps.run.context.queue.take() for _ in steps.queued]
+    items = [steps.run.context.queue.take() for _ in steps.queued]
     await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True) if item))
     await steps.run.settler.wait_until_idle()
 

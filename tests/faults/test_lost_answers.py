@@ -157,7 +157,7 @@ async def test_every_outcome_of_a_batch_is_applied_once(database: TemporaryDatab
         async with stepping(database.session_factory, pipeline) as steps:
             items = await steps.fetch_once()
             for _ in items:
-                await steps.run.context.queue.take()
+                steps.run.context.queue.take()
             workers = steps.run.workers
             await asyncio.gather(*(worker.work(item) for worker, item in zip(workers, items, strict=True)))
             await steps.run.settler.wait_until_idle()

@@ -82,7 +82,7 @@ async def work_in_one_batch(steps: Any) -> None:
     """Have everything that is queued settled together."""
     items = steps.queued
     for _ in items:
-        await steps.run.context.queue.take()
+        steps.run.context.queue.take()
     await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=False)))
     await steps.run.settler.wait_until_idle()
 

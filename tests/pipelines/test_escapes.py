@@ -246,7 +246,7 @@ async def test_a_settlement_that_is_cancelled_before_it_began_has_ended(virtual_
     await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         await steps.fetch_once()
-        item = await steps.run.context.queue.take()
+        item = steps.run.context.queue.take()
         assert item is not None
         steps.run.settler.hand_over(item, Ended.INTERRUPTED)
         assert item in steps.run.settler
@@ -268,7 +268,7 @@ def test_a_settlement_that_fails_ends_nothing_but_itself(
         await add(virtual_database, Volume())
         async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
             await steps.fetch_once()
-            item = await steps.run.context.queue.take()
+            item = steps.run.context.queue.take()
             assert item is not None
 
             async def fail() -> None:

@@ -238,7 +238,7 @@ async def test_what_is_merely_equal_is_written_as_it_is(database: TemporaryDatab
     async with stepping(database.session_factory, RunPipeline(answer=answer, workers_num=2)) as steps:
         items = await steps.fetch_once()
         for _ in items:
-            await steps.run.context.queue.take()
+            steps.run.context.queue.take()
         await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True)))
         await steps.run.settler.wait_until_idle()
     async with database.session_factory() as session:

@@ -69,7 +69,8 @@ async def test_a_row_that_came_with_its_claim_is_read_again_once_it_is_old(virtu
         with faults_of(virtual_database.engine) as faults:
             for rest_s in (0.0, FRESH_S - 0.001, 0.001):
                 await asyncio.sleep(rest_s)
-                assert await loader_of(steps).load(item)
+                loader = loader_of(steps)
+                assert loader.is_fresh(item) or await loader.load(item)
                 seen.append((item.row.size_gb, faults.count(is_read), steps.run.context.starts_soon))
     assert seen == [(99, 0, True), (99, 0, True), (1, 1, False)]
 

@@ -40,7 +40,7 @@ async def test_an_item_that_nobody_has_is_given_back(
     [row] = await add(database, Volume())
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         await steps.fetch_once()
-        item = await steps.run.context.queue.take()
+        item = steps.run.context.queue.take()
         assert item is not None
         with heard_events() as heard:
             await steps.beat_once()
@@ -114,7 +114,7 @@ async def test_a_drain_gives_strays_back(virtual_database: TemporaryDatabase) ->
     [row] = await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         await steps.fetch_once()
-        await steps.run.context.queue.take()
+        steps.run.context.queue.take()
     assert is_free(await read(virtual_database, row))
 
 
@@ -185,7 +185,7 @@ async def test_strays_are_looked_for_on_the_hosts_loop(virtual_database: Tempora
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         heartbeater = steps.run.heartbeater
         await steps.fetch_once()
-        await steps.run.context.queue.take()
+        steps.run.context.queue.take()
         heartbeater._on_host = acts.append  # type: ignore[method-assign,assignment]
         assert [await heartbeater.beat_once(), await heartbeater.beat_once()] == [0, 0]
         assert len(acts) == 1, "one check is enough for a loop that stands still"

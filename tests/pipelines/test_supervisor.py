@@ -92,7 +92,7 @@ async def test_stopping_ends_what_still_runs() -> None:
     assert supervisor.alive() == {"loop": False}
 
 
-@pytest.mark.parametrize("victim", ["worker 1 loop", "fetcher loop", "heartbeater loop", "lease watch loop"])
+@pytest.mark.parametrize("victim", ["fetcher loop", "heartbeater loop", "lease watch loop"])
 @virtual_time
 async def test_a_pipeline_survives_a_cancellation_that_was_not_meant_for_it(
     virtual_database: TemporaryDatabase, victim: str

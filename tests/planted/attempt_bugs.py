@@ -12,7 +12,6 @@ ENDS = "tests/dispatch/test_ends.py"
 NOTE = "tests/leases/test_note.py"
 PLACING = "tests/dispatch/test_placing.py"
 PROVISIONER = "tests/dispatch/test_provisioner.py"
-QUEUE = "tests/pipelines/test_item_queue.py"
 SILENCE = "tests/dispatch/test_silence.py"
 STORY = "tests/dispatch/test_story.py"
 
@@ -143,20 +142,6 @@ ATTEMPT_BUGS = (
         "    queue_upper_limit_factor: float = 0.0\n",
         "    queue_upper_limit_factor: float = 1.0\n",
         (f"{APART}::test_a_replica_leases_no_more_than_it_can_begin",),
-    ),
-    Bug(
-        "a worker that is gone still counts as idle",
-        "pipelines/item_queue.py",
-        "            self._idle -= 1\n",
-        "            pass\n",
-        (f"{QUEUE}::test_a_queue_that_holds_nothing_ahead_has_room_for_those_who_wait",),
-    ),
-    Bug(
-        "nobody says that a worker is idle",
-        "pipelines/item_queue.py",
-        "                if not self.holds_ahead:\n                    self.on_room()\n",
-        "",
-        (f"{QUEUE}::test_a_queue_that_holds_nothing_ahead_has_room_for_those_who_wait",),
     ),
     Bug(
         "machines on their way do not count",

@@ -195,8 +195,8 @@ BUGS = (
     Bug(
         "work of a cancelled worker is not given back",
         "pipelines/worker.py",
-        "            self._settler.hand_over(item, Ended.INTERRUPTED)\n",
-        "            pass\n",
+        "            hand.give_up(error)\n            raise\n",
+        "            raise\n",
         ("tests/pipelines/test_worker_interrupted.py::test_a_cancelled_worker_gives_its_row_back",),
     ),
     Bug(
@@ -251,9 +251,9 @@ BUGS = (
     ),
     Bug(
         "what waits to be settled is not bounded",
-        "pipelines/settler.py",
-        "        while self.is_full:\n",
-        "        while False:\n",
+        "pipelines/pool.py",
+        " and not self._settler.is_full",
+        "",
         (f"{SETTLER}::test_what_waits_to_be_settled_is_bounded",),
     ),
     Bug(
@@ -266,8 +266,8 @@ BUGS = (
     Bug(
         "a drain does not wait for outcomes",
         "pipelines/run.py",
-        "                await self.settler.wait_until_idle()\n        return len(self.settler) == 0\n",
-        "                pass\n        return True\n",
+        "                await self.settler.wait_until_idle()\n",
+        "",
         (SETTLER, "tests/pipelines/test_run.py"),
     ),
     Bug(

@@ -90,8 +90,8 @@ FAULT_BUGS = (
     Bug(
         "a row fails because no row can be read",
         "pipelines/worker.py",
-        "Ended.INTERRUPTED if self._loader.concerns_all_rows(error) else note_failure(self.context, item, error)",
-        "note_failure(self.context, item, error)",
+        "Ended.INTERRUPTED if self._loader.concerns_all_rows(error) else note_failure(context, item, error)",
+        "note_failure(context, item, error)",
         ("tests/faults/test_schemas.py::test_a_migration_that_was_not_run_yet",),
     ),
     Bug(

@@ -63,8 +63,8 @@ PROTOCOL_BUGS = (
     Bug(
         "who takes over a row goes on under the dead holder's token",
         "leases/dialects/sqlite.py",
-        "lock_token=leased.new_token(returns=due.returns)",
-        "lock_token=due.dead_token or leased.new_token(returns=due.returns)",
+        "token, expires_at = leased.new_token(returns=due.returns),",
+        "token, expires_at = dead_token or leased.new_token(returns=due.returns),",
         ORDERS,
     ),
     Bug(

@@ -17,8 +17,8 @@ SPEED_BUGS = (
     Bug(
         "a row that came with its claim never grows old",
         "pipelines/loader.py",
-        "if is_fresh and item.has_row:",
-        "if item.has_row:",
+        "return is_fresh and item.has_row and",
+        "return item.has_row and",
         (f"{FRESH}::test_work_that_begins_late_sees_the_row_as_it_is_then",),
     ),
     Bug(
@@ -45,8 +45,8 @@ SPEED_BUGS = (
     Bug(
         "a row that comes with its claim is as it was before",
         "leases/dialects/sqlite.py",
-        '    row |= {"lock_token": claimed.lock_token, "lock_owner": order.owner, "lock_expires_at": claimed.lock_expires_at}\n',
-        "",
+        "{**times, **lease, **counted,",
+        "{**times, **counted,",
         (f"{CONFORMANCE}::test_rows_that_come_with_a_claim_are_whole",),
     ),
     Bug(
@@ -143,8 +143,8 @@ SPEED_BUGS = (
     Bug(
         "a fresh row is worked on without trust",
         "pipelines/loader.py",
-        "return began_at < item.trusted_until",
-        "return True",
+        "item.has_row and now < item.trusted_until",
+        "item.has_row",
         (f"{FRESH}::test_a_fresh_row_is_worked_on_under_trust_alone",),
     ),
     Bug(
@@ -178,8 +178,8 @@ SPEED_BUGS = (
     Bug(
         "an attempt that was ended before it began is waited for",
         "pipelines/attempt.py",
-        "            self._task.add_done_callback(self._finish)\n",
-        "",
+        "        task.add_done_callback(lambda task: tell(",
+        "        (lambda task: tell(",
         (f"{ATTEMPT}::test_an_attempt_that_is_ended_before_its_first_step",),
     ),
 )

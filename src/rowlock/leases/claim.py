@@ -95,5 +95,6 @@ def _ticket(
         trusted_until=sent_at + trust_s,
         session_factory=session_factory,
         unreadable=row.unreadable,
-        _row=None if row.row is None else order.leased.instance(row.row),
+        leased=order.leased,
+        _claimed=row.row,
     )

@@ -14,13 +14,13 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, ColumnExpressionArgument
+from sqlalchemy import Column, ColumnElement, ColumnExpressionArgument
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock.clock import monotonic
 from rowlock.errors import LeaseLost, PipelineError
 from rowlock.leases.held_rows import HeldRows
-from rowlock.rows.leased_table import ModelT
+from rowlock.rows.leased_table import LeasedTable, ModelT
 
 _LOST = float("-inf")
 RelatedT = TypeVar("RelatedT")
@@ -50,6 +50,7 @@ class PipelineItem(Generic[ModelT]):
         place: its place in line: when it was due, in seconds since the epoch; minus infinity if it was never processed.
         claimed_at: when its claim was sent, on the monotonic clock, in seconds.
         trusted_until: end of trust on the monotonic clock, in seconds. Written by the heartbeater, read by everybody.
+        leased: the table of the row.
         unreadable: a column of the row that holds what cannot be read; such a row is not processed. None as a rule.
         held: related rows that were locked for this item; None as long as there were none.
         is_settled: its outcome is on its way; nothing more is locked for it.
@@ -71,7 +72,9 @@ class PipelineItem(Generic[ModelT]):
     held: HeldRows | None = None
     is_settled: bool = False
     when_settled: Callable[[], Coroutine[Any, Any, None]] | None = field(default=None, repr=False)
+    leased: LeasedTable[ModelT] | None = field(default=None, repr=False)
     _row: ModelT | None = field(default=None, repr=False)
+    _claimed: Sequence[Any] | None = field(default=None, repr=False)
 
     @property
     def row(self) -> ModelT:
@@ -82,11 +85,15 @@ class PipelineItem(Generic[ModelT]):
         Raises:
             PipelineError: the item has not left the queue yet.
         """
-        if self._row is None:
-            raise PipelineError(
-                "the row is read when work on the item begins; it is not there while the item is queued"
-            )
-        return self._row
+        row = self._row
+        if row is None:
+            if self._claimed is None or self.leased is None:
+                raise PipelineError(
+                    "the row is read when work on the item begins; it is not there while the item is queued"
+                )
+            # Made when it is asked for: much work asks for nothing but the key.
+            row = self._row = self.leased.instance(self._claimed)
+        return row
 
     @row.setter
     def row(self, row: ModelT) -> None:
@@ -95,7 +102,17 @@ class PipelineItem(Generic[ModelT]):
     @property
     def has_row(self) -> bool:
         """Whether the row was read."""
-        return self._row is not None
+        return self._row is not None or self._claimed is not None
+
+    def value_as_read(self, leased: LeasedTable[ModelT], column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
+        """Return what `column` of the row was when it was read, also where ``item.row`` was changed since.
+
+        Raises:
+            OutcomeError: the column was not loaded.
+        """
+        if self._row is None and self._claimed is not None:
+            return leased.value_as_claimed(self._claimed, column)
+        return leased.value_as_read(self.row, column)
 
     @property
     def remaining(self) -> timedelta:

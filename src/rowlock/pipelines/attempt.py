@@ -65,84 +65,112 @@ class Attempt:
         ended: why it was asked to end, or None.
     """
 
+    __slots__ = (
+        "_act_late",
+        "_call",
+        "_deadlines",
+        "_grace",
+        "_grace_s",
+        "_leave",
+        "_task",
+        "_waiter",
+        "ended",
+        "is_left",
+    )
+
     def __init__(self, call: Callable[[], Any], *, deadlines: Deadlines, grace_s: float) -> None:
         self._call = call
         self._deadlines = deadlines
         self._grace_s = grace_s
-        self._task: asyncio.Task[Result] | None = None
-        self._over: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._leave: Callable[[], None] | None = None
+        self._act_late: Callable[[Result], None] | None = None
         self._grace: asyncio.TimerHandle | None = None
+        self._waiter: asyncio.Future[None] | None = None
         self.ended: Ended | None = None
+        self.is_left = False
 
     @property
     def is_running(self) -> bool:
-        """Whether the host's code has not ended yet."""
-        return self._task is not None and not self._task.done()
+        """Whether the host's code runs."""
+        return self._task is not None
 
     async def is_over_after(self, why: Ended) -> bool:
         """End it unless it was ended before, wait for the grace at most, and return whether it is over."""
-        if self._task is not None and self.is_running:
+        if self.is_running:
             self.end(why)
-            await asyncio.wait({self._task}, timeout=self._grace_s)
+            self._waiter = asyncio.get_running_loop().create_future()
+            await asyncio.wait({self._waiter}, timeout=self._grace_s)
         return not self.is_running
 
     def when_over(self, act: Callable[[Result], None]) -> None:
         """Call `act` with what an abandoned call comes to in the end."""
-        assert self._task is not None
-        self._task.add_done_callback(lambda task: None if task.cancelled() else act(task.result()))
+        self._act_late = act
 
     def end(self, why: Ended) -> None:
         """Cancel the host's code; the first reason counts."""
         if self.ended is not None and why is not Ended.LEASE_LOST:
             return
-        first = self.ended is None
-        self.ended = why
+        first, self.ended = self.ended is None, why
         if first and self._task is not None:
             self._task.cancel()
-            # If it had not begun yet, it will not say itself that it is over.
-            self._task.add_done_callback(self._finish)
-            self._grace = asyncio.get_running_loop().call_later(self._grace_s, self._finish)
+            self._grace = asyncio.get_running_loop().call_later(self._grace_s, self._leave_behind)
 
-    async def run(self) -> Result:
-        """Run the call until it ends, or until it was ended and ignored that for `grace_s`; `is_running` tells the two apart."""
+    async def run_here(self, leave: Callable[[], None]) -> Result | None:
+        """Run the call in the task of the caller, which is what `end` cancels, until the call ends.
+
+        If it was ended and has ignored that for `grace_s`, `leave` is called meanwhile, and it comes to None in the end.
+        """
         if self.ended is not None:
             return self.ended
-        self._over = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._work(), name="rowlock: process")
+        self._task, self._leave = asyncio.current_task(), leave
         self._deadlines.add(self, self._time_out)
         try:
-            await self._over
-        except asyncio.CancelledError:
-            self.end(Ended.INTERRUPTED)
-            raise
+            result = await _contained(self._call)
         finally:
+            # Between the last step of the host's code and this one nobody else runs.
+            self._task = None
             self._deadlines.remove(self)
             if self._grace is not None:
                 self._grace.cancel()
-        return self._result()
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
+        if self.is_left:
+            if self._act_late is not None:
+                self._act_late(result)
+            return None
+        return self._or_ended(result)
 
-    async def _work(self) -> Result:
-        # By itself, and not by a callback of its task: that would take another turn of the loop for each row.
-        result = await _contained(self._call)
-        self._finish()
-        return result
+    async def run(self) -> Result:
+        """Run the call in a task of its own, until it ends, or until it was ended and ignored that for `grace_s`."""
+        over: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+        def tell(result: Result | None) -> None:
+            if result is not None and not over.done():
+                over.set_result(result)
+
+        async def here() -> None:
+            tell(await self.run_here(lambda: tell(Ended.ABANDONED)))
+
+        task = asyncio.create_task(here(), name="rowlock: process")
+        # One that is cancelled before its first step runs no line of its own.
+        task.add_done_callback(lambda task: tell(Raised(_cancelled_by_itself())) if task.cancelled() else None)
+        try:
+            return await over
+        except asyncio.CancelledError:
+            self.end(Ended.INTERRUPTED)
+            raise
+
+    def _or_ended(self, result: Returned | Raised) -> Result:
+        return result if self.ended is None or isinstance(result, Returned) else self.ended
 
     def _time_out(self) -> None:
         self.end(Ended.TIMED_OUT)
 
-    def _finish(self, _: object = None) -> None:
-        if self._over is not None and not self._over.done():
-            self._over.set_result(None)
-
-    def _result(self) -> Result:
-        task = self._task
-        assert task is not None
-        if self.is_running:
-            return Ended.ABANDONED
-        if task.cancelled():
-            return self.ended or Raised(_cancelled_by_itself())
-        result = task.result()
-        return result if self.ended is None or isinstance(result, Returned) else self.ended
+    def _leave_behind(self) -> None:
+        self.is_left = True
+        if self._leave is not None:
+            self._leave()
 
 
 async def contained(function: Callable[..., Awaitable[T]], *args: object) -> T:

@@ -71,6 +71,7 @@ class PipelineContext(Generic[ModelT]):
         poll_groups: polls for this pipeline together with others while all are idle; None is by itself.
         claims_rows: whether a claim can give whole rows: the host wants no options, and the model is plain.
         starts_soon: whether the last item was begun so soon after its claim that the row which that gave was still fresh.
+        is_ending: whether the event loop ends everything; set by the run.
         look_again_in: has the fetcher look after a delay; set by the run.
         errors: the last failure of each loop, by the loop's name; an entry goes when the loop succeeds again.
         failures: how often each loop failed in a row.
@@ -98,6 +99,7 @@ class PipelineContext(Generic[ModelT]):
     poll_groups: PollGroups | None = None
     claims_rows: bool = False
     starts_soon: bool = True
+    is_ending: Callable[[], bool] = field(default=lambda: False)
     look_again_in: Callable[[timedelta], None] = field(default=lambda _delay: None)
     counters: Counters = field(default_factory=Counters)
     errors: dict[str, str] = field(default_factory=dict)

@@ -2,16 +2,13 @@
 
 The order is that of the claims, also across fetches: a row that was hinted and heads the line does not wait behind
 what an earlier fetch brought. Capacity bounds memory and what a crash leaves to be recovered; below the low watermark
-the fetcher fetches. One fetcher puts, many workers take. Nobody polls: a worker that waits is woken by `put`, the
-fetcher by `on_room`.
+the fetcher fetches. One fetcher puts, the pool takes. Nobody polls: the pool is told by `on_items`, the fetcher by `on_room`.
 
 Not here: asyncio's ``QueueFull``. The fetcher puts no more than there are `places`, so an overflow is a bug and says so.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -30,6 +27,8 @@ class ItemQueue(Generic[ModelT]):
         low_watermark: fewer than this many make the fetcher fetch.
         holds_ahead: whether there is room for items that nobody waits for.
         on_room: called whenever a place was freed.
+        on_items: called when there is something to take.
+        idle: tells how many wait for items.
     """
 
     def __init__(self, capacity: int, low_watermark: int, *, holds_ahead: bool = True) -> None:
@@ -37,30 +36,26 @@ class ItemQueue(Generic[ModelT]):
         self.low_watermark = low_watermark
         self.holds_ahead = holds_ahead
         self.on_room: Callable[[], None] = lambda: None
+        self.on_items: Callable[[], None] = lambda: None
+        self.idle: Callable[[], int] = lambda: 0
         self._heap: list[tuple[float, int, PipelineItem[ModelT]]] = []
-        self._queued: set[PipelineItem[ModelT]] = set()
         self._arrivals = count()
-        self._takers: deque[asyncio.Future[None]] = deque()
-        self._idle = 0
         self._closed = False
 
     def __len__(self) -> int:
         return len(self._heap)
-
-    def __contains__(self, item: object) -> bool:
-        return item in self._queued
 
     def __iter__(self) -> Iterator[PipelineItem[ModelT]]:
         return (item for _, _, item in sorted(self._heap))
 
     def __repr__(self) -> str:
         state = " closed" if self._closed else ""
-        return f"<ItemQueue {len(self)}/{self.capacity}, low {self.low_watermark}, {len(self._takers)} waiting{state}>"
+        return f"<ItemQueue {len(self)}/{self.capacity}, low {self.low_watermark}{state}>"
 
     @property
     def room(self) -> int:
         """How many items should be claimed."""
-        return self.places if self.holds_ahead else max(0, min(self.places, self._idle - len(self._heap)))
+        return self.places if self.holds_ahead else max(0, min(self.places, self.idle() - len(self._heap)))
 
     @property
     def places(self) -> int:
@@ -73,7 +68,7 @@ class ItemQueue(Generic[ModelT]):
         return len(self._heap) < self.low_watermark if self.holds_ahead else self.room > 0
 
     def put(self, items: Iterable[PipelineItem[ModelT]]) -> None:
-        """Add `items` and wake as many takers.
+        """Add `items` and tell of them.
 
         Raises:
             InternalError: there is no room for all of them; none was added.
@@ -84,44 +79,21 @@ class ItemQueue(Generic[ModelT]):
             raise InternalError(f"{len(arriving)} items for {self.places} places")
         for item in arriving:
             heappush(self._heap, (item.place, next(self._arrivals), item))
-            self._queued.add(item)
-        self._wake(len(arriving))
+        self.on_items()
 
-    async def take(self) -> PipelineItem[ModelT] | None:
-        """Wait for the next item; None once the queue is closed."""
-        self._idle += 1
-        try:
-            while not self._heap:
-                if self._closed:
-                    return None
-                if not self.holds_ahead:
-                    self.on_room()
-                await self._wait()
-            _, _, item = heappop(self._heap)
-            self._queued.discard(item)
-        finally:
-            self._idle -= 1
+    def take(self) -> PipelineItem[ModelT] | None:
+        """Return the next item; None if there is none."""
+        if not self._heap:
+            return None
+        item = heappop(self._heap)[2]
         self.on_room()
         return item
-
-    async def _wait(self) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._takers.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            # The wake-up may have arrived together with the cancellation: hand it on, or an item waits for nobody.
-            if turn.done() and not turn.cancelled() and self._heap:
-                self._wake(1)
-            raise
 
     def close(self) -> list[PipelineItem[ModelT]]:
         """Stop taking and putting; return what was never started."""
         self._closed = True
         left = list(self)
         self._heap.clear()
-        self._queued.clear()
-        self._wake(len(self._takers))
         return left
 
     def discard(self, items: Iterable[PipelineItem[ModelT]]) -> None:
@@ -130,13 +102,5 @@ class ItemQueue(Generic[ModelT]):
         kept = [entry for entry in self._heap if entry[2] not in gone]
         if len(kept) < len(self._heap):
             self._heap = kept
-            self._queued -= gone
             heapify(self._heap)
             self.on_room()
-
-    def _wake(self, wanted: int) -> None:
-        while wanted > 0 and self._takers:
-            turn = self._takers.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                wanted -= 1

@@ -50,18 +50,20 @@ class Loader(Generic[ModelT]):
             is_hurried=lambda: context.hurried,
         )
 
+    def is_fresh(self, item: PipelineItem[ModelT]) -> bool:
+        """Whether work on `item` may begin with the row that its claim gave: the claim was sent a moment ago."""
+        now = monotonic()
+        is_fresh = self.context.starts_soon = now - item.claimed_at < FRESH_S
+        return is_fresh and item.has_row and now < item.trusted_until
+
     async def load(self, item: PipelineItem[ModelT]) -> bool:
-        """Read the row of `item` into it, unless its claim did so just now; False if the lease is no longer its own.
+        """Read the row of `item` into it; False if the lease is no longer its own.
 
         A transient error is waited out for `lock_timeout` at most, and not when a shutdown is in a hurry.
 
         Raises:
             Exception: the row cannot be read.
         """
-        began_at = monotonic()
-        is_fresh = self.context.starts_soon = began_at - item.claimed_at < FRESH_S
-        if is_fresh and item.has_row:
-            return began_at < item.trusted_until
         tries, gives_up_at = 0, math.inf
         while item.is_trusted():
             tries += 1

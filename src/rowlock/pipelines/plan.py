@@ -117,7 +117,7 @@ class Planner:
         return written
 
     def _reason_to_park(self, item: PipelineItem[Any]) -> str | None:
-        deadline = self._as_read(item, self._leased.column("deadline_at")) if item.has_row else None
+        deadline = item.value_as_read(self._leased, self._leased.column("deadline_at")) if item.has_row else None
         if deadline is not None and self._now >= deadline:
             return "deadline passed"
         if item.attempt >= self._settings.max_attempts:
@@ -149,7 +149,7 @@ class Planner:
         # An attempt that failed before the row could be read knows of no request that came since.
         if not item.has_row:
             return {column: due_at}
-        return due_values(self._leased, due_at, as_read=self._as_read(item, column))
+        return due_values(self._leased, due_at, as_read=item.value_as_read(self._leased, column))
 
     def _related(self, item: PipelineItem[Any], named: object, values: Values) -> RelatedWrite:
         leased, key = item.held_rows().find(named)
@@ -161,11 +161,8 @@ class Planner:
     ) -> RowWrite:
         if not columns or not item.has_row:
             return RowWrite(values)
-        as_read = {column: self._as_read(item, column) for column in columns}
+        as_read = {column: item.value_as_read(self._leased, column) for column in columns}
         return RowWrite(values, unless_changed=as_read, when_changed=pinned(self._leased, self._given_back()))
-
-    def _as_read(self, item: PipelineItem[Any], column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
-        return self._leased.value_as_read(item.row, column)
 
 
 def loudly_if(leased: LeasedTable[Any], written: ColumnValues, values: ColumnValues) -> ColumnValues:

@@ -21,6 +21,7 @@ from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.give_back import give_back
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.loader import Loader
+from rowlock.pipelines.pool import Pool
 from rowlock.pipelines.settler import Settler
 from rowlock.pipelines.statistics import PipelineHealth, PipelineStatistics
 from rowlock.pipelines.supervisor import Supervisor
@@ -63,7 +64,9 @@ class PipelineRun(Generic[ModelT]):
             worker_class(context, self.heartbeater, loader=loader, settler=self.settler)
             for _ in range(context.settings.workers_num)
         ]
-        self._supervisor = Supervisor(context.name)
+        self.pool = Pool(context, self.workers, settler=self.settler)
+        supervisor = self._supervisor = Supervisor(context.name)
+        context.is_ending = lambda: supervisor.is_ending
         self._loop = asyncio.get_running_loop()
         self._hint_is_on_its_way = False
         self._stopping = False
@@ -80,8 +83,7 @@ class PipelineRun(Generic[ModelT]):
         """Start every loop."""
         self._supervisor.keep(BEAT, self.heartbeater.run)
         self._supervisor.keep(WATCH, self.heartbeater.watch)
-        for number, worker in enumerate(self.workers, start=1):
-            self._supervisor.keep(f"worker {number}", worker.run)
+        self.pool.start()
         self._supervisor.keep(FETCHER, self.fetcher.run)
 
     def hint(self) -> None:
@@ -108,8 +110,9 @@ class PipelineRun(Generic[ModelT]):
         Without this its lease would be renewed for ever, and nobody would work on its row. On this loop nothing else happens
         between two places of an item, so that none is taken for a stray which is on its way.
         """
-        places = (self.context.queue, self.context.in_hand, self.settler)
-        strays = [item for item in self.heartbeater.tracked() if not any(item in place for place in places)]
+        queued, in_hand = frozenset(self.context.queue), self.context.in_hand
+        tracked = self.heartbeater.tracked()
+        strays = [item for item in tracked if not (item in queued or item in in_hand or item in self.settler)]
         self.context.counters.strays += len(strays)
         for item in strays:
             self.settler.hand_over(item, Ended.INTERRUPTED)
@@ -133,7 +136,7 @@ class PipelineRun(Generic[ModelT]):
         """
         if self._stopping:
             return
-        self._stopping = True
+        self._stopping, self.pool.is_open = True, False
         with suppress(RuntimeError):  # a closed loop has nothing left to stop
             self._loop.call_soon_threadsafe(self._stop_fetching)
 
@@ -147,16 +150,16 @@ class PipelineRun(Generic[ModelT]):
 
     async def drain(self, grace_s: float) -> None:
         """Wait for running work, interrupt it after `grace_s`, and end every loop."""
-        self._stopping = True
+        self._stopping, self.pool.is_open = True, False
         self._stop_fetching()
         ends_at = monotonic() + grace_s
-        workers = {f"worker {number}" for number in range(1, len(self.workers) + 1)}
-        if not await self._work_ends(workers, ends_at):
+        if not await self._work_ends(ends_at):
             self.context.hurried = True
             for attempt in (*self.context.running.values(), *self.context.cleaning):
                 attempt.end(Ended.INTERRUPTED)
             # Each wait behind this is bounded: by the cancel grace, then by the writes' own limits.
-            await self._work_ends(workers, monotonic() + self._last_wait_s())
+            await self._work_ends(monotonic() + self._last_wait_s())
+        self.pool.stop()
         await self._supervisor.wait({FETCHER}, timeout_s=self._last_wait_s())
         await self._supervisor.stop()
         self.release_strays()
@@ -166,14 +169,14 @@ class PipelineRun(Generic[ModelT]):
             self.context.threads.shutdown(wait=False)
         self._stopped = True
 
-    async def _work_ends(self, workers: set[str], ends_at: float) -> bool:
-        """Wait until `ends_at` at most for the workers to end and for their last outcomes to be settled."""
-        if not await self._supervisor.wait(workers, timeout_s=max(0.0, ends_at - monotonic())):
-            return False
+    async def _work_ends(self, ends_at: float) -> bool:
+        """Wait until `ends_at` at most for the work to end and for its last outcomes to be settled."""
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, ends_at - monotonic())):
+                await self.pool.wait_until_idle()
                 await self.settler.wait_until_idle()
-        return len(self.settler) == 0
+                return True
+        return False
 
     async def _background_ends(self, ends_at: float) -> None:
         # What ends may begin more: an outcome that is settled, what waited for it.
@@ -182,7 +185,7 @@ class PipelineRun(Generic[ModelT]):
 
     def statistics(self) -> PipelineStatistics:
         """Return a snapshot of what was done."""
-        self.context.counters.loops_replaced = self._supervisor.replaced
+        self.context.counters.loops_replaced = self._supervisor.replaced + self.pool.replaced
         return PipelineStatistics(
             self.context.name,
             queued=len(self.context.queue),
@@ -198,7 +201,7 @@ class PipelineRun(Generic[ModelT]):
         return PipelineHealth(
             context.name,
             state=self.state,
-            loops_alive=self._supervisor.alive(),
+            loops_alive=self._supervisor.alive() | self.pool.alive(),
             fetch_failures=context.failures.get("fetcher", 0),
             renewal_failures=context.failures.get("heartbeater", 0),
             last_error=next(iter(errors.values()), None),

@@ -10,7 +10,7 @@ Not here: how outcomes become one transaction (``pipelines/writer.py``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic
 
 from rowlock import events
@@ -51,6 +51,7 @@ class Settler(Generic[ModelT]):
 
     Attributes:
         context: what the actors of the pipeline share.
+        on_room: called when it is no longer full.
     """
 
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
@@ -58,6 +59,7 @@ class Settler(Generic[ModelT]):
         self._heartbeater = heartbeater
         self._writer = Writer(context)
         self._pending: set[PipelineItem[ModelT]] = set()
+        self.on_room: Callable[[], None] = lambda: None
         self._changed: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -73,11 +75,6 @@ class Settler(Generic[ModelT]):
     def is_full(self) -> bool:
         """Whether `PENDING_MAX` decisions are being settled."""
         return len(self) >= PENDING_MAX
-
-    async def wait_for_room(self) -> None:
-        """Wait until fewer are."""
-        while self.is_full:
-            await self._wait_for_change()
 
     async def wait_until_idle(self) -> None:
         """Wait until all that was handed over has been settled."""
@@ -121,8 +118,11 @@ class Settler(Generic[ModelT]):
         task.add_done_callback(lambda _task: self._finish(item))
 
     def _finish(self, item: PipelineItem[ModelT]) -> None:
+        was_full = self.is_full
         self._heartbeater.untrack(item)
         self._pending.discard(item)
+        if was_full and not self.is_full:
+            self.on_room()
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
         self.context.tell_settled(item)

@@ -46,6 +46,11 @@ class Supervisor:
         """Return each loop's name and whether it runs at this moment."""
         return {name: name in self._loops and not self._loops[name].done() for name in self._keepers}
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the event loop ends everything: somebody cancels the tasks that keep the loops."""
+        return any(task.cancelling() for task in self._keepers.values())
+
     async def wait(self, names: set[str], *, timeout_s: float | None = None) -> bool:
         """Wait until the loops of `names` have returned; False if that took longer than `timeout_s`."""
         keepers = [task for name, task in self._keepers.items() if name in names]

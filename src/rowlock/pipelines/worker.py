@@ -1,16 +1,26 @@
 """A worker takes an item, has it processed, and decides what comes of it; the settler sees to that.
 
-Every way in which an attempt can end leads to a decision. No session is open while the host's code runs.
+A worker is a place for one item at a time, not a task: each item has a task of its own, in which the host's code runs, and with
+it context variables of its own. Every way in which an attempt can end leads to a decision. No session is open while the host's code
+runs.
+
+Not here: which worker takes which item, and when (``pipelines/pool.py``).
 """
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import Context
 from functools import partial
-from typing import Generic
+from typing import Any, Generic
 
 from rowlock import events
+from rowlock.errors import ProcessCancelledError
 from rowlock.leases.item import PipelineItem
-from rowlock.pipelines.attempt import Ended, Result
+from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.decisions import Decision, decide
 from rowlock.pipelines.failures import note_failure, note_unreadable
@@ -40,58 +50,145 @@ class Worker(Generic[ModelT]):
         self._heartbeater = heartbeater
         self._loader = loader
         self._settler = settler
-
-    async def run(self) -> None:
-        """Work until the queue is closed."""
-        while (item := await self.context.queue.take()) is not None:
-            # Before `work`, which may be a host's own and begin with something else.
-            self.context.in_hand.add(item)
-            try:
-                await self.work(item)
-            finally:
-                self.context.in_hand.discard(item)
-            if self._settler.is_full:
-                await self._settler.wait_for_room()
+        self._attempts_max = context.settings.max_attempts if context.leased.has_schedule else sys.maxsize
 
     async def work(self, item: PipelineItem[ModelT]) -> None:
-        """Process `item` and hand what comes of it over to the settler; if that cannot be, the item is given back."""
-        self.context.in_hand.add(item)
+        """Process `item` and hand what comes of it over to the settler; if that cannot be, the item is given back.
+
+        A worker of the host's own may do something before and after that.
+        """
+        hand = self._take(item)
         try:
-            self._settler.hand_over(item, await self._decide(item))
+            decision = await self._decide(hand, hand.attempt.run)
+            assert decision is not None
+            hand.hand_over(decision)
         except GeneratorExit:
             # Its event loop is gone, and with it all that could give a row back.
             raise
-        except BaseException:
+        except BaseException as error:
             # Somebody cancelled this very worker, or there is a bug: the row must not wait for its lease to expire.
-            self._settler.hand_over(item, Ended.INTERRUPTED)
+            hand.give_up(error)
             raise
-        finally:
-            self.context.in_hand.discard(item)
 
-    async def _decide(self, item: PipelineItem[ModelT]) -> Decision:
-        if item.unreadable is not None:
-            return note_unreadable(self.context, item, item.unreadable)
+    def begin(
+        self,
+        item: PipelineItem[ModelT],
+        over: Callable[[BaseException | None], None],
+        *,
+        variables: Context | None = None,
+    ) -> None:
+        """Work on `item` in a task of its own from now on.
+
+        Args:
+            item: is in hand until it is handed over to the settler.
+            over: called once, when the worker is free again: also if the host's code still runs, since it ignored its
+                cancellation. Gets what has escaped, if anything has.
+            variables: the context variables of the task; a copy of the caller's if None.
+        """
+        hand = self._take(item, over)
+        task = asyncio.get_running_loop().create_task(self._work(hand), name="rowlock: process", context=variables)
+        task.add_done_callback(hand.drop)
+
+    def _take(
+        self, item: PipelineItem[ModelT], over: Callable[[BaseException | None], None] | None = None
+    ) -> _Hand[ModelT]:
+        attempt = self.context.new_attempt(self.context.hooks.process, item)
+        self.context.in_hand.add(item)
+        return _Hand(item, attempt, context=self.context, settler=self._settler, over=over)
+
+    async def _work(self, hand: _Hand[ModelT]) -> None:
         try:
-            if not await self._loader.load(item):
+            decision = await self._decide(hand, partial(hand.attempt.run_here, hand.leave))
+            if decision is not None:
+                hand.hand_over(decision)
+        except GeneratorExit:
+            # Its event loop is gone, and with it all that could give a row back.
+            raise
+        except BaseException as error:
+            # A bug, or a cancellation from outside. A SystemExit that left this task would end the whole event loop.
+            hand.give_up(error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+    async def _decide(
+        self, hand: _Hand[ModelT], run: Callable[[], Coroutine[Any, Any, Result | None]]
+    ) -> Decision | None:
+        """Return what is to be settled; None if that was begun before, since the attempt was left behind."""
+        context, item, attempt = self.context, hand.item, hand.attempt
+        if not self._loader.is_fresh(item) or item.unreadable is not None or item.attempt > self._attempts_max:
+            prevented = await self._prevented(item)
+            if prevented is not None:
+                return prevented
+        self._heartbeater.when_lost(item, partial(attempt.end, Ended.LEASE_LOST))
+        context.counters.started += 1
+        if events.is_heard():
+            events.emit(events.ItemStarted(context.name, item.id, item.lock_token, item.attempt))
+        context.running[item.lock_token] = attempt
+        result = await run()
+        if result is None:
+            return None
+        if result is not Ended.ABANDONED:
+            # One that still runs stays there until the settler has taken note of it.
+            context.running.pop(item.lock_token, None)
+        if isinstance(result, Raised) and isinstance(result.error, ProcessCancelledError) and context.is_ending():
+            # The end of the loop cancels every task: it was not the host's code that did.
+            return Ended.INTERRUPTED
+        return decide(context, item, result)
+
+    async def _prevented(self, item: PipelineItem[ModelT]) -> Decision | None:
+        """Read the row; return what comes of the item if no attempt can be made at it."""
+        context = self.context
+        if item.unreadable is not None:
+            return note_unreadable(context, item, item.unreadable)
+        try:
+            if not (self._loader.is_fresh(item) or await self._loader.load(item)):
                 return Ended.LEASE_LOST
         except Exception as error:  # noqa: BLE001 - options() is host code, and the row may not be readable
             # Where no row can be read, it is not this one's failure: it is given back, and the fetcher knows.
-            return (
-                Ended.INTERRUPTED if self._loader.concerns_all_rows(error) else note_failure(self.context, item, error)
-            )
-        if self.context.leased.has_schedule and item.attempt > self.context.settings.max_attempts:
+            return Ended.INTERRUPTED if self._loader.concerns_all_rows(error) else note_failure(context, item, error)
+        if item.attempt > self._attempts_max:
             return Park(f"gave up after {item.attempt - 1} attempts: the last holder died")
-        return decide(self.context, item, await self._attempt(item))
+        return None
 
-    async def _attempt(self, item: PipelineItem[ModelT]) -> Result:
-        attempt = self.context.new_attempt(self.context.hooks.process, item)
-        self._heartbeater.when_lost(item, partial(attempt.end, Ended.LEASE_LOST))
-        self.context.counters.started += 1
-        if events.is_heard():
-            events.emit(events.ItemStarted(self.context.name, item.id, item.lock_token, item.attempt))
-        self.context.running[item.lock_token] = attempt
-        result = await attempt.run()
-        if result is not Ended.ABANDONED:
-            # One that still runs stays there until the settler has taken note of it.
-            del self.context.running[item.lock_token]
-        return result
+
+class _Hand(Generic[ModelT]):
+    """An item in hand, with its attempt, until the settler has it."""
+
+    __slots__ = ("_context", "_over", "_settler", "attempt", "item")
+
+    def __init__(
+        self,
+        item: PipelineItem[ModelT],
+        attempt: Attempt,
+        *,
+        context: PipelineContext[ModelT],
+        settler: Settler[ModelT],
+        over: Callable[[BaseException | None], None] | None,
+    ) -> None:
+        self.item, self.attempt = item, attempt
+        self._context, self._settler, self._over = context, settler, over
+
+    def hand_over(self, decision: Decision, error: BaseException | None = None) -> None:
+        """Have `decision` settled, unless somebody else has taken the item out of this hand."""
+        if self.item in self._context.in_hand:
+            self._settler.hand_over(self.item, decision)
+            self._context.in_hand.discard(self.item)
+        over, self._over = self._over, None
+        if over is not None:
+            over(error)
+
+    def leave(self) -> None:
+        """Go on without the attempt, which has ignored its cancellation."""
+        self.hand_over(Ended.ABANDONED)
+
+    def give_up(self, error: BaseException) -> None:
+        """Give the item back; if that cannot be, it is a stray, and found as one."""
+        with suppress(BaseException):
+            self._settler.hand_over(self.item, Ended.INTERRUPTED)
+        self._context.in_hand.discard(self.item)
+        self.hand_over(Ended.INTERRUPTED, error)
+
+    def drop(self, task: asyncio.Task[None]) -> None:
+        """See to a task that was cancelled before its first step: it has run no line of its own."""
+        if self._over is not None and task.cancelled():
+            self.give_up(asyncio.CancelledError())

@@ -10,6 +10,7 @@ they compare as text; its clock has milliseconds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -55,6 +56,15 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value.tzinfo is UTC:
             return value
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        """Return what reads a value, by the shortest way where the driver gives aware UTC times already, as asyncpg does."""
+        return _as_asyncpg_reads if dialect.driver == "asyncpg" else super().result_processor(dialect, coltype)
+
+
+def _as_asyncpg_reads(value: datetime | None) -> datetime | None:
+    # The infinite ones are naive.
+    return value if value is None or value.tzinfo is UTC else value.replace(tzinfo=UTC)
 
 
 class database_now(FunctionElement[datetime]):  # noqa: N801 - reads like a function of SQL, as in SQLAlchemy's own func.now

@@ -7,7 +7,7 @@ told by the name of the column with what to change. After that, the rest of the 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -117,9 +117,20 @@ class LeasedTable(Generic[ModelT]):
         if value is LoaderCallableStatus.NO_VALUE:
             cure = "undefer it in options(), and change nothing in item.row in place"
             raise OutcomeError(f"{self.name}.{name} was not loaded; {cure}", column=name)
-        # SQLite keeps no zone: a plain DateTime(timezone=True) is read naive there, and it was written in UTC.
-        is_naive = isinstance(value, datetime) and value.tzinfo is None and _is_time(column.type)
-        return value.replace(tzinfo=UTC) if is_naive else value
+        return _with_zone(value, column)
+
+    def value_as_claimed(self, values: Sequence[Any], column: Column[Any]) -> Any:  # noqa: ANN401
+        """Return what `column` is among `values`, those of all the attributes of a plain model."""
+        return _with_zone(values[self._place_of[column]], column)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The place of each of the `attributes` among them."""
+        return {name: place for place, name in enumerate(self.attributes)}
+
+    @cached_property
+    def _place_of(self) -> dict[Column[Any], int]:
+        return {column: place for place, column in enumerate(self.attributes.values())}
 
     def prepared(self, key: Hashable, build: Callable[[], StatementT]) -> StatementT:
         """Return what `build` gives, built once for each `key`: to build a statement takes longer than to execute it.
@@ -223,9 +234,9 @@ class LeasedTable(Generic[ModelT]):
         """The columns of a plain model by the names of their attributes."""
         return attributes_of(self.mapper)
 
-    def instance(self, values: Mapping[str, Any]) -> ModelT:
-        """Return a detached instance of a plain model with the `values` of all its attributes, as if just loaded."""
-        made: ModelT = instance_of(self.mapper, values)
+    def instance(self, values: Sequence[Any]) -> ModelT:
+        """Return a detached instance of a plain model with the `values` of all its `attributes`, as if just loaded."""
+        made: ModelT = instance_of(self.mapper, dict(zip(self.attributes, values, strict=True)))
         return made
 
     @cached_property
@@ -342,6 +353,12 @@ def _check_column(mapper: Mapper[Any], name: str) -> None:
         )
     if not column.nullable and name not in _NEVER_NULL:
         raise ModelError(f"{model}.{name} must be nullable: null means that it is free", model=model, column=name)
+
+
+def _with_zone(value: Any, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
+    # SQLite keeps no zone: a plain DateTime(timezone=True) is read naive there, and it was written in UTC.
+    is_naive = isinstance(value, datetime) and value.tzinfo is None and _is_time(column.type)
+    return value.replace(tzinfo=UTC) if is_naive else value
 
 
 def keeps_time(type_: TypeEngine[Any], dialect: Dialect | None = None) -> bool:

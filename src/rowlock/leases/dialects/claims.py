@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from sqlalchemy import ColumnElement
 
@@ -18,8 +18,7 @@ Lease: TypeAlias = tuple[Any, Any]
 """Key and token."""
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Where a row stood in the order of claims when it was claimed.
 
     Attributes:
@@ -80,8 +79,7 @@ class ClaimOrder:
         return statement
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedRow:
+class ClaimedRow(NamedTuple):
     """A row as the claim left it.
 
     Attributes:
@@ -89,8 +87,8 @@ class ClaimedRow:
         died_here: whether that was a pipeline of this owner.
         attempts: failed attempts so far; None without a schedule.
         place: the time by which rows are ordered.
-        position: the same for a later claim to resume behind.
-        row: all of the row by attribute name, if it was asked for and can be read.
+        place_as_written: the same, as `Position` has it.
+        row: the values of all the attributes of a plain model, in their order, if they were asked for and can be read.
         unreadable: a column that holds what cannot be read; None if there is none.
     """
 
@@ -100,10 +98,15 @@ class ClaimedRow:
     dead_token: Any
     attempts: int | None
     place: datetime | None
-    position: Position
-    row: dict[str, Any] | None = None
+    place_as_written: Any
+    row: Sequence[Any] | None = None
     died_here: bool = False
     unreadable: str | None = None
+
+    @property
+    def position(self) -> Position:
+        """Where a later claim resumes behind this row."""
+        return Position(self.place_as_written, self.id)
 
 
 def claim_parameters(order: ClaimOrder) -> dict[str, Any]:

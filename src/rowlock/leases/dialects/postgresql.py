@@ -42,7 +42,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import UserDefinedType
 
-from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, Position, claim_parameters
+from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, claim_parameters
 from rowlock.leases.dialects.postgresql_columns import Compared, as_there, compared, fits_array, unbounded
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import UtcDateTime, database_time_after
@@ -77,10 +77,8 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
 
 def _claimed(order: ClaimOrder, returned: Sequence[Any]) -> ClaimedRow:
     _number, unreadable, place, key, token, expires_at, dead_token, died_here, attempts, *row = returned
-    is_whole = order.with_rows and unreadable is None
-    values = dict(zip(order.leased.attributes, row, strict=True)) if is_whole else None
-    position, died_here = Position(place, key), bool(died_here)
-    return ClaimedRow(key, token, expires_at, dead_token, attempts, place, position, values, died_here, unreadable)
+    values = row if order.with_rows and unreadable is None else None
+    return ClaimedRow(key, token, expires_at, dead_token, attempts, place, place, values, bool(died_here), unreadable)
 
 
 def _claiming(order: ClaimOrder, part: Part) -> ReturningUpdate[*tuple[Any, ...]]:

@@ -10,7 +10,7 @@ SQLAlchemy's driver would begin a deferred transaction by itself before the firs
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -48,7 +48,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias, TypedReturnsRows
 from sqlalchemy.types import TypeEngine
 
 from rowlock.errors import InternalError
-from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, Position, claim_parameters
+from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, claim_parameters
 from rowlock.leases.dialects.sqlite_keys import (
     SPOILT,
     WrittenKeys,
@@ -203,28 +203,27 @@ def _claimed(order: ClaimOrder, due: Any, values: _Values, *, key: Any) -> Claim
     attempts = None
     if leased.has_schedule:
         attempts = min(values.read_attempts(due.attempts) + bool(due.died_here), attempts_max(leased))
-    claimed = ClaimedRow(
-        id=key,
-        lock_token=leased.new_token(returns=due.returns),
-        lock_expires_at=due.now + order.lock_timeout,
-        dead_token=dead_token,
-        attempts=attempts,
-        place=values.read_place(due.place_as_written),
-        position=Position(due.place_as_written, key),
-        died_here=bool(due.died_here),
-        unreadable=next((name for name, time in times.items() if time is UNREADABLE), None),
+    unreadable = next((name for name, time in times.items() if time is UNREADABLE), None)
+    token, expires_at = leased.new_token(returns=due.returns), due.now + order.lock_timeout
+    row = None
+    if order.with_rows and unreadable is None:
+        # It was read before it was leased.
+        lease = {"lock_token": token, "lock_owner": order.owner, "lock_expires_at": expires_at}
+        counted = {"attempts": attempts} if leased.has_schedule else {}
+        row = _with(leased, due[-len(leased.attributes) :], {**times, **lease, **counted, leased.key_name: key})
+    place = values.read_place(due.place_as_written)
+    died_here = bool(due.died_here)
+    return ClaimedRow(
+        key, token, expires_at, dead_token, attempts, place, due.place_as_written, row, died_here, unreadable
     )
-    is_whole = order.with_rows and claimed.unreadable is None
-    return replace(claimed, row=_as_leased(order, due, claimed, times=times)) if is_whole else claimed
 
 
-def _as_leased(order: ClaimOrder, due: Sequence[Any], claimed: ClaimedRow, *, times: dict[str, Any]) -> dict[str, Any]:
-    # It was read before it was leased.
-    attributes = order.leased.attributes
-    row = dict(zip(attributes, due[-len(attributes) :], strict=True)) | times
-    row |= {order.leased.key_name: claimed.id}
-    row |= {"lock_token": claimed.lock_token, "lock_owner": order.owner, "lock_expires_at": claimed.lock_expires_at}
-    return row | {"attempts": claimed.attempts} if order.leased.has_schedule else row
+def _with(leased: LeasedTable[Any], row: Sequence[Any], values: Mapping[str, Any]) -> list[Any]:
+    """Return `row` with other values for some of its attributes."""
+    changed = list(row)
+    for name, value in values.items():
+        changed[leased.places[name]] = value
+    return changed
 
 
 def _due(order: ClaimOrder, part: Part, held: frozenset[Any]) -> TypedReturnsRows[*tuple[Any, ...]]:

@@ -1,0 +1,145 @@
+"""Gives queued items to free workers.
+
+Nobody waits in a task of its own for the next item: whoever puts items into the queue, and each piece of work that ends, begins
+what can be begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Generic
+
+from rowlock import events
+from rowlock.backoff import exponential
+from rowlock.containment import contained_task
+from rowlock.errors import describe
+from rowlock.leases.item import PipelineItem
+from rowlock.logs import get_logger
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.settler import Settler
+from rowlock.pipelines.supervisor import RESTART_DELAY_S, RESTART_DELAY_S_MAX
+from rowlock.pipelines.worker import Worker
+from rowlock.rows.leased_table import ModelT
+
+logger = get_logger(__name__)
+
+
+class Pool(Generic[ModelT]):
+    """The workers of one pipeline.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+        replaced: how often something has escaped from a worker, which then rested.
+        is_open: whether it begins work.
+    """
+
+    def __init__(
+        self, context: PipelineContext[ModelT], workers: Sequence[Worker[ModelT]], *, settler: Settler[ModelT]
+    ) -> None:
+        self.context = context
+        self.replaced = 0
+        self.is_open = False
+        self._settler = settler
+        self._names = {worker: f"worker {number}" for number, worker in enumerate(workers, start=1)}
+        self._idle: list[Worker[ModelT]] = []
+        self._busy = 0
+        self._resting: dict[Worker[ModelT], asyncio.TimerHandle] = {}
+        self._deaths: dict[Worker[ModelT], int] = {}
+        self._variables: Context = Context()
+        self._idle_again: asyncio.Future[None] | None = None
+        context.queue.idle = lambda: len(self._idle)
+        context.queue.on_items = settler.on_room = self.feed
+
+    def __repr__(self) -> str:
+        return f"<Pool of {self.context.name}, {len(self._idle)} of {len(self._names)} idle>"
+
+    def start(self) -> None:
+        """Work from now on, with the context variables of the caller."""
+        self.is_open = True
+        self._variables = copy_context()
+        self._idle = list(self._names)
+        self.feed()
+
+    def alive(self) -> dict[str, bool]:
+        """Return each worker's name and whether it takes items: it rests when something has escaped from it."""
+        return {name: self.is_open and worker not in self._resting for worker, name in self._names.items()}
+
+    def feed(self) -> None:
+        """Begin work on what is queued, as long as a worker is free and there is room for what comes of it."""
+        queue = self.context.queue
+        while self._idle and self.is_open and not self._settler.is_full and (item := queue.take()) is not None:
+            self._begin(self._idle.pop(), item)
+
+    async def wait_until_idle(self) -> None:
+        """Wait until nobody works; asked for when the queue is closed."""
+        while self._busy:
+            if self._idle_again is None or self._idle_again.done():
+                self._idle_again = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._idle_again)
+
+    def stop(self) -> None:
+        """Begin nothing more, and have nobody come back from a rest."""
+        self.is_open = False
+        for timer in self._resting.values():
+            timer.cancel()
+
+    def _begin(self, worker: Worker[ModelT], item: PipelineItem[ModelT]) -> None:
+        self._busy += 1
+        variables, over = self._variables.copy(), partial(self._over, worker)
+        if type(worker).work is Worker.work:
+            worker.begin(item, over, variables=variables)
+            return
+        # A host's own may begin with something else, and the item is in hand before that.
+        self.context.in_hand.add(item)
+        task = contained_task(worker.work(item), name="rowlock: work", context=variables)
+        task.add_done_callback(partial(self._host_work_over, item, over))
+
+    def _host_work_over(self, item: PipelineItem[ModelT], over: partial[None], task: asyncio.Task[None]) -> None:
+        self.context.in_hand.discard(item)
+        over(asyncio.CancelledError() if task.cancelled() else task.exception())
+
+    def _over(self, worker: Worker[ModelT], error: BaseException | None) -> None:
+        self._busy -= 1
+        if error is not None and not self.context.is_ending():
+            self._rest(worker, error)
+        else:
+            self._is_free(worker)
+        if self._idle_again is not None and not self._idle_again.done():
+            self._idle_again.set_result(None)
+
+    def _is_free(self, worker: Worker[ModelT]) -> None:
+        self._idle.append(worker)
+        self.feed()
+        if self._idle and not self.context.queue.holds_ahead:
+            self.context.queue.on_room()
+
+    def _rest(self, worker: Worker[ModelT], error: BaseException) -> None:
+        """Let `worker` begin nothing for a while: a bug, or a cancellation that was meant for somebody else."""
+        deaths = self._deaths[worker] = self._deaths.get(worker, 0) + 1
+        self.replaced += 1
+        delay_s = exponential(deaths, first_s=RESTART_DELAY_S, most_s=RESTART_DELAY_S_MAX)
+        self._resting[worker] = asyncio.get_running_loop().call_later(delay_s, self._rested, worker)
+        # Who logs or listens may raise anything.
+        with suppress(BaseException):
+            self._tell(self._names[worker], error)
+
+    def _rested(self, worker: Worker[ModelT]) -> None:
+        del self._resting[worker]
+        self._is_free(worker)
+
+    def _tell(self, name: str, error: BaseException) -> None:
+        is_cancelled = isinstance(error, asyncio.CancelledError)
+        text = "cancelled from outside" if is_cancelled else describe(error)
+        logger.error(
+            "%s: the %s died and is replaced: %s",
+            self.context.name,
+            name,
+            text,
+            extra={"pipeline": self.context.name, "loop": name, "error": text},
+            exc_info=None if is_cancelled else error,
+        )
+        events.emit(events.LoopReplaced(self.context.name, name, text))

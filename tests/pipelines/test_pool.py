@@ -1,0 +1,160 @@
+"""Tests of the pool: each row has a task of its own, and whoever is free gets the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from rowlock import Apply, Outcome, PipelineHinter, PipelineItem, PipelineManager, Worker, events
+from rowlock.testing import TemporaryDatabase, virtual_time
+
+from ..host import Volume, VolumePipeline, heard_events
+from .scenes import add, hang, is_free, read, read_all, until
+from .told import told
+
+SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
+
+
+@virtual_time
+async def test_each_row_has_context_variables_of_its_own(virtual_database: TemporaryDatabase) -> None:
+    """A tenant or a trace that was set for one row would be that of the next; or what the host had set before be gone."""
+    seen: list[str] = []
+    rows = await add(virtual_database, *(Volume() for _ in range(5)))
+
+    async def answer(item: PipelineItem[Any]) -> Outcome:
+        seen.append(SEEN.get())
+        SEEN.set(f"row {item.id}")
+        await asyncio.sleep(1)
+        assert SEEN.get() == f"row {item.id}"
+        return Apply({"status": "active"})
+
+    SEEN.set("the host's")
+    async with PipelineManager(virtual_database.session_factory, [VolumePipeline(answer=answer, workers_num=1)]):
+        await until(lambda: len(seen) == len(rows))
+    assert seen == ["the host's"] * len(rows)
+
+
+@virtual_time
+async def test_current_task_timeouts_and_groups_are_the_rows_own(virtual_database: TemporaryDatabase) -> None:
+    """A host's `asyncio.timeout` or task group would cancel another row's work, or never end."""
+    await add(virtual_database, *(Volume() for _ in range(4)))
+    tasks: set[Any] = set()
+
+    async def answer(_item: PipelineItem[Any]) -> Outcome:
+        tasks.add(asyncio.current_task())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await asyncio.Event().wait()
+        async with asyncio.TaskGroup() as group:
+            slept = [group.create_task(asyncio.sleep(number, number)) for number in (1, 2)]
+        return Apply({"status": "active", "size_gb": sum(task.result() for task in slept)})
+
+    pipeline = VolumePipeline(answer=answer, workers_num=2)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+        await until(lambda: manager.statistics()["VolumePipeline"].counters["applied"] == 4)
+    assert {row.size_gb for row in await read_all(virtual_database, Volume)} == {3}
+    assert len(tasks) == 4
+
+
+@virtual_time
+async def test_a_task_that_is_cancelled_before_its_first_step_gives_its_row_back(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A host that cancels every task that it finds would keep a row leased for ever, and a worker busy with it."""
+    [row] = await add(virtual_database, Volume())
+    pipeline = VolumePipeline(workers_num=1)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+        feed = pipeline.run.context.queue.on_items
+
+        def feed_and_cancel() -> None:
+            before = asyncio.all_tasks()
+            feed()
+            for task in asyncio.all_tasks() - before:
+                task.cancel()
+            pipeline.run.context.queue.on_items = feed
+
+        pipeline.run.context.queue.on_items = feed_and_cancel
+        await until(lambda: manager.statistics()["VolumePipeline"].counters["loops_replaced"] == 1)
+        await until(lambda: pipeline.items)
+        await until(lambda: manager.statistics()["VolumePipeline"].counters["applied"] == 1)
+        assert manager.statistics()["VolumePipeline"].counters["released"] == 1
+    assert is_free(await read(virtual_database, row))
+
+
+async def test_the_end_of_the_loop_is_no_failure_of_a_row(sqlite_database: TemporaryDatabase) -> None:
+    """Each row in hand at the end of `asyncio.run` would have one attempt less, and be told to have failed."""
+    await add(sqlite_database, Volume())
+    pipeline = VolumePipeline(answer=hang)
+    with heard_events() as heard:
+        pipeline.start(sqlite_database.session_factory, PipelineHinter())
+        await heard.wait_for(events.ItemStarted)
+        ended = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in ended:
+            task.cancel()
+        await asyncio.wait(ended)
+        await pipeline.run.drain(5)
+    assert heard.of(events.ItemFailed) == []
+    assert pipeline.statistics().counters["released"] == 1
+
+
+class Escaping(Worker[Any]):
+    """Lets something out for each row."""
+
+    async def work(self, item: PipelineItem[Any]) -> None:
+        """Do the work, and fail."""
+        await super().work(item)
+        raise ValueError("a bug")
+
+
+class EscapingPipeline(VolumePipeline):
+    """Has such workers."""
+
+    worker_class = Escaping
+
+
+@virtual_time
+async def test_a_worker_from_which_something_escapes_rests(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker with a bug would take row after row as fast as it can, and nobody be told."""
+    await add(virtual_database, *(Volume() for _ in range(4)))
+    pipeline = EscapingPipeline(workers_num=1)
+    began_at = asyncio.get_running_loop().time()
+    with heard_events() as heard:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]):
+            await until(lambda: len(pipeline.items) == 1)
+            await until(lambda: not pipeline.health().loops_alive["worker 1"])
+            await until(lambda: len(pipeline.items) == 4)
+            await until(lambda: pipeline.health().healthy)
+    # 0.1, 0.2 and 0.4 seconds, by their jitter less.
+    assert asyncio.get_running_loop().time() - began_at > 0.3
+    assert [event.loop for event in heard.of(events.LoopReplaced)][:3] == ["worker 1"] * 3
+    assert [line.extra["loop"] for line in told(caplog, "died and is replaced")][:1] == ["worker 1"]
+
+
+@virtual_time
+async def test_a_pool_that_holds_nothing_ahead_has_claimed_for_those_who_are_idle(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A replica would lease rows that it cannot begin, or none though it has somebody idle."""
+    await add(virtual_database, *(Volume() for _ in range(6)))
+    may_end = asyncio.Event()
+
+    async def answer(_item: PipelineItem[Any]) -> Outcome:
+        await may_end.wait()
+        return Apply({"status": "active"})
+
+    pipeline = VolumePipeline(
+        answer=answer, workers_num=2, queue_lower_limit_factor=0, queue_upper_limit_factor=0, fetch_delays=(1000,)
+    )
+    began_at = asyncio.get_running_loop().time()
+    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+        await until(lambda: len(pipeline.items) == 2)
+        await asyncio.sleep(100)
+        assert sum(not is_free(row) for row in await read_all(virtual_database, Volume)) == 2
+        may_end.set()
+        await until(lambda: manager.statistics()["VolumePipeline"].counters["applied"] == 6)
+        assert asyncio.get_running_loop().time() - began_at < 1000

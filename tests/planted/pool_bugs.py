@@ -1,0 +1,66 @@
+"""Guards of the pool: one task for each row, and the next one begun when it ends."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+POOL = "tests/pipelines/test_pool.py"
+
+POOL_BUGS = (
+    Bug(
+        "who is busy counts as idle",
+        "pipelines/pool.py",
+        "context.queue.idle = lambda: len(self._idle)",
+        "context.queue.idle = lambda: len(self._names)",
+        (f"{POOL}::test_a_pool_that_holds_nothing_ahead_has_claimed_for_those_who_are_idle",),
+    ),
+    Bug(
+        "nobody says that a worker is idle",
+        "pipelines/pool.py",
+        "        if self._idle and not self.context.queue.holds_ahead:\n            self.context.queue.on_room()\n",
+        "",
+        (f"{POOL}::test_a_pool_that_holds_nothing_ahead_has_claimed_for_those_who_are_idle",),
+    ),
+    Bug(
+        "a task that is cancelled before its first step keeps its row",
+        "pipelines/worker.py",
+        "        task.add_done_callback(hand.drop)\n",
+        "",
+        (f"{POOL}::test_a_task_that_is_cancelled_before_its_first_step_gives_its_row_back",),
+    ),
+    Bug(
+        "a worker from which something escapes takes the next row at once",
+        "pipelines/pool.py",
+        "        if error is not None and not self.context.is_ending():\n",
+        "        if False:\n",
+        (f"{POOL}::test_a_worker_from_which_something_escapes_rests",),
+    ),
+    Bug(
+        "context variables of one row are those of the next",
+        "pipelines/pool.py",
+        "self._variables.copy(), partial",
+        "None, partial",
+        (f"{POOL}::test_each_row_has_context_variables_of_its_own",),
+    ),
+    Bug(
+        "what is queued while a shutdown begins is begun",
+        "pipelines/run.py",
+        "        self._stopping, self.pool.is_open = True, False\n        with suppress",
+        "        self._stopping = True\n        with suppress",
+        ("tests/pipelines/test_run.py::test_a_signal_handler_may_shut_down_in_the_middle_of_anything",),
+    ),
+    Bug(
+        "the end of the loop is a failure of each row",
+        "pipelines/worker.py",
+        " and context.is_ending():",
+        " and not context:",
+        (f"{POOL}::test_the_end_of_the_loop_is_no_failure_of_a_row",),
+    ),
+    Bug(
+        "a SystemExit of ours in the task of a row ends the event loop",
+        "pipelines/worker.py",
+        "            if isinstance(error, asyncio.CancelledError):\n                raise\n",
+        "            raise\n",
+        ("tests/pipelines/test_escapes.py::test_a_pipeline_outlives_loggers_that_raise",),
+    ),
+)
