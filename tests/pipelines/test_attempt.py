@@ -133,6 +133,18 @@ async def test_a_call_that_cancels_its_own_task() -> None:
     assert isinstance(result.error, ProcessCancelledError)
 
 
+@virtual_time
+async def test_a_task_that_is_cancelled_before_its_first_step_comes_to_a_value() -> None:
+    """Whoever waits for the call would wait for ever: such a task runs no line of its own."""
+    running = asyncio.create_task(attempt_of(hang).run())
+    await asyncio.sleep(0)
+    [task] = [task for task in asyncio.all_tasks() if task.get_name() == "rowlock: process"]
+    task.cancel()
+    result = await asyncio.wait_for(running, 60)
+    assert isinstance(result, Raised)
+    assert isinstance(result.error, ProcessCancelledError)
+
+
 # ---------------------------------------------------------------- plain functions: real threads, so on the real loop
 
 

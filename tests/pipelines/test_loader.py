@@ -76,6 +76,18 @@ async def test_a_row_that_came_with_its_claim_is_read_again_once_it_is_old(virtu
 
 
 @virtual_time
+async def test_a_fresh_row_is_none_once_its_lease_is_not_trusted(virtual_database: TemporaryDatabase) -> None:
+    """Work would begin under a lease that may be another's."""
+    await add(virtual_database, Volume())
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        [item] = await steps.fetch_once()
+        item.row = Volume(id=item.id)
+        assert loader_of(steps).is_fresh(item)
+        item.lose()
+        assert not loader_of(steps).is_fresh(item)
+
+
+@virtual_time
 async def test_a_short_outage_is_waited_out(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -145,7 +145,7 @@ SPEED_BUGS = (
         "pipelines/loader.py",
         "item.has_row and now < item.trusted_until",
         "item.has_row",
-        (f"{FRESH}::test_a_fresh_row_is_worked_on_under_trust_alone",),
+        ("tests/pipelines/test_loader.py::test_a_fresh_row_is_none_once_its_lease_is_not_trusted",),
     ),
     Bug(
         "statements of the host's own SQL are remembered",
@@ -176,10 +176,10 @@ SPEED_BUGS = (
         (f"{ATTEMPT}::test_an_attempt_leaves_nothing_behind",),
     ),
     Bug(
-        "an attempt that was ended before it began is waited for",
+        "an attempt whose task was cancelled before its first step is waited for",
         "pipelines/attempt.py",
         "        task.add_done_callback(lambda task: tell(",
         "        (lambda task: tell(",
-        (f"{ATTEMPT}::test_an_attempt_that_is_ended_before_its_first_step",),
+        (f"{ATTEMPT}::test_a_task_that_is_cancelled_before_its_first_step_comes_to_a_value",),
     ),
 )
