@@ -10,7 +10,6 @@ they compare as text; its clock has milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -57,7 +56,7 @@ class UtcDateTime(TypeDecorator[datetime]):
             return value
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:  # noqa: ANN401 - SQLAlchemy keeps its name to itself
         """Return what reads a value, by the shortest way where the driver gives aware UTC times already, as asyncpg does."""
         return _as_asyncpg_reads if dialect.driver == "asyncpg" else super().result_processor(dialect, coltype)
 
