@@ -134,6 +134,19 @@ async def test_a_call_that_cancels_its_own_task() -> None:
 
 
 @virtual_time
+async def test_what_came_before_anybody_asked_for_it_is_told_at_once() -> None:
+    """A late result that comes in the moment in which its call is left behind would never be cleaned up after."""
+    stubborn = Stubborn()
+    attempt = attempt_of(stubborn.process, timeout_s=1, grace_s=1)
+    assert await attempt.run() is Ended.ABANDONED
+    stubborn.let_go()
+    await turns()
+    told: list[Result] = []
+    attempt.when_over(told.append)
+    assert told == [Returned("at last")]
+
+
+@virtual_time
 async def test_a_task_that_is_cancelled_before_its_first_step_comes_to_a_value() -> None:
     """Whoever waits for the call would wait for ever: such a task runs no line of its own."""
     running = asyncio.create_task(attempt_of(hang).run())

@@ -86,8 +86,8 @@ async def test_a_task_that_is_cancelled_before_its_first_step_gives_its_row_back
 
 async def test_the_end_of_the_loop_is_no_failure_of_a_row(sqlite_database: TemporaryDatabase) -> None:
     """Each row in hand at the end of `asyncio.run` would have one attempt less, and be told to have failed."""
-    await add(sqlite_database, Volume())
-    pipeline = VolumePipeline(answer=hang)
+    await add(sqlite_database, Volume(), Volume())
+    pipeline = VolumePipeline(answer=hang, workers_num=1)
     with heard_events() as heard:
         pipeline.start(sqlite_database.session_factory, PipelineHinter())
         await heard.wait_for(events.ItemStarted)
@@ -97,7 +97,8 @@ async def test_the_end_of_the_loop_is_no_failure_of_a_row(sqlite_database: Tempo
         await asyncio.wait(ended)
         await pipeline.run.drain(5)
     assert heard.of(events.ItemFailed) == []
-    assert pipeline.statistics().counters["released"] == 1
+    assert len(heard.of(events.ItemStarted)) == 1, "the end of one row has begun the next"
+    assert pipeline.statistics().counters["released"] == 2
 
 
 class Escaping(Worker[Any]):

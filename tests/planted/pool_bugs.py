@@ -8,6 +8,20 @@ POOL = "tests/pipelines/test_pool.py"
 
 POOL_BUGS = (
     Bug(
+        "a late result that nobody has asked for yet is forgotten",
+        "pipelines/attempt.py",
+        "        if self._late is not None:\n            act(self._late)\n",
+        "",
+        ("tests/pipelines/test_attempt.py::test_what_came_before_anybody_asked_for_it_is_told_at_once",),
+    ),
+    Bug(
+        "rows are begun while the loop ends",
+        "pipelines/run.py",
+        "            self.pool.is_open = False\n        return",
+        "            pass\n        return",
+        (f"{POOL}::test_the_end_of_the_loop_is_no_failure_of_a_row",),
+    ),
+    Bug(
         "who is busy counts as idle",
         "pipelines/pool.py",
         "context.queue.idle = lambda: len(self._idle)",

@@ -71,6 +71,7 @@ class Attempt:
         "_deadlines",
         "_grace",
         "_grace_s",
+        "_late",
         "_leave",
         "_task",
         "_waiter",
@@ -85,6 +86,7 @@ class Attempt:
         self._task: asyncio.Task[Any] | None = None
         self._leave: Callable[[], None] | None = None
         self._act_late: Callable[[Result], None] | None = None
+        self._late: Result | None = None
         self._grace: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.ended: Ended | None = None
@@ -104,8 +106,10 @@ class Attempt:
         return not self.is_running
 
     def when_over(self, act: Callable[[Result], None]) -> None:
-        """Call `act` with what an abandoned call comes to in the end."""
+        """Call `act` with what an abandoned call comes to in the end, at once if it has ended by now."""
         self._act_late = act
+        if self._late is not None:
+            act(self._late)
 
     def end(self, why: Ended) -> None:
         """Cancel the host's code; the first reason counts."""
@@ -136,6 +140,7 @@ class Attempt:
             if self._waiter is not None and not self._waiter.done():
                 self._waiter.set_result(None)
         if self.is_left:
+            self._late = result
             if self._act_late is not None:
                 self._act_late(result)
             return None

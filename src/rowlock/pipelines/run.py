@@ -65,8 +65,8 @@ class PipelineRun(Generic[ModelT]):
             for _ in range(context.settings.workers_num)
         ]
         self.pool = Pool(context, self.workers, settler=self.settler)
-        supervisor = self._supervisor = Supervisor(context.name)
-        context.is_ending = lambda: supervisor.is_ending
+        self._supervisor = Supervisor(context.name)
+        context.is_ending = self._is_ending
         self._loop = asyncio.get_running_loop()
         self._hint_is_on_its_way = False
         self._stopping = False
@@ -85,6 +85,12 @@ class PipelineRun(Generic[ModelT]):
         self._supervisor.keep(WATCH, self.heartbeater.watch)
         self.pool.start()
         self._supervisor.keep(FETCHER, self.fetcher.run)
+
+    def _is_ending(self) -> bool:
+        """Whether the event loop ends everything; then no row is begun any more, for nobody would wait for it."""
+        if self._supervisor.is_ending:
+            self.pool.is_open = False
+        return self._supervisor.is_ending
 
     def hint(self) -> None:
         """Have the fetcher look as soon as it has room; may be called from any thread."""
