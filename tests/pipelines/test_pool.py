@@ -101,6 +101,32 @@ async def test_the_end_of_the_loop_is_no_failure_of_a_row(sqlite_database: Tempo
     assert pipeline.statistics().counters["released"] == 2
 
 
+class Unsteady(VolumePipeline):
+    """Its `process` cannot be had the first time."""
+
+    tries = 0
+
+    @property
+    def process(self) -> Any:  # type: ignore[override]
+        """Raise once; then be the function."""
+        self.tries += 1
+        if self.tries == 2:
+            raise SystemExit(3)
+        return super().process
+
+
+@virtual_time
+async def test_work_that_cannot_be_begun_gives_its_row_back(virtual_database: TemporaryDatabase) -> None:
+    """The row would stay leased, its worker busy for ever, and the outcome of the row before it be settled twice."""
+    await add(virtual_database, Volume(), Volume())
+    pipeline = Unsteady(workers_num=1)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+        await until(lambda: manager.statistics()["Unsteady"].counters["applied"] == 2)
+        assert manager.statistics()["Unsteady"].counters["released"] == 1
+        assert manager.statistics()["Unsteady"].counters["strays"] == 0
+    assert pipeline.stale == []
+
+
 class Escaping(Worker[Any]):
     """Lets something out for each row."""
 

@@ -8,6 +8,13 @@ POOL = "tests/pipelines/test_pool.py"
 
 POOL_BUGS = (
     Bug(
+        "work that cannot be begun keeps its row",
+        "pipelines/pool.py",
+        "                self._settler.hand_over(item, Ended.INTERRUPTED)\n",
+        "",
+        (f"{POOL}::test_work_that_cannot_be_begun_gives_its_row_back",),
+    ),
+    Bug(
         "a late result that nobody has asked for yet is forgotten",
         "pipelines/attempt.py",
         "        if self._late is not None:\n            act(self._late)\n",

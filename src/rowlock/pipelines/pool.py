@@ -19,6 +19,7 @@ from rowlock.containment import contained_task
 from rowlock.errors import describe
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
+from rowlock.pipelines.attempt import Ended
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.settler import Settler
 from rowlock.pipelines.supervisor import RESTART_DELAY_S, RESTART_DELAY_S_MAX
@@ -91,7 +92,11 @@ class Pool(Generic[ModelT]):
         self._busy += 1
         variables, over = self._variables.copy(), partial(self._over, worker)
         if type(worker).work is Worker.work:
-            worker.begin(item, over, variables=variables)
+            try:
+                worker.begin(item, over, variables=variables)
+            except BaseException as error:  # noqa: BLE001 - `process` may be a property of the host's, which raises anything
+                self._settler.hand_over(item, Ended.INTERRUPTED)
+                over(error)
             return
         # A host's own may begin with something else, and the item is in hand before that.
         self.context.in_hand.add(item)

@@ -183,9 +183,10 @@ class _Hand(Generic[ModelT]):
 
     def give_up(self, error: BaseException) -> None:
         """Give the item back; if that cannot be, it is a stray, and found as one."""
-        with suppress(BaseException):
-            self._settler.hand_over(self.item, Ended.INTERRUPTED)
-        self._context.in_hand.discard(self.item)
+        if self.item in self._context.in_hand:
+            with suppress(BaseException):
+                self._settler.hand_over(self.item, Ended.INTERRUPTED)
+            self._context.in_hand.discard(self.item)
         self.hand_over(Ended.INTERRUPTED, error)
 
     def drop(self, task: asyncio.Task[None]) -> None:
