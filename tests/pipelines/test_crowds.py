@@ -59,9 +59,10 @@ async def test_a_fetch_asks_for_its_own_condition_alone(virtual_database: Tempor
         async with PipelineManager(virtual_database.session_factory, pipelines) as manager:
             await asyncio.sleep(60)
             fetches = {name: one.counters["fetches"] for name, one in manager.statistics().items()}
-        asked = {pipeline.name: pipeline.asked - built[pipeline.name] for pipeline in pipelines}
+            asked = {pipeline.name: pipeline.asked - built[pipeline.name] for pipeline in pipelines}
         assert min(fetches.values()) > 5
-        assert asked == fetches
+        # A fetch that is on its way has asked and is not counted yet.
+        assert {name for name in fetches if asked[name] - fetches[name] not in (0, 1)} == set()
 
 
 async def test_a_claim_is_as_large_beside_fifty_siblings_as_beside_ten(database: TemporaryDatabase) -> None:
