@@ -84,4 +84,11 @@ POOL_BUGS = (
         "            raise\n",
         ("tests/pipelines/test_escapes.py::test_a_pipeline_outlives_loggers_that_raise",),
     ),
+    Bug(
+        "the objects of a row point at each other when it is done",
+        "pipelines/attempt.py",
+        "            self._task = self._leave = None\n",
+        "            self._task = None\n",
+        (f"{POOL}::test_what_belongs_to_a_row_is_gone_with_it[sqlite]",),
+    ),
 )

@@ -133,7 +133,7 @@ class Attempt:
             result = await _contained(self._call)
         finally:
             # Between the last step of the host's code and this one nobody else runs.
-            self._task = None
+            self._task = self._leave = None
             self._deadlines.remove(self)
             if self._grace is not None:
                 self._grace.cancel()
