@@ -12,7 +12,7 @@ from sqlalchemy import CHAR, JSON, Numeric, String, func, select
 from sqlalchemy.dialects.postgresql import UUID
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, aliased, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from rowlock import LockColumns, UtcDateTime
@@ -210,6 +210,37 @@ async def test_a_statement_is_built_once_for_each_shape(
         )
         assert [row.status for row in rows] == [f"{status} {n if differ else ''}" for n in range(2)]
     assert len(built) == 1
+
+
+@pytest.mark.parametrize("differ", [False, True], ids=["alike", "each its own"])
+async def test_expressions_of_one_structure_share_a_statement(database: TemporaryDatabase, *, differ: bool) -> None:
+    """Outcomes with an expression would cost a round trip each, and be a tenth as fast; or one row get another one's value."""
+    await add(database, *(Label(id=n + 1, held_token=f"s{n}", text=f"t{n}") for n in range(5)))
+    token, text = LABELS.column("held_token"), LABELS.column("text")
+    with faults_of(database.engine) as faults:
+        rows = await written_together(
+            database,
+            LABELS,
+            lambda n: {
+                token: Label.held_token + f"+{n if differ else 'x'}",
+                text: func.replace(Label.text, f"t{n}", "T"),
+            },
+        )
+    assert [row.held_token for row in rows] == [f"s{n}+{n if differ else 'x'}" for n in range(5)]
+    assert [row.text for row in rows] == ["T"] * 5
+    assert faults.count(lambda statement: statement.startswith("UPDATE labels SET") and "replace(" in statement) == 1
+
+
+async def test_an_expression_reads_another_row_by_its_own_value(database: TemporaryDatabase) -> None:
+    """A subquery of a host's would be that of another row."""
+    await add(database, *(Label(id=n, held_token=f"s{n}") for n in range(1, 5)))
+    other = aliased(Label)
+
+    def of_the_next(n: int) -> Any:
+        return select(other.held_token).where(other.id == n + 2).scalar_subquery() if n < 3 else "none"
+
+    rows = await written_together(database, LABELS, lambda n: {LABELS.column("text"): of_the_next(n)})
+    assert [row.text for row in rows] == ["s2", "s3", "s4", "none"]
 
 
 class Gauge(LockColumns, Base):

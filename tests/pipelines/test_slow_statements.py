@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import event, func
+from sqlalchemy import String, bindparam, event, func
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only
 
@@ -48,8 +48,8 @@ def guarded(_item: Any) -> Outcome:
 
 
 def of_sql(_item: Any) -> Outcome:
-    """Return an outcome whose values are an expression of its own."""
-    return Apply({"status": func.lower("DONE")})
+    """Return an outcome with an expression that is like no other: it asks for its value when it is sent."""
+    return Apply({"status": func.lower(bindparam("done", callable_=lambda: "DONE", type_=String))})
 
 
 @pytest.mark.parametrize("answer", [guarded, of_sql])

@@ -148,11 +148,35 @@ SPEED_BUGS = (
         ("tests/pipelines/test_loader.py::test_a_fresh_row_is_none_once_its_lease_is_not_trusted",),
     ),
     Bug(
-        "statements of the host's own SQL are remembered",
+        "statements of SQL that is like no other are remembered",
         "rows/assignments.py",
-        "return all(rule in _RULES or isinstance(rule, Column) for _, rule in shape)",
+        "return all(rule in _RULES or isinstance(rule, Column | Formula) for _, rule in shape)",
         "return bool(shape)",
-        (f"{ASSIGNMENTS}::test_statements_of_the_hosts_own_sql_are_not_remembered",),
+        (f"{ASSIGNMENTS}::test_statements_of_sql_that_is_like_no_other_are_not_remembered",),
+    ),
+    Bug(
+        "expressions share a statement with the values of one of them",
+        "rows/formulas.py",
+        "            return places.get(id(element))\n",
+        "            return None\n",
+        (
+            "tests/leases/test_apply_together.py::test_expressions_of_one_structure_share_a_statement",
+            "tests/leases/test_apply_together.py::test_an_expression_reads_another_row_by_its_own_value",
+        ),
+    ),
+    Bug(
+        "an expression whose value is asked for each time is taken for one like others",
+        "rows/formulas.py",
+        "    is_asked_for = parameter.required or parameter.callable is not None\n",
+        "    is_asked_for = False\n",
+        (f"{ASSIGNMENTS}::test_statements_of_sql_that_is_like_no_other_are_not_remembered",),
+    ),
+    Bug(
+        "each expression has a statement of its own",
+        "rows/assignments.py",
+        "    return formula_of(expression) or (expression, [])\n",
+        "    return expression, []\n",
+        ("tests/leases/test_apply_together.py::test_expressions_of_one_structure_share_a_statement",),
     ),
     Bug(
         "a table remembers all statements",

@@ -186,10 +186,10 @@ async def _update_together(
     """Write to locked rows what has one shape: by one statement if the values are the same, or the database takes arrays."""
     dialect, slots, differing = dialect_of(connection), slots_of(shape), tuple(varying(rows))
     names = [name for name, _ in slots]
-    columns = [slots[place] for place in differing]
+    own = [slots[place] for place in differing]
     # Host code that stamps each row would be asked once for all of them.
     is_stamped = not leased.columns_stamped_by_host_code.issubset(column for column, _ in shape)
-    if is_stamped or (differing and not dialect.takes_arrays(columns)):
+    if is_stamped or (differing and not dialect.takes_arrays(own)):
         each = [
             {"rowlock_key": key, "rowlock_token": token, **dict(zip(names, row, strict=True))}
             for (key, token), row in zip(leases, rows, strict=True)
@@ -200,9 +200,9 @@ async def _update_together(
     def build() -> Update:
         if not differing:
             return update(leased.table).where(dialect.under_tokens(leased)).values(set_clause(shape))
-        given = dialect.side_by_side(leased, columns)
+        given = dialect.side_by_side(leased, own)
         held = (leased.key == given.c.key, leased.column("lock_token") == given.c.token)
-        in_place = {name: given.c[name] for name, _ in columns}
+        in_place = {name: given.c[name] for name, _ in own}
         return update(leased.table).where(*held).values(set_clause(shape, in_place))
 
     parameters = {

@@ -5,7 +5,7 @@ The caller has locked the rows in the same transaction: what is so here is so wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Column, Integer, Select, and_, func, or_, select
@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.leases.dialects import dialect_of
 from rowlock.leases.dialects.claims import Lease
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
-from rowlock.rows.assignments import ColumnValues
+from rowlock.rows.assignments import ColumnValues, Slot
 from rowlock.rows.leased_table import LeasedTable
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ AsRead: TypeAlias = tuple[Lease, ColumnValues]
 COMPARED_MAX = 100
 """Most rows of one statement that no array can compare, in rows: each has a condition of its own in it."""
 
-_NUMBER = ("rowlock_number", Column("rowlock_number", Integer))
+_NUMBER: Slot = ("rowlock_number", Integer())
 
 
 async def compare_by_arrays(
@@ -38,21 +38,22 @@ async def compare_by_arrays(
             groups.setdefault(tuple(values), []).append(number)
     compared: dict[int, bool] = {}
     for guarded, members in groups.items():
-        columns = [(f"rowlock_was_{place}", column) for place, column in enumerate(guarded)]
-        if len(members) == 1 or not dialect.takes_arrays(columns):
+        names = {f"rowlock_was_{place}": column for place, column in enumerate(guarded)}
+        slots = [(name, column.type) for name, column in names.items()]
+        if len(members) == 1 or not dialect.takes_arrays(slots):
             continue
 
-        def build(columns: Sequence[tuple[str, Column[Any]]] = columns) -> Select[Any]:
-            given = dialect.side_by_side(leased, [_NUMBER, *columns])
+        def build(names: Mapping[str, Column[Any]] = names, slots: Sequence[Slot] = slots) -> Select[Any]:
+            given = dialect.side_by_side(leased, [_NUMBER, *slots])
             held = (leased.key == given.c.key, leased.column("lock_token") == given.c.token)
-            still = (column.is_not_distinct_from(given.c[name]) for name, column in columns)
+            still = (column.is_not_distinct_from(given.c[name]) for name, column in names.items())
             return select(given.c[_NUMBER[0]]).where(*held, *still)
 
         statement = leased.prepared((compare_by_arrays, dialect, guarded), build)
         for some in in_pieces(members, LEASES_PER_STATEMENT_MAX):
             parameters = dialect.tokens_given([rows[number][0] for number in some])
             parameters[f"rowlock_held_{_NUMBER[0]}"] = list(some)
-            for name, column in columns:
+            for name, column in names.items():
                 parameters[f"rowlock_held_{name}"] = [rows[number][1][column] for number in some]
             unchanged = frozenset((await connection.scalars(statement, parameters)).all())
             compared |= {number: number in unchanged for number in some}

@@ -41,9 +41,8 @@ from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.outcomes import Also, Apply, Outcome, Reset, Retry
 from rowlock.pipelines.overruns import OVERRUNS_MAX, let_a_renewal_in, time_for
 from rowlock.pipelines.plan import Planner
-from rowlock.rows.assignments import PLAIN
+from rowlock.rows.assignments import PLAIN, is_like_no_other
 from rowlock.rows.leased_table import ModelT
-from rowlock.rows.updates import NOW_PLACEHOLDER
 
 logger = get_logger(__name__)
 
@@ -348,12 +347,12 @@ class Writer(Generic[ModelT]):
         return Written.APPLIED
 
     def _statements_of(self, submission: Submission[ModelT]) -> int:
-        """Return how many statements an outcome may need for itself: under a guard of its own, or with SQL in its values."""
+        """Return how many statements an outcome may need for itself: under a guard of its own, or with SQL like no other."""
         outcome = submission.outcome
         if self.context.intent or (isinstance(outcome, Apply) and outcome.unless_changed):
             return 1
         values = outcome.values.values() if isinstance(outcome, Apply | Retry) else ()
-        return int(any(type(value) not in PLAIN and value is not NOW_PLACEHOLDER for value in values))
+        return int(any(type(value) not in PLAIN and is_like_no_other(value) for value in values))
 
     def _planner(self, now: datetime, stamp: datetime | None = None) -> Planner:
         context = self.context

@@ -14,8 +14,10 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import Column, ColumnElement, bindparam, case, literal
+from sqlalchemy.types import TypeEngine
 
 from rowlock.rows.database_time import same_time
+from rowlock.rows.formulas import Formula, formula_of
 from rowlock.rows.parameter_names import with_names_of_its_own
 
 ColumnValues: TypeAlias = dict[Column[Any], Any]
@@ -31,7 +33,9 @@ class UnlessChanged:
 
 
 Shape: TypeAlias = tuple[tuple[Column[Any], object], ...]
-"""Columns and what happens to each: None for a plain value, a rule, or the very SQL expression."""
+"""Columns and what happens to each: None for a plain value, a rule, a formula, or the very SQL expression."""
+Slot: TypeAlias = tuple[str, TypeEngine[Any]]
+"""Name and type of a parameter."""
 
 
 def split(values: Mapping[Column[Any], Any]) -> tuple[Shape, list[Any]]:
@@ -44,11 +48,18 @@ def split(values: Mapping[Column[Any], Any]) -> tuple[Shape, list[Any]]:
             rule = UnlessChanged
             parameters += (value.value, value.as_read)
         elif type(value) not in PLAIN and _is_sql(value):
-            rule = value
+            rule, own = _read(value)
+            parameters += own
         else:
             parameters.append(value)
         shape.append((column, rule))
     return tuple(shape), parameters
+
+
+def _read(expression: Any) -> tuple[object, list[Any]]:  # noqa: ANN401 - of SQL
+    if isinstance(expression, Column):
+        return expression, []
+    return formula_of(expression) or (expression, [])
 
 
 PLAIN = frozenset({bool, bytes, datetime, dict, float, int, list, NoneType, str, UUID})
@@ -57,14 +68,17 @@ _RULES = frozenset({None, UnlessChanged})
 
 
 def can_be_kept(shape: Shape) -> bool:
-    """Whether a statement of this shape may be written again: an expression of SQL is made anew by whoever writes it."""
-    return all(rule in _RULES or isinstance(rule, Column) for _, rule in shape)
+    """Whether a statement of this shape may be written again: an expression that is like no other is made anew each time."""
+    return all(rule in _RULES or isinstance(rule, Column | Formula) for _, rule in shape)
+
+
+def is_like_no_other(value: object) -> bool:
+    """Whether it is SQL that no two maps have in common."""
+    return _is_sql(value) and not isinstance(value, Column) and formula_of(value) is None
 
 
 def kind_of(values: ColumnValues, *, stamped: frozenset[Column[Any]] = frozenset()) -> Hashable:
     """Return what maps have in common that a few round trips can write: their columns, and how each of them is written.
-
-    Expressions of SQL are alike if they differ in nothing but bound values. One that SQLAlchemy cannot compare so is alike to none.
 
     Args:
         values: the map.
@@ -72,22 +86,9 @@ def kind_of(values: ColumnValues, *, stamped: frozenset[Column[Any]] = frozenset
             once for rows that are joined, so expressions must be the very same there.
     """
     shape, _ = split(values)
-    if stamped.difference(values):
+    if not stamped.difference(values):
         return shape
-    return tuple((column, _structure(rule)) for column, rule in shape)
-
-
-def _structure(rule: Any) -> Hashable:  # noqa: ANN401 - as in a shape
-    kept: Hashable = rule
-    if rule in _RULES or isinstance(rule, Column):
-        return kept
-    element = rule.__clause_element__() if hasattr(rule, "__clause_element__") else rule
-    # By this SQLAlchemy itself finds a statement that it has compiled before (2.0.38 to 2.1.9); its types are part of it.
-    generate = getattr(element, "_generate_cache_key", None)
-    cache_key = None if generate is None else generate()
-    if cache_key is not None:
-        kept = cache_key.key
-    return kept
+    return tuple((column, values[column] if isinstance(rule, Formula) else rule) for column, rule in shape)
 
 
 def set_clauses_by_key(key: Column[Any], rows: Sequence[tuple[Any, ColumnValues]]) -> dict[Column[Any], Any]:
@@ -114,17 +115,19 @@ def set_clauses_by_key(key: Column[Any], rows: Sequence[tuple[Any, ColumnValues]
 def _with_values(values: ColumnValues) -> dict[Column[Any], Any]:
     shape, parameters = split(values)
     slots = zip(slots_of(shape), parameters, strict=True)
-    return set_clause(shape, {name: literal(value, column.type) for (name, column), value in slots})
+    return set_clause(shape, {name: literal(value, type_) for (name, type_), value in slots})
 
 
-def slots_of(shape: Shape) -> list[tuple[str, Column[Any]]]:
-    """Return names and columns of the parameters of maps of this shape, in the order in which `split` gives them."""
-    slots: list[tuple[str, Column[Any]]] = []
+def slots_of(shape: Shape) -> list[Slot]:
+    """Return names and types of the parameters of maps of this shape, in the order in which `split` gives them."""
+    slots: list[Slot] = []
     for number, (column, rule) in enumerate(shape):
-        if rule in _RULES:
-            slots.append((f"rowlock_new_{number}", column))
+        if isinstance(rule, Formula):
+            slots += [(f"rowlock_in_{number}_{place}", type_) for place, type_ in enumerate(rule.value_types)]
+        elif rule in _RULES:
+            slots.append((f"rowlock_new_{number}", column.type))
         if rule is UnlessChanged:
-            slots.append((f"rowlock_read_{number}", column))
+            slots.append((f"rowlock_read_{number}", column.type))
     return slots
 
 
@@ -157,17 +160,22 @@ _FLAT = frozenset({bool, bytes, int, str, UUID})
 
 # Parameters carry our name: SQLAlchemy refuses one that is called like a column of the host's table.
 def _expression(column: Column[Any], rule: object, *, number: int, given: Mapping[str, ColumnElement[Any]]) -> Any:  # noqa: ANN401 - whatever SET takes
+    if isinstance(rule, Formula):
+        names = (f"rowlock_in_{number}_{place}" for place in range(len(rule.bound)))
+        return rule.filled(
+            [_parameter(name, type_, given) for name, type_ in zip(names, rule.value_types, strict=True)]
+        )
     if rule not in _RULES:
         return rule
-    new = _parameter(f"rowlock_new_{number}", column, given)
+    new = _parameter(f"rowlock_new_{number}", column.type, given)
     if rule is UnlessChanged:
-        as_read = _parameter(f"rowlock_read_{number}", column, given)
+        as_read = _parameter(f"rowlock_read_{number}", column.type, given)
         return case((same_time(column, as_read), new), else_=column)
     return new
 
 
-def _parameter(name: str, column: Column[Any], given: Mapping[str, ColumnElement[Any]]) -> ColumnElement[Any]:
-    return given[name] if name in given else bindparam(name, type_=column.type)
+def _parameter(name: str, type_: TypeEngine[Any], given: Mapping[str, ColumnElement[Any]]) -> ColumnElement[Any]:
+    return given[name] if name in given else bindparam(name, type_=type_)
 
 
 def _is_sql(value: object) -> bool:

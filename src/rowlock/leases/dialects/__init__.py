@@ -19,6 +19,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 from rowlock.errors import ConfigurationError, UnsupportedDialectError
 from rowlock.leases.dialects import postgresql, sqlite
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease
+from rowlock.rows.assignments import Slot
 from rowlock.rows.database_time import SUPPORTED_DIALECTS
 from rowlock.rows.leased_table import LeasedTable
 
@@ -46,14 +47,14 @@ class LeaseDialect(Protocol):
         """Return the parameters of `under_tokens` and of `side_by_side` for these leases."""
         ...
 
-    def takes_arrays(self, columns: Sequence[tuple[str, Column[Any]]]) -> bool:
-        """Return whether `side_by_side` can give values of these columns."""
+    def takes_arrays(self, slots: Sequence[Slot]) -> bool:
+        """Return whether `side_by_side` can give values of these types."""
         ...
 
-    def side_by_side(self, leased: LeasedTable[Any], columns: Sequence[tuple[str, Column[Any]]]) -> TableValuedAlias:
-        """Return leases and values as the rows of a table: key, token, and the names of the columns.
+    def side_by_side(self, leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlias:
+        """Return leases and values as the rows of a table: key, token, and the names of the slots.
 
-        The parameter for a column is ``rowlock_held_<name>``, a list.
+        The parameter for a slot is ``rowlock_held_<name>``, a list.
         """
         ...
 

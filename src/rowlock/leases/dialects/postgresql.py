@@ -44,7 +44,7 @@ from sqlalchemy.types import UserDefinedType
 
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, claim_parameters
 from rowlock.leases.dialects.postgresql_columns import Compared, as_there, compared, fits_array, unbounded
-from rowlock.rows.assignments import ColumnValues
+from rowlock.rows.assignments import ColumnValues, Slot
 from rowlock.rows.database_time import UtcDateTime, database_time_after
 from rowlock.rows.eligibility import is_returning, place_in_line, was_main_lease
 from rowlock.rows.lease_values import leased_values
@@ -170,15 +170,15 @@ def tokens_given(leases: Sequence[Lease]) -> dict[str, Any]:
     return {"rowlock_held_key": [key for key, _ in leases], "rowlock_held_token": [token for _, token in leases]}
 
 
-def takes_arrays(columns: Sequence[tuple[str, Column[Any]]]) -> bool:
+def takes_arrays(slots: Sequence[Slot]) -> bool:
     """Return whether they are all of types whose arrays every driver knows."""
-    return all(fits_array(column.type) for _, column in columns)
+    return all(fits_array(type_) for _, type_ in slots)
 
 
-def side_by_side(leased: LeasedTable[Any], columns: Sequence[tuple[str, Column[Any]]]) -> TableValuedAlias:
+def side_by_side(leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlias:
     """Unnest arrays."""
     types = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
-    types += [(name, column.type) for name, column in columns]
+    types += slots
     arrays = [bindparam(f"rowlock_held_{name}", type_=ARRAY(unbounded(type_))) for name, type_ in types]
     return (
         func.unnest(*arrays).table_valued(*(column(name, type_) for name, type_ in types)).render_derived(name="held")

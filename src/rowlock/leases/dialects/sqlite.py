@@ -57,6 +57,7 @@ from rowlock.leases.dialects.sqlite_keys import (
     written_key,
 )
 from rowlock.locks.locker import get_locker
+from rowlock.rows.assignments import Slot
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_returning, place_in_line, was_main_lease
 from rowlock.rows.lease_values import leased_values
@@ -311,12 +312,12 @@ def tokens_given(leases: Sequence[Lease]) -> dict[str, Any]:
     return {"rowlock_held_key": [key for key, _ in leases], "rowlock_held_lease": list(leases)}
 
 
-def takes_arrays(columns: Sequence[tuple[str, Column[Any]]]) -> bool:
+def takes_arrays(slots: Sequence[Slot]) -> bool:
     """Return False: there are no arrays, and a statement that is executed many times costs little here."""
     return False
 
 
-def side_by_side(leased: LeasedTable[Any], columns: Sequence[tuple[str, Column[Any]]]) -> TableValuedAlias:
+def side_by_side(leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlias:
     """Refuse: there are no arrays.
 
     Raises:
