@@ -13,7 +13,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LeaseLost, LockColumns, OutcomeError, Pipeline, PipelineItem
 from rowlock.leases import compare as compare_module
-from rowlock.leases import related_rows as related_rows_module
 from rowlock.leases.apply import RelatedWrite
 from rowlock.leases.related_rows import write_related
 from rowlock.pipelines.plan import loudly_if
@@ -191,18 +190,15 @@ async def test_what_services_own_is_compared_for_many_rows_at_once(
         "column",
     ],
 )
-async def test_each_row_gets_its_own_expression(
-    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, values_of: Any, expected: Any
-) -> None:
+async def test_each_row_gets_its_own_expression(database: TemporaryDatabase, values_of: Any, expected: Any) -> None:
     """Rows would get each other's values; or each be a statement, until the outcome outlasts its own transaction."""
-    monkeypatch.setattr(related_rows_module, "SQL_ROWS_MAX", PER_STATEMENT)
     async with held_by_one(database) as item:
         with faults_of(database.engine) as faults:
             rows = await written(database, item, writes_of(Part, values_of))
     if expected is not None:
         assert [(row.label, row.number, row.document) for row in rows] == [expected(key) for key in range(ROWS)]
     assert {(row.lock_token, row.version) for row in rows} == {(None, 2)}
-    assert faults.count(lambda statement: "version=" in statement) <= 6
+    assert faults.count(lambda statement: "version=" in statement) <= 2
 
 
 @pytest.mark.parametrize("values_of", [lambda key: {"number": Stamped.number + key}, lambda key: {"number": key}])
@@ -224,12 +220,3 @@ async def test_more_kinds_than_fit_into_a_transaction_are_refused(database: Temp
     check_related(item, several)
     with pytest.raises(OutcomeError, match=f"more than {RELATED_KINDS_MAX} kinds of values"):
         check_related(item, {**several, -1: {"number": func.one_more()}})
-
-
-async def test_each_row_that_host_code_stamps_counts(sqlite_database: TemporaryDatabase) -> None:
-    """Rows that cannot share a statement would be as many as an item may hold."""
-    each = {number: {"number": Stamped.number + number} for number in range(RELATED_KINDS_MAX + 1)}
-    one: Any = Stamped.number + 1
-    check_related(holding_all(Stamped), {number: {"number": one} for number in each})
-    with pytest.raises(OutcomeError, match="differ in bound values alone"):
-        check_related(holding_all(Stamped), each)

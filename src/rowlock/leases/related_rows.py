@@ -8,7 +8,7 @@ Not here: how they are locked (``leases/related.py``).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,15 +17,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import LeaseLost, LockWaitTimeout
 from rowlock.leases.apply import RelatedWrite
-from rowlock.leases.compare import all_unchanged, in_pieces
+from rowlock.leases.compare import all_unchanged
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, extend_each
 from rowlock.leases.take import existing, held_under, unlock
-from rowlock.rows.assignments import kind_of, set_clause, set_clauses_by_key, slots_of, split
+from rowlock.rows.assignments import Shape, set_clause, slots_of, split
 from rowlock.rows.leased_table import LeasedTable
-
-SQL_ROWS_MAX = 100
-"""Most related rows of one statement whose values are expressions of SQL, in rows: it holds an expression for each of them."""
 
 
 async def lock_held_related(connection: AsyncConnection, item: PipelineItem[Any]) -> frozenset[tuple[type, Any]]:
@@ -123,27 +120,15 @@ async def renew_related(
 
 
 async def _write(connection: AsyncConnection, leased: LeasedTable[Any], writes: Sequence[RelatedWrite]) -> None:
-    """Write to rows that are locked, in as few round trips as their values allow: `related_values.check_related` bounds these."""
-    stamped = leased.columns_stamped_by_host_code
-    groups: dict[Hashable, list[RelatedWrite]] = {}
+    """Write to rows that are locked, those of one shape in a round trip: `check_related` bounds how many there are."""
+    groups: dict[Shape, list[dict[str, Any]]] = {}
     for write in writes:
-        groups.setdefault(kind_of(write.values, stamped=stamped), []).append(write)
-    for alike in groups.values():
-        if len({split(write.values)[0] for write in alike}) == 1:
-            await _write_values(connection, leased, alike)
-            continue
-        for some in in_pieces(alike, SQL_ROWS_MAX):
-            rows = [(write.key, write.values) for write in some]
-            ours = leased.key.in_([write.key for write in some])
-            await connection.execute(update(leased.table).where(ours).values(set_clauses_by_key(leased.key, rows)))
-
-
-async def _write_values(connection: AsyncConnection, leased: LeasedTable[Any], writes: Sequence[RelatedWrite]) -> None:
-    shape, _ = split(writes[0].values)
-    names = [name for name, _ in slots_of(shape)]
-    rows = [{"rowlock_key": write.key, **dict(zip(names, split(write.values)[1], strict=True))} for write in writes]
-    statement = update(leased.table).where(leased.key == bindparam("rowlock_key", type_=leased.key.type))
-    await connection.execute(statement.values(set_clause(shape)), rows)
+        shape, parameters = split(write.values)
+        given = {name: value for (name, _), value in zip(slots_of(shape), parameters, strict=True)}
+        groups.setdefault(shape, []).append({"rowlock_key": write.key, **given})
+    for shape, rows in groups.items():
+        statement = update(leased.table).where(leased.key == bindparam("rowlock_key", type_=leased.key.type))
+        await connection.execute(statement.values(set_clause(shape)), rows)
 
 
 def _lost(item: PipelineItem[Any], leased: LeasedTable[Any]) -> LeaseLost:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rowlock.errors import OutcomeError
 from rowlock.leases.item import PipelineItem
-from rowlock.rows.assignments import kind_of
+from rowlock.rows.assignments import split
 from rowlock.rows.updates import Values, column_values
 
 RELATED_KINDS_MAX = 100
@@ -41,7 +41,7 @@ def check_related(item: PipelineItem[Any], related: object) -> None:
     for named, values in related_items(related):
         leased, key = item.held_rows().find(named)
         written = column_values(leased, values)
-        kinds.add((leased.model, kind_of(written, stamped=leased.columns_stamped_by_host_code)))
+        kinds.add((leased.model, split(written)[0]))
         if len(kinds) > RELATED_KINDS_MAX:
             raise OutcomeError(
                 f"related writes more than {RELATED_KINDS_MAX} kinds of values, each of which costs a statement; name the same "

@@ -6,19 +6,18 @@ executed with many parameter sets.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import NoneType
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import Column, ColumnElement, bindparam, case, literal
+from sqlalchemy import Column, ColumnElement, bindparam, case
 from sqlalchemy.types import TypeEngine
 
 from rowlock.rows.database_time import same_time
 from rowlock.rows.formulas import Formula, formula_of
-from rowlock.rows.parameter_names import with_names_of_its_own
 
 ColumnValues: TypeAlias = dict[Column[Any], Any]
 """Columns and what they become: a plain value, an SQL expression, or `UnlessChanged`."""
@@ -77,58 +76,21 @@ def is_like_no_other(value: object) -> bool:
     return _is_sql(value) and not isinstance(value, Column) and formula_of(value) is None
 
 
-def kind_of(values: ColumnValues, *, stamped: frozenset[Column[Any]] = frozenset()) -> Hashable:
-    """Return what maps have in common that a few round trips can write: their columns, and how each of them is written.
-
-    Args:
-        values: the map.
-        stamped: columns for which host code is called for each row that is written, unless they are in the map. It would be called
-            once for rows that are joined, so expressions must be the very same there.
-    """
-    shape, _ = split(values)
-    if not stamped.difference(values):
-        return shape
-    return tuple((column, values[column] if isinstance(rule, Formula) else rule) for column, rule in shape)
-
-
-def set_clauses_by_key(key: Column[Any], rows: Sequence[tuple[Any, ColumnValues]]) -> dict[Column[Any], Any]:
-    """Return one SET clause for rows whose maps are of one kind (`kind_of`), each given with its key."""
-    if len(rows) == 1:
-        return _with_values(rows[0][1])
-    clauses = [_with_values(values) for _, values in rows]
-    joined: dict[Column[Any], Any] = {}
-    for column, rule in split(rows[0][1])[0]:
-        expressions = [clause[column] for clause in clauses]
-        if isinstance(rule, Column) or (rule is None and _all_same([values[column] for _, values in rows])):
-            joined[column] = expressions[0]
-            continue
-        # A parameter of a type that no driver names takes the column's; an expression has a type, which need not be the column's.
-        otherwise = column if rule in _RULES else None
-        cases = [
-            (key == key_, with_names_of_its_own(expression))
-            for (key_, _), expression in zip(rows, expressions, strict=True)
-        ]
-        joined[column] = case(*cases, else_=otherwise)
-    return joined
-
-
-def _with_values(values: ColumnValues) -> dict[Column[Any], Any]:
-    shape, parameters = split(values)
-    slots = zip(slots_of(shape), parameters, strict=True)
-    return set_clause(shape, {name: literal(value, type_) for (name, type_), value in slots})
-
-
 def slots_of(shape: Shape) -> list[Slot]:
     """Return names and types of the parameters of maps of this shape, in the order in which `split` gives them."""
     slots: list[Slot] = []
     for number, (column, rule) in enumerate(shape):
         if isinstance(rule, Formula):
-            slots += [(f"rowlock_in_{number}_{place}", type_) for place, type_ in enumerate(rule.value_types)]
+            slots += _slots_of_formula(rule, number)
         elif rule in _RULES:
             slots.append((f"rowlock_new_{number}", column.type))
         if rule is UnlessChanged:
             slots.append((f"rowlock_read_{number}", column.type))
     return slots
+
+
+def _slots_of_formula(formula: Formula, number: int) -> list[Slot]:
+    return [(f"rowlock_in_{number}_{place}", parameter.type) for place, parameter in enumerate(formula.bound)]
 
 
 def set_clause(shape: Shape, given: Mapping[str, ColumnElement[Any]] | None = None) -> dict[Column[Any], Any]:
@@ -161,10 +123,7 @@ _FLAT = frozenset({bool, bytes, int, str, UUID})
 # Parameters carry our name: SQLAlchemy refuses one that is called like a column of the host's table.
 def _expression(column: Column[Any], rule: object, *, number: int, given: Mapping[str, ColumnElement[Any]]) -> Any:  # noqa: ANN401 - whatever SET takes
     if isinstance(rule, Formula):
-        names = (f"rowlock_in_{number}_{place}" for place in range(len(rule.bound)))
-        return rule.filled(
-            [_parameter(name, type_, given) for name, type_ in zip(names, rule.value_types, strict=True)]
-        )
+        return rule.filled([_parameter(name, type_, given) for name, type_ in _slots_of_formula(rule, number)])
     if rule not in _RULES:
         return rule
     new = _parameter(f"rowlock_new_{number}", column.type, given)

@@ -11,7 +11,6 @@ from typing import Any
 
 from sqlalchemy import BindParameter, ColumnElement
 from sqlalchemy.sql.visitors import replacement_traverse
-from sqlalchemy.types import TypeEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +26,6 @@ class Formula:
     structure: Hashable
     expression: ColumnElement[Any] = field(compare=False)
     bound: Sequence[BindParameter[Any]] = field(compare=False)
-
-    @property
-    def value_types(self) -> list[TypeEngine[Any]]:
-        """The types of its values."""
-        return [parameter.type for parameter in self.bound]
 
     def filled(self, values: Sequence[ColumnElement[Any]]) -> ColumnElement[Any]:
         """Return the expression with these in the places of its values."""
