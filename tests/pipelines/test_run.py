@@ -208,6 +208,32 @@ async def test_two_drains_at_once(virtual_database: TemporaryDatabase) -> None:
     assert is_free(await read(virtual_database, row))
 
 
+class ReadPipeline(VolumePipeline):
+    """Reads each row when work on it begins."""
+
+    def options(self) -> list[Any]:
+        """Want what a claim cannot bring."""
+        return []
+
+
+@virtual_time
+async def test_a_row_that_is_read_when_the_grace_ends_is_not_begun(virtual_database: TemporaryDatabase) -> None:
+    """Nobody would end that work: it would go on behind the drain, on a row whose lease nobody renews."""
+    [row] = await add(virtual_database, Volume())
+    pipeline = ReadPipeline(answer=hang)
+    with faults_of(virtual_database.engine) as faults:
+        faults.hang(when=lambda statement: statement.startswith("SELECT volumes.") and not is_claim(statement))
+        run = started(virtual_database, pipeline)
+        await until(lambda: run.context.in_hand)
+        drained = asyncio.create_task(run.drain(1))
+        await asyncio.sleep(3)
+        faults.heal()
+        await drained
+    assert pipeline.items == []
+    assert run.context.in_hand == set()
+    assert is_free(await read(virtual_database, row))
+
+
 @virtual_time
 async def test_after_the_end_no_statement_is_sent(virtual_database: TemporaryDatabase) -> None:
     """A loop would outlive its pipeline and use connections of an engine that the host closes."""

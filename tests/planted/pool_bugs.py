@@ -91,4 +91,11 @@ POOL_BUGS = (
         "            self._task = None\n",
         (f"{POOL}::test_what_belongs_to_a_row_is_gone_with_it[sqlite]",),
     ),
+    Bug(
+        "a row that is read when the grace of a shutdown ends is begun",
+        "pipelines/worker.py",
+        "        if context.hurried:\n",
+        "        if False:\n",
+        ("tests/pipelines/test_run.py::test_a_row_that_is_read_when_the_grace_ends_is_not_begun",),
+    ),
 )

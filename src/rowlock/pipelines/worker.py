@@ -119,6 +119,9 @@ class Worker(Generic[ModelT]):
             prevented = await self._prevented(item)
             if prevented is not None:
                 return prevented
+        if context.hurried:
+            # What a shutdown interrupts was interrupted while this row was read: nobody would end what begins now.
+            return Ended.INTERRUPTED
         self._heartbeater.when_lost(item, partial(attempt.end, Ended.LEASE_LOST))
         context.counters.started += 1
         if events.is_heard():
