@@ -98,4 +98,11 @@ POOL_BUGS = (
         "        if False:\n",
         ("tests/pipelines/test_run.py::test_a_row_that_is_read_when_the_grace_ends_is_not_begun",),
     ),
+    Bug(
+        "a coroutine out of a thread begins after its cancellation",
+        "pipelines/attempt.py",
+        "    if not unwanted:\n        return await call\n",
+        "    if True:\n        return await call\n",
+        ("tests/pipelines/test_attempt.py::test_a_coroutine_out_of_a_thread_that_was_ended_is_not_begun",),
+    ),
 )

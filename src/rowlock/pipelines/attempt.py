@@ -256,4 +256,13 @@ async def _in_thread(call: Callable[[], Any], threads: Executor) -> Any:  # noqa
             raise error
         case Returned(value):
             # A plain function may still hand back a coroutine: it belongs to the loop.
-            return await value if inspect.isawaitable(value) else value
+            return await _in_the_loop(value, unwanted=unwanted) if inspect.isawaitable(value) else value
+
+
+async def _in_the_loop(call: Awaitable[Any], *, unwanted: bool) -> Any:  # noqa: ANN401 - to be checked
+    if not unwanted:
+        return await call
+    # Begun now, it would never hear of the cancellation that came while the thread ran.
+    if inspect.iscoroutine(call):
+        call.close()
+    raise asyncio.CancelledError
