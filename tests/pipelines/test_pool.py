@@ -210,3 +210,89 @@ async def test_what_belongs_to_a_row_is_gone_with_it(database: TemporaryDatabase
         assert [type(one).__name__ for one in alive() if id(one) not in before] == []
     finally:
         gc.enable()
+
+
+class Unready(Worker[Any]):
+    """Its work cannot be asked for the first time."""
+
+    tries = 0
+
+    def work(self, item: PipelineItem[Any]) -> Any:
+        """Raise once; then be the coroutine."""
+        type(self).tries += 1
+        if self.tries == 1:
+            raise SystemExit(3)
+        return super().work(item)
+
+
+class UnreadyPipeline(VolumePipeline):
+    """Has such workers."""
+
+    worker_class = Unready
+
+
+@virtual_time
+async def test_a_worker_of_the_hosts_that_cannot_begin_gives_its_row_back(virtual_database: TemporaryDatabase) -> None:
+    """The row would stay leased for ever, its worker busy with it, and each shutdown wait for both."""
+    Unready.tries = 0
+    await add(virtual_database, Volume(), Volume())
+    pipeline = UnreadyPipeline(workers_num=1)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+        await until(lambda: manager.statistics()["UnreadyPipeline"].counters["applied"] == 2)
+        counters = manager.statistics()["UnreadyPipeline"].counters
+        assert (counters["released"], counters["strays"], counters["loops_replaced"]) == (1, 0, 1)
+        assert pipeline.health().healthy
+
+
+@virtual_time
+async def test_a_task_that_cannot_be_made_leaves_nothing_in_hand(virtual_database: TemporaryDatabase) -> None:
+    """What could not be given back either would be no stray, so that nobody would find it."""
+    await add(virtual_database, Volume())
+    refused: list[Any] = []
+
+    def factory(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
+        if not refused and work.__qualname__ == "Worker._work":
+            refused.append(work.close())
+            raise MemoryError
+        return asyncio.Task(work, loop=loop, **more)
+
+    pipeline = VolumePipeline(workers_num=1)
+    asyncio.get_running_loop().set_task_factory(factory)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+        await until(lambda: manager.statistics()["VolumePipeline"].counters["applied"] == 1)
+        assert refused
+        assert pipeline.run.context.in_hand == set()
+
+
+class AtOnce(Worker[Any]):
+    """Has a row done within the call that begins it, as a task may be that `asyncio.eager_task_factory` makes."""
+
+    deepest = within = 0
+
+    def begin(self, item: PipelineItem[Any], over: Any, *, variables: Any = None) -> None:
+        """Do the work, and count how many others that stand below it on the stack."""
+        kind = type(self)
+        kind.within += 1
+        kind.deepest = max(kind.deepest, kind.within)
+        self._settler.hand_over(item, Apply({"status": "active"}))
+        over(None)
+        kind.within -= 1
+
+
+class AtOncePipeline(VolumePipeline):
+    """Has such workers."""
+
+    worker_class = AtOnce
+
+
+@virtual_time
+async def test_work_that_ends_within_its_beginning_begins_the_next_one_behind_it(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Tasks that begin at once would each begin the next, until there is no stack left, and rows and workers be lost."""
+    AtOnce.deepest = 0
+    await add(virtual_database, *(Volume() for _ in range(20)))
+    pipeline = AtOncePipeline(workers_num=5)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+        await until(lambda: manager.statistics()["AtOncePipeline"].counters["applied"] == 20)
+    assert AtOnce.deepest == 1

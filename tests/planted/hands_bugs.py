@@ -77,8 +77,8 @@ STRAY_BUGS = (
     Bug(
         "an item that a worker lost counts as in hand",
         "pipelines/pool.py",
-        "        self.context.in_hand.discard(item)\n",
-        "",
+        "        self.context.in_hand.discard(item)\n        over(asyncio",
+        "        over(asyncio",
         (f"{ESCAPES}::test_an_item_that_a_worker_of_the_hosts_loses_comes_back",),
     ),
     Bug(

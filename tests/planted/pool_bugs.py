@@ -11,7 +11,7 @@ POOL_BUGS = (
         "work that cannot be begun keeps its row",
         "pipelines/pool.py",
         "                self._settler.hand_over(item, Ended.INTERRUPTED)\n",
-        "",
+        "                pass\n",
         (f"{POOL}::test_work_that_cannot_be_begun_gives_its_row_back",),
     ),
     Bug(
@@ -104,5 +104,26 @@ POOL_BUGS = (
         "    if not unwanted:\n        return await call\n",
         "    if True:\n        return await call\n",
         ("tests/pipelines/test_attempt.py::test_a_coroutine_out_of_a_thread_that_was_ended_is_not_begun",),
+    ),
+    Bug(
+        "who feeds is fed within",
+        "pipelines/pool.py",
+        "        if self._is_feeding:\n",
+        "        if False:\n",
+        (f"{POOL}::test_work_that_ends_within_its_beginning_begins_the_next_one_behind_it",),
+    ),
+    Bug(
+        "a worker of the host's that cannot begin keeps its row",
+        "pipelines/pool.py",
+        "            over(error)\n\n    def _begin_host_work",
+        "            if type(worker).work is not Worker.work:\n                raise\n            over(error)\n\n    def _begin_host_work",
+        (f"{POOL}::test_a_worker_of_the_hosts_that_cannot_begin_gives_its_row_back",),
+    ),
+    Bug(
+        "a row of which no task could be made stays in hand",
+        "pipelines/pool.py",
+        "            self.context.in_hand.discard(item)\n            with suppress",
+        "            with suppress",
+        (f"{POOL}::test_a_task_that_cannot_be_made_leaves_nothing_in_hand",),
     ),
 )

@@ -7,11 +7,11 @@ what can be begun.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Generic
+from typing import Any, Generic
 
 from rowlock import events
 from rowlock.backoff import exponential
@@ -48,6 +48,7 @@ class Pool(Generic[ModelT]):
         self._names = {worker: f"worker {number}" for number, worker in enumerate(workers, start=1)}
         self._idle: list[Worker[ModelT]] = []
         self._busy = 0
+        self._is_feeding = False
         self._resting: dict[Worker[ModelT], asyncio.TimerHandle] = {}
         self._deaths: dict[Worker[ModelT], int] = {}
         self._variables: Context = Context()
@@ -71,9 +72,15 @@ class Pool(Generic[ModelT]):
 
     def feed(self) -> None:
         """Begin work on what is queued, as long as a worker is free and there is room for what comes of it."""
-        queue = self.context.queue
-        while self._idle and self.is_open and not self._settler.is_full and (item := queue.take()) is not None:
-            self._begin(self._idle.pop(), item)
+        if self._is_feeding:
+            # A task that begins within the call which makes it may end there, too: who feeds goes on by itself, and no deeper.
+            return
+        queue, self._is_feeding = self.context.queue, True
+        try:
+            while self._idle and self.is_open and not self._settler.is_full and (item := queue.take()) is not None:
+                self._begin(self._idle.pop(), item)
+        finally:
+            self._is_feeding = False
 
     async def wait_until_idle(self) -> None:
         """Wait until nobody works; asked for when the queue is closed."""
@@ -91,16 +98,29 @@ class Pool(Generic[ModelT]):
     def _begin(self, worker: Worker[ModelT], item: PipelineItem[ModelT]) -> None:
         self._busy += 1
         variables, over = self._variables.copy(), partial(self._over, worker)
-        if type(worker).work is Worker.work:
-            try:
+        try:
+            if type(worker).work is Worker.work:
                 worker.begin(item, over, variables=variables)
-            except BaseException as error:  # noqa: BLE001 - `process` may be a property of the host's, which raises anything
+            else:
+                self._begin_host_work(worker.work(item), item, over, variables=variables)
+        except BaseException as error:  # noqa: BLE001 - `process` and `work` may be properties of the host's, which raise anything
+            # If it cannot be handed over, it is a stray, and found as one.
+            self.context.in_hand.discard(item)
+            with suppress(BaseException):
                 self._settler.hand_over(item, Ended.INTERRUPTED)
-                over(error)
-            return
+            over(error)
+
+    def _begin_host_work(
+        self,
+        work: Coroutine[Any, Any, None],
+        item: PipelineItem[ModelT],
+        over: partial[None],
+        *,
+        variables: Context,
+    ) -> None:
         # A host's own may begin with something else, and the item is in hand before that.
         self.context.in_hand.add(item)
-        task = contained_task(worker.work(item), name="rowlock: work", context=variables)
+        task = contained_task(work, name="rowlock: work", context=variables)
         task.add_done_callback(partial(self._host_work_over, item, over))
 
     def _host_work_over(self, item: PipelineItem[ModelT], over: partial[None], task: asyncio.Task[None]) -> None:
