@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -232,6 +233,40 @@ async def test_a_row_that_is_read_when_the_grace_ends_is_not_begun(virtual_datab
     assert pipeline.items == []
     assert run.context.in_hand == set()
     assert is_free(await read(virtual_database, row))
+
+
+class UntidyPipeline(VolumePipeline):
+    """Does not end to clean up."""
+
+    cleaned_up = 0
+
+    async def on_stale(self, item: PipelineItem[Any], outcome: Outcome) -> None:  # type: ignore[override]
+        """Wait for ever, and note that this was ended."""
+        try:
+            await hang()
+        finally:
+            self.cleaned_up += 1
+
+
+@virtual_time
+async def test_a_cleanup_that_begins_behind_the_grace_is_ended(virtual_database: TemporaryDatabase) -> None:
+    """It would go on behind the drain, over an engine that the host has closed by then."""
+
+    async def answer(item: PipelineItem[Any]) -> Outcome:
+        with suppress(asyncio.CancelledError):
+            await hang()
+        item.lose()
+        return pipeline.usual_answer(item)
+
+    await add(virtual_database, Volume())
+    pipeline = UntidyPipeline(answer=answer)
+    run = started(virtual_database, pipeline)
+    await until(lambda: pipeline.items)
+    began_at = now()
+    await run.drain(1)
+    assert pipeline.cleaned_up == 1
+    assert run.context.background == set()
+    assert now() - began_at < ENDS_WITHIN_S
 
 
 @virtual_time

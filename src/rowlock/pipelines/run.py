@@ -161,10 +161,11 @@ class PipelineRun(Generic[ModelT]):
         ends_at = monotonic() + grace_s
         if not await self._work_ends(ends_at):
             self.context.hurried = True
-            for attempt in (*self.context.running.values(), *self.context.cleaning):
-                attempt.end(Ended.INTERRUPTED)
+            self._interrupt()
             # Each wait behind this is bounded: by the cancel grace, then by the writes' own limits.
-            await self._work_ends(monotonic() + self._last_wait_s())
+            if not await self._work_ends(monotonic() + self._last_wait_s()):
+                # What was interrupted may have been cleaned up after since, by code that does not end.
+                self._interrupt()
         self.pool.stop()
         await self._supervisor.wait({FETCHER}, timeout_s=self._last_wait_s())
         await self._supervisor.stop()
@@ -174,6 +175,10 @@ class PipelineRun(Generic[ModelT]):
             # Otherwise a late result may still want a thread to be cleaned up in.
             self.context.threads.shutdown(wait=False)
         self._stopped = True
+
+    def _interrupt(self) -> None:
+        for attempt in (*self.context.running.values(), *self.context.cleaning):
+            attempt.end(Ended.INTERRUPTED)
 
     async def _work_ends(self, ends_at: float) -> bool:
         """Wait until `ends_at` at most for the work to end and for its last outcomes to be settled."""
