@@ -389,25 +389,3 @@ async def test_a_thread_that_is_ended_is_left_behind_after_the_grace() -> None:
     await asyncio.to_thread(returned.wait, 30)
     await turns()
     assert not attempt.is_running
-
-
-async def test_a_coroutine_out_of_a_thread_that_was_ended_is_not_begun() -> None:
-    """It would never hear of the cancellation, and work on without a lease."""
-    go_on, started, begun = threading.Event(), threading.Event(), list[str]()
-
-    async def inner() -> None:
-        begun.append("without a lease")
-
-    def process() -> Any:
-        started.set()
-        go_on.wait(30)
-        return inner()
-
-    attempt = attempt_of(process, grace_s=30)
-    running = asyncio.create_task(attempt.run())
-    await asyncio.to_thread(started.wait, 30)
-    attempt.end(Ended.LEASE_LOST)
-    await turns()
-    go_on.set()
-    assert await running is Ended.LEASE_LOST
-    assert begun == []

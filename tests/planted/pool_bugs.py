@@ -103,7 +103,7 @@ POOL_BUGS = (
         "pipelines/attempt.py",
         "    if not unwanted:\n        return await call\n",
         "    if True:\n        return await call\n",
-        ("tests/pipelines/test_attempt.py::test_a_coroutine_out_of_a_thread_that_was_ended_is_not_begun",),
+        ("tests/pipelines/test_attempt_threads.py::test_a_coroutine_out_of_a_thread_that_was_ended_is_not_begun",),
     ),
     Bug(
         "who feeds is fed within",
