@@ -133,4 +133,11 @@ POOL_BUGS = (
         "                pass\n",
         ("tests/pipelines/test_run.py::test_a_cleanup_that_begins_behind_the_grace_is_ended",),
     ),
+    Bug(
+        "work that cannot be left behind keeps its worker",
+        "pipelines/worker.py",
+        "            self.give_up(error)\n\n    def give_up",
+        "            raise\n\n    def give_up",
+        (f"{POOL}::test_work_that_cannot_be_left_behind_gives_its_worker_back",),
+    ),
 )

@@ -182,7 +182,10 @@ class _Hand(Generic[ModelT]):
 
     def leave(self) -> None:
         """Go on without the attempt, which has ignored its cancellation."""
-        self.hand_over(Ended.ABANDONED)
+        try:
+            self.hand_over(Ended.ABANDONED)
+        except BaseException as error:  # noqa: BLE001 - nobody else would: the attempt's own end hands nothing over any more
+            self.give_up(error)
 
     def give_up(self, error: BaseException) -> None:
         """Give the item back; if that cannot be, it is a stray, and found as one."""
