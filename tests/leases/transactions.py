@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import select, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
 from rowlock.leases.transaction import in_transaction
 from rowlock.testing import TemporaryDatabase
@@ -35,6 +35,11 @@ async def write_both(session: AsyncSession, connection: AsyncConnection) -> str:
     await connection.execute(select(Run.id))
     await connection.execute(text("UPDATE runs SET status = 'written' WHERE id = 2 RETURNING id"))
     return "done"
+
+
+async def warm(engine: AsyncEngine) -> None:
+    """Make the first transaction, which asks for what is remembered then."""
+    await run_in(async_sessionmaker(engine), write_both)
 
 
 async def may_write(database: TemporaryDatabase) -> bool:

@@ -93,8 +93,8 @@ BUGS = (
     Bug(
         "a claim is not exclusive on SQLite",
         "leases/dialects/sqlite.py",
-        'await connection.exec_driver_sql("BEGIN IMMEDIATE")',
-        'await connection.exec_driver_sql("BEGIN DEFERRED")',
+        'BEGIN = "BEGIN IMMEDIATE"',
+        'BEGIN = "BEGIN DEFERRED"',
         (
             "tests/leases/test_transaction.py",
             "tests/leases/test_transaction_engines.py",

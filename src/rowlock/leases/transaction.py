@@ -88,10 +88,12 @@ async def in_transaction(
             spared = alone and bind.dialect.name == "postgresql" and not _runs_at_begin(session, bind)
             options = {"isolation_level": "AUTOCOMMIT"} if spared else {}
             connection = await session.connection(bind_arguments={"bind": bind}, execution_options=options)
-            if writes:
-                own.begins(connection)
-                await dialect_of(connection).begin_writing(connection, wait_s=timeout_s * WAITING_MAX)
-            result = await work(session, connection)
+            dialect = dialect_of(connection)
+            with dialect.hastened(connection):
+                if writes:
+                    own.begins(connection)
+                    await dialect.begin_writing(connection, wait_s=timeout_s * WAITING_MAX)
+                result = await work(session, connection)
             own.is_whole = True
             return result
 

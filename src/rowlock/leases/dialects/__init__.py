@@ -6,7 +6,7 @@ The conformance tests run against both; a third database would be a third file w
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -26,6 +26,10 @@ from rowlock.rows.leased_table import LeasedTable
 
 class LeaseDialect(Protocol):
     """One database's way to claim and renew. Every function joins the connection's transaction, except `excluding`."""
+
+    def hastened(self, connection: AsyncConnection) -> AbstractContextManager[None]:
+        """Let the statements of a transaction of ours take fewer turns between threads in the block, if they take any."""
+        ...
 
     async def begin_writing(self, connection: AsyncConnection, *, wait_s: float) -> None:
         """Make the transaction one that may write, before its first statement; waits for others for `wait_s` at most."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache, partial
@@ -49,6 +49,7 @@ from sqlalchemy.types import TypeEngine
 
 from rowlock.errors import InternalError
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, claim_parameters
+from rowlock.leases.dialects.sqlite_hops import hops_of, in_one_hop_each
 from rowlock.leases.dialects.sqlite_keys import (
     SPOILT,
     WrittenKeys,
@@ -68,10 +69,16 @@ Reader: TypeAlias = Callable[[Any], Any]
 """Makes a value of what is written; None where it is taken as it is."""
 UNREADABLE: Any = object()
 """Stands for a time that is none."""
+BEGIN = "BEGIN IMMEDIATE"
+
+
+def hastened(connection: AsyncConnection) -> AbstractContextManager[None]:
+    """Have each statement take one hop to the driver's thread."""
+    return in_one_hop_each(connection)
 
 
 async def begin_writing(connection: AsyncConnection, *, wait_s: float) -> None:
-    """Take the write lock at once, switching the file to WAL the first time.
+    """Take the write lock at once, or with the first statement where that saves a hop; switch the file to WAL the first time.
 
     A connection that is in a transaction already (the host's engine begins them itself) has read nothing yet: it starts over.
 
@@ -92,10 +99,14 @@ async def begin_writing(connection: AsyncConnection, *, wait_s: float) -> None:
         raw.info["rowlock_busy_ms"] = (await connection.exec_driver_sql("PRAGMA busy_timeout")).scalar_one()
     usual_ms, wait_ms = raw.info["rowlock_busy_ms"], round(wait_s * 1000)
     is_longer = usual_ms > wait_ms
+    if (hops := hops_of(connection)) is not None:
+        with hops.sending_along(BEGIN, wait_ms=wait_ms if is_longer else None, usual_ms=usual_ms):
+            await connection.exec_driver_sql(BEGIN)
+        return
     if is_longer:
         await connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait_ms}")
     try:
-        await connection.exec_driver_sql("BEGIN IMMEDIATE")
+        await connection.exec_driver_sql(BEGIN)
     finally:
         # Not of one that was cancelled: it is never used again.
         if is_longer and not connection.invalidated:
