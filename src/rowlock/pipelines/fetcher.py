@@ -36,6 +36,7 @@ from rowlock.pipelines.give_back import give_back
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.loader import LOADER
 from rowlock.pipelines.poll_groups import PollGroup
+from rowlock.pipelines.unstarted import Unstarted
 from rowlock.rows.leased_table import ModelT
 
 logger = get_logger(__name__)
@@ -80,6 +81,7 @@ class Fetcher(Generic[ModelT]):
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
         self.context = context
         self._heartbeater = heartbeater
+        self._unstarted = Unstarted(context, heartbeater)
         self._orders = ClaimOrders(context)
         self._woken = asyncio.Event()
         self._hinted = False
@@ -136,6 +138,7 @@ class Fetcher(Generic[ModelT]):
         for timer in (self._alarm, self._spared_hint):
             if timer is not None:
                 timer.cancel()
+        self._unstarted.stop()
         if self.context.poll_groups is not None:
             self.context.poll_groups.leave(self)
         self._woken.set()
@@ -145,6 +148,7 @@ class Fetcher(Generic[ModelT]):
         self._join_group()
         while not self._stopped:
             queue = self.context.queue
+            queue.look_ahead()
             delay_left_s = self._rests_until - monotonic()
             # While fetches fail, hints do not shorten the rest, or a busy service would hammer an ailing database; but once it
             # is over, the next fetch waits for nothing else.
@@ -255,7 +259,12 @@ class Fetcher(Generic[ModelT]):
             self._note_failure(PipelineError(f"no row can be read: {unreadable}"))
             return
         self.context.succeeded("fetcher")
+        self._note_claimed(is_full=claimed >= limit)
         self._plan_rest(claimed, limit, resumed=resumed)
+
+    def _note_claimed(self, *, is_full: bool) -> None:
+        if self.context.queue.ahead is not None:
+            self.context.queue.ahead.claimed(is_full=is_full)
 
     async def _fetch_from(self, *, hinted: bool, limit: int) -> tuple[int, bool]:
         """Fetch from where the cursor says; return how many rows there were, and whether it resumed."""
@@ -317,6 +326,7 @@ class Fetcher(Generic[ModelT]):
         # Tracked before they are queued: from then on a worker may settle them, and what is settled must not be tracked again.
         self._heartbeater.track(queued)
         self.context.queue.put(queued)
+        self._unstarted.watch()
         return items[places:]
 
     async def _give_back_surplus(self, items: Sequence[PipelineItem[ModelT]]) -> None:
@@ -362,6 +372,7 @@ class Fetcher(Generic[ModelT]):
 
     def _note_failure(self, error: Exception) -> None:
         self._cursor.failed()
+        self._note_claimed(is_full=False)
         text = describe(error)
         self.context.counters.fetches_failed += 1
         self.context.failed("fetcher", text)

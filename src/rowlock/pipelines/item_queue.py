@@ -1,8 +1,9 @@
 """The bounded queue between fetcher and workers, with two watermarks.
 
 The order is that of the claims, also across fetches: a row that was hinted and heads the line does not wait behind
-what an earlier fetch brought. Capacity bounds memory and what a crash leaves to be recovered; below the low watermark
-the fetcher fetches. One fetcher puts, the pool takes. Nobody polls: the pool is told by `on_items`, the fetcher by `on_room`.
+what an earlier fetch brought. Capacity bounds memory and what a crash leaves to be recovered, and grows with demand where the host
+leaves it to the pipeline (``pipelines/ahead.py``); below the low watermark the fetcher fetches. One fetcher puts, the pool takes.
+Nobody polls: the pool is told by `on_items`, the fetcher by `on_room`.
 
 Not here: asyncio's ``QueueFull``. The fetcher puts no more than there are `places`, so an overflow is a bug and says so.
 """
@@ -14,8 +15,10 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Generic
 
+from rowlock.clock import monotonic
 from rowlock.errors import InternalError
 from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.ahead import Ahead
 from rowlock.rows.leased_table import ModelT
 
 
@@ -26,19 +29,23 @@ class ItemQueue(Generic[ModelT]):
         capacity: most items.
         low_watermark: fewer than this many make the fetcher fetch.
         holds_ahead: whether there is room for items that nobody waits for.
+        ahead: finds the capacity for claims ahead of the workers, and hears how long items waited; None where it is fixed.
         on_room: called whenever a place was freed.
         on_items: called when there is something to take.
         idle: tells how many wait for items.
     """
 
-    def __init__(self, capacity: int, low_watermark: int, *, holds_ahead: bool = True) -> None:
+    def __init__(
+        self, capacity: int, low_watermark: int, *, holds_ahead: bool = True, ahead: Ahead | None = None
+    ) -> None:
         self.capacity = capacity
         self.low_watermark = low_watermark
         self.holds_ahead = holds_ahead
+        self.ahead = ahead
         self.on_room: Callable[[], None] = lambda: None
         self.on_items: Callable[[], None] = lambda: None
         self.idle: Callable[[], int] = lambda: 0
-        self._heap: list[tuple[float, int, PipelineItem[ModelT]]] = []
+        self._heap: list[tuple[float, int, PipelineItem[ModelT], float]] = []
         self._arrivals = count()
         self._closed = False
 
@@ -46,11 +53,15 @@ class ItemQueue(Generic[ModelT]):
         return len(self._heap)
 
     def __iter__(self) -> Iterator[PipelineItem[ModelT]]:
-        return (item for _, _, item in sorted(self._heap))
+        return (item for item, _ in self.waiting())
 
     def __repr__(self) -> str:
         state = " closed" if self._closed else ""
         return f"<ItemQueue {len(self)}/{self.capacity}, low {self.low_watermark}{state}>"
+
+    def waiting(self) -> list[tuple[PipelineItem[ModelT], float]]:
+        """Return the items in their order, each with the time at which it was queued, on the monotonic clock in seconds."""
+        return [(item, queued_at) for _, _, item, queued_at in sorted(self._heap)]
 
     @property
     def room(self) -> int:
@@ -67,6 +78,14 @@ class ItemQueue(Generic[ModelT]):
         """Whether the fetcher should fetch without being asked."""
         return len(self._heap) < self.low_watermark if self.holds_ahead else self.room > 0
 
+    def look_ahead(self) -> None:
+        """Set the capacity for the next claim."""
+        if self.ahead is not None:
+            self.ahead.look(monotonic(), is_low=self.is_low)
+            self.low_watermark = self.ahead.low_watermark
+            # What is queued already stays; and each item that is taken frees a place, or a hinted row would wait for many of them.
+            self.capacity = max(self.ahead.capacity, min(self.capacity, len(self._heap) + 1))
+
     def put(self, items: Iterable[PipelineItem[ModelT]]) -> None:
         """Add `items` and tell of them.
 
@@ -77,15 +96,20 @@ class ItemQueue(Generic[ModelT]):
         # Whoever waited for them may have been cancelled since they were asked for: then they wait here.
         if len(arriving) > self.places:
             raise InternalError(f"{len(arriving)} items for {self.places} places")
+        now = monotonic()
+        if self.ahead is not None and arriving:
+            self.ahead.queued(now - arriving[0].claimed_at)
         for item in arriving:
-            heappush(self._heap, (item.place, next(self._arrivals), item))
+            heappush(self._heap, (item.place, next(self._arrivals), item, now))
         self.on_items()
 
     def take(self) -> PipelineItem[ModelT] | None:
         """Return the next item; None if there is none."""
         if not self._heap:
             return None
-        item = heappop(self._heap)[2]
+        _, _, item, queued_at = heappop(self._heap)
+        if self.ahead is not None:
+            self.ahead.started(queued_at, monotonic())
         self.on_room()
         return item
 

@@ -20,6 +20,7 @@ from rowlock.errors import ConfigurationError, ModelError, PipelineError
 from rowlock.leases.dialects import check_session_factory
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import RelatedLocker
+from rowlock.pipelines.ahead import AHEAD_MAX, Ahead
 from rowlock.pipelines.claim_orders import ready_condition
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.fetcher import Fetcher
@@ -201,10 +202,12 @@ class Pipeline(Generic[ModelT]):
             ConfigurationError: the session factory cannot serve it.
         """
         check_session_factory(session_factory, self.leased)
+        size, low_watermark = self.settings.queue_capacity, self.settings.queue_low_watermark
         queue: ItemQueue[ModelT] = ItemQueue(
-            self.settings.queue_capacity,
-            self.settings.queue_low_watermark,
+            size,
+            low_watermark,
             holds_ahead=self.settings.queue_upper_limit_factor > 0,
+            ahead=Ahead(size, low_watermark) if self._leaves_queue_size and size < AHEAD_MAX else None,
         )
         beside = LockGraph([self]) if graph is None else graph
         locker = RelatedLocker(
@@ -234,6 +237,14 @@ class Pipeline(Generic[ModelT]):
             worker_class=self.worker_class,
             heartbeater_class=self.heartbeater_class,
         )
+
+    @property
+    def _leaves_queue_size(self) -> bool:
+        """Whether the host says nothing about the queue's size, and has no fetches of its own, which may go by it."""
+        bases = type(self).__mro__[: type(self).__mro__.index(Pipeline)]
+        sizes = ("queue_lower_limit_factor", "queue_upper_limit_factor")
+        is_stated = any(name in vars(one) for one in (self, *bases) for name in sizes)
+        return not is_stated and self.fetcher_class.fetch_once is Fetcher.fetch_once
 
     @property
     def run(self) -> PipelineRun[ModelT]:

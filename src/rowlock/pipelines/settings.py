@@ -41,9 +41,12 @@ class PipelineSettings(BaseModel):
     workers_num: Annotated[int, Field(ge=1, le=WORKERS_MAX)] = 10
     """How many rows are processed at once."""
     queue_lower_limit_factor: Annotated[float, Field(ge=0.0, le=QUEUE_FACTOR_MAX)] = 0.5
-    """The fetcher fetches when fewer than this many items per worker are queued."""
+    """The fetcher fetches when fewer than this many items per worker are queued; in a queue that has grown, in proportion."""
     queue_upper_limit_factor: Annotated[float, Field(ge=0.0, le=QUEUE_FACTOR_MAX)] = 2.0
-    """At most this many items per worker are queued. 0: a row is claimed only for a worker that is idle."""
+    """At most this many items per worker are queued. 0: a row is claimed only for a worker that is idle.
+
+    A pipeline that sets neither factor has more queued, 500 rows at most, while rows start at once.
+    """
     min_processing_interval: _DurationOrZero = timedelta(seconds=15)
     """A row is not processed again sooner than this after it was processed."""
     lock_timeout: _Duration = timedelta(seconds=30)

@@ -1,0 +1,196 @@
+"""Guards of claims ahead of the workers: when they grow, when they shrink, and what is given back."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+RULE = "tests/pipelines/test_ahead.py"
+SCENES = "tests/pipelines/test_claims_grow.py"
+
+AHEAD_BUGS = (
+    Bug(
+        "claims grow before rows have run out",
+        "pipelines/ahead.py",
+        "        elif not is_low:\n            return\n",
+        "",
+        (f"{RULE}::test_it_does_not_grow_before_rows_have_run_out",),
+    ),
+    Bug(
+        "claims grow without a full claim",
+        "pipelines/ahead.py",
+        "        elif self._is_filled and waited_s",
+        "        elif waited_s",
+        (f"{RULE}::test_it_grows_once_for_each_claim",),
+    ),
+    Bug(
+        "claims grow with slow work",
+        "pipelines/ahead.py",
+        " and waited_s <= GROWS_BELOW_S",
+        "",
+        (f"{RULE}::test_the_longest_wait_decides", f"{SCENES}::test_slow_work_is_not_claimed_ahead"),
+    ),
+    Bug(
+        "the last wait decides about claims",
+        "pipelines/ahead.py",
+        "max(self._longest_wait_s or 0.0, now - queued_at)",
+        "now - queued_at",
+        (f"{RULE}::test_the_longest_wait_decides",),
+    ),
+    Bug(
+        "a wait counts for ever",
+        "pipelines/ahead.py",
+        "        self._longest_wait_s, self._is_filled = None, False\n\n    def queued",
+        "        self._is_filled = False\n\n    def queued",
+        (f"{RULE}::test_a_wait_counts_for_one_claim",),
+    ),
+    Bug(
+        "claims grow without bound",
+        "pipelines/ahead.py",
+        "min(2 * self.capacity, AHEAD_MAX)",
+        "2 * self.capacity",
+        (f"{RULE}::test_it_doubles_while_rows_start_at_once",),
+    ),
+    Bug(
+        "a wait does not halve claims",
+        "pipelines/ahead.py",
+        "            self._shrink()\n            self._counts_from = now\n",
+        "            self._counts_from = now\n",
+        (f"{RULE}::test_it_is_halved_as_soon_as_rows_wait",),
+    ),
+    Bug(
+        "one claim halves the next ones again and again",
+        "pipelines/ahead.py",
+        "        if queued_at >= self._counts_from:\n",
+        "        if True:\n",
+        (f"{RULE}::test_it_is_halved_as_soon_as_rows_wait",),
+    ),
+    Bug(
+        "claims become smaller than the queue",
+        "pipelines/ahead.py",
+        "max(self.size, self.capacity // 2)",
+        "self.capacity // 2",
+        (f"{RULE}::test_it_stays_within_its_bounds",),
+    ),
+    Bug(
+        "a claim that takes long does not shrink the next",
+        "pipelines/ahead.py",
+        "        elif self._claim_took_s > CLAIM_S_MAX:\n            self._shrink()\n",
+        "",
+        (f"{RULE}::test_a_claim_that_takes_long_shrinks_the_next",),
+    ),
+    Bug(
+        "claims that take long grow",
+        "pipelines/ahead.py",
+        "is_full and self._claim_took_s <= CLAIM_S_MAX",
+        "is_full",
+        (f"{RULE}::test_a_claim_that_takes_long_shrinks_the_next",),
+    ),
+    Bug(
+        "nobody says how long a claim took",
+        "pipelines/item_queue.py",
+        "            self.ahead.queued(now - arriving[0].claimed_at)\n",
+        "            pass\n",
+        (f"{SCENES}::test_slow_claims_do_not_grow",),
+    ),
+    Bug(
+        "claims stay large when there is little to do",
+        "pipelines/ahead.py",
+        "        if not is_full:\n            self.reset()\n        elif",
+        "        if",
+        (
+            f"{RULE}::test_a_claim_that_brings_less_ends_it",
+            f"{SCENES}::test_a_pipeline_that_has_caught_up_claims_as_before",
+        ),
+    ),
+    Bug(
+        "claims stay large when they fail",
+        "pipelines/fetcher.py",
+        "        self._cursor.failed()\n        self._note_claimed(is_full=False)\n",
+        "        self._cursor.failed()\n",
+        (f"{SCENES}::test_after_a_failure_claims_are_small",),
+    ),
+    Bug(
+        "nobody says how long rows waited",
+        "pipelines/item_queue.py",
+        "            self.ahead.started(queued_at, monotonic())\n",
+        "            pass\n",
+        (f"{SCENES}::test_claims_grow_while_rows_start_at_once",),
+    ),
+    Bug(
+        "a hinted row waits until the queue has shrunk",
+        "pipelines/item_queue.py",
+        "max(self.ahead.capacity, min(self.capacity, len(self._heap) + 1))",
+        "self.ahead.capacity",
+        (f"{SCENES}::test_a_hinted_row_does_not_wait_for_what_was_claimed_ahead",),
+    ),
+    Bug(
+        "a queue whose size was stated grows",
+        "pipelines/pipeline.py",
+        "        return not is_stated and self",
+        "        return self",
+        (f"{SCENES}::test_a_queue_whose_size_was_stated_does_not_grow",),
+    ),
+    Bug(
+        "a host's own fetches are asked for more than its queue's size",
+        "pipelines/pipeline.py",
+        " and self.fetcher_class.fetch_once is Fetcher.fetch_once",
+        "",
+        (f"{SCENES}::test_a_queue_whose_size_was_stated_does_not_grow",),
+    ),
+    Bug(
+        "nobody looks for rows that were claimed ahead and wait",
+        "pipelines/fetcher.py",
+        "        self._unstarted.watch()\n",
+        "",
+        (f"{SCENES}::test_what_was_claimed_ahead_and_waits_is_given_back",),
+    ),
+    Bug(
+        "rows that are given back stay tracked",
+        "pipelines/unstarted.py",
+        "                self._heartbeater.untrack(item)\n",
+        "                pass\n",
+        (f"{SCENES}::test_what_was_claimed_ahead_and_waits_is_given_back",),
+    ),
+    Bug(
+        "rows within the queue's own size are given back",
+        "pipelines/unstarted.py",
+        "queue.waiting()[ahead.size :] if queued_at <= limit",
+        "queue.waiting() if queued_at <= limit",
+        (f"{SCENES}::test_what_was_claimed_ahead_and_waits_is_given_back",),
+    ),
+    Bug(
+        "rows that were just queued are given back",
+        "pipelines/unstarted.py",
+        " if queued_at <= limit]",
+        "]",
+        (f"{SCENES}::test_rows_that_were_queued_later_wait_as_long",),
+    ),
+    Bug(
+        "rows that were queued later are forgotten",
+        "pipelines/unstarted.py",
+        "        self.watch()\n\n    async",
+        "\n    async",
+        (f"{SCENES}::test_rows_that_were_queued_later_wait_as_long",),
+    ),
+    Bug(
+        "what was given back is claimed ahead again",
+        "pipelines/unstarted.py",
+        "            ahead.reset()\n",
+        "",
+        (f"{SCENES}::test_what_was_claimed_ahead_and_waits_is_given_back",),
+    ),
+    Bug(
+        "places of what was given back stay",
+        "pipelines/unstarted.py",
+        "            queue.capacity = max(ahead.size, len(queue))\n",
+        "",
+        (f"{SCENES}::test_what_was_claimed_ahead_and_waits_is_given_back",),
+    ),
+    Bug(
+        "nobody hears of what was given back",
+        "pipelines/unstarted.py",
+        "            context.hinter.hint_fetch(context.leased.model)\n",
+        "            pass\n",
+        (f"{SCENES}::test_another_replica_begins_what_was_given_back_at_once",),
+    ),
+)
