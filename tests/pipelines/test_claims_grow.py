@@ -21,8 +21,10 @@ from ..host import HeardEvents, Run, RunPipeline, heard_events
 from .scenes import add, faults_of, hang, is_claim, is_free, now, read_all, replica, turns, until
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
-FAST = 700
+FAST = 600
 """How many rows take no time before those that do; enough for claims to grow to the full."""
+MORE = 500
+"""How many rows follow them; more than are claimed ahead."""
 
 
 def runs(count: int, *, first: int = 0) -> list[Run]:
@@ -224,7 +226,7 @@ async def test_a_queue_whose_size_was_stated_does_not_grow(
 @virtual_time
 async def test_what_was_claimed_ahead_and_waits_is_given_back(virtual_database: TemporaryDatabase) -> None:
     """Hundreds of rows would stay leased by a replica whose work has become long, and no other one could begin them."""
-    await add(virtual_database, *runs(FAST + 2 * AHEAD_MAX))
+    await add(virtual_database, *runs(FAST + MORE))
     pipeline = RunPipeline(answer=done_until_fast_is_over)
     with heard_events() as heard:
         async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
@@ -248,7 +250,7 @@ async def test_what_was_claimed_ahead_and_waits_is_given_back(virtual_database: 
 @virtual_time
 async def test_another_replica_begins_what_was_given_back_at_once(virtual_database: TemporaryDatabase) -> None:
     """Rows that were given back would wait for the next poll of those who have time for them, or lose their places in line."""
-    await add(virtual_database, *runs(FAST + AHEAD_MAX))
+    await add(virtual_database, *runs(FAST + MORE))
     busy, free = RunPipeline(answer=done_until_fast_is_over), RunPipeline(answer=done, fetch_delays=(1000,))
     with heard_events() as heard:
         async with PipelineManager(virtual_database.session_factory, [busy]) as manager:
@@ -273,7 +275,7 @@ async def test_a_row_that_was_given_back_is_as_if_it_had_never_been_claimed(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """It would count as tried, or be due at another time than before."""
-    await add(virtual_database, *runs(FAST + AHEAD_MAX))
+    await add(virtual_database, *runs(FAST + MORE))
     before = {
         row.id: (row.due_at, row.attempts, row.last_processed_at) for row in await read_all(virtual_database, Run)
     }
@@ -290,7 +292,7 @@ async def test_a_row_that_was_given_back_is_as_if_it_had_never_been_claimed(
             await manager.drain(0)
     again = RunPipeline(answer=done)
     async with PipelineManager(virtual_database.session_factory, [again]):
-        await until(lambda: len(again.items) == AHEAD_MAX)
+        await until(lambda: len(again.items) == MORE)
     assert {item.attempt for item in again.items if item.id in released} == {1}
     assert [item.id for item in again.items] == sorted(item.id for item in again.items)
 
@@ -298,7 +300,7 @@ async def test_a_row_that_was_given_back_is_as_if_it_had_never_been_claimed(
 @virtual_time
 async def test_rows_that_were_queued_later_wait_as_long(virtual_database: TemporaryDatabase) -> None:
     """What a later claim brought would be given back too early, or not before the next claim, which may never come."""
-    await add(virtual_database, *runs(FAST + 2 * AHEAD_MAX))
+    await add(virtual_database, *runs(FAST + MORE))
     pipeline = RunPipeline(answer=done_until_fast_is_over)
     with heard_events() as heard:
         async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
@@ -322,7 +324,7 @@ async def test_rows_that_were_queued_later_wait_as_long(virtual_database: Tempor
 @virtual_time
 async def test_a_hinted_row_does_not_wait_for_what_was_claimed_ahead(virtual_database: TemporaryDatabase) -> None:
     """The most urgent row would wait until a queue of hundreds has shrunk to what it may hold now."""
-    await add(virtual_database, *runs(FAST + AHEAD_MAX, first=10))
+    await add(virtual_database, *runs(FAST + MORE, first=10))
 
     async def answer(item: PipelineItem[Any]) -> Apply:
         await asyncio.sleep(0 if item.id < FAST else 0.1)
@@ -343,12 +345,11 @@ async def test_a_hinted_row_does_not_wait_for_what_was_claimed_ahead(virtual_dat
 
 @virtual_time
 async def test_a_shutdown_gives_back_what_was_claimed_ahead(virtual_database: TemporaryDatabase) -> None:
-    """Hundreds of rows would wait for their leases to expire after each deployment, or a timer outlive its pipeline."""
-    await add(virtual_database, *runs(FAST + AHEAD_MAX))
+    """Hundreds of rows would wait for their leases to expire after each deployment, and be missing elsewhere."""
+    await add(virtual_database, *runs(FAST + MORE))
     pipeline = RunPipeline(answer=done_until_fast_is_over)
     async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-        await until(lambda: len(pipeline.items) == FAST + 10)
-        assert pipeline.statistics().tracked > 100
+        await until(lambda: len(pipeline.items) == FAST + 10 and pipeline.statistics().tracked > 100)
         manager.shutdown()
         await asyncio.sleep(0.1)
         assert await is_leased(virtual_database) == [item.id for item in pipeline.items[-10:]]
@@ -364,7 +365,7 @@ async def test_on_both_databases(database: TemporaryDatabase, monkeypatch: pytes
     monkeypatch.setattr(ahead, "GROWS_BELOW_S", 600.0)
     monkeypatch.setattr(ahead, "SHRINKS_ABOVE_S", 2000.0)
     monkeypatch.setattr(unstarted, "WAITS_S_MAX", 0.5)
-    await add(database, *runs(FAST + AHEAD_MAX))
+    await add(database, *runs(FAST + MORE))
     gate = asyncio.Event()
 
     async def answer(item: PipelineItem[Any]) -> Apply:
@@ -378,6 +379,6 @@ async def test_on_both_databases(database: TemporaryDatabase, monkeypatch: pytes
             await heard.wait_for(events.ItemReleased)
             assert max(claimed(heard)) > 100
             gate.set()
-            await heard.wait_for(events.ItemApplied, count=FAST + AHEAD_MAX)
-        assert pipeline.statistics().counters["applied"] == FAST + AHEAD_MAX
+            await heard.wait_for(events.ItemApplied, count=FAST + MORE)
+        assert pipeline.statistics().counters["applied"] == FAST + MORE
     assert heard.of(events.ItemStale) == []

@@ -13,7 +13,7 @@ Source: the congestion window of TCP, which is found in the same way.
 
 from __future__ import annotations
 
-AHEAD_MAX = 500
+AHEAD_MAX = 200
 """Most rows in a queue that has grown."""
 GROWS_BELOW_S = 0.02
 """The capacity grows while every row starts this soon after it was queued, in seconds."""
