@@ -171,4 +171,32 @@ CLAIM_BUGS = (
         "return [_place_in_line(table_name, place)], {",
         (INDEX,),
     ),
+    Bug(
+        "a claim that may fail is committed at once",
+        "leases/dialects/postgresql.py",
+        "    return all(is_read_surely(one) and not (",
+        "    return bool(types) or all(is_read_surely(one) and not (",
+        ("tests/leases/test_claim_at_once.py::test_a_claim_is_a_transaction_only_where_it_may_fail",),
+    ),
+    Bug(
+        "a claim with documents that the host reads is committed at once",
+        "leases/dialects/postgresql.py",
+        'getattr(dialect, "_json_deserializer", None) is not None',
+        "False",
+        ("tests/leases/test_claim_at_once.py::test_documents_that_the_host_reads_itself_may_not_be_readable",),
+    ),
+    Bug(
+        "a claim is never committed at once",
+        "leases/claim.py",
+        "        alone = not order.related and order",
+        "        alone = False and order",
+        ("tests/leases/test_claim_at_once.py::test_a_claim_is_a_transaction_only_where_it_may_fail",),
+    ),
+    Bug(
+        "a row of which a time is missing is taken for whole",
+        "leases/dialects/postgresql.py",
+        "row if order.with_rows and is_whole else None",
+        "row if order.with_rows else None",
+        ("tests/leases/test_claim_at_once.py::test_a_time_that_python_has_not_costs_its_own_row_alone",),
+    ),
 )

@@ -92,7 +92,7 @@ UNREADABLE_BUGS = (
     Bug(
         "one row with a time that Python does not have fails claims that bring their rows",
         "leases/dialects/postgresql.py",
-        "if_readable(column) if any(column is time for time in times) else column",
+        "if_readable(column) if id(column) in times else column",
         "column",
         (f"{UNREADABLE}::test_a_row_that_cannot_be_read_is_parked_and_told",),
     ),
@@ -134,8 +134,8 @@ UNREADABLE_BUGS = (
     Bug(
         "a claim resumes behind a place that cannot be read",
         "leases/claim.py",
-        "for row in rows if row.unreadable is None]",
-        "for row in rows]",
+        "for row in reversed(rows) if row.unreadable is None)",
+        "for row in reversed(rows))",
         (f"{UNREADABLE}::test_no_claim_resumes_behind_a_place_that_cannot_be_read",),
     ),
 )

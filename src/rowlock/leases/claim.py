@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 
 from rowlock.clock import monotonic
 from rowlock.leases.claim_queue import in_line
-from rowlock.leases.dialects import bind_of, dialect_of
+from rowlock.leases.dialects import bind_of, dialect_named, dialect_of
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Position
 from rowlock.leases.item import LocksRelated, PipelineItem
 from rowlock.leases.release import free_dead
@@ -45,6 +45,7 @@ async def claim(
         TransactionTimeout: the database did not answer in time; rows it leased all the same become free by expiry.
     """
     engine = bind_of(session_factory(), order.leased).engine
+    surely = dialect_named(engine.dialect.name).claims_surely
     async with (
         excluding_takers(session_factory, order.leased, timeout=timeout) as in_lockset,
         in_line(engine, wait_s=timeout.total_seconds() / 2),
@@ -60,14 +61,14 @@ async def claim(
             return rows
 
         # A row that cannot be read must not leave the others leased to nobody.
-        alone = not order.related and not order.with_rows
+        alone = not order.related and order.prepared((surely, order.with_rows), lambda: surely(order, engine.dialect))
         rows = await in_transaction(
             session_factory, order.leased, lease, purpose="claim rows", timeout=timeout, alone=alone
         )
     # A place that cannot be read is none to resume behind.
-    readable = [row.position for row in rows if row.unreadable is None]
-    if readable and reached is not None:
-        reached(readable[-1])
+    last = next((row for row in reversed(rows) if row.unreadable is None), None)
+    if last is not None and reached is not None:
+        reached(last.position)
     trust_s = (order.lock_timeout - lease_margin).total_seconds()
     items = [_ticket(row, order, session_factory=session_factory, sent_at=sent_at, trust_s=trust_s) for row in rows]
     for item in items:

@@ -39,7 +39,7 @@ def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Resul
 def _checked(context: PipelineContext[Any], item: PipelineItem[Any], value: object) -> Outcome:
     outcome = as_outcome(value)
     check_outcome(context.leased, outcome)
-    if isinstance(outcome, Apply):
+    if isinstance(outcome, Apply) and outcome.related != {}:
         check_related(item, outcome.related)
     return outcome
 

@@ -307,7 +307,8 @@ class Fetcher(Generic[ModelT]):
         context.counters.fetches_empty += not items
         context.counters.recovered += sum(item.prev_lock_expired for item in items)
         # An answer that came too late brings nothing to work on; left leased, its rows would count as those of somebody who died.
-        is_late = not all(item.is_trusted() for item in items)
+        at = monotonic()
+        is_late = any(item.trusted_until <= at for item in items)
         if self._stopped or is_late:
             await give_back(context, items)
             if is_late and not self._stopped:

@@ -90,11 +90,12 @@ class Heartbeater(Generic[ModelT]):
 
     def when_lost(self, item: PipelineItem[ModelT], act: Callable[[], None]) -> None:
         """Call `act` at once if trust in the lease of `item` ends, or has ended."""
-        if item.is_lost:
+        if item.is_trusted():
+            self._on_lost[item.lock_token] = act
+        elif item.is_lost:
             act()
-            return
-        self._on_lost[item.lock_token] = act
-        if not item.is_trusted():
+        else:
+            self._on_lost[item.lock_token] = act
             self._lose_all([item])
 
     async def run(self) -> None:

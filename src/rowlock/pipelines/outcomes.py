@@ -12,19 +12,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from inspect import getattr_static
 from types import MemberDescriptorType, NoneType
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.errors import OutcomeError, describe, shorten
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.updates import Values, column_values, compared_column
+from rowlock.rows.updates import Values, columns_written, compared_column
 
 DELAY_MAX = timedelta(days=366)
 """Longest ``after`` of an outcome."""
 
 T = TypeVar("T")
+NOTHING: Final = ()
 Also: TypeAlias = Callable[[AsyncSession, datetime], Awaitable[None]]
 HintTarget: TypeAlias = str | type
 """A model, or its class name."""
@@ -109,7 +110,9 @@ def check_outcome(leased: LeasedTable[Any], outcome: Outcome) -> None:
     """
     match outcome:
         case Apply():
-            column_values(leased, outcome.values)
+            columns_written(leased, outcome.values)
+            if _has_values_alone(outcome):
+                return
             _check_after(leased, "Apply", outcome.after)
             for key in _sequence(outcome.unless_changed, "unless_changed"):
                 compared_column(leased, key)
@@ -117,7 +120,7 @@ def check_outcome(leased: LeasedTable[Any], outcome: Outcome) -> None:
             if outcome.also is not None and not callable(outcome.also):
                 raise OutcomeError("also must be a function: async def also(session, now)")
         case Retry():
-            column_values(leased, outcome.values)
+            columns_written(leased, outcome.values)
             _check_after(leased, "Retry", outcome.after)
         case Park():
             _need_schedule(leased, "Park")
@@ -137,6 +140,10 @@ def copied(returned: T) -> T:
     Raises:
         BaseException: whatever the host's own properties, mappings and sequences raise.
     """
+    given: Any = returned
+    if type(given) is Apply and _has_values_alone(given):
+        # What nearly every outcome is.
+        return cast("T", Apply(cast("Values", _copied_values(given.values))))
     kind = type(returned) if type(returned) in _COPIES else _kind_of(returned)
     if kind is None:
         return returned
@@ -144,6 +151,11 @@ def copied(returned: T) -> T:
     if type(returned) is not kind and (same := _of_the_same_class(returned, fields)) is not None:
         return same
     return cast("T", kind(**fields))
+
+
+def _has_values_alone(outcome: Apply) -> bool:
+    is_alone = outcome.also is None and outcome.after is None and outcome.unless_changed is NOTHING
+    return is_alone and outcome.hint is NOTHING and type(outcome.related) is dict and not outcome.related
 
 
 def _kind_of(returned: object) -> type[Outcome] | None:
@@ -194,6 +206,8 @@ def _copied_related(related: object) -> object:
 
 
 def _copied_values(values: object) -> object:
+    if type(values) is dict and _FLAT.issuperset(map(type, values.values())):
+        return values.copy()
     if type(values) is not dict and not isinstance(values, Mapping):
         return values
     return {key: value if type(value) in _FLAT else _copied_if_it_ends(value) for key, value in values.items()}

@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from operator import is_
 from typing import Any
 
 from sqlalchemy import Column
@@ -176,5 +177,4 @@ def _is_alike(one: Values, other: Values) -> bool:
     """Whether two maps have the very same keys and values: what is merely equal, as 1 and True, may be written differently."""
     if len(one) != len(other):
         return False
-    pairs = zip(one.items(), other.items(), strict=True)
-    return all(key is last_key and value is last_value for (key, value), (last_key, last_value) in pairs)
+    return all(map(is_, one, other)) and all(map(is_, one.values(), other.values()))

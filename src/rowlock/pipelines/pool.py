@@ -132,6 +132,8 @@ class Pool(Generic[ModelT]):
         if error is not None and not self.context.is_ending():
             self._rest(worker, error)
         else:
+            if self._deaths:
+                self._deaths.pop(worker, None)
             self._is_free(worker)
         if self._idle_again is not None and not self._idle_again.done():
             self._idle_again.set_result(None)

@@ -26,6 +26,7 @@ from rowlock.pipelines.failures import note_failure
 from rowlock.pipelines.give_back import free_held, give_back
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.outcomes import (
+    NOTHING,
     Apply,
     Outcome,
     Park,
@@ -74,7 +75,7 @@ class Settler(Generic[ModelT]):
     @property
     def is_full(self) -> bool:
         """Whether `PENDING_MAX` decisions are being settled."""
-        return len(self) >= PENDING_MAX
+        return len(self._pending) >= PENDING_MAX
 
     async def wait_until_idle(self) -> None:
         """Wait until all that was handed over has been settled."""
@@ -118,14 +119,15 @@ class Settler(Generic[ModelT]):
         task.add_done_callback(lambda _task: self._finish(item))
 
     def _finish(self, item: PipelineItem[ModelT]) -> None:
-        was_full = self.is_full
+        pending = len(self._pending)
         self._heartbeater.untrack(item)
         self._pending.discard(item)
-        if was_full and not self.is_full:
+        if len(self._pending) < PENDING_MAX <= pending:
             self.on_room()
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
-        self.context.tell_settled(item)
+        if item.when_settled is not None:
+            self.context.tell_settled(item)
 
     async def _wait_for_change(self) -> None:
         if self._changed is None or self._changed.done():
@@ -287,7 +289,8 @@ class Settler(Generic[ModelT]):
                 name = Park.__name__
             case Apply():
                 counters.applied += 1
-                self._hint(outcome)
+                if outcome.hint is not NOTHING:
+                    self._hint(outcome)
             case Retry():
                 counters.retried += 1
             case Reset():

@@ -192,7 +192,8 @@ class Writer(Generic[ModelT]):
             leased = self.context.leased
             # Asked here again, since the outcome may have waited for its turn; and before the rows are locked: a token that is
             # found then proves by itself that nobody has taken the row, however long the answer took.
-            trusted = [i for i, submission in enumerate(submissions) if submission.item.is_trusted()]
+            at = monotonic()
+            trusted = [i for i, submission in enumerate(submissions) if at < submission.item.trusted_until]
             items = [submission.item for submission in submissions]
             now, stamps = await lock_for_apply(connection, leased, items)
             written: list[Written | None] = [None] * len(submissions)
@@ -352,7 +353,9 @@ class Writer(Generic[ModelT]):
         if self.context.intent or (isinstance(outcome, Apply) and outcome.unless_changed):
             return 1
         values = outcome.values.values() if isinstance(outcome, Apply | Retry) else ()
-        return int(any(type(value) not in PLAIN and is_like_no_other(value) for value in values))
+        if PLAIN.issuperset(map(type, values)):
+            return 0
+        return int(any(is_like_no_other(value) for value in values))
 
     def _planner(self, now: datetime, stamp: datetime | None = None) -> Planner:
         context = self.context

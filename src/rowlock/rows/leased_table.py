@@ -165,6 +165,11 @@ class LeasedTable(Generic[ModelT]):
         return {}
 
     @cached_property
+    def columns_by_keys(self) -> dict[tuple[object, ...], tuple[Column[Any], ...]]:
+        """What update maps with these keys write; written, and bounded, as `resolved`."""
+        return {}
+
+    @cached_property
     def spoilt_keys(self) -> set[object]:
         """What stands in keys that do not find their rows; written, and bounded, by ``leases/dialects/sqlite_keys.py``."""
         return set()

@@ -6,7 +6,7 @@ Outcomes are written as update maps, never by mutating the detached row: only th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final, TypeAlias, overload
@@ -126,11 +126,34 @@ def column_values(leased: LeasedTable[Any], values: Values) -> dict[Column[Any],
     Raises:
         OutcomeError: it is no map, or a key is unknown, named twice, the primary key, or a column that rowlock itself keeps.
     """
+    return dict(zip(columns_written(leased, values), values.values(), strict=True))
+
+
+def columns_written(leased: LeasedTable[Any], values: Values) -> tuple[Column[Any], ...]:
+    """Return the table's columns that an update map writes, in its order; worked out once for maps with the same keys.
+
+    Raises:
+        OutcomeError: as `column_values`.
+    """
     if type(values) is not dict and not isinstance(values, Mapping):
         raise OutcomeError(f"values must be a dict of columns and values, not {type(values).__name__}")
+    keys = tuple(values)
+    try:
+        known = leased.columns_by_keys.get(keys)
+    except TypeError:
+        # Of which one is compared as SQL, or cannot be hashed.
+        return _columns_written(leased, keys)
+    if known is None:
+        known = _columns_written(leased, keys)
+        if len(leased.columns_by_keys) < RESOLVED_MAX:
+            leased.columns_by_keys[keys] = known
+    return known
+
+
+def _columns_written(leased: LeasedTable[Any], keys: Iterable[object]) -> tuple[Column[Any], ...]:
     kept = leased.kept_columns
-    written: dict[Column[Any], Any] = {}
-    for key, value in values.items():
+    written: dict[Column[Any], None] = {}
+    for key in keys:
         column = column_of(leased, key)
         if column in kept:
             raise OutcomeError(
@@ -144,5 +167,5 @@ def column_values(leased: LeasedTable[Any], values: Values) -> dict[Column[Any],
             )
         if column in written:
             raise OutcomeError(f"{leased.name}.{column.name} is in the values twice", column=column.name)
-        written[column] = value
-    return written
+        written[column] = None
+    return tuple(written)

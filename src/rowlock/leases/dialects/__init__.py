@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from typing import Any, Protocol
 
-from sqlalchemy import Column, ColumnElement, Connection, Engine, update
+from sqlalchemy import Column, ColumnElement, Connection, Dialect, Engine, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
@@ -41,6 +41,10 @@ class LeaseDialect(Protocol):
 
     async def claim(self, connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[ClaimedRow]:
         """Lease the rows that `order` describes, save those of `held`; oldest first."""
+        ...
+
+    def claims_surely(self, order: ClaimOrder, dialect: Dialect) -> bool:
+        """Return whether `claim` is one statement that cannot fail once rows are leased, so that it need not be rolled back."""
         ...
 
     def under_tokens(self, leased: LeasedTable[Any]) -> ColumnElement[bool]:

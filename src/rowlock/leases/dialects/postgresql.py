@@ -15,8 +15,12 @@ from typing import Any
 from sqlalchemy import (
     ARRAY,
     CTE,
+    JSON,
     Column,
     ColumnElement,
+    Date,
+    DateTime,
+    Dialect,
     Integer,
     Text,
     Uuid,
@@ -28,6 +32,7 @@ from sqlalchemy import (
     false,
     func,
     literal,
+    not_,
     null,
     or_,
     select,
@@ -43,14 +48,21 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import UserDefinedType
 
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, claim_parameters
-from rowlock.leases.dialects.postgresql_columns import Compared, as_there, compared, fits_array, unbounded
+from rowlock.leases.dialects.postgresql_columns import (
+    Compared,
+    as_there,
+    compared,
+    fits_array,
+    is_read_surely,
+    unbounded,
+)
 from rowlock.rows.assignments import ColumnValues, Slot
-from rowlock.rows.database_time import UtcDateTime, database_time_after
+from rowlock.rows.database_time import UtcDateTime, database_time_after, is_no_time
 from rowlock.rows.eligibility import is_returning, place_in_line, was_main_lease
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.return_tokens import VERSION_DIGIT_AT
-from rowlock.rows.unreadable import attempts_counted, if_readable, times_read, unreadable_column
+from rowlock.rows.unreadable import attempts_counted, if_readable, unreadable_column
 
 
 def hastened(connection: AsyncConnection) -> AbstractContextManager[None]:
@@ -80,9 +92,20 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
     return [_claimed(order, row) for row in sorted(rows, key=itemgetter(0))]
 
 
+def claims_surely(order: ClaimOrder, dialect: Dialect) -> bool:
+    """Return whether whatever it asks for can be read: a type or a deserializer of the host's may refuse what is there."""
+    if not order.with_rows:
+        return True
+    types = [column.type for column in order.leased.attributes.values()]
+    reads_documents = getattr(dialect, "_json_deserializer", None) is not None
+    return all(is_read_surely(one) and not (reads_documents and isinstance(as_there(one), JSON)) for one in types)
+
+
 def _claimed(order: ClaimOrder, returned: Sequence[Any]) -> ClaimedRow:
-    _number, unreadable, place, key, token, expires_at, dead_token, died_here, attempts, *row = returned
-    values = row if order.with_rows and unreadable is None else None
+    _number, unreadable, is_whole, place, expires_at, dead_token, died_here, attempts, *row = returned
+    places = order.leased.places
+    key, token = (row[places[order.leased.key_name]], row[places["lock_token"]]) if order.with_rows else row
+    values = row if order.with_rows and is_whole else None
     return ClaimedRow(key, token, expires_at, dead_token, attempts, place, place, values, bool(died_here), unreadable)
 
 
@@ -108,24 +131,29 @@ def _claiming(order: ClaimOrder, part: Part) -> ReturningUpdate[*tuple[Any, ...]
     returned = (
         due.c.number,
         unreadable_column(leased),
+        _is_whole(leased) if order.with_rows else true(),
         if_readable(due.c.place),
-        leased.key,
-        token,
         type_coerce(leased.column("lock_expires_at"), UtcDateTime),
         due.c.dead_token,
         due.c.died_here,
         attempts.cast(Integer),
-        *(_whole_row(leased) if order.with_rows else ()),
+        *(_whole_row(leased) if order.with_rows else (leased.key, token)),
     )
     return update(leased.table).where(leased.key == due.c.id).values(_values(order, due)).returning(*returned)
 
 
 def _whole_row(leased: LeasedTable[Any]) -> list[ColumnElement[Any]]:
-    times = times_read(leased).values()
-    return [
-        if_readable(column) if any(column is time for time in times) else column
-        for column in leased.attributes.values()
-    ]
+    times = {id(time) for time in _times_of(leased)}
+    return [if_readable(column) if id(column) in times else column for column in leased.attributes.values()]
+
+
+def _is_whole(leased: LeasedTable[Any]) -> ColumnElement[bool]:
+    """Return whether every time of the row can be read."""
+    return not_(or_(unreadable_column(leased).is_not(None), *map(is_no_time, _times_of(leased))))
+
+
+def _times_of(leased: LeasedTable[Any]) -> list[Column[Any]]:
+    return [column for column in leased.attributes.values() if isinstance(as_there(column.type), Date | DateTime)]
 
 
 def _is_behind(leased: LeasedTable[Any], part: Part) -> ColumnElement[bool]:

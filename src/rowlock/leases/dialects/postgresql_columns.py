@@ -50,12 +50,21 @@ def as_there(type_: TypeEngine[Any]) -> TypeEngine[Any]:
 
 def fits_array(type_: TypeEngine[Any]) -> bool:
     """Return whether every driver knows arrays of the type."""
-    # A host's own type may say how it is bound, for each value or in SQL; no array does that.
-    is_hosts = not all(
-        type(one).__module__.startswith(("sqlalchemy.", "rowlock.")) for one in (type_, type_.dialect_impl(_dialect()))
-    )
     there = as_there(type_)
-    return isinstance(there, _PLAIN) and not isinstance(there, Enum) and not is_hosts
+    # A host's own type may say how it is bound, for each value or in SQL; no array does that.
+    return isinstance(there, _PLAIN) and not isinstance(there, Enum) and _is_ours(type_)
+
+
+def is_read_surely(type_: TypeEngine[Any]) -> bool:
+    """Return whether whatever the database keeps of the type can be read, but for times that Python has no value for."""
+    is_any_value_one = isinstance(as_there(type_), (*_PLAIN, LargeBinary, JSON)) and not isinstance(type_, Enum)
+    return is_any_value_one and _is_ours(type_)
+
+
+def _is_ours(type_: TypeEngine[Any]) -> bool:
+    """Whether no code of the host's makes values of it, or of what it is on PostgreSQL."""
+    both = (type_, type_.dialect_impl(_dialect()))
+    return all(type(one).__module__.startswith(("sqlalchemy.", "rowlock.")) for one in both)
 
 
 def unbounded(type_: TypeEngine[Any]) -> TypeEngine[Any]:

@@ -136,6 +136,11 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
     return claimed
 
 
+def claims_surely(order: ClaimOrder, dialect: Dialect) -> bool:
+    """Return False: a claim reads first and writes then, which must be one transaction."""
+    return False
+
+
 async def _read_due(connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[tuple[Any, Any]]:
     """Return what is due, each row with its key.
 
