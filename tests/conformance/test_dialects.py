@@ -37,8 +37,8 @@ T = TypeVar("T")
 TIMEOUT = timedelta(seconds=20)
 LOCK_TIMEOUT = timedelta(seconds=30)
 FUNCTIONS = (
-    *("begin_writing", "excluding", "claim", "claims_surely", "under_tokens", "tokens_given", "takes_arrays"),
-    *("side_by_side", "without_waiting", "is_still", "holds_one_of"),
+    *("hastened", "begin_writing", "excluding", "claim", "claims_surely", "under_tokens", "tokens_given"),
+    *("takes_arrays", "side_by_side", "without_waiting", "is_still", "holds_one_of"),
 )
 each_kind = pytest.mark.parametrize("model", KINDS, ids=lambda model: model.__name__)
 
