@@ -138,4 +138,5 @@ def _parameter(name: str, type_: TypeEngine[Any], given: Mapping[str, ColumnElem
 
 
 def _is_sql(value: object) -> bool:
-    return hasattr(value, "__clause_element__") or isinstance(value, ColumnElement)
+    # Asked for its attributes, an expression takes its time.
+    return isinstance(value, ColumnElement) or hasattr(value, "__clause_element__")

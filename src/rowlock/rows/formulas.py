@@ -40,7 +40,7 @@ class Formula:
 
 def formula_of(expression: Any) -> tuple[Formula, list[Any]] | None:  # noqa: ANN401 - whatever stands for an expression
     """Return what `expression` has in common with others, and the values that are its own; None if that cannot be told."""
-    element = expression.__clause_element__() if hasattr(expression, "__clause_element__") else expression
+    element = expression if isinstance(expression, ColumnElement) else expression.__clause_element__()
     # Of SQLAlchemy 2.0.38 to 2.1.9; where there is none, each expression is like no other.
     generate = getattr(element, "_generate_cache_key", None)
     key = None if generate is None else generate()
