@@ -38,7 +38,7 @@ TIMEOUT = timedelta(seconds=20)
 LOCK_TIMEOUT = timedelta(seconds=30)
 FUNCTIONS = (
     *("hastened", "begin_writing", "excluding", "claim", "claims_surely", "under_tokens", "tokens_given"),
-    *("takes_arrays", "side_by_side", "without_waiting", "is_still", "holds_one_of"),
+    *("takes_arrays", "reads_alike", "side_by_side", "without_waiting", "is_still", "holds_one_of"),
 )
 each_kind = pytest.mark.parametrize("model", KINDS, ids=lambda model: model.__name__)
 

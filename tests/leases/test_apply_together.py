@@ -314,9 +314,8 @@ async def test_guards_are_compared_together_as_they_are_alone(database: Temporar
     assert [row.status for row in rows] == ["written 0", "written 1", "overtaken", "overtaken", "overtaken"]
 
 
-async def test_guarded_writes_of_one_shape_share_statements(postgresql_database: TemporaryDatabase) -> None:
+async def test_guarded_writes_of_one_shape_share_statements(database: TemporaryDatabase) -> None:
     """A batch of guarded outcomes would cost a round trip for each: five hundred of them, far from the database."""
-    database = postgresql_database
     await add(database, *(Gauge(id=number, name=f"n{number}") for number in range(1, 51)))
     items = await claimed(database, GAUGES, limit=50)
     status, name = GAUGES.column("status"), GAUGES.column("name")
@@ -342,3 +341,54 @@ async def test_guarded_writes_of_one_shape_share_statements(postgresql_database:
     assert [Written.APPLIED if item.id % 2 else Written.CHANGED for item in items] == written
     for item in items:
         assert (await row_of(database, GAUGES, item.id)).status == (f"done {item.id}" if item.id % 2 else "overtaken")
+
+
+class Unlike:
+    """What a host's type reads: equal to nothing, itself neither."""
+
+    def __eq__(self, other: object) -> bool:
+        """Return False."""
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Opaque(TypeDecorator[Any]):
+    """A host's type whose values cannot be compared in Python."""
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> str:
+        """Write what they all are."""
+        return "opaque"
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        """Read an object of its own."""
+        return Unlike()
+
+
+class Sealed(LockColumns, Base):
+    """A host's table with such a column."""
+
+    __tablename__ = "sealed"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    status: Mapped[str] = mapped_column(default="submitted")
+    seal: Mapped[Any] = mapped_column(Opaque, default="any")
+
+
+async def test_guards_of_the_hosts_own_types_are_compared_by_the_database(database: TemporaryDatabase) -> None:
+    """A row would count as changed for ever, and be worked on again and again, since its host's values are never equal."""
+    leased = LeasedTable.of(Sealed)
+    await add(database, *(Sealed(id=number) for number in range(1, 4)))
+    items = await claimed(database, leased)
+    seal, status = leased.column("seal"), leased.column("status")
+    writes = [
+        (item, RowWrite({status: "done", **unlocked_values(leased)}, unless_changed={seal: Unlike()})) for item in items
+    ]
+
+    async def work(connection: AsyncConnection) -> list[Written]:
+        await lock_for_apply(connection, leased, items)
+        return await apply_locked(connection, leased, writes)
+
+    assert await transact(database, work, leased) == [Written.APPLIED] * 3

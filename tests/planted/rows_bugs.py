@@ -167,7 +167,7 @@ COMPARED_BUGS = (
     ),
     Bug(
         "a document that another program wrote to SQLite counts as changed",
-        "leases/dialects/sqlite.py",
+        "leases/dialects/sqlite_columns.py",
         "return or_(*alike, _values_of(column) == _values_of(literal(unescaped, Text)))",
         "return alike[0]",
         (f"{COMPARED}::test_a_row_is_written_unless_it_was_changed",),

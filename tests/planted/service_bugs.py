@@ -348,13 +348,13 @@ SERVICE_BUGS = (
     Bug(
         "times are compared as text on SQLite",
         "leases/dialects/sqlite.py",
-        "    if keeps_time(column.type, _dialect()):\n        return same_time(column, literal(value, column.type))\n",
-        "",
+        "    return same_time(column, given) if is_time(column) else column",
+        "    return column",
         (f"{SERVICE_COLUMNS}::test_a_time_that_the_database_wrote",),
     ),
     Bug(
         "JSON is compared as text on SQLite",
-        "leases/dialects/sqlite.py",
+        "leases/dialects/sqlite_columns.py",
         "return _is_same_document(column, value)",
         "return column.is_not_distinct_from(value)",
         (f"{SERVICE_COLUMNS}::test_json_that_others_wrote",),

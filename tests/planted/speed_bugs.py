@@ -101,7 +101,7 @@ SPEED_BUGS = (
     Bug(
         "texts of the host's own types are cut to their length",
         "leases/dialects/postgresql_columns.py",
-        " and not isinstance(there, Enum) and _is_ours(type_)",
+        " and not isinstance(there, Enum) and is_ours(type_, _dialect())",
         " and not isinstance(there, Enum)",
         (f"{TOGETHER}::test_what_is_too_long_is_refused_as_it_is_alone",),
     ),

@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.leases.compare import compare_by_arrays
+from rowlock.leases.compare import compare_many
 from rowlock.leases.dialects import dialect_of
 from rowlock.leases.dialects.claims import Lease
 from rowlock.leases.item import PipelineItem, leases_of
@@ -155,7 +155,7 @@ async def apply_locked(
     as_read = list(
         zip(leases_of([item for item, _ in writes]), (write.unless_changed for _, write in writes), strict=True)
     )
-    compared = await compare_by_arrays(connection, leased, as_read)
+    compared = await compare_many(connection, leased, as_read)
     last: tuple[ColumnValues, list[Any], list[PipelineItem[Any]], list[list[Any]]] | None = None
     for index, (item, write) in enumerate(writes):
         values = write.values

@@ -15,7 +15,7 @@ from rowlock.leases.dialects import dialect_of
 from rowlock.leases.dialects.claims import Lease
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
 from rowlock.rows.assignments import ColumnValues, Slot
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.leased_table import LeasedTable, with_zone
 
 T = TypeVar("T")
 AsRead: TypeAlias = tuple[Lease, ColumnValues]
@@ -27,7 +27,7 @@ COMPARED_MAX = 100
 _NUMBER: Slot = ("rowlock_number", Integer())
 
 
-async def compare_by_arrays(
+async def compare_many(
     connection: AsyncConnection, leased: LeasedTable[Any], rows: Sequence[AsRead]
 ) -> dict[int, bool]:
     """Return by its number whether a row is unchanged, for those that the database compares with others in one round trip."""
@@ -38,31 +38,59 @@ async def compare_by_arrays(
             groups.setdefault(tuple(values), []).append(number)
     compared: dict[int, bool] = {}
     for guarded, members in groups.items():
-        names = {f"rowlock_was_{place}": column for place, column in enumerate(guarded)}
-        slots = [(name, column.type) for name, column in names.items()]
-        if len(members) == 1 or not dialect.takes_arrays(slots):
+        slots = [(f"rowlock_was_{place}", column.type) for place, column in enumerate(guarded)]
+        if len(members) == 1 or not (dialect.takes_arrays(slots) or dialect.reads_alike(slots)):
             continue
-
-        def build(names: Mapping[str, Column[Any]] = names, slots: Sequence[Slot] = slots) -> Select[Any]:
-            given = dialect.side_by_side(leased, [_NUMBER, *slots])
-            held = (leased.key == given.c.key, leased.column("lock_token") == given.c.token)
-            still = (column.is_not_distinct_from(given.c[name]) for name, column in names.items())
-            return select(given.c[_NUMBER[0]]).where(*held, *still)
-
-        statement = leased.prepared((compare_by_arrays, dialect, guarded), build)
+        compare = _compared_there if dialect.takes_arrays(slots) else _compared_here
         for some in in_pieces(members, LEASES_PER_STATEMENT_MAX):
-            parameters = dialect.tokens_given([rows[number][0] for number in some])
-            parameters[f"rowlock_held_{_NUMBER[0]}"] = list(some)
-            for name, column in names.items():
-                parameters[f"rowlock_held_{name}"] = [rows[number][1][column] for number in some]
-            unchanged = frozenset((await connection.scalars(statement, parameters)).all())
+            unchanged = await compare(connection, leased, {number: rows[number] for number in some}, slots)
             compared |= {number: number in unchanged for number in some}
     return compared
 
 
+async def _compared_there(
+    connection: AsyncConnection, leased: LeasedTable[Any], rows: Mapping[int, AsRead], slots: Sequence[Slot]
+) -> frozenset[int]:
+    """Return the numbers of those that are unchanged, of `rows` that are compared in the same columns."""
+    dialect, guarded = dialect_of(connection), tuple(next(iter(rows.values()))[1])
+
+    def build() -> Select[Any]:
+        given = dialect.side_by_side(leased, [_NUMBER, *slots])
+        held = (leased.key == given.c.key, leased.column("lock_token") == given.c.token)
+        pairs = zip(guarded, slots, strict=True)
+        still = (column.is_not_distinct_from(given.c[name]) for column, (name, _) in pairs)
+        return select(given.c[_NUMBER[0]]).where(*held, *still)
+
+    statement = leased.prepared((_compared_there, dialect, guarded), build)
+    parameters = dialect.tokens_given([lease for lease, _ in rows.values()])
+    parameters[f"rowlock_held_{_NUMBER[0]}"] = list(rows)
+    for column, (name, _) in zip(guarded, slots, strict=True):
+        parameters[f"rowlock_held_{name}"] = [as_read[column] for _, as_read in rows.values()]
+    return frozenset((await connection.scalars(statement, parameters)).all())
+
+
+async def _compared_here(
+    connection: AsyncConnection, leased: LeasedTable[Any], rows: Mapping[int, AsRead], slots: Sequence[Slot]
+) -> frozenset[int]:
+    """As `_compared_there`, but read and compared in Python: of plain types what is read again is the same if it is unchanged."""
+    dialect, guarded = dialect_of(connection), tuple(next(iter(rows.values()))[1])
+    statement = leased.prepared(
+        (_compared_here, dialect, guarded),
+        lambda: select(leased.column("lock_token"), *guarded).where(dialect.under_tokens(leased)),
+    )
+    found = await connection.execute(statement, dialect.tokens_given([lease for lease, _ in rows.values()]))
+    there = {token: values for token, *values in found}
+
+    def is_same(lease: Lease, as_read: ColumnValues) -> bool:
+        values = there.get(lease[1])
+        return values is not None and list(map(with_zone, values, guarded)) == list(as_read.values())
+
+    return frozenset(number for number, (lease, as_read) in rows.items() if is_same(lease, as_read))
+
+
 async def all_unchanged(connection: AsyncConnection, leased: LeasedTable[Any], rows: Sequence[AsRead]) -> bool:
     """Return whether every row is unchanged."""
-    compared = await compare_by_arrays(connection, leased, rows)
+    compared = await compare_many(connection, leased, rows)
     rest = [row for number, row in enumerate(rows) if row[1] and number not in compared]
     if not all(compared.values()):
         return False

@@ -117,11 +117,11 @@ class LeasedTable(Generic[ModelT]):
         if value is LoaderCallableStatus.NO_VALUE:
             cure = "undefer it in options(), and change nothing in item.row in place"
             raise OutcomeError(f"{self.name}.{name} was not loaded; {cure}", column=name)
-        return _with_zone(value, column)
+        return with_zone(value, column)
 
     def value_as_claimed(self, values: Sequence[Any], column: Column[Any]) -> Any:  # noqa: ANN401
         """Return what `column` is among `values`, those of all the attributes of a plain model."""
-        return _with_zone(values[self._place_of[column]], column)
+        return with_zone(values[self._place_of[column]], column)
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -360,7 +360,8 @@ def _check_column(mapper: Mapper[Any], name: str) -> None:
         raise ModelError(f"{model}.{name} must be nullable: null means that it is free", model=model, column=name)
 
 
-def _with_zone(value: Any, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
+def with_zone(value: Any, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
+    """Return what was read of `column`, aware if it is a time."""
     # SQLite keeps no zone: a plain DateTime(timezone=True) is read naive there, and it was written in UTC.
     is_naive = isinstance(value, datetime) and value.tzinfo is None and _is_time(column.type)
     return value.replace(tzinfo=UTC) if is_naive else value

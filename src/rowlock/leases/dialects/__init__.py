@@ -59,6 +59,10 @@ class LeaseDialect(Protocol):
         """Return whether `side_by_side` can give values of these types."""
         ...
 
+    def reads_alike(self, slots: Sequence[Slot]) -> bool:
+        """Return whether values of these types are the same, in Python, whenever they are read; asked where no arrays are taken."""
+        ...
+
     def side_by_side(self, leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlias:
         """Return leases and values as the rows of a table: key, token, and the names of the slots.
 

@@ -208,6 +208,11 @@ def takes_arrays(slots: Sequence[Slot]) -> bool:
     return all(fits_array(type_) for _, type_ in slots)
 
 
+def reads_alike(slots: Sequence[Slot]) -> bool:
+    """Return False: what no array takes is nothing plain."""
+    return False
+
+
 def side_by_side(leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlias:
     """Unnest arrays."""
     types = [("key", leased.key.type), ("token", leased.column("lock_token").type)]

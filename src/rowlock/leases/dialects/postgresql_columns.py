@@ -29,6 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
+from rowlock.leases.dialects.host_types import is_ours
 from rowlock.rows.leased_table import innermost
 
 _PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
@@ -52,19 +53,13 @@ def fits_array(type_: TypeEngine[Any]) -> bool:
     """Return whether every driver knows arrays of the type."""
     there = as_there(type_)
     # A host's own type may say how it is bound, for each value or in SQL; no array does that.
-    return isinstance(there, _PLAIN) and not isinstance(there, Enum) and _is_ours(type_)
+    return isinstance(there, _PLAIN) and not isinstance(there, Enum) and is_ours(type_, _dialect())
 
 
 def is_read_surely(type_: TypeEngine[Any]) -> bool:
     """Return whether whatever the database keeps of the type can be read, but for times that Python has no value for."""
     is_any_value_one = isinstance(as_there(type_), (*_PLAIN, LargeBinary, JSON)) and not isinstance(type_, Enum)
-    return is_any_value_one and _is_ours(type_)
-
-
-def _is_ours(type_: TypeEngine[Any]) -> bool:
-    """Whether no code of the host's makes values of it, or of what it is on PostgreSQL."""
-    both = (type_, type_.dialect_impl(_dialect()))
-    return all(type(one).__module__.startswith(("sqlalchemy.", "rowlock.")) for one in both)
+    return is_any_value_one and is_ours(type_, _dialect())
 
 
 def unbounded(type_: TypeEngine[Any]) -> TypeEngine[Any]:

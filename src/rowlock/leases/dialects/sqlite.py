@@ -9,17 +9,15 @@ SQLAlchemy's driver would begin a deferred transaction by itself before the firs
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 from sqlalchemy import (
-    JSON,
     Column,
     ColumnElement,
     Dialect,
@@ -29,11 +27,8 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
-    func,
     literal,
-    make_url,
     null,
-    or_,
     select,
     text,
     true,
@@ -49,6 +44,7 @@ from sqlalchemy.types import TypeEngine
 
 from rowlock.errors import InternalError
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, claim_parameters
+from rowlock.leases.dialects.sqlite_columns import is_read_alike, is_still_document, is_time
 from rowlock.leases.dialects.sqlite_hops import hops_of, in_one_hop_each
 from rowlock.leases.dialects.sqlite_keys import (
     SPOILT,
@@ -62,7 +58,7 @@ from rowlock.rows.assignments import Slot
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_returning, place_in_line, was_main_lease
 from rowlock.rows.lease_values import leased_values
-from rowlock.rows.leased_table import LeasedTable, innermost, keeps_time
+from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.unreadable import attempts_max, times_read
 
 Reader: TypeAlias = Callable[[Any], Any]
@@ -333,6 +329,11 @@ def takes_arrays(slots: Sequence[Slot]) -> bool:
     return False
 
 
+def reads_alike(slots: Sequence[Slot]) -> bool:
+    """Return whether they are all of SQLAlchemy's plain types, or ours."""
+    return all(is_read_alike(one) for _, one in slots)
+
+
 def side_by_side(leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlias:
     """Refuse: there are no arrays.
 
@@ -350,20 +351,11 @@ def without_waiting(
 
 
 def is_still(column: Column[Any], value: object) -> ColumnElement[bool]:
-    """Compare; times and JSON are text here, which others may write in another shape. JSON's null is read as None like SQL's."""
-    if isinstance(innermost(column.type, _dialect()), JSON):
-        if value is None:
-            return or_(column.is_(null()), type_coerce(column, Text) == "null")
-        return _is_same_document(column, value)
-    if keeps_time(column.type, _dialect()):
-        return same_time(column, literal(value, column.type))
-    return column.is_not_distinct_from(literal(value, column.type))
-
-
-@cache
-def _dialect() -> Dialect:
-    # Names no engine of anybody's: it resolves variants, for which the database's name is enough.
-    return make_url("sqlite+aiosqlite://").get_dialect()()
+    """Compare; times and JSON are text here, which others may write in another shape."""
+    if (is_document := is_still_document(column, value)) is not None:
+        return is_document
+    given = literal(value, column.type)
+    return same_time(column, given) if is_time(column) else column.is_not_distinct_from(given)
 
 
 async def holds_one_of(
@@ -371,25 +363,3 @@ async def holds_one_of(
 ) -> ColumnElement[bool]:
     """Compare the texts: what is kept is what the column's own type makes of a time."""
     return column.in_([literal(value, column.type) for value in values])
-
-
-def _is_same_document(column: Column[Any], value: object) -> ColumnElement[bool]:
-    """Compare as text without its blanks; and by values, since a letter or a number may be written in several ways.
-
-    The paths of `json_tree` keep names as they are written: with letters as they are, or escaped as Python does it.
-    """
-    given = literal(value, column.type)
-    alike = [func.json(column) == func.json(given), _values_of(column) == _values_of(given)]
-    try:
-        unescaped = json.dumps(value, ensure_ascii=False)
-        unescaped.encode()
-    except (TypeError, ValueError):
-        # The host's own serializer knows how to write it, or it holds half a letter, which is always escaped.
-        return or_(*alike)
-    return or_(*alike, _values_of(column) == _values_of(literal(unescaped, Text)))
-
-
-def _values_of(document: ColumnElement[Any]) -> ColumnElement[Any]:
-    each = func.json_tree(document).table_valued("fullkey", "type", "atom")
-    listed = func.json_group_array(func.json_array(each.c.fullkey, each.c.type, each.c.atom))
-    return select(listed).scalar_subquery()
