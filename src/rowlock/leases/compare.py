@@ -38,21 +38,26 @@ async def compare_many(
             groups.setdefault(tuple(values), []).append(number)
     compared: dict[int, bool] = {}
     for guarded, members in groups.items():
-        slots = [(f"rowlock_was_{place}", column.type) for place, column in enumerate(guarded)]
+        slots = _slots_of(guarded)
         if len(members) == 1 or not (dialect.takes_arrays(slots) or dialect.reads_alike(slots)):
             continue
         compare = _compared_there if dialect.takes_arrays(slots) else _compared_here
         for some in in_pieces(members, LEASES_PER_STATEMENT_MAX):
-            unchanged = await compare(connection, leased, {number: rows[number] for number in some}, slots)
+            unchanged = await compare(connection, leased, {number: rows[number] for number in some})
             compared |= {number: number in unchanged for number in some}
     return compared
 
 
+def _slots_of(columns: Sequence[Column[Any]]) -> list[Slot]:
+    return [(f"rowlock_was_{place}", column.type) for place, column in enumerate(columns)]
+
+
 async def _compared_there(
-    connection: AsyncConnection, leased: LeasedTable[Any], rows: Mapping[int, AsRead], slots: Sequence[Slot]
+    connection: AsyncConnection, leased: LeasedTable[Any], rows: Mapping[int, AsRead]
 ) -> frozenset[int]:
     """Return the numbers of those that are unchanged, of `rows` that are compared in the same columns."""
     dialect, guarded = dialect_of(connection), tuple(next(iter(rows.values()))[1])
+    slots = _slots_of(guarded)
 
     def build() -> Select[Any]:
         given = dialect.side_by_side(leased, [_NUMBER, *slots])
@@ -70,7 +75,7 @@ async def _compared_there(
 
 
 async def _compared_here(
-    connection: AsyncConnection, leased: LeasedTable[Any], rows: Mapping[int, AsRead], slots: Sequence[Slot]
+    connection: AsyncConnection, leased: LeasedTable[Any], rows: Mapping[int, AsRead]
 ) -> frozenset[int]:
     """As `_compared_there`, but read and compared in Python: of plain types what is read again is the same if it is unchanged."""
     dialect, guarded = dialect_of(connection), tuple(next(iter(rows.values()))[1])
