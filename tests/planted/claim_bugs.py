@@ -153,8 +153,8 @@ CLAIM_BUGS = (
     Bug(
         "times in another shape are passed over",
         "leases/dialects/sqlite.py",
-        "attempts, place, due.place_as_written, row,",
-        'attempts, place, place and place.strftime("%Y-%m-%d %H:%M:%S.%f"), row,',
+        "place_as_written=place_as_written,",
+        'place_as_written=place and place.strftime("%Y-%m-%d %H:%M:%S.%f"),',
         (f"{RESUMED}::test_times_in_another_shape_are_found",),
     ),
     Bug(

@@ -66,8 +66,8 @@ FREE_LEASE_BUGS = (
     Bug(
         "a death of a sibling costs an attempt on SQLite",
         "leases/dialects/sqlite.py",
-        "+ bool(due.died_here), attempts_max(leased))",
-        "+ (dead_token is not None), attempts_max(leased))",
+        "+ bool(died_here), attempts_max(leased))",
+        "+ (dead is not None), attempts_max(leased))",
         (f"{CLAIM}::test_a_death_costs_the_pipeline_that_died_and_no_other[sqlite]",),
     ),
     Bug(

@@ -56,15 +56,15 @@ PROTOCOL_BUGS = (
     Bug(
         "an attempt whose holder died is not counted",
         "leases/dialects/sqlite.py",
-        "values.read_attempts(due.attempts) + bool(due.died_here)",
-        "due.attempts",
+        "values.read_attempts(failed) + bool(died_here)",
+        "values.read_attempts(failed)",
         ORDERS,
     ),
     Bug(
         "who takes over a row goes on under the dead holder's token",
         "leases/dialects/sqlite.py",
-        "token, expires_at = leased.new_token(returns=due.returns),",
-        "token, expires_at = dead_token or leased.new_token(returns=due.returns),",
+        "token, expires_at = leased.new_token(returns=returns),",
+        "token, expires_at = values.read_token(dead) or leased.new_token(returns=returns),",
         ORDERS,
     ),
     Bug(

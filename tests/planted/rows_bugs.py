@@ -127,8 +127,8 @@ UNREADABLE_BUGS = (
     Bug(
         "attempts overflow in the claim on SQLite",
         "leases/dialects/sqlite.py",
-        "min(values.read_attempts(due.attempts) + bool(due.died_here), attempts_max(leased))",
-        "values.read_attempts(due.attempts) + bool(due.died_here)",
+        "min(values.read_attempts(failed) + bool(died_here), attempts_max(leased))",
+        "values.read_attempts(failed) + bool(died_here)",
         (f"{UNREADABLE}::test_a_count_that_only_sqlite_keeps",),
     ),
     Bug(

@@ -81,13 +81,14 @@ async def _compared_here(
     dialect, guarded = dialect_of(connection), tuple(next(iter(rows.values()))[1])
     statement = leased.prepared(
         (_compared_here, dialect, guarded),
-        lambda: select(leased.column("lock_token"), *guarded).where(dialect.under_tokens(leased)),
+        lambda: select(leased.key, *guarded).where(dialect.under_tokens(leased)),
     )
     found = await connection.execute(statement, dialect.tokens_given([lease for lease, _ in rows.values()]))
-    there = {token: values for token, *values in found}
+    # Not by their tokens: related rows of one item have the same one.
+    there = {key: values for key, *values in found}
 
     def is_same(lease: Lease, as_read: ColumnValues) -> bool:
-        values = there.get(lease[1])
+        values = there.get(lease[0])
         return values is not None and list(map(with_zone, values, guarded)) == list(as_read.values())
 
     return frozenset(number for number, (lease, as_read) in rows.items() if is_same(lease, as_read))

@@ -185,8 +185,11 @@ class LeasedTable(Generic[ModelT]):
 
     def as_token(self, token: Any) -> Any:  # noqa: ANN401 - as `new_token`
         """Return a token of another table in the shape of this one's column."""
-        as_uuid = getattr(innermost(self.column("lock_token").type), "as_uuid", True)
-        return uuid.UUID(str(token)) if as_uuid else str(token)
+        return token if isinstance(token, self._token_class) else self._token_class(str(token))
+
+    @cached_property
+    def _token_class(self) -> type[uuid.UUID] | type[str]:
+        return uuid.UUID if getattr(innermost(self.column("lock_token").type), "as_uuid", True) else str
 
     def fits_owner(self, owner: str) -> bool:
         """Whether the column can hold the name of `owner`."""

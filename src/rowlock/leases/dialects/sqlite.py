@@ -9,7 +9,7 @@ SQLAlchemy's driver would begin a deferred transaction by itself before the firs
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -123,12 +123,15 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
         # What they write when the row is leased would not be in it.
         order = replace(order, with_rows=False)
     found = await _read_due(connection, order, held)
+    if not found:
+        return []
     values = _Values.of(order, connection.dialect)
-    claimed = [_claimed(order, row, values, key=key) for row, key in found]
-    if claimed:
-        lease_each = order.prepared(_lease_each, lambda: _lease_each(order))
-        parameters = [_parameters(order, row, due.id) for row, (due, _) in zip(claimed, found, strict=True)]
-        await connection.execute(lease_each, parameters)
+    now = values.read_place(found[0][0].now)
+    assert now is not None
+    claimed = [_claimed(order, row, values, key=key, now=now) for row, key in found]
+    lease_each = order.prepared(_lease_each, lambda: _lease_each(order))
+    parameters = [_parameters(order, row, due.id) for row, (due, _) in zip(claimed, found, strict=True)]
+    await connection.execute(lease_each, parameters)
     return claimed
 
 
@@ -210,33 +213,35 @@ class _Values:
             return otherwise
 
 
-def _claimed(order: ClaimOrder, due: Any, values: _Values, *, key: Any) -> ClaimedRow:  # noqa: ANN401 - a row of `_due`
-    leased, dead_token = order.leased, values.read_token(due.dead_token)
-    times = values.read_times(due[: len(values.times)])
+def _claimed(order: ClaimOrder, due: Sequence[Any], values: _Values, *, key: Any, now: datetime) -> ClaimedRow:  # noqa: ANN401
+    leased, count = order.leased, len(values.times)
+    times = values.read_times(due[:count])
+    _written, dead, died_here, returns, failed, place_as_written, _now, *row = due[count:]
     attempts = None
     if leased.has_schedule:
-        attempts = min(values.read_attempts(due.attempts) + bool(due.died_here), attempts_max(leased))
+        attempts = min(values.read_attempts(failed) + bool(died_here), attempts_max(leased))
     unreadable = next((name for name, time in times.items() if time is UNREADABLE), None)
-    token, expires_at = leased.new_token(returns=due.returns), due.now + order.lock_timeout
-    row = None
+    token, expires_at = leased.new_token(returns=returns), now + order.lock_timeout
     if order.with_rows and unreadable is None:
         # It was read before it was leased.
         lease = {"lock_token": token, "lock_owner": order.owner, "lock_expires_at": expires_at}
         counted = {"attempts": attempts} if leased.has_schedule else {}
-        row = _with(leased, due[-len(leased.attributes) :], {**times, **lease, **counted, leased.key_name: key})
-    place = values.read_place(due.place_as_written)
-    died_here = bool(due.died_here)
+        places = leased.places
+        for name, value in {**times, **lease, **counted, leased.key_name: key}.items():
+            row[places[name]] = value
+    place = values.read_place(place_as_written)
     return ClaimedRow(
-        key, token, expires_at, dead_token, attempts, place, due.place_as_written, row, died_here, unreadable
+        id=key,
+        lock_token=token,
+        lock_expires_at=expires_at,
+        dead_token=values.read_token(dead),
+        attempts=attempts,
+        place=place,
+        place_as_written=place_as_written,
+        row=row if order.with_rows and unreadable is None else None,
+        died_here=bool(died_here),
+        unreadable=unreadable,
     )
-
-
-def _with(leased: LeasedTable[Any], row: Sequence[Any], values: Mapping[str, Any]) -> list[Any]:
-    """Return `row` with other values for some of its attributes."""
-    changed = list(row)
-    for name, value in values.items():
-        changed[leased.places[name]] = value
-    return changed
 
 
 def _due(order: ClaimOrder, part: Part, held: frozenset[Any]) -> TypedReturnsRows[*tuple[Any, ...]]:
@@ -250,7 +255,8 @@ def _due(order: ClaimOrder, part: Part, held: frozenset[Any]) -> TypedReturnsRow
         is_returning(leased, order.owner).label("returns"),
         type_coerce(attempts, Text).label("attempts"),
         type_coerce(place_in_line(leased), Text).label("place_as_written"),
-        database_now().label("now"),
+        # The same for all of them: read once.
+        type_coerce(database_now(), Text).label("now"),
         *_whole_row(order),
     ).where(order.eligible, leased.key.not_in(held) if held else true())
     if leased.spoilt_keys:
