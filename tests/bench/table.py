@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from bare_loop import bare_loop
 from bloat import bloat
 from claims import idle_rows, in_flight, settled
 from crowds import hints, pipelines
@@ -25,6 +26,7 @@ from replicas import replicas
 
 MEASURES = (
     Measure("drain-100", "drain, 100 workers", partial(drain, workers=100)),
+    Measure("bare-loop", "drain, 100 workers, beside a bare loop through SQLAlchemy", bare_loop, (POSTGRESQL,)),
     Measure("drain-10", "drain, defaults (10 workers)", partial(drain, workers=10)),
     Measure("drain-scheduled", "drain, 100 workers, with a schedule", partial(drain, workers=100, scheduled=True)),
     Measure("pickup", "pickup, idle", partial(pickup, backlog=0)),
