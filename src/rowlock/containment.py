@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
+from functools import partial
 from typing import Any, TypeVar
 
 from rowlock.errors import HostCodeError, describe
@@ -22,9 +23,11 @@ def contained_task(work: Coroutine[Any, Any, T], *, name: str, context: Context 
     Args:
         work: is closed if the task is cancelled before its first step.
         name: of the task.
-        context: the context variables; a copy of the caller's by default.
+        context: the context variables of which it gets a copy; the caller's by default.
     """
-    task = asyncio.create_task(without_exits(lambda: work), name=name, context=context)
+    begin = partial(asyncio.get_running_loop().create_task, without_exits(lambda: work), name=name)
+    # Not given to it: task factories of before Python 3.11 take no context.
+    task = begin() if context is None else context.run(begin)
     # One that was cancelled before its first step has not begun `work`, which Python would warn of.
     task.add_done_callback(lambda _task: work.close())
     return task

@@ -202,8 +202,8 @@ CALLBACK_BUGS = (
     Bug(
         "an outcome that was written is settled for ever if it cannot be told",
         "pipelines/settler.py",
-        "            finally:\n                self._finish(submission.item)\n",
-        "            finally:\n                pass\n            self._finish(submission.item)\n",
+        "            finally:\n                self._finish(item)\n",
+        "            finally:\n                pass\n            self._finish(item)\n",
         (f"{RELAYS}::test_a_hint_that_fails_stops_no_pipeline",),
     ),
     Bug(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bug import Bug
 
 POOL = "tests/pipelines/test_pool.py"
+FACTORIES = "tests/pipelines/test_task_factories.py"
 
 POOL_BUGS = (
     Bug(
@@ -139,5 +140,29 @@ POOL_BUGS = (
         "            self.give_up(error)\n\n    def give_up",
         "            raise\n\n    def give_up",
         (f"{POOL}::test_work_that_cannot_be_left_behind_gives_its_worker_back",),
+    ),
+    Bug(
+        "task factories must know what a context is",
+        "pipelines/worker.py",
+        "begin() if variables is None else variables.run(begin)",
+        "begin() if variables is None else begin(context=variables)",
+        (f"{FACTORIES}::test_a_task_factory_may_know_no_context",),
+    ),
+    Bug(
+        "what cannot be settled is renewed for ever",
+        "pipelines/settler.py",
+        "            # Nobody else has it: better that its lease ends than that it is renewed for ever.\n            self._finish(item)\n",
+        "",
+        (f"{FACTORIES}::test_what_cannot_be_settled_is_left_to_its_lease",),
+    ),
+    Bug(
+        "what was left behind is noted by a task alone",
+        "pipelines/settler.py",
+        "            # Noted at once: a task that is cancelled before its first step notes nothing.\n"
+        "            self._abandon(item, attempt)\n",
+        "            async def note(left: Attempt = attempt) -> None:\n"
+        "                self._abandon(item, left)\n"
+        "            self.context.in_background(note(), purpose='x').cancel()\n",
+        (f"{FACTORIES}::test_what_is_left_behind_is_noted_though_its_settlement_is_cancelled",),
     ),
 )

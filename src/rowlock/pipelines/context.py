@@ -151,7 +151,14 @@ class PipelineContext(Generic[ModelT]):
 
     def in_background(self, work: Coroutine[Any, Any, None], *, purpose: str) -> asyncio.Task[None]:
         """Run `work` without waiting for it; `drain` does. Whatever it raises is logged."""
-        task = asyncio.create_task(self._contained(work, purpose), name=f"rowlock: {purpose}")
+        contained = self._contained(work, purpose)
+        try:
+            task = asyncio.create_task(contained, name=f"rowlock: {purpose}")
+        except BaseException:
+            # A task factory of the host's: what was not begun is closed, or Python would warn of it.
+            contained.close()
+            work.close()
+            raise
         self.background.add(task)
         task.add_done_callback(self.background.discard)
         # One that was cancelled before its first step has not begun `work`, which Python would warn of.

@@ -97,6 +97,7 @@ class Pool(Generic[ModelT]):
 
     def _begin(self, worker: Worker[ModelT], item: PipelineItem[ModelT]) -> None:
         self._busy += 1
+        # A copy, since code that runs in one context cannot enter it again.
         variables, over = self._variables.copy(), partial(self._over, worker)
         try:
             if type(worker).work is Worker.work:

@@ -100,18 +100,25 @@ class Settler(Generic[ModelT]):
                 self._writer.hand_in(submission, self._written)
                 return
         self._in_a_task(item, self._settle(item, decision))
+        if decision is Ended.ABANDONED and (attempt := self.context.running.pop(item.lock_token, None)) is not None:
+            # Noted at once: a task that is cancelled before its first step notes nothing.
+            self._abandon(item, attempt)
 
     def _written(self, submission: Submission[ModelT], written: Written | None, _error: Exception | None) -> None:
         # What a batch has written is settled here and now; everything else takes its time.
-        if written is None:
-            self._in_a_task(submission.item, self._write(submission))
-        elif written.is_made:
+        item = submission.item
+        if written is not None and written.is_made:
             try:
-                self._note_written(submission.item, submission.outcome, written)
+                self._note_written(item, submission.outcome, written)
             finally:
-                self._finish(submission.item)
-        else:
-            self._in_a_task(submission.item, self._see_to(submission, written))
+                self._finish(item)
+            return
+        try:
+            self._in_a_task(item, self._write(submission) if written is None else self._see_to(submission, written))
+        except BaseException:
+            # Nobody else has it: better that its lease ends than that it is renewed for ever.
+            self._finish(item)
+            raise
 
     def _in_a_task(self, item: PipelineItem[ModelT], settling: Coroutine[Any, Any, None]) -> None:
         task = self.context.in_background(settling, purpose="settle an outcome")
@@ -138,7 +145,7 @@ class Settler(Generic[ModelT]):
         await item.settle()
         match decision:
             case Ended.ABANDONED:
-                self._abandon(item, self.context.running.pop(item.lock_token))
+                pass
             case Ended.INTERRUPTED:
                 await self._interrupt(item)
             case Ended():

@@ -83,10 +83,12 @@ class Worker(Generic[ModelT]):
             item: is in hand until it is handed over to the settler.
             over: called once, when the worker is free again: also if the host's code still runs, since it ignored its
                 cancellation. Gets what has escaped, if anything has.
-            variables: the context variables of the task; a copy of the caller's if None.
+            variables: the context variables of which the task gets a copy; the caller's if None.
         """
         hand = self._take(item, over)
-        task = asyncio.get_running_loop().create_task(self._work(hand), name="rowlock: process", context=variables)
+        begin = partial(asyncio.get_running_loop().create_task, self._work(hand), name="rowlock: process")
+        # Not given to it: task factories of before Python 3.11 take no context.
+        task = begin() if variables is None else variables.run(begin)
         task.add_done_callback(hand.drop)
 
     def _take(
