@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
-from rowlock import Apply, Outcome, PipelineItem, PipelineManager
+from rowlock import Apply, Outcome, PipelineItem, PipelineManager, Worker
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Volume, VolumePipeline
@@ -90,3 +92,38 @@ async def test_what_is_left_behind_is_noted_though_its_settlement_is_cancelled(
         assert (pipeline.statistics().running, pipeline.health().abandoned) == (0, 1)
         let_go.set()
         await until(lambda: pipeline.health().abandoned == 0)
+
+
+class Musing(Worker[Any]):
+    """Waits for something first that nobody else knows of."""
+
+    async def work(self, item: PipelineItem[Any]) -> None:
+        """Wait until the collector has been here."""
+        waiting = asyncio.get_running_loop().create_future()
+        Musing.known.append(weakref.ref(waiting))
+        await waiting
+        await super().work(item)
+
+    known: ClassVar[list[Any]] = []
+
+
+class MusingPipeline(VolumePipeline):
+    """Has such workers."""
+
+    worker_class = Musing
+
+
+@virtual_time
+async def test_work_that_nobody_else_has_is_not_collected(virtual_database: TemporaryDatabase) -> None:
+    """The row would stay leased, and its worker busy with it, for ever: the loop keeps no task that waits."""
+    Musing.known.clear()
+    await add(virtual_database, Volume())
+    pipeline = MusingPipeline(workers_num=1)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]):
+        await until(lambda: Musing.known)
+        gc.collect()
+        waiting = Musing.known[0]()
+        assert waiting is not None
+        waiting.set_result(None)
+        del waiting
+        await until(lambda: pipeline.statistics().counters["applied"] == 1)

@@ -165,4 +165,11 @@ POOL_BUGS = (
         "            self.context.in_background(note(), purpose='x').cancel()\n",
         (f"{FACTORIES}::test_what_is_left_behind_is_noted_though_its_settlement_is_cancelled",),
     ),
+    Bug(
+        "work of a host's own is kept by nobody",
+        "pipelines/pool.py",
+        "        self._host_work.add(task)\n",
+        "",
+        (f"{FACTORIES}::test_work_that_nobody_else_has_is_not_collected",),
+    ),
 )

@@ -53,6 +53,7 @@ class Pool(Generic[ModelT]):
         self._deaths: dict[Worker[ModelT], int] = {}
         self._variables: Context = Context()
         self._idle_again: asyncio.Future[None] | None = None
+        self._host_work: set[asyncio.Task[None]] = set()
         context.queue.idle = lambda: len(self._idle)
         context.queue.on_items = settler.on_room = self.feed
 
@@ -122,9 +123,12 @@ class Pool(Generic[ModelT]):
         # A host's own may begin with something else, and the item is in hand before that.
         self.context.in_hand.add(item)
         task = contained_task(work, name="rowlock: work", context=variables)
+        # The event loop itself keeps no task that waits: one that nobody else has is collected, and never ends.
+        self._host_work.add(task)
         task.add_done_callback(partial(self._host_work_over, item, over))
 
     def _host_work_over(self, item: PipelineItem[ModelT], over: partial[None], task: asyncio.Task[None]) -> None:
+        self._host_work.discard(task)
         self.context.in_hand.discard(item)
         over(asyncio.CancelledError() if task.cancelled() else task.exception())
 
