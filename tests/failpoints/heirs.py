@@ -127,10 +127,23 @@ async def set_scene(database: TemporaryDatabase, story: Story) -> None:
                 session.add_all([Attachment(volume_id=row.id, name=str(n)) for n in range(ATTACHMENTS)])
 
 
+_AT_WORK = text(
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+    "AND state = 'active' AND wait_event IS DISTINCT FROM 'ClientRead'"
+)
+"""How many others have a statement that is being carried out."""
+
+
 async def may_be_written(database: TemporaryDatabase) -> bool:
     """Whether nobody is in the middle of a transaction that others would have to wait for."""
     if database.dialect_name == "sqlite":
         return file_may_be_written(database)
+    # What another connection of a frozen replica has sent may still be on its way to its first lock.
+    for _ in range(LOOKS_MAX):
+        async with database.engine.connect() as connection:
+            if not await connection.scalar(_AT_WORK):
+                break
+        await asyncio.sleep(LOOKS_EVERY_S)
     try:
         async with database.engine.begin() as connection:
             for model in WATCHED:
