@@ -78,6 +78,27 @@ class ScheduledNoOp(NoOp):
     model = ScheduledJob
 
 
+class Counting(NoOp):
+    """The same, and tells when so many rows were begun."""
+
+    def __init__(self, until: int, **settings: Any) -> None:
+        self.begun = asyncio.Event()
+        self._left = until
+        super().__init__(**settings)
+
+    async def process(self, item: PipelineItem[Job]) -> Apply:
+        self._left -= 1
+        if not self._left:
+            self.begun.set()
+        return Apply({"status": "settled"})
+
+
+class ScheduledCounting(Counting):
+    """The same with a schedule."""
+
+    model = ScheduledJob
+
+
 class Reconcile(Ready):
     """Looks at each row again and again, and leaves it as it is."""
 

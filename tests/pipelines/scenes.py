@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import Connection, event, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
@@ -106,6 +106,18 @@ def now() -> float:
 def counted(steps: Steps[Any]) -> dict[str, int]:
     """Return the counters of a stepped pipeline."""
     return steps.run.statistics().counters
+
+
+class Work:
+    """Work on an item as far as its lease is concerned: does `act` when that is lost."""
+
+    def __init__(self, steps: Steps[Any], item: PipelineItem[Any], act: Callable[[], object]) -> None:
+        self._act = act
+        steps.run.context.running[item.lock_token] = cast("Any", self)
+
+    def lose(self) -> None:
+        """Do what was to be done."""
+        self._act()
 
 
 async def hang(_item: Any = None) -> None:

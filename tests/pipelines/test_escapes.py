@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -225,13 +226,16 @@ async def test_what_cannot_be_handed_over_is_given_back(
     """It would count as being settled, so that no check would find it, and be renewed for ever."""
     [row] = await add(virtual_database, Volume())
 
-    def refuse(*_args: object) -> None:
+    def refuse(_what: object, how: Any) -> None:
+        if inspect.iscoroutine(how):
+            how.close()
         raise MemoryError
 
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         await steps.fetch_once()
         with monkeypatch.context() as patch:
-            patch.setattr(steps.run.settler, "_begin", refuse)
+            patch.setattr(steps.run.settler._writer, "hand_in", refuse)
+            patch.setattr(steps.run.settler, "_in_a_task", refuse)
             with pytest.raises(MemoryError):
                 await steps.work_once()
         assert (steps.run.statistics().tracked, len(steps.run.settler)) == (1, 0)

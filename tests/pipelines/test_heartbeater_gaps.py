@@ -15,7 +15,7 @@ from rowlock import Heartbeater, PipelineManager, events
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
-from .scenes import add, change, counted, faults_of, hang, is_renewal, now, ticket, turns, until
+from .scenes import Work, add, change, counted, faults_of, hang, is_renewal, now, ticket, turns, until
 
 
 def is_question(statement: str) -> bool:
@@ -66,18 +66,13 @@ async def test_what_was_settled_during_a_beat_is_not_lost(virtual_database: Temp
 
 
 @virtual_time
-async def test_what_is_let_be_is_forgotten(virtual_database: TemporaryDatabase) -> None:
+async def test_what_is_over_is_forgotten(virtual_database: TemporaryDatabase) -> None:
     """Each item ever worked on would stay in memory, with the call that ends its work."""
+    await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
-        heartbeater, lost = steps.run.heartbeater, list[str]()
-        item = ticket(trusted_for_s=5.0)
-        heartbeater.track([item])
-        heartbeater.when_lost(item, lambda: lost.append("told"))
-        heartbeater.untrack(item)
-        await asyncio.sleep(6)
-        heartbeater.track([item])
-        heartbeater.lose_expired()
-        assert (item.is_lost, lost) == (True, [])
+        await steps.fetch_once()
+        await steps.work_once()
+        assert (len(steps.run.heartbeater), steps.run.context.running) == (0, {})
 
 
 @virtual_time
@@ -91,7 +86,7 @@ async def test_the_watch_does_not_wait_for_its_next_look(virtual_database: Tempo
             await asyncio.sleep(0.1 + 0.2 * phase)
             item = ticket(trusted_for_s=27.0)
             steps.run.heartbeater.track([item])
-            steps.run.heartbeater.when_lost(item, lambda ended=ended: ended.append(now()))
+            Work(steps, item, lambda ended=ended: ended.append(now()))
             trusted_until = item.trusted_until
             await asyncio.sleep(30)
             watch.cancel()
@@ -166,13 +161,11 @@ async def test_whoever_asks_too_late_is_told_at_once(sqlite_database: TemporaryD
     await add(sqlite_database, Volume())
     async with stepping(sqlite_database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
-        heartbeater, told = steps.run.heartbeater, list[str]()
         item.trusted_until = now() - 1
-        heartbeater.lose_expired()
+        steps.run.heartbeater.lose_expired()
         assert item.is_lost
-        heartbeater.when_lost(item, lambda: told.append("lost"))
-        assert told == ["lost"]
-        assert heartbeater._on_lost == {}
+        assert steps.run.heartbeater.has_lost(item)
+        assert counted(steps)["leases_lost"] == 1
 
 
 @virtual_time

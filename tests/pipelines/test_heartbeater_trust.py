@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from rowlock import Outcome, PipelineItem, PipelineManager, events
+from rowlock.pipelines.loader import Loader
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
-from .scenes import Faults, add, faults_of, hang, is_claim, is_renewal, now, read, replica, turns, until
+from .scenes import Faults, Work, add, counted, faults_of, hang, is_claim, is_renewal, now, read, replica, turns, until
 
 
 class Watched(VolumePipeline):
@@ -192,16 +193,39 @@ async def test_a_lost_item_in_the_queue_is_never_started(virtual_database: Tempo
 
 
 @virtual_time
-async def test_listening_to_an_item_that_is_already_lost(virtual_database: TemporaryDatabase) -> None:
+async def test_an_item_whose_trust_is_over_is_lost_for_good(virtual_database: TemporaryDatabase) -> None:
     """An item lost while its row was read would be worked on."""
     await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
         await asyncio.sleep(27)
-        told: list[str] = []
-        steps.run.heartbeater.when_lost(item, lambda: told.append("lost"))
-        assert told == ["lost"]
+        assert steps.run.heartbeater.has_lost(item)
         assert item.is_lost
+        assert counted(steps)["leases_lost"] == 1
+
+
+@virtual_time
+async def test_no_work_begins_on_a_lease_that_ended_while_the_row_was_read(
+    virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two would work on the row at a time: whoever has taken it, and one whom nobody would ever cancel."""
+    await add(virtual_database, Volume())
+    pipeline = VolumePipeline()
+    async with stepping(virtual_database.session_factory, pipeline) as steps:
+        [item] = await steps.fetch_once()
+        await asyncio.sleep(1)
+        load = Loader.load
+
+        async def load_slowly(loader: Any, item: PipelineItem[Any]) -> bool:
+            is_there = await load(loader, item)
+            item.trusted_until = now() - 1
+            return is_there
+
+        monkeypatch.setattr(Loader, "load", load_slowly)
+        await steps.work_once()
+        assert item.is_lost
+    assert pipeline.items == []
+    assert counted(steps)["started"] == 0
 
 
 @virtual_time
@@ -211,7 +235,7 @@ async def test_a_settled_item_is_not_told_of_anything(virtual_database: Temporar
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
         told: list[str] = []
-        steps.run.heartbeater.when_lost(item, lambda: told.append("lost"))
+        Work(steps, item, lambda: told.append("lost"))
         steps.run.heartbeater.untrack(item)
         await asyncio.sleep(100)
         steps.run.heartbeater.lose_expired()

@@ -276,7 +276,7 @@ class AtOnce(Worker[Any]):
         kind.within += 1
         kind.deepest = max(kind.deepest, kind.within)
         self._settler.hand_over(item, Apply({"status": "active"}))
-        over(None)
+        over(self, None)
         kind.within -= 1
 
 

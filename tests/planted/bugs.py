@@ -195,8 +195,8 @@ BUGS = (
     Bug(
         "work of a cancelled worker is not given back",
         "pipelines/worker.py",
-        "            hand.give_up(error)\n            raise\n",
-        "            raise\n",
+        "            hand.give_up(error)\n            if hand.is_with_host",
+        "            if hand.is_with_host",
         ("tests/pipelines/test_worker_interrupted.py::test_a_cancelled_worker_gives_its_row_back",),
     ),
     Bug(
@@ -238,8 +238,8 @@ BUGS = (
     Bug(
         "lost work is not cancelled",
         "pipelines/heartbeater.py",
-        "            if act is not None:\n                act()\n",
-        "            pass\n",
+        "                attempt.lose()\n",
+        "                pass\n",
         ("tests/pipelines/test_heartbeater.py",),
     ),
     Bug(
@@ -279,8 +279,8 @@ BUGS = (
     ),
     Bug(
         "an outcome without trust is tried with others",
-        "pipelines/settler.py",
-        " and submission.item.is_trusted()\n",
+        "pipelines/writer.py",
+        " and item.is_trusted()\n",
         "\n",
         ("tests/pipelines/test_worker_interrupted.py::test_an_outcome_after_the_end_of_trust_is_not_written",),
     ),

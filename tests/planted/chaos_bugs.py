@@ -41,8 +41,8 @@ CHAOS_BUGS = (
     Bug(
         "chaos: work goes on when its lease is lost",
         "pipelines/heartbeater.py",
-        "            if act is not None:\n                act()\n",
-        "            pass\n",
+        "                attempt.lose()\n",
+        "                pass\n",
         (MINUTE,),
     ),
 )

@@ -181,8 +181,8 @@ FAULT_BUGS = (
     Bug(
         "a statement of `also` that is out of time is the host's own affair",
         "pipelines/attempt.py",
-        "        if cancelled.args == (OUT_OF_TIME,):\n",
-        "        if False:\n",
+        "    if error.args == (OUT_OF_TIME,):\n",
+        "    if False:\n",
         ("tests/faults/test_postgresql_refuses.py::test_also_that_waits_for_a_locked_row_is_tried_again",),
     ),
 )

@@ -77,8 +77,8 @@ STRAY_BUGS = (
     Bug(
         "an item that a worker lost counts as in hand",
         "pipelines/pool.py",
-        "        self.context.in_hand.discard(item)\n        over(asyncio",
-        "        over(asyncio",
+        "        self.context.in_hand.discard(item)\n        self._over(worker, asyncio",
+        "        self._over(worker, asyncio",
         (f"{ESCAPES}::test_an_item_that_a_worker_of_the_hosts_loses_comes_back",),
     ),
     Bug(
@@ -108,8 +108,8 @@ ESCAPE_BUGS = (
     Bug(
         "only a cancelled worker gives its row back",
         "pipelines/worker.py",
-        "        except BaseException as error:\n            # Somebody cancelled",
-        "        except __import__('asyncio').CancelledError as error:\n            # Somebody cancelled",
+        "        except BaseException as error:\n            # A bug, or",
+        "        except asyncio.CancelledError as error:\n            # A bug, or",
         (f"{ESCAPES}::test_whatever_escapes_from_a_worker_gives_its_item_back",),
     ),
     Bug(
@@ -136,8 +136,8 @@ ESCAPE_BUGS = (
     Bug(
         "a lost lease is told of before the work of the others is ended",
         "pipelines/heartbeater.py",
-        "                act()\n        for item in lost:\n            self._tell_lost(item)\n",
-        "                act()\n            self._tell_lost(lost[0])\n",
+        "                attempt.lose()\n        for item in lost:\n            self._tell_lost(item)\n",
+        "                attempt.lose()\n            self._tell_lost(item)\n",
         (f"{ESCAPES}::test_all_lost_leases_are_lost_before_any_is_told_of",),
     ),
     Bug(

@@ -60,8 +60,8 @@ POOL_BUGS = (
     Bug(
         "context variables of one row are those of the next",
         "pipelines/pool.py",
-        "self._variables.copy(), partial",
-        "None, partial",
+        "        variables = self._variables.copy()\n",
+        "        variables = None\n",
         (f"{POOL}::test_each_row_has_context_variables_of_its_own",),
     ),
     Bug(
@@ -81,7 +81,7 @@ POOL_BUGS = (
     Bug(
         "a SystemExit of ours in the task of a row ends the event loop",
         "pipelines/worker.py",
-        "            if isinstance(error, asyncio.CancelledError):\n                raise\n",
+        "            if hand.is_with_host or isinstance(error, asyncio.CancelledError):\n                raise\n",
         "            raise\n",
         ("tests/pipelines/test_escapes.py::test_a_pipeline_outlives_loggers_that_raise",),
     ),
@@ -95,9 +95,16 @@ POOL_BUGS = (
     Bug(
         "a row that is read when the grace of a shutdown ends is begun",
         "pipelines/worker.py",
-        "        if context.hurried:\n",
-        "        if False:\n",
+        "            if decision is None and context.hurried:\n",
+        "            if False:\n",
         ("tests/pipelines/test_run.py::test_a_row_that_is_read_when_the_grace_ends_is_not_begun",),
+    ),
+    Bug(
+        "a row whose lease ended while it was read is begun",
+        "pipelines/worker.py",
+        "            if decision is None and self._heartbeater.has_lost(item):\n",
+        "            if False:\n",
+        ("tests/pipelines/test_heartbeater_trust.py", "tests/pipelines/test_worker_interrupted.py"),
     ),
     Bug(
         "a coroutine out of a thread begins after its cancellation",
@@ -116,8 +123,9 @@ POOL_BUGS = (
     Bug(
         "a worker of the host's that cannot begin keeps its row",
         "pipelines/pool.py",
-        "            over(error)\n\n    def _begin_host_work",
-        "            if type(worker).work is not Worker.work:\n                raise\n            over(error)\n\n    def _begin_host_work",
+        "            self._over(worker, error)\n\n    def _begin_host_work",
+        "            if type(worker).work is not Worker.work:\n                raise\n            self._over(worker, error)\n\n"
+        "    def _begin_host_work",
         (f"{POOL}::test_a_worker_of_the_hosts_that_cannot_begin_gives_its_row_back",),
     ),
     Bug(

@@ -27,7 +27,7 @@ PROMISE_BUGS = (
         """\
             if written.is_made and submission.also is not None:
                 await self._within(session, connection, submission, now=now, stamp=stamp)
-            _stamp(submission, written, stamp)
+            _stamp(submission, written, frozenset({stamp}))
             return written
 
         submission.has_row, time = False, time_for(submission.item, self.context.settings)
@@ -38,7 +38,7 @@ PROMISE_BUGS = (
             return written
 """,
         """\
-            _stamp(submission, written, stamp)
+            _stamp(submission, written, frozenset({stamp}))
             return written
 
         try:

@@ -27,9 +27,9 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "work goes on when its lease is lost",
-        "pipelines/worker.py",
-        "partial(attempt.end, Ended.LEASE_LOST)",
-        "lambda: None",
+        "pipelines/heartbeater.py",
+        "                attempt.lose()\n",
+        "                pass\n",
         ORDERS,
     ),
     Bug(

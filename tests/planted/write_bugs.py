@@ -147,8 +147,8 @@ WRITE_BUGS = (
     Bug(
         "who waits behind a round that was cancelled hears nothing",
         "pipelines/batcher.py",
-        "            self._tell_all([*self._in_hand, *waiting], ConnectionAbortedError(self._name))\n",
-        "            self._waiting.extend(waiting)\n",
+        "left = [*self._in_hand, *self._waiting]",
+        "left = [*self._in_hand]",
         (f"{BATCHER}::test_who_waits_behind_a_round_that_was_cancelled_hears_of_it",),
     ),
     Bug(
@@ -217,8 +217,8 @@ WRITE_BUGS = (
     Bug(
         "the statements of a request are counted in the round of all",
         "pipelines/batcher.py",
-        "self._limit.fitting(entry.statements for",
-        "self._limit.fitting(self._statements_of(entry.request) for",
+        "self._limit.fitting(statements for _, _, statements in",
+        "self._limit.fitting(self._statements_of(request) for request, _, _ in",
         (f"{BATCHER}::test_a_request_whose_statements_cannot_be_counted_is_its_caller_s",),
     ),
     Bug(

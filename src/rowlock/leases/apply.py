@@ -7,11 +7,11 @@ written. `RowWrite` says what to write; who decided that is not this room's busi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     Column,
@@ -52,10 +52,10 @@ class Written(Enum):
     ROBBED = "related row lost"
     UNKNOWN = "unknown"
 
-    @property
-    def is_made(self) -> bool:
+    def __init__(self, text: str) -> None:
+        # Asked for each row: no property.
+        self.is_made: Final = text in {"applied", "parked"}
         """Whether the outcome is in the row."""
-        return self is Written.APPLIED or self is Written.PARKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +152,10 @@ async def apply_locked(
     """
     groups: dict[Shape, tuple[list[PipelineItem[Any]], list[list[Any]]]] = {}
     results = [write.once_written for _, write in writes]
-    as_read = list(
-        zip(leases_of([item for item, _ in writes]), (write.unless_changed for _, write in writes), strict=True)
-    )
-    compared = await compare_many(connection, leased, as_read)
+    compared: Mapping[int, bool] = {}
+    if any(write.unless_changed for _, write in writes):
+        as_read = [((item.id, item.lock_token), write.unless_changed) for item, write in writes]
+        compared = await compare_many(connection, leased, as_read)
     last: tuple[ColumnValues, list[Any], list[PipelineItem[Any]], list[list[Any]]] | None = None
     for index, (item, write) in enumerate(writes):
         values = write.values

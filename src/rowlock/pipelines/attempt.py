@@ -120,6 +120,10 @@ class Attempt:
             self._task.cancel()
             self._grace = asyncio.get_running_loop().call_later(self._grace_s, self._leave_behind)
 
+    def lose(self) -> None:
+        """Cancel the host's code, since its lease was lost."""
+        self.end(Ended.LEASE_LOST)
+
     async def run_here(self, leave: Callable[[], None]) -> Result | None:
         """Run the call in the task of the caller, which is what `end` cancels, until the call ends.
 
@@ -130,7 +134,9 @@ class Attempt:
         self._task, self._leave = asyncio.current_task(), leave
         self._deadlines.add(self, self._time_out)
         try:
-            result = await _contained(self._call)
+            result: Returned | Raised = Returned(copied(await self._call()))
+        except BaseException as error:  # noqa: BLE001 - SystemExit out of host code must not end the service
+            result = _raised(error)
         finally:
             # Between the last step of the host's code and this one nobody else runs.
             self._task = self._leave = None
@@ -221,13 +227,17 @@ def _cancelled_by_itself() -> ProcessCancelledError:
 async def _contained(call: Callable[[], Awaitable[Any]]) -> Returned | Raised:
     try:
         return Returned(copied(await call()))
-    except asyncio.CancelledError as cancelled:
-        if cancelled.args == (OUT_OF_TIME,):
-            # Ours, of a transaction: the host's code waited for the database.
-            raise
-        return Raised(_cancelled_by_itself())
-    except BaseException as error:  # noqa: BLE001 - SystemExit out of host code must not end the service
+    except BaseException as error:  # noqa: BLE001 - as above
+        return _raised(error)
+
+
+def _raised(error: BaseException) -> Raised:
+    if not isinstance(error, asyncio.CancelledError):
         return Raised(error)
+    if error.args == (OUT_OF_TIME,):
+        # Ours, of a transaction: the host's code waited for the database.
+        raise error
+    return Raised(_cancelled_by_itself())
 
 
 async def _in_thread(call: Callable[[], Any], threads: Executor) -> Any:  # noqa: ANN401 - to be checked

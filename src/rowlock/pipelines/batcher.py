@@ -14,9 +14,8 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeAlias, TypeVar, cast
 
 from rowlock.clock import monotonic
 from rowlock.containment import contained_task
@@ -30,6 +29,8 @@ ResultT = TypeVar("ResultT")
 
 Done = Callable[[RequestT, ResultT | None, Exception | None], None]
 """Is told a request and the answer to it, or what went wrong."""
+_Entry: TypeAlias = tuple[RequestT, Done[RequestT, ResultT], int]
+"""A request, who is told of its answer, and the statements that it needs for itself."""
 
 BATCH_MAX = 500
 """Most requests of one batch. Beyond it a larger batch gains nothing measurable."""
@@ -92,15 +93,6 @@ class BatchLimit:
             self.statements = max(1, int(share * statements))
 
 
-@dataclass(eq=False, slots=True)
-class _Entry(Generic[RequestT, ResultT]):
-    """A request, who is told of its answer, and the statements that it needs for itself."""
-
-    request: RequestT
-    done: Done[RequestT, ResultT]
-    statements: int
-
-
 class Batcher(Generic[RequestT, ResultT]):
     """Runs requests in batches, one batch at a time, in the order in which they came.
 
@@ -127,7 +119,7 @@ class Batcher(Generic[RequestT, ResultT]):
         self._is_hurried = is_hurried
         self._began_at = 0.0
         self._waiting: deque[_Entry[RequestT, ResultT]] = deque()
-        self._in_hand: dict[_Entry[RequestT, ResultT], None] = {}
+        self._in_hand: deque[_Entry[RequestT, ResultT]] = deque()
         self._round: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -154,7 +146,7 @@ class Batcher(Generic[RequestT, ResultT]):
     def hand_in(self, request: RequestT, done: Done[RequestT, ResultT]) -> None:
         """Carry out `request` and call `done` with it, its answer and None, or with it, None and what its batch raised."""
         # Counted once, and here: a request may run code of its caller's, whose errors are the caller's and not the round's.
-        self._waiting.append(_Entry(request, done, self._statements_of(request)))
+        self._waiting.append((request, done, self._statements_of(request)))
         if self._round is None or self._round.done():
             self._round = contained_task(self._work(), name=f"rowlock: {self._name}")
 
@@ -168,69 +160,68 @@ class Batcher(Generic[RequestT, ResultT]):
     async def _work(self) -> None:
         try:
             while self._waiting:
-                count = self._limit.fitting(entry.statements for entry in self._waiting)
+                count = self._limit.fitting(statements for _, _, statements in self._waiting)
                 batch = [self._waiting.popleft() for _ in range(count)]
-                self._in_hand = dict.fromkeys(batch)
+                self._in_hand = deque(batch)
                 await self._answer(batch)
         except GeneratorExit:
             # There is no loop any more in which anybody could wait.
             raise
         except BaseException:
             # The next request would begin another round, and may never come.
-            waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            self._tell_all([*self._in_hand, *waiting], ConnectionAbortedError(self._name))
+            left = [*self._in_hand, *self._waiting]
+            self._in_hand.clear()
+            self._waiting.clear()
+            self._tell_all(left, ConnectionAbortedError(self._name))
             raise
 
     async def _answer(self, batch: list[_Entry[RequestT, ResultT]]) -> None:
         self.begun()
         try:
-            results = await self._run([entry.request for entry in batch])
+            results = await self._run([request for request, _, _ in batch])
         except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
             await self._fail(batch, error)
             return
         took_s = monotonic() - self._began_at
         self._limit.learn(requests=len(batch), statements=_statements(batch), took_s=took_s)
-        for one, result in zip(batch, results, strict=True):
-            self._tell(one, result=result)
+        for _, result in zip(batch, results, strict=True):
+            self._tell(self._in_hand.popleft(), result, None)
 
     async def _fail(self, batch: list[_Entry[RequestT, ResultT]], error: BaseException) -> None:
+        behind: list[_Entry[RequestT, ResultT]] = []
         if len(batch) > 1 and isinstance(error, Exception):
             if may_be_of_the_size(error) and self._is_hurried():
                 # There is no time for smaller batches, nor for those behind: each may take as long as this one did.
-                behind = [self._waiting.popleft() for _ in range(len(self._waiting))]
-                self._in_hand |= dict.fromkeys(behind)
-                batch += behind
+                behind = [*self._waiting]
+                self._waiting.clear()
             elif may_be_of_the_size(error):
                 self._limit.shrink(requests=len(batch), statements=_statements(batch))
                 # Before all others, and in batches of what is allowed now: each of these is smaller than the one that failed.
                 self._waiting.extendleft(reversed(batch))
-                for one in batch:
-                    del self._in_hand[one]
+                for _ in batch:
+                    self._in_hand.popleft()
                 return
             elif not is_outage(error):
                 half = len(batch) // 2
                 await self._answer(batch[:half])
                 await self._answer(batch[half:])
                 return
+        for _ in batch:
+            self._in_hand.popleft()
         # A round that is cancelled from outside says nothing of its requests: for those who wait it is like a lost connection.
-        self._tell_all(batch, error if isinstance(error, Exception) else ConnectionAbortedError(self._name))
+        told = error if isinstance(error, Exception) else ConnectionAbortedError(self._name)
+        self._tell_all([*batch, *behind], told)
         if isinstance(error, asyncio.CancelledError):
             raise error
 
-    def _tell_all(self, batch: list[_Entry[RequestT, ResultT]], error: Exception) -> None:
-        for one in batch:
-            self._tell(one, error=error)
+    def _tell_all(self, entries: Iterable[_Entry[RequestT, ResultT]], error: Exception) -> None:
+        for entry in entries:
+            self._tell(entry, None, error)
 
-    def _tell(
-        self,
-        one: _Entry[RequestT, ResultT],
-        *,
-        result: ResultT | None = None,
-        error: Exception | None = None,
-    ) -> None:
-        self._in_hand.pop(one, None)
+    def _tell(self, entry: _Entry[RequestT, ResultT], result: ResultT | None, error: Exception | None) -> None:
+        request, done, _ = entry
         try:
-            one.done(one.request, result, error)
+            done(request, result, error)
         except BaseException:
             # The others of the batch wait for their answers, and those behind them for the next batch.
             with suppress(BaseException):
@@ -238,4 +229,4 @@ class Batcher(Generic[RequestT, ResultT]):
 
 
 def _statements(batch: Iterable[_Entry[RequestT, ResultT]]) -> int:
-    return sum(entry.statements for entry in batch)
+    return sum(statements for _, _, statements in batch)

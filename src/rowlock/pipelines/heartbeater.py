@@ -55,7 +55,6 @@ class Heartbeater(Generic[ModelT]):
         self.context = context
         self.before_renewal: Callable[[], None] = lambda: None
         self._tracked: dict[Any, PipelineItem[ModelT]] = {}
-        self._on_lost: dict[Any, Callable[[], None]] = {}
         self._settings = context.settings
         self._lock = threading.Lock()
         self._rest: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
@@ -81,22 +80,18 @@ class Heartbeater(Generic[ModelT]):
         """Let the lease of `item` be."""
         with self._lock:
             self._tracked.pop(item.lock_token, None)
-        self._on_lost.pop(item.lock_token, None)
 
     def tracked(self) -> list[PipelineItem[ModelT]]:
         """Return the items whose leases are kept alive."""
         with self._lock:
             return list(self._tracked.values())
 
-    def when_lost(self, item: PipelineItem[ModelT], act: Callable[[], None]) -> None:
-        """Call `act` at once if trust in the lease of `item` ends, or has ended."""
+    def has_lost(self, item: PipelineItem[ModelT]) -> bool:
+        """Whether trust in the lease of `item` has ended; from then on it has ended for good."""
         if item.is_trusted():
-            self._on_lost[item.lock_token] = act
-        elif item.is_lost:
-            act()
-        else:
-            self._on_lost[item.lock_token] = act
-            self._lose_all([item])
+            return False
+        self._lose_all([item])
+        return True
 
     async def run(self) -> None:
         """Renew, again and again, where leases are renewed."""
@@ -264,12 +259,12 @@ class Heartbeater(Generic[ModelT]):
                 item.lose()
         if not lost:
             return
-        acts = [self._on_lost.pop(item.lock_token, None) for item in lost]
         self.context.counters.leases_lost += len(lost)
         self.context.queue.discard(lost)
-        for act in acts:
-            if act is not None:
-                act()
+        for item in lost:
+            attempt = self.context.running.get(item.lock_token)
+            if attempt is not None:
+                attempt.lose()
         for item in lost:
             self._tell_lost(item)
 

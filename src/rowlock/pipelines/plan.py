@@ -45,6 +45,7 @@ class Planner:
         `stamp`: when the row was processed, if that is not to be now.
         """
         self._now, self._leased, self._settings, self._intent, self._rng = now, leased, settings, tuple(intent), rng
+        self._is_bare = not (leased.has_schedule or self._intent)
         self._processed = processed_values(leased, stamp or now)
         self._done = unlocked_values(leased) | self._processed
         self._last: tuple[Values, ColumnValues] = ({}, {})
@@ -64,9 +65,9 @@ class Planner:
 
     def _apply(self, item: PipelineItem[Any], outcome: Apply) -> RowWrite:
         written, values = self._written(outcome.values), self._done
-        guarded = [*self._intent, *(column_of(self._leased, key) for key in outcome.unless_changed)]
-        if not (self._leased.has_schedule or guarded or outcome.related):
+        if self._is_bare and not outcome.unless_changed and not outcome.related:
             return self._share(written)
+        guarded = [*self._intent, *(column_of(self._leased, key) for key in outcome.unless_changed)]
         if self._leased.has_schedule:
             after = self._settings.min_processing_interval if outcome.after is None else delay_of(outcome.after)
             values = values | {self._leased.column("attempts"): 0} | self._due(item, after)

@@ -7,11 +7,11 @@ what can be begun.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Generic
+from typing import Generic
 
 from rowlock import events
 from rowlock.backoff import exponential
@@ -56,6 +56,8 @@ class Pool(Generic[ModelT]):
         self._host_work: set[asyncio.Task[None]] = set()
         context.queue.idle = lambda: len(self._idle)
         context.queue.on_items = settler.on_room = self.feed
+        # Bound once: one for each row would be an object of each row.
+        self._done = self._over
 
     def __repr__(self) -> str:
         return f"<Pool of {self.context.name}, {len(self._idle)} of {len(self._names)} idle>"
@@ -99,38 +101,32 @@ class Pool(Generic[ModelT]):
     def _begin(self, worker: Worker[ModelT], item: PipelineItem[ModelT]) -> None:
         self._busy += 1
         # A copy, since code that runs in one context cannot enter it again.
-        variables, over = self._variables.copy(), partial(self._over, worker)
+        variables = self._variables.copy()
         try:
             if type(worker).work is Worker.work:
-                worker.begin(item, over, variables=variables)
+                worker.begin(item, self._done, variables=variables)
             else:
-                self._begin_host_work(worker.work(item), item, over, variables=variables)
+                self._begin_host_work(worker, item, variables=variables)
         except BaseException as error:  # noqa: BLE001 - `process` and `work` may be properties of the host's, which raise anything
             # If it cannot be handed over, it is a stray, and found as one.
             self.context.in_hand.discard(item)
             with suppress(BaseException):
                 self._settler.hand_over(item, Ended.INTERRUPTED)
-            over(error)
+            self._over(worker, error)
 
-    def _begin_host_work(
-        self,
-        work: Coroutine[Any, Any, None],
-        item: PipelineItem[ModelT],
-        over: partial[None],
-        *,
-        variables: Context,
-    ) -> None:
+    def _begin_host_work(self, worker: Worker[ModelT], item: PipelineItem[ModelT], *, variables: Context) -> None:
+        work = worker.work(item)
         # A host's own may begin with something else, and the item is in hand before that.
         self.context.in_hand.add(item)
         task = contained_task(work, name="rowlock: work", context=variables)
         # The event loop itself keeps no task that waits: one that nobody else has is collected, and never ends.
         self._host_work.add(task)
-        task.add_done_callback(partial(self._host_work_over, item, over))
+        task.add_done_callback(partial(self._host_work_over, item, worker))
 
-    def _host_work_over(self, item: PipelineItem[ModelT], over: partial[None], task: asyncio.Task[None]) -> None:
+    def _host_work_over(self, item: PipelineItem[ModelT], worker: Worker[ModelT], task: asyncio.Task[None]) -> None:
         self._host_work.discard(task)
         self.context.in_hand.discard(item)
-        over(asyncio.CancelledError() if task.cancelled() else task.exception())
+        self._over(worker, asyncio.CancelledError() if task.cancelled() else task.exception())
 
     def _over(self, worker: Worker[ModelT], error: BaseException | None) -> None:
         self._busy -= 1

@@ -62,6 +62,8 @@ class Settler(Generic[ModelT]):
         self._pending: set[PipelineItem[ModelT]] = set()
         self.on_room: Callable[[], None] = lambda: None
         self._changed: asyncio.Future[None] | None = None
+        # Bound once: one for each row would be an object of each row.
+        self._done = self._written
 
     def __repr__(self) -> str:
         return f"<Settler of {self.context.name}, {len(self)} pending>"
@@ -86,20 +88,17 @@ class Settler(Generic[ModelT]):
         """Settle `decision` from now on; the caller need not wait."""
         self._pending.add(item)
         try:
-            self._begin(item, decision)
+            if not isinstance(decision, Ended):
+                submission = Submission(item, decision)
+                if submission.goes_with_others:
+                    item.is_settled = True
+                    self._writer.hand_in(submission, self._done)
+                    return
+            self._in_a_task(item, self._settle(item, decision))
         except BaseException:
             # Whoever called still has it; and if that is nobody, it is a stray and is given back.
             self._pending.discard(item)
             raise
-
-    def _begin(self, item: PipelineItem[ModelT], decision: Decision) -> None:
-        if not isinstance(decision, Ended):
-            submission = Submission(item, decision)
-            if _goes_with_others(submission):
-                item.is_settled = True
-                self._writer.hand_in(submission, self._written)
-                return
-        self._in_a_task(item, self._settle(item, decision))
         if decision is Ended.ABANDONED and (attempt := self.context.running.pop(item.lock_token, None)) is not None:
             # Noted at once: a task that is cancelled before its first step notes nothing.
             self._abandon(item, attempt)
@@ -334,7 +333,3 @@ class Settler(Generic[ModelT]):
 def _is_usual(failure: Outcome, error: Exception) -> bool:
     """Whether it is what is written for any failure."""
     return type(failure) is Retry and failure.error is error and failure.after is None and not failure.values
-
-
-def _goes_with_others(submission: Submission[Any]) -> bool:
-    return submission.item.held is None and not submission.goes_alone and submission.item.is_trusted()

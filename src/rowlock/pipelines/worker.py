@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
-from typing import Any, Generic
+from typing import Generic
 
 from rowlock import events
 from rowlock.errors import ProcessCancelledError
@@ -57,23 +57,12 @@ class Worker(Generic[ModelT]):
 
         A worker of the host's own may do something before and after that.
         """
-        hand = self._take(item)
-        try:
-            decision = await self._decide(hand, hand.attempt.run)
-            assert decision is not None
-            hand.hand_over(decision)
-        except GeneratorExit:
-            # Its event loop is gone, and with it all that could give a row back.
-            raise
-        except BaseException as error:
-            # Somebody cancelled this very worker, or there is a bug: the row must not wait for its lease to expire.
-            hand.give_up(error)
-            raise
+        await self._work(_Hand(item, self._attempt_at(item), settler=self._settler))
 
     def begin(
         self,
         item: PipelineItem[ModelT],
-        over: Callable[[BaseException | None], None],
+        over: Callable[[Worker[ModelT], BaseException | None], None],
         *,
         variables: Context | None = None,
     ) -> None:
@@ -81,57 +70,55 @@ class Worker(Generic[ModelT]):
 
         Args:
             item: is in hand until it is handed over to the settler.
-            over: called once, when the worker is free again: also if the host's code still runs, since it ignored its
+            over: called once with this worker, when it is free again: also if the host's code still runs, since it ignored its
                 cancellation. Gets what has escaped, if anything has.
             variables: the context variables of which the task gets a copy; the caller's if None.
         """
-        hand = self._take(item, over)
+        hand = _Hand(item, self._attempt_at(item), settler=self._settler, worker=self, over=over)
         begin = partial(asyncio.get_running_loop().create_task, self._work(hand), name="rowlock: process")
         # Not given to it: task factories of before Python 3.11 take no context.
         task = begin() if variables is None else variables.run(begin)
         task.add_done_callback(hand.drop)
 
-    def _take(
-        self, item: PipelineItem[ModelT], over: Callable[[BaseException | None], None] | None = None
-    ) -> _Hand[ModelT]:
+    def _attempt_at(self, item: PipelineItem[ModelT]) -> Attempt:
         attempt = self.context.new_attempt(self.context.hooks.process, item)
         self.context.in_hand.add(item)
-        return _Hand(item, attempt, context=self.context, settler=self._settler, over=over)
+        return attempt
 
     async def _work(self, hand: _Hand[ModelT]) -> None:
+        context, item, attempt = self.context, hand.item, hand.attempt
+        decision: Decision | None = None
         try:
-            decision = await self._decide(hand, partial(hand.attempt.run_here, hand.leave))
-            if decision is not None:
-                hand.hand_over(decision)
+            if not self._loader.is_fresh(item) or item.unreadable is not None or item.attempt > self._attempts_max:
+                decision = await self._prevented(item)
+            if decision is None and context.hurried:
+                # What a shutdown interrupts was interrupted while this row was read: nobody would end what begins now.
+                decision = Ended.INTERRUPTED
+            if decision is None and self._heartbeater.has_lost(item):
+                decision = Ended.LEASE_LOST
+            if decision is None:
+                context.counters.started += 1
+                if events.is_heard():
+                    events.emit(events.ItemStarted(context.name, item.id, item.lock_token, item.attempt))
+                context.running[item.lock_token] = attempt
+                result = await (attempt.run() if hand.is_with_host else attempt.run_here(hand.leave))
+                if result is None:
+                    # Its settlement was begun when it was left behind.
+                    return
+                decision = self._decide(item, result)
+            hand.hand_over(decision)
         except GeneratorExit:
             # Its event loop is gone, and with it all that could give a row back.
             raise
         except BaseException as error:
-            # A bug, or a cancellation from outside. A SystemExit that left this task would end the whole event loop.
+            # A bug, or a cancellation from outside: the row must not wait for its lease to expire. A SystemExit that left a task of
+            # ours would end the whole event loop.
             hand.give_up(error)
-            if isinstance(error, asyncio.CancelledError):
+            if hand.is_with_host or isinstance(error, asyncio.CancelledError):
                 raise
 
-    async def _decide(
-        self, hand: _Hand[ModelT], run: Callable[[], Coroutine[Any, Any, Result | None]]
-    ) -> Decision | None:
-        """Return what is to be settled; None if that was begun before, since the attempt was left behind."""
-        context, item, attempt = self.context, hand.item, hand.attempt
-        if not self._loader.is_fresh(item) or item.unreadable is not None or item.attempt > self._attempts_max:
-            prevented = await self._prevented(item)
-            if prevented is not None:
-                return prevented
-        if context.hurried:
-            # What a shutdown interrupts was interrupted while this row was read: nobody would end what begins now.
-            return Ended.INTERRUPTED
-        self._heartbeater.when_lost(item, partial(attempt.end, Ended.LEASE_LOST))
-        context.counters.started += 1
-        if events.is_heard():
-            events.emit(events.ItemStarted(context.name, item.id, item.lock_token, item.attempt))
-        context.running[item.lock_token] = attempt
-        result = await run()
-        if result is None:
-            return None
+    def _decide(self, item: PipelineItem[ModelT], result: Result) -> Decision:
+        context = self.context
         if result is not Ended.ABANDONED:
             # One that still runs stays there until the settler has taken note of it.
             context.running.pop(item.lock_token, None)
@@ -157,30 +144,34 @@ class Worker(Generic[ModelT]):
 
 
 class _Hand(Generic[ModelT]):
-    """An item in hand, with its attempt, until the settler has it."""
+    """An item in hand, with its attempt, until the settler has it.
 
-    __slots__ = ("_context", "_over", "_settler", "attempt", "item")
+    Attributes:
+        is_with_host: whether it is the host's own `work` that waits for it.
+    """
+
+    __slots__ = ("_in_hand", "_over", "_settler", "_worker", "attempt", "is_with_host", "item")
 
     def __init__(
         self,
         item: PipelineItem[ModelT],
         attempt: Attempt,
         *,
-        context: PipelineContext[ModelT],
         settler: Settler[ModelT],
-        over: Callable[[BaseException | None], None] | None,
+        worker: Worker[ModelT] | None = None,
+        over: Callable[[Worker[ModelT], BaseException | None], None] | None = None,
     ) -> None:
-        self.item, self.attempt = item, attempt
-        self._context, self._settler, self._over = context, settler, over
+        self.item, self.attempt, self.is_with_host = item, attempt, worker is None
+        self._settler, self._in_hand, self._worker, self._over = settler, settler.context.in_hand, worker, over
 
     def hand_over(self, decision: Decision, error: BaseException | None = None) -> None:
         """Have `decision` settled, unless somebody else has taken the item out of this hand."""
-        if self.item in self._context.in_hand:
+        if self.item in self._in_hand:
             self._settler.hand_over(self.item, decision)
-            self._context.in_hand.discard(self.item)
-        over, self._over = self._over, None
-        if over is not None:
-            over(error)
+            self._in_hand.discard(self.item)
+        over, worker, self._over = self._over, self._worker, None
+        if over is not None and worker is not None:
+            over(worker, error)
 
     def leave(self) -> None:
         """Go on without the attempt, which has ignored its cancellation."""
@@ -191,10 +182,10 @@ class _Hand(Generic[ModelT]):
 
     def give_up(self, error: BaseException) -> None:
         """Give the item back; if that cannot be, it is a stray, and found as one."""
-        if self.item in self._context.in_hand:
+        if self.item in self._in_hand:
             with suppress(BaseException):
                 self._settler.hand_over(self.item, Ended.INTERRUPTED)
-            self._context.in_hand.discard(self.item)
+            self._in_hand.discard(self.item)
         self.hand_over(Ended.INTERRUPTED, error)
 
     def drop(self, task: asyncio.Task[None]) -> None:

@@ -36,7 +36,7 @@ from rowlock.leases.note import is_still
 from rowlock.leases.related_rows import free_related, write_related
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import contained
-from rowlock.pipelines.batcher import Batcher, Done
+from rowlock.pipelines.batcher import Batcher
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.outcomes import Also, Apply, Outcome, Reset, Retry
 from rowlock.pipelines.overruns import OVERRUNS_MAX, let_a_renewal_in, time_for
@@ -84,12 +84,21 @@ class Submission(Generic[ModelT]):
         """Whether it needs a transaction of its own."""
         return self.also is not None or bool(self.item.held) or self.apart
 
+    @property
+    def goes_with_others(self) -> bool:
+        """Whether it can be handed in at once: nothing is to be waited for, and nothing is known against it."""
+        item, outcome = self.item, self.outcome
+        has_also = isinstance(outcome, Apply) and outcome.also is not None
+        return item.held is None and not has_also and item.is_trusted()
+
 
 class Writer(Generic[ModelT]):
     """Settles outcomes in the database.
 
     Attributes:
         context: what the actors of the pipeline share.
+        hand_in: writes an outcome together with others, and calls what is given with it with what became of it, after the COMMIT
+            was answered; with None if that could not be done, or not in this way: then `write` is to be tried.
     """
 
     def __init__(self, context: PipelineContext[ModelT]) -> None:
@@ -102,13 +111,7 @@ class Writer(Generic[ModelT]):
             statements_of=self._statements_of,
             is_hurried=lambda: context.hurried,
         )
-
-    def hand_in(self, submission: Submission[ModelT], done: Done[Submission[ModelT], Written | None]) -> None:
-        """Write an outcome together with others, and call `done` with what became of it, after the COMMIT was answered.
-
-        It is called with None if that could not be done, or not in this way: then `write` is to be tried.
-        """
-        self._batcher.hand_in(submission, done)
+        self.hand_in = self._batcher.hand_in
 
     async def write(self, submission: Submission[ModelT]) -> Written:
         """Write an outcome under the guard and return what became of it, after the COMMIT was answered.
@@ -204,14 +207,15 @@ class Writer(Generic[ModelT]):
                 return written
             ours = [i for i in trusted if items[i].lock_token in stamps]
             planner = self._planner(now)
-            writes = []
+            writes, at_once = [], frozenset({now})
             for i in ours:
                 stamp = stamps[items[i].lock_token]
                 of_this = planner if stamp == now else self._planner(now, stamp)
                 writes.append((items[i], of_this.plan(items[i], submissions[i].outcome)))
             for i, result in zip(ours, await apply_locked(connection, leased, writes), strict=True):
                 written[i] = result
-                _stamp(submissions[i], result, stamps[items[i].lock_token])
+                stamp = stamps[items[i].lock_token]
+                _stamp(submissions[i], result, at_once if stamp == now else frozenset({stamp}))
             return written
 
         try:
@@ -247,7 +251,7 @@ class Writer(Generic[ModelT]):
             stamp = stamps[item.lock_token]
             if written.is_made and submission.also is not None:
                 await self._within(session, connection, submission, now=now, stamp=stamp)
-            _stamp(submission, written, stamp)
+            _stamp(submission, written, frozenset({stamp}))
             return written
 
         submission.has_row, time = False, time_for(submission.item, self.context.settings)
@@ -384,7 +388,7 @@ def _is_overrun(submission: Submission[Any], error: Exception) -> bool:
     return is_out_of_time and submission.has_row and not submission.stamps
 
 
-def _stamp(submission: Submission[ModelT], written: Written, stamp: datetime) -> None:
+def _stamp(submission: Submission[ModelT], written: Written, stamp: frozenset[datetime]) -> None:
     # Until the COMMIT is answered, this may or may not have happened.
     if written.is_made:
-        submission.stamps |= {stamp}
+        submission.stamps = submission.stamps | stamp if submission.stamps else stamp
