@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import Apply, PipelineItem, PipelineManager, hold_rows
 from rowlock.pipelines.give_back import give_back
-from rowlock.pipelines.writer import Submission, Writer
+from rowlock.pipelines.submission import Submission
+from rowlock.pipelines.writer import Writer
 from rowlock.testing import Steps, stepping
 
 from ..host import Attachment, Volume, VolumePipeline

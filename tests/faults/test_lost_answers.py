@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from rowlock import Apply, Park, Reset, Retry, events
 from rowlock.leases.apply import Written
 from rowlock.pipelines import writer as writer_module
-from rowlock.pipelines.writer import Submission
+from rowlock.pipelines.submission import Submission
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events
@@ -227,7 +227,8 @@ async def test_a_stamp_ahead_of_the_clock_is_that_of_one_attempt(
             await steps.work_once()
             assert (counted(steps)["applied"], counted(steps)["stale"]) == (0, 1)
     assert len(lost) == (1 if way == "also" else 2)
-    assert [outcome.values for _, outcome in pipeline.stale] == [{"status": "first"}]
+    # By chance the second's stamp is the later one: then the second may have gone on from the first, for all that can be known.
+    assert [outcome.values for _, outcome in pipeline.stale] in ([], [{"status": "first"}])
     [row] = await read_all(database, Run)
     assert row.status == "second"
     assert row.last_processed_at > ahead

@@ -14,7 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from rowlock import Apply, LockColumns
-from rowlock.leases.apply import processed_at
+from rowlock.leases.apply import Written, processed_at
 from rowlock.rows.database_time import database_now
 from rowlock.rows.lease_values import processed_values
 from rowlock.rows.leased_table import LeasedTable
@@ -196,6 +196,7 @@ async def test_another_stamp_is_not_taken_for_it(database: TemporaryDatabase, mo
         return stamp
 
     stamp = await transact(database, leased, write)
-    for stamps, found in (({stamp}, {1}), ({stamp - timedelta(hours=5), stamp + timedelta(seconds=2)}, set())):
-        asked = frozenset(stamps)
-        assert await transact(database, leased, lambda c, s=asked: processed_at(c, leased, [item], stamps=s)) == found
+    others = {stamp + timedelta(hours=5), stamp + timedelta(seconds=2)}
+    for asked, end in ((frozenset({stamp}), Written.APPLIED), (frozenset(others), Written.STALE)):
+        found = await transact(database, leased, lambda c, s=asked: processed_at(c, leased, [item], stamps=s))
+        assert found == {1: end}

@@ -34,6 +34,13 @@ class Quarrelsome(str):
     __hash__ = str.__hash__
 
 
+class Unbound:
+    """What stands for a value of a request, of which there is none."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"no request for {name}")
+
+
 def circle() -> list[Any]:
     """Return a list that contains itself."""
     papers: list[Any] = []
@@ -58,6 +65,7 @@ EVERYWHERE: list[tuple[str, dict[str, Any]]] = [
     ("a lone surrogate", {"note": "\ud800"}),
     ("a number beyond all bounds", {"weight": 2**70}),
     ("bytes in JSON", {"papers": {"stamp": b"\x00"}}),
+    ("a value that raises whatever it is asked for", {"note": Unbound()}),
     ("JSON that contains itself", {"papers": circle()}),
     ("JSON too deep to be written", {"papers": nested()}),
     ("a key that JSON does not have", {"papers": {(1, 2): 3}}),

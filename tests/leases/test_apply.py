@@ -6,7 +6,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import delete, select, text
 
 from rowlock.leases.apply import (
     RowWrite,
@@ -251,5 +251,17 @@ async def test_the_row_knows_which_transaction_processed_it(database_with_clock:
         database, lambda c: apply(c, VOLUMES, item, write=RowWrite({**UNLOCKED, **processed_values(VOLUMES, now)}))
     )
     other = frozenset({now + timedelta(seconds=1)})
-    assert await transact(database, lambda c: processed_at(c, VOLUMES, [item], stamps=other | {now})) == {item.id}
-    assert await transact(database, lambda c: processed_at(c, VOLUMES, [item], stamps=other)) == frozenset()
+    assert await transact(database, lambda c: processed_at(c, VOLUMES, [item], stamps=other | {now})) == {
+        item.id: Written.APPLIED
+    }
+    assert await transact(database, lambda c: processed_at(c, VOLUMES, [item], stamps=other)) == {
+        item.id: Written.STALE
+    }
+    before = frozenset({now - timedelta(seconds=1), now + timedelta(seconds=1)})
+    assert await transact(database, lambda c: processed_at(c, VOLUMES, [item], stamps=before)) == {
+        item.id: Written.UNKNOWN
+    }
+    await transact(database, lambda c: c.execute(delete(Volume)))
+    assert await transact(database, lambda c: processed_at(c, VOLUMES, [item], stamps=other)) == {
+        item.id: Written.UNKNOWN
+    }

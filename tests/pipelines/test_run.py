@@ -135,6 +135,26 @@ def test_a_database_that_hangs_does_not_stop_the_shutdown(virtual_database: Temp
 
 
 @virtual_time
+async def test_the_last_wait_is_for_outcomes_that_are_written_with_others(virtual_database: TemporaryDatabase) -> None:
+    """Work that was done would be lost with the host's engine, and its side effects be left behind."""
+    rows = await add(virtual_database, *(Volume() for _ in range(3)))
+    pipeline = VolumePipeline(workers_num=3, database_timeout=2, cancel_grace=1)
+    run = started(virtual_database, pipeline)
+    batcher: Any = run.settler._writer._batcher
+    write, batcher._limit.requests = batcher._run, 1
+
+    async def write_slowly(submissions: Any) -> Any:
+        # Three of them take longer than the first wait, and less than two.
+        await asyncio.sleep(2)
+        return await write(submissions)
+
+    batcher._run = write_slowly
+    await until(lambda: len(run.settler) == 3)
+    await run.drain(0)
+    assert [(await read(virtual_database, row)).status for row in rows] == ["active"] * 3
+
+
+@virtual_time
 async def test_a_signal_handler_may_shut_down_in_the_middle_of_anything(virtual_database: TemporaryDatabase) -> None:
     """A handler of `signal.signal` runs between any two lines, here those that queue a claim: its rows would stay leased."""
     rows = await add(virtual_database, *(Volume() for _ in range(4)))

@@ -266,8 +266,8 @@ BUGS = (
     Bug(
         "a drain does not wait for outcomes",
         "pipelines/run.py",
-        "                await self.settler.wait_until_idle()\n",
-        "",
+        "                await self.settler.wait_until_idle()\n                return True",
+        "                return True",
         (SETTLER, "tests/pipelines/test_run.py"),
     ),
     Bug(
@@ -279,7 +279,7 @@ BUGS = (
     ),
     Bug(
         "an outcome without trust is tried with others",
-        "pipelines/writer.py",
+        "pipelines/submission.py",
         " and item.is_trusted()\n",
         "\n",
         ("tests/pipelines/test_worker_interrupted.py::test_an_outcome_after_the_end_of_trust_is_not_written",),

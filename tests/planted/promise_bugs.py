@@ -27,18 +27,17 @@ PROMISE_BUGS = (
         """\
             if written.is_made and submission.also is not None:
                 await self._within(session, connection, submission, now=now, stamp=stamp)
-            _stamp(submission, written, frozenset({stamp}))
+            submission.stamp(written, frozenset({stamp}))
             return written
 
-        submission.has_row, time = False, time_for(submission.item, self.context.settings)
+        time = time_for(submission.item, self.context.settings)
         try:
-            with _stamps_as_before_if_undone([submission]):
-                written = await self.context.transact(work, purpose="write an outcome", timeout=time)
+            written = await self.context.transact(work, purpose="write an outcome", timeout=time)
             self._wrote_at = monotonic()
             return written
 """,
         """\
-            _stamp(submission, written, frozenset({stamp}))
+            submission.stamp(written, frozenset({stamp}))
             return written
 
         try:

@@ -42,7 +42,8 @@ class Written(Enum):
     """What became of a write.
 
     Parked is applied, too. Robbed: a related row was no longer held, so nothing was written and the row comes back for it.
-    Unknown: the answer to its COMMIT was lost and the database did not come back to be asked.
+    Unknown: the answer to its COMMIT was lost, and the database did not come back to be asked, or somebody has written the row
+    since.
     """
 
     APPLIED = "applied"
@@ -225,17 +226,24 @@ async def processed_at(
     *,
     stamps: frozenset[datetime],
     waits: bool = False,
-) -> frozenset[Any]:
-    """Return the keys of those rows of `items` that were last processed at one of `stamps`; joins the caller's transaction.
+) -> dict[Any, Written]:
+    """Say of each row of `items`, by its key, whether an outcome with one of `stamps` is in it; joins the caller's transaction.
 
-    Settles a COMMIT whose answer was lost: no two outcomes of a row have the same stamp. PostgreSQL may still be carrying it out:
-    if it `waits` for the rows' locks, what is returned is as that has ended.
+    Settles COMMITs whose answers were lost: no two outcomes of a row have the same stamp, and none has an earlier one than the
+    outcome before it. So an earlier one in the row means that nothing was committed (stale). A later one, or no row, leaves open
+    whether somebody has gone on from there (unknown). PostgreSQL may still be carrying a COMMIT out: if it `waits` for the rows'
+    locks, what is returned is as that has ended.
     """
-    is_one_of_them = await dialect_of(connection).holds_one_of(connection, leased.column("last_processed_at"), stamps)
+    column, keys = leased.column("last_processed_at"), [item.id for item in items]
+    kept = await dialect_of(connection).kept_as(connection, column, sorted(stamps))
     # The stamp is no condition: a row is found by what was committed before, and only one that is found is waited for.
-    found = select(leased.key, is_one_of_them).where(leased.key.in_([item.id for item in items]))
+    found = select(leased.key, column.in_(kept), column > kept[0]).where(leased.key.in_(keys))
     rows = await connection.execute(found.with_for_update(key_share=True) if waits else found)
-    return frozenset(key for key, is_one in rows if is_one)
+    there = {
+        key: Written.APPLIED if is_one else Written.UNKNOWN if is_later else Written.STALE
+        for key, is_one, is_later in rows
+    }
+    return {key: there.get(key, Written.UNKNOWN) for key in keys}
 
 
 async def _update(

@@ -190,6 +190,10 @@ class PipelineRun(Generic[ModelT]):
         return False
 
     async def _background_ends(self, ends_at: float) -> None:
+        # Outcomes that are written with others have no task of their own.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, ends_at - monotonic())):
+                await self.settler.wait_until_idle()
         # What ends may begin more: an outcome that is settled, what waited for it.
         while self.context.background and (left_s := ends_at - monotonic()) > 0:
             await asyncio.wait(self.context.background, timeout=left_s)

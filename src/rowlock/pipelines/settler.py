@@ -38,7 +38,8 @@ from rowlock.pipelines.outcomes import (
     hint_targets,
 )
 from rowlock.pipelines.related_values import check_related
-from rowlock.pipelines.writer import Submission, Writer
+from rowlock.pipelines.submission import Submission
+from rowlock.pipelines.writer import Writer
 from rowlock.rows.leased_table import ModelT
 
 logger = get_logger(__name__)

@@ -11,11 +11,9 @@ refused, on the other hand, is known not to have happened.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Generic
+from typing import Generic
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
@@ -31,16 +29,16 @@ from rowlock.leases.apply import (
     processed_at,
 )
 from rowlock.leases.faults import is_after_an_error, is_transient, may_be_of_the_size
-from rowlock.leases.item import PipelineItem
 from rowlock.leases.note import is_still
 from rowlock.leases.related_rows import free_related, write_related
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import contained
 from rowlock.pipelines.batcher import Batcher
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.outcomes import Also, Apply, Outcome, Reset, Retry
+from rowlock.pipelines.outcomes import Apply, Reset, Retry
 from rowlock.pipelines.overruns import OVERRUNS_MAX, let_a_renewal_in, time_for
 from rowlock.pipelines.plan import Planner
+from rowlock.pipelines.submission import Submission
 from rowlock.rows.assignments import PLAIN, is_like_no_other
 from rowlock.rows.leased_table import ModelT
 
@@ -54,42 +52,6 @@ CUTS_MAX = 2
 ENDED_BY_ALSO = "also ended the transaction that it is part of; it must neither commit nor roll back"
 PATIENCE = 10
 """So many times `lock_timeout` an outcome is tried whose own errors pass, while others of its pipeline are written."""
-
-
-@dataclass(eq=False, slots=True)
-class Submission(Generic[ModelT]):
-    """One outcome on its way.
-
-    Attributes:
-        stamps: what transactions whose end is unknown have written as the row's last time.
-        ended_with: the stamp in the row when `also` ended the transaction: the row tells whether it was committed.
-        apart: its own transaction ran out of time, so it must not take those of others with it.
-        has_row: its own transaction has locked the row: what takes its time now is the outcome's own.
-    """
-
-    item: PipelineItem[ModelT]
-    outcome: Outcome
-    stamps: frozenset[datetime] = frozenset()
-    apart: bool = False
-    has_row: bool = False
-    ended_with: datetime | None = None
-
-    @property
-    def also(self) -> Also | None:
-        """What runs in the same transaction."""
-        return self.outcome.also if isinstance(self.outcome, Apply) else None
-
-    @property
-    def goes_alone(self) -> bool:
-        """Whether it needs a transaction of its own."""
-        return self.also is not None or bool(self.item.held) or self.apart
-
-    @property
-    def goes_with_others(self) -> bool:
-        """Whether it can be handed in at once: nothing is to be waited for, and nothing is known against it."""
-        item, outcome = self.item, self.outcome
-        has_also = isinstance(outcome, Apply) and outcome.also is not None
-        return item.held is None and not has_also and item.is_trusted()
 
 
 class Writer(Generic[ModelT]):
@@ -137,7 +99,7 @@ class Writer(Generic[ModelT]):
                 failed_at = min(failed_at, monotonic())
                 cuts += isinstance(error, TransactionTimeout) and error.was_cut
                 is_late = monotonic() >= self._gives_up_at(failed_at)
-                if _is_overrun(submission, error):
+                if submission.is_overrun(error):
                     overruns, submission.apart = overruns + 1, True
                 is_late = is_late or cuts > CUTS_MAX or overruns >= OVERRUNS_MAX
                 if not is_transient(error) or is_late or self.context.hurried:
@@ -161,7 +123,7 @@ class Writer(Generic[ModelT]):
             raise error
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
-            return await self._settle(connection, submission, waits=True)
+            return await self._earlier_try(connection, submission, waits=True)
 
         try:
             written = await self.context.transact(work, purpose="see what became of an outcome")
@@ -174,7 +136,7 @@ class Writer(Generic[ModelT]):
                 exc_info=error,
             )
             return Written.UNKNOWN
-        if written is not Written.APPLIED:
+        if written is Written.STALE:
             submission.stamps = frozenset()
             raise error
         return written
@@ -185,6 +147,7 @@ class Writer(Generic[ModelT]):
         return min(max(failed_at, self._wrote_at) + wait_s, failed_at + PATIENCE * wait_s)
 
     async def _try(self, submission: Submission[ModelT]) -> Written:
+        submission.has_row = False
         if not submission.goes_alone and (written := await self._batcher.submit(submission)) is not None:
             return written
         return await self._write_alone(submission)
@@ -201,8 +164,9 @@ class Writer(Generic[ModelT]):
             now, stamps = await lock_for_apply(connection, leased, items)
             written: list[Written | None] = [None] * len(submissions)
             missing = [i for i, item in enumerate(items) if item.lock_token not in stamps]
-            for i in await self._applied_before(connection, [(i, submissions[i]) for i in missing]):
-                written[i] = Written.APPLIED
+            for i, earlier in (await self._earlier_tries(connection, [(i, submissions[i]) for i in missing])).items():
+                # PostgreSQL may still be carrying out the COMMIT of what does not look committed: that is waited for alone.
+                written[i] = None if earlier is Written.STALE else earlier
             if now is None:
                 return written
             ours = [i for i in trusted if items[i].lock_token in stamps]
@@ -215,12 +179,11 @@ class Writer(Generic[ModelT]):
             for i, result in zip(ours, await apply_locked(connection, leased, writes), strict=True):
                 written[i] = result
                 stamp = stamps[items[i].lock_token]
-                _stamp(submissions[i], result, at_once if stamp == now else frozenset({stamp}))
+                submissions[i].stamp(result, at_once if stamp == now else frozenset({stamp}))
             return written
 
         try:
-            with _stamps_as_before_if_undone(submissions):
-                written = await self.context.transact(work, purpose="write outcomes")
+            written = await self.context.transact(work, purpose="write outcomes")
         except Exception as error:
             if len(submissions) == 1:
                 submissions[0].apart = may_be_of_the_size(error)
@@ -240,7 +203,7 @@ class Writer(Generic[ModelT]):
                 write = self._planner(now, stamps[item.lock_token]).plan(item, outcome)
                 written = await apply(connection, leased, item, write=write)
             # Before the related rows, as everywhere: two that lock them in different orders would wait for each other.
-            earlier = await self._settle(connection, submission, waits=True) if written is Written.STALE else None
+            earlier = await self._earlier_try(connection, submission, waits=True) if written is Written.STALE else None
             if written.is_made and isinstance(outcome, Apply) and item.held:
                 await write_related(connection, item, write.related)
             else:
@@ -251,13 +214,12 @@ class Writer(Generic[ModelT]):
             stamp = stamps[item.lock_token]
             if written.is_made and submission.also is not None:
                 await self._within(session, connection, submission, now=now, stamp=stamp)
-            _stamp(submission, written, frozenset({stamp}))
+            submission.stamp(written, frozenset({stamp}))
             return written
 
-        submission.has_row, time = False, time_for(submission.item, self.context.settings)
+        time = time_for(submission.item, self.context.settings)
         try:
-            with _stamps_as_before_if_undone([submission]):
-                written = await self.context.transact(work, purpose="write an outcome", timeout=time)
+            written = await self.context.transact(work, purpose="write an outcome", timeout=time)
             self._wrote_at = monotonic()
             return written
         except OutcomeError as error:
@@ -270,31 +232,33 @@ class Writer(Generic[ModelT]):
             written = await self._write_alone(Submission(submission.item, Reset()))
             return Written.ROBBED if written.is_made else written
 
-    async def _settle(
+    async def _earlier_try(
         self, connection: AsyncConnection, submission: Submission[ModelT], *, waits: bool = False
     ) -> Written:
-        """Say whether an earlier try, whose end is unknown, was committed after all: then its stamp is in the row."""
-        applied = await self._applied_before(connection, [(0, submission)], waits=waits)
-        return Written.APPLIED if applied else Written.STALE
+        """Say whether an earlier try, whose end is unknown, was committed after all; stale if there was none."""
+        tries = await self._earlier_tries(connection, [(0, submission)], waits=waits)
+        return tries.get(0, Written.STALE)
 
-    async def _applied_before(
+    async def _earlier_tries(
         self,
         connection: AsyncConnection,
         submissions: Sequence[tuple[int, Submission[ModelT]]],
         *,
         waits: bool = False,
-    ) -> list[int]:
-        """Return the numbers of those of which an earlier try, whose end is unknown, was committed after all."""
+    ) -> dict[int, Written]:
+        """Say by their numbers what became of those of which the end of an earlier try is unknown."""
         alike: dict[frozenset[datetime], list[tuple[int, Submission[ModelT]]]] = {}
         for number, submission in submissions:
             if submission.stamps:
                 alike.setdefault(submission.stamps, []).append((number, submission))
-        applied: list[int] = []
+        ends: dict[int, Written] = {}
         for stamps, members in alike.items():
             items = [submission.item for _, submission in members]
-            keys = await processed_at(connection, self.context.leased, items, stamps=stamps, waits=waits)
-            applied += [number for number, submission in members if submission.item.id in keys]
-        return applied
+            there = await processed_at(connection, self.context.leased, items, stamps=stamps, waits=waits)
+            for number, submission in members:
+                end = there[submission.item.id]
+                ends[number] = submission.once_written if end is Written.APPLIED else end
+        return ends
 
     async def _within(
         self,
@@ -333,12 +297,13 @@ class Writer(Generic[ModelT]):
 
     async def _see_what_also_left(self, submission: Submission[ModelT], error: OutcomeError) -> Written:
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
-            return await self._settle(connection, submission)
+            return await self._earlier_try(connection, submission)
 
         before, stamp, submission.ended_with = submission.stamps, submission.ended_with, None
         submission.stamps = before | {stamp} if stamp is not None else before
         failure = error.__cause__ if isinstance(error.__cause__, Exception) else None
-        if await self.context.transact(work, purpose="see what also has left", writes=False) is not Written.APPLIED:
+        left = await self.context.transact(work, purpose="see what also has left", writes=False)
+        if left is Written.STALE:
             submission.stamps = before
             raise failure or error
         item = submission.item
@@ -349,7 +314,7 @@ class Writer(Generic[ModelT]):
             extra={"pipeline": self.context.name, "row_id": item.id},
             exc_info=failure,
         )
-        return Written.APPLIED
+        return left
 
     def _statements_of(self, submission: Submission[ModelT]) -> int:
         """Return how many statements an outcome may need for itself: under a guard of its own, or with SQL like no other."""
@@ -359,36 +324,11 @@ class Writer(Generic[ModelT]):
         values = outcome.values.values() if isinstance(outcome, Apply | Retry) else ()
         if PLAIN.issuperset(map(type, values)):
             return 0
-        return int(any(is_like_no_other(value) for value in values))
+        try:
+            return int(any(is_like_no_other(value) for value in values))
+        except BaseException:  # noqa: BLE001 - of the host's values any attribute may raise anything; who writes them hears of it
+            return 1
 
     def _planner(self, now: datetime, stamp: datetime | None = None) -> Planner:
         context = self.context
         return Planner(now, leased=context.leased, settings=context.settings, intent=context.intent, stamp=stamp)
-
-
-@contextmanager
-def _stamps_as_before_if_undone(submissions: Sequence[Submission[Any]]) -> Iterator[None]:
-    """What was ended before it was whole, since the loop stood still, was not committed.
-
-    No other error is as certain: a constraint that is looked at by the COMMIT looks like one that code of the host's met behind it.
-    """
-    before = [submission.stamps for submission in submissions]
-    try:
-        yield
-    except TransactionTimeout as error:
-        if error.was_undone:
-            for submission, stamps in zip(submissions, before, strict=True):
-                submission.stamps = stamps
-        raise
-
-
-def _is_overrun(submission: Submission[Any], error: Exception) -> bool:
-    """Whether the outcome itself took longer than its transaction may; not an outage, nor a COMMIT whose answer was lost."""
-    is_out_of_time = isinstance(error, TransactionTimeout) and not error.was_cut
-    return is_out_of_time and submission.has_row and not submission.stamps
-
-
-def _stamp(submission: Submission[ModelT], written: Written, stamp: frozenset[datetime]) -> None:
-    # Until the COMMIT is answered, this may or may not have happened.
-    if written.is_made:
-        submission.stamps = submission.stamps | stamp if submission.stamps else stamp

@@ -80,10 +80,10 @@ class LeaseDialect(Protocol):
         """Return the condition that `column` has `value`, nulls being equal."""
         ...
 
-    async def holds_one_of(
+    async def kept_as(
         self, connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
-    ) -> ColumnElement[bool]:
-        """Return the condition that `column` has one of `values`, as the database keeps what was written of them."""
+    ) -> list[ColumnElement[Any]]:
+        """Return `values` as `column` keeps what was written of them."""
         ...
 
 

@@ -257,13 +257,15 @@ def is_still(column: Column[Any], value: object) -> ColumnElement[bool]:
     return cast(column, Text).is_not_distinct_from(cast(cast(given, column.type), Text))
 
 
-async def holds_one_of(
+async def kept_as(
     connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
-) -> ColumnElement[bool]:
+) -> list[ColumnElement[Any]]:
     """Cast to the type that the column has in the database, which rounds as storing does: the model may not tell its precision."""
     written = [literal(value, column.type) for value in values]
-    kept_as = await connection.scalar(_TYPE_IN_DATABASE, {"table": _name_of(connection, column), "column": column.name})
-    return column.in_([cast(value, _Named(kept_as)) for value in written] if kept_as else written)
+    type_name = await connection.scalar(
+        _TYPE_IN_DATABASE, {"table": _name_of(connection, column), "column": column.name}
+    )
+    return [cast(value, _Named(type_name)) for value in written] if type_name else list(written)
 
 
 # Not found by the `tableoid` of its rows: a view has none.

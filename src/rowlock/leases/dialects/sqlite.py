@@ -364,8 +364,8 @@ def is_still(column: Column[Any], value: object) -> ColumnElement[bool]:
     return same_time(column, given) if is_time(column) else column.is_not_distinct_from(given)
 
 
-async def holds_one_of(
+async def kept_as(
     connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
-) -> ColumnElement[bool]:
-    """Compare the texts: what is kept is what the column's own type makes of a time."""
-    return column.in_([literal(value, column.type) for value in values])
+) -> list[ColumnElement[Any]]:
+    """Return texts: what is kept is what the column's own type makes of a time."""
+    return [literal(value, column.type) for value in values]

@@ -1,0 +1,65 @@
+"""One outcome on its way into the database, and what is remembered of the tries to write it.
+
+Not here: who writes it (``pipelines/writer.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic
+
+from rowlock.errors import TransactionTimeout
+from rowlock.leases.apply import Written
+from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.outcomes import Also, Apply, Outcome
+from rowlock.rows.leased_table import ModelT
+
+
+@dataclass(eq=False, slots=True)
+class Submission(Generic[ModelT]):
+    """One outcome on its way.
+
+    Attributes:
+        stamps: what transactions whose end is unknown have written as the row's last time.
+        once_written: what became of the outcome if one of these was committed.
+        ended_with: the stamp in the row when `also` ended the transaction: the row tells whether it was committed.
+        apart: its own transaction ran out of time, so it must not take those of others with it.
+        has_row: its own transaction has locked the row: what takes its time now is the outcome's own.
+    """
+
+    item: PipelineItem[ModelT]
+    outcome: Outcome
+    stamps: frozenset[datetime] = frozenset()
+    once_written: Written = Written.APPLIED
+    apart: bool = False
+    has_row: bool = False
+    ended_with: datetime | None = None
+
+    @property
+    def also(self) -> Also | None:
+        """What runs in the same transaction."""
+        return self.outcome.also if isinstance(self.outcome, Apply) else None
+
+    @property
+    def goes_alone(self) -> bool:
+        """Whether it needs a transaction of its own."""
+        return self.also is not None or bool(self.item.held) or self.apart
+
+    @property
+    def goes_with_others(self) -> bool:
+        """Whether it can be handed in at once: nothing is to be waited for, and nothing is known against it."""
+        item, outcome = self.item, self.outcome
+        has_also = isinstance(outcome, Apply) and outcome.also is not None
+        return item.held is None and not has_also and item.is_trusted()
+
+    def is_overrun(self, error: Exception) -> bool:
+        """Whether the outcome itself took longer than its transaction may; not an outage, nor a COMMIT whose answer was lost."""
+        is_out_of_time = isinstance(error, TransactionTimeout) and not error.was_cut
+        return is_out_of_time and self.has_row and not self.stamps
+
+    def stamp(self, written: Written, stamps: frozenset[datetime]) -> None:
+        """Remember the row's last time of a transaction: until its COMMIT is answered, it may or may not have happened."""
+        if written.is_made:
+            self.stamps = self.stamps | stamps if self.stamps else stamps
+            self.once_written = written
