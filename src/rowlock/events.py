@@ -75,7 +75,10 @@ class ItemFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class ItemStale(Event):
-    """A result was not applied: the lease was gone, or (``reason="changed"``) a service had changed what it rested on."""
+    """A result was not applied: the lease was gone, or (``reason="changed"``) a service had changed what it rested on.
+
+    ``reason="unknown"``: the answer to its COMMIT was lost, and nobody can say whether it was applied. `on_stale` is not called.
+    """
 
     row_id: object
     lock_token: object
