@@ -21,7 +21,7 @@ async def test_a_released_row_is_as_if_it_had_never_been_claimed(database: Tempo
     """A row that a stopping replica did not start would wait for its lease, or go to the back of the order."""
     await add(database, Volume())
     (item,) = await claimed(database)
-    assert await transact(database, lambda c: release(c, VOLUMES, [item])) == 1
+    assert await transact(database, lambda c: release(c, VOLUMES, [item])) == {item.id}
     row = await row_of(database, VOLUMES, item.id)
     assert (row.lock_token, row.lock_owner, row.lock_expires_at, row.last_processed_at) == (None, None, None, None)
     (again,) = await claimed(database)
@@ -34,7 +34,7 @@ async def test_only_ones_own_rows_are_released(database: TemporaryDatabase) -> N
     lost, mine = await claimed(database)
     token = uuid.uuid4()
     await change(database, VOLUMES, lost.id, lock_token=token)
-    assert await transact(database, lambda c: release(c, VOLUMES, [lost, mine])) == 1
+    assert await transact(database, lambda c: release(c, VOLUMES, [lost, mine])) == {mine.id}
     assert (await row_of(database, VOLUMES, lost.id)).lock_token == token
 
 

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 
 import pytest
+from sqlalchemy import delete
 
 from rowlock import events
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
@@ -50,10 +51,37 @@ async def test_only_what_is_still_ours_is_given_back(database: TemporaryDatabase
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         items = await steps.fetch_once()
         await change(database, rows[0], lock_token=other)
-        await give_back(steps.run.context, items)
+        with heard_events() as heard:
+            await give_back(steps.run.context, items)
+        assert [event.row_id for event in heard.of(events.ItemReleased)] == [rows[1].id]
+        assert all(item.is_lost for item in items)
         assert counted(steps)["released"] == 1
     assert (await read(database, rows[0])).lock_token == other
     assert is_free(await read(database, rows[1]))
+
+
+async def test_a_row_that_was_deleted_is_not_told_as_given_back(database: TemporaryDatabase) -> None:
+    """Whoever listens would wait for the next claim of a row that is gone."""
+    await add(database, Volume(), Volume())
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        items = await steps.fetch_once()
+        async with database.session_factory.begin() as session:
+            await session.execute(delete(Volume).where(Volume.id == items[0].id))
+        with heard_events() as heard:
+            await give_back(steps.run.context, items)
+        assert [event.row_id for event in heard.of(events.ItemReleased)] == [items[1].id]
+
+
+async def test_what_was_given_back_is_told_though_the_answer_was_lost(database: TemporaryDatabase) -> None:
+    """The second try finds nothing to unlock, and the rows would be neither told nor counted."""
+    [row] = await add(database, Volume())
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        items = await steps.fetch_once()
+        with faults_of(database.engine) as faults, heard_events() as heard:
+            faults.lose_answers_of_commits()
+            await give_back(steps.run.context, items)
+        assert [event.row_id for event in heard.of(events.ItemReleased)] == [row.id]
+        assert counted(steps)["released"] == 1
 
 
 async def test_many_rows_are_given_back_in_pieces(sqlite_database: TemporaryDatabase) -> None:

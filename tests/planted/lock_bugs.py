@@ -91,7 +91,7 @@ LOCK_BUGS = (
     Bug(
         "what is given back keeps its related rows",
         "pipelines/give_back.py",
-        "            for item in chunk:\n                await free_what_can_be(connection, item)\n",
+        "        for item in items:\n            await free_what_can_be(connection, item)\n",
         "",
         (f"{DURING}::test_interrupted_work_gives_them_back",),
     ),

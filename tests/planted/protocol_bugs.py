@@ -35,8 +35,8 @@ PROTOCOL_BUGS = (
     Bug(
         "what was not started stays leased after a shutdown",
         "pipelines/give_back.py",
-        "            released = await release(connection, context.leased, chunk)\n",
-        "            released = 0\n",
+        "        released.update(await release(connection, context.leased, items))\n",
+        "        pass\n",
         (f"{ORDERS[0]}[21]", *ORDERS),
     ),
     Bug(
@@ -132,6 +132,20 @@ PROTOCOL_BUGS = (
         "        if not is_transient(error) or isinstance(error, TransactionTimeout | LockWaitTimeout):\n",
         "        if True:\n",
         (f"{GIVE_BACK}::test_a_connection_that_died_keeps_no_row_leased",),
+    ),
+    Bug(
+        "a row that was not given back is told as released",
+        "pipelines/give_back.py",
+        "            if item.id in released:\n",
+        "            if True:\n",
+        (f"{GIVE_BACK}::test_a_row_that_was_deleted_is_not_told_as_given_back",),
+    ),
+    Bug(
+        "a release whose COMMIT was not answered is not told",
+        "pipelines/give_back.py",
+        "        released.update(await release(connection, context.leased, items))\n",
+        "        released.clear()\n        released.update(await release(connection, context.leased, items))\n",
+        (f"{GIVE_BACK}::test_what_was_given_back_is_told_though_the_answer_was_lost",),
     ),
     Bug(
         "a release that took all its time is tried again",

@@ -24,8 +24,8 @@ SIMULATION_BUGS = (
     Bug(
         "a row that is given back keeps its related rows",
         "pipelines/give_back.py",
-        "                await free_what_can_be(connection, item)\n            return released",
-        "                pass\n            return released",
+        '            await free_what_can_be(connection, item)\n\n    await _transact(context, work, purpose="release rows")',
+        '            pass\n\n    await _transact(context, work, purpose="release rows")',
         (f"{SCHEDULES}[81]", "tests/pipelines"),
     ),
     Bug(

@@ -21,16 +21,18 @@ SWEPT_ROWS_MAX = 1000
 """Most rows that one sweep clears."""
 
 
-async def release(connection: AsyncConnection, leased: LeasedTable[Any], items: Sequence[PipelineItem[Any]]) -> int:
+async def release(
+    connection: AsyncConnection, leased: LeasedTable[Any], items: Sequence[PipelineItem[Any]]
+) -> frozenset[Any]:
     """Unlock rows that were not worked on, as if they had never been claimed; joins the caller's transaction.
 
     Returns:
-        How many rows were given back. The others were no longer ours to give.
+        The keys of the rows that were given back. The others were no longer ours to give.
     """
     dialect = dialect_of(connection)
     values = pinned(leased, unlocked_values(leased))
-    statement = update(leased.table).where(dialect.under_tokens(leased)).values(values)
-    return (await connection.execute(statement, dialect.tokens_given(leases_of(items)))).rowcount
+    statement = update(leased.table).where(dialect.under_tokens(leased)).values(values).returning(leased.key)
+    return frozenset((await connection.scalars(statement, dialect.tokens_given(leases_of(items)))).all())
 
 
 async def free_dead(

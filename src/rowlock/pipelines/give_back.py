@@ -26,17 +26,8 @@ async def give_back(context: PipelineContext[Any], items: Sequence[PipelineItem[
     """Release `items`. If the database does not take it, at the second try either, their leases end by themselves."""
     for start in range(0, len(items), LEASES_PER_STATEMENT_MAX):
         chunk = items[start : start + LEASES_PER_STATEMENT_MAX]
-
-        async def work(
-            session: AsyncSession, connection: AsyncConnection, chunk: Sequence[PipelineItem[Any]] = chunk
-        ) -> int:
-            released = await release(connection, context.leased, chunk)
-            for item in chunk:
-                await free_what_can_be(connection, item)
-            return released
-
         try:
-            released = await _transact(context, work, purpose="release rows")
+            released = await _release(context, chunk)
         except Exception as error:
             logger.warning(
                 "%s: %s rows were not released and stay leased until they expire",
@@ -46,10 +37,24 @@ async def give_back(context: PipelineContext[Any], items: Sequence[PipelineItem[
                 exc_info=error,
             )
             continue
-        context.counters.released += released
+        context.counters.released += len(released)
         for item in chunk:
             item.lose()
-            events.emit(events.ItemReleased(context.name, item.id, item.lock_token))
+            if item.id in released:
+                events.emit(events.ItemReleased(context.name, item.id, item.lock_token))
+
+
+async def _release(context: PipelineContext[Any], items: Sequence[PipelineItem[Any]]) -> set[Any]:
+    # Of both tries: the second finds nothing left to do if only the answer to the first one's COMMIT was lost.
+    released: set[Any] = set()
+
+    async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+        released.update(await release(connection, context.leased, items))
+        for item in items:
+            await free_what_can_be(connection, item)
+
+    await _transact(context, work, purpose="release rows")
+    return released
 
 
 async def free_held(context: PipelineContext[Any], item: PipelineItem[Any]) -> None:
