@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -168,6 +169,49 @@ async def test_a_row_that_keeps_failing_is_parked(
     assert (counters.parked, counters.retried) == (1, 0)
     assert (row.parked_at, row.last_error) == (now, reason)
     assert is_free(row)
+
+
+async def test_a_deadline_that_was_extended_meanwhile_is_heard(database_with_clock: TemporaryDatabase) -> None:
+    """A row would be set aside with "deadline passed" while the deadline that it has is tomorrow."""
+    database = database_with_clock
+    assert database.clock is not None
+    now = database.clock.now
+    tomorrow = now + timedelta(days=1)
+
+    async def answer(item: Any) -> Retry:
+        if item.id:
+            await change(database, item.row, deadline_at=tomorrow)
+        return Retry(error="boom")
+
+    rows = [Run(id=number, due_at=now, deadline_at=now) for number in range(4)]
+    await add(database, *rows)
+    async with stepping(database.session_factory, RunPipeline(answer=answer)) as steps:
+        await steps.fetch_once()
+        # The first of these outcomes is written alone, the others together.
+        works = [worker.work(item) for worker in steps.run.workers if (item := steps.run.context.queue.take())]
+        await asyncio.gather(*works)
+        await steps.run.settler.wait_until_idle()
+        counters = steps.run.context.counters
+        assert (len(works), counters.parked, counters.changed) == (4, 1, 3)
+    passed, *extended = [await read(database, row) for row in rows]
+    assert (passed.parked_at, passed.last_error) == (now, "deadline passed: boom")
+    given_back = (None, tomorrow, now, True)
+    assert [(row.parked_at, row.deadline_at, row.due_at, is_free(row)) for row in extended] == [given_back] * 3
+
+
+async def test_a_limit_of_attempts_is_final_whatever_the_deadline(database_with_clock: TemporaryDatabase) -> None:
+    """A service that extends the deadline at each attempt would have a row tried without end."""
+    database = database_with_clock
+    assert database.clock is not None
+    now = database.clock.now
+
+    async def answer(item: Any) -> Retry:
+        await change(database, item.row, deadline_at=now + timedelta(days=1))
+        return Retry(error="boom")
+
+    run = Run(id=1, due_at=now, attempts=2, deadline_at=now)
+    row, _ = await _worked(database, RunPipeline(answer=answer, max_attempts=3), run)
+    assert (row.parked_at, row.last_error) == (now, "gave up after 3 attempts: boom")
 
 
 async def test_a_row_within_its_limits_is_not_parked(database_with_clock: TemporaryDatabase) -> None:

@@ -7,6 +7,7 @@ from bug import Bug
 HOLD = "tests/leases/test_hold.py"
 HOLD_WRONG = "tests/leases/test_hold_gone_wrong.py"
 HOLD_CANCELLED = "tests/leases/test_hold_cancelled.py"
+PLAN = "tests/pipelines/test_plan.py"
 REQUEST = "tests/leases/test_request.py"
 REQUESTS = "tests/pipelines/test_requests.py"
 SERVICE_COLUMNS = "tests/pipelines/test_service_columns.py"
@@ -306,23 +307,37 @@ SERVICE_BUGS = (
     Bug(
         "a retry overwrites what a service asked for",
         "pipelines/plan.py",
-        "        guarded = self._intent if reason else [column for column in self._intent if column in written]\n",
-        "        guarded = self._intent if reason else []\n",
+        " if reason else [column for column in self._intent if column in written]\n",
+        " if reason else []\n",
         (f"{SERVICE_COLUMNS}::test_a_retry_that_would_overwrite_it_is_not_written", LOST_STOP),
     ),
     Bug(
         "a failure costs nothing while services ask for something",
         "pipelines/plan.py",
-        "        guarded = self._intent if reason else [column for column in self._intent if column in written]\n",
-        "        guarded = self._intent\n",
+        " if reason else [column for column",
+        " or [column for column",
         (f"{SERVICE_COLUMNS}::test_a_retry_that_leaves_it_alone_is_written",),
     ),
     Bug(
         "the last attempt sets a row aside with a request in it",
         "pipelines/plan.py",
-        "        guarded = self._intent if reason else [column for column in self._intent if column in written]\n",
-        "        guarded = [column for column in self._intent if column in written]\n",
+        "[*self._intent, *rests_on] if reason else [column",
+        "[column",
         (f"{SERVICE_COLUMNS}::test_a_row_is_not_set_aside_with_a_request_in_it",),
+    ),
+    Bug(
+        "a deadline that a service extends meanwhile has passed",
+        "pipelines/plan.py",
+        "[*self._intent, *rests_on] if reason",
+        "self._intent if reason",
+        (f"{PLAN}::test_a_deadline_that_was_extended_meanwhile_is_heard",),
+    ),
+    Bug(
+        "who extends a deadline takes a limit of attempts away",
+        "pipelines/plan.py",
+        'return f"gave up after {item.attempt} attempts", ()',
+        'return f"gave up after {item.attempt} attempts", (self._leased.column("deadline_at"),)',
+        (f"{PLAN}::test_a_limit_of_attempts_is_final_whatever_the_deadline",),
     ),
     Bug(
         "a row is parked with a request in it",

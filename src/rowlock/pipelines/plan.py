@@ -84,9 +84,9 @@ class Planner:
         return self._shared[1]
 
     def _retry(self, item: PipelineItem[Any], outcome: Retry) -> RowWrite:
-        written, values, reason = self._written(outcome.values), self._done, None
+        written, values = self._written(outcome.values), self._done
+        reason, rests_on = self._reason_to_park(item) if self._leased.has_schedule else (None, ())
         if self._leased.has_schedule:
-            reason = self._reason_to_park(item)
             error = self._fitting(error_text(outcome.error))
             values = values | {self._leased.column("attempts"): item.attempt, self._leased.column("last_error"): error}
             if reason is not None:
@@ -94,7 +94,7 @@ class Planner:
             else:
                 values |= self._due(item, self._retry_delay(item, outcome))
         # A failure rests on nothing that was read; but it must not overwrite a request, nor set the row aside with it.
-        guarded = self._intent if reason else [column for column in self._intent if column in written]
+        guarded = [*self._intent, *rests_on] if reason else [column for column in self._intent if column in written]
         write = self._unless_changed(item, guarded, loudly_if(self._leased, written, values))
         return replace(write, parks=reason is not None)
 
@@ -118,13 +118,16 @@ class Planner:
             self._last = (values, written)
         return written
 
-    def _reason_to_park(self, item: PipelineItem[Any]) -> str | None:
-        deadline = item.value_as_read(self._leased, self._leased.column("deadline_at")) if item.has_row else None
-        if deadline is not None and self._now >= deadline:
-            return "deadline passed"
+    def _reason_to_park(self, item: PipelineItem[Any]) -> tuple[str | None, Sequence[Column[Any]]]:
+        """Return why a failure sets the row aside, or None, and the columns on which that rests."""
+        # Asked first: no service can take that back.
         if item.attempt >= self._settings.max_attempts:
-            return f"gave up after {item.attempt} attempts"
-        return None
+            return f"gave up after {item.attempt} attempts", ()
+        column = self._leased.column("deadline_at")
+        deadline = item.value_as_read(self._leased, column) if item.has_row else None
+        if deadline is not None and self._now >= deadline:
+            return "deadline passed", (column,)
+        return None, ()
 
     def _retry_delay(self, item: PipelineItem[Any], outcome: Retry) -> timedelta:
         if outcome.after is not None:
