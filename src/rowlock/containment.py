@@ -27,7 +27,12 @@ def contained_task(work: Coroutine[Any, Any, T], *, name: str, context: Context 
     """
     begin = partial(asyncio.get_running_loop().create_task, without_exits(lambda: work), name=name)
     # Not given to it: task factories of before Python 3.11 take no context.
-    task = begin() if context is None else context.run(begin)
+    try:
+        task = begin() if context is None else context.run(begin)
+    except BaseException:
+        # A task factory of the host's: what was not begun is closed, or Python would warn of it.
+        work.close()
+        raise
     # One that was cancelled before its first step has not begun `work`, which Python would warn of.
     task.add_done_callback(lambda _task: work.close())
     return task

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bug import Bug
 
+ASTRAY = "tests/pipelines/test_task_factories_astray.py"
 POOL = "tests/pipelines/test_pool.py"
 FACTORIES = "tests/pipelines/test_task_factories.py"
 
@@ -95,16 +96,37 @@ POOL_BUGS = (
     Bug(
         "a row that is read when the grace of a shutdown ends is begun",
         "pipelines/worker.py",
-        "            if decision is None and context.hurried:\n",
-        "            if False:\n",
+        "(context.hurried or self._heartbeater.has_lost(item))",
+        "self._heartbeater.has_lost(item)",
         ("tests/pipelines/test_run.py::test_a_row_that_is_read_when_the_grace_ends_is_not_begun",),
     ),
     Bug(
         "a row whose lease ended while it was read is begun",
         "pipelines/worker.py",
-        "            if decision is None and self._heartbeater.has_lost(item):\n",
-        "            if False:\n",
+        "(context.hurried or self._heartbeater.has_lost(item))",
+        "context.hurried",
         ("tests/pipelines/test_heartbeater_trust.py", "tests/pipelines/test_worker_interrupted.py"),
+    ),
+    Bug(
+        "work that a task factory has thrown away stays in hand",
+        "pipelines/worker.py",
+        "self._over is not None and not self.attempt.is_running",
+        "self._over is not None and task.cancelled()",
+        (f"{ASTRAY}::test_work_that_never_begins_is_given_back",),
+    ),
+    Bug(
+        "an attempt that a task factory has thrown away is waited for",
+        "pipelines/attempt.py",
+        "            if not self.is_running:\n                tell(",
+        "            if task.cancelled():\n                tell(",
+        (f"{ASTRAY}::test_work_that_never_begins_is_given_back",),
+    ),
+    Bug(
+        "what was given up is begun all the same",
+        "pipelines/worker.py",
+        "            if item not in context.in_hand:\n",
+        "            if False:\n",
+        (f"{ASTRAY}::test_what_was_begun_though_it_was_refused_is_no_attempt",),
     ),
     Bug(
         "a coroutine out of a thread begins after its cancellation",

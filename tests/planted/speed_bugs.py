@@ -202,8 +202,8 @@ SPEED_BUGS = (
     Bug(
         "an attempt whose task was cancelled before its first step is waited for",
         "pipelines/attempt.py",
-        "        task.add_done_callback(lambda task: tell(",
-        "        (lambda task: tell(",
+        "        task.add_done_callback(see_to)\n",
+        "",
         (f"{ATTEMPT}::test_a_task_that_is_cancelled_before_its_first_step_comes_to_a_value",),
     ),
 )

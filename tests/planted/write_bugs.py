@@ -5,6 +5,7 @@ from __future__ import annotations
 from bug import Bug
 
 BATCHER = "tests/pipelines/test_batcher.py"
+ROUNDS = "tests/pipelines/test_batcher_rounds.py"
 COPIED = "tests/pipelines/test_copied_outcomes.py"
 RELEASE = "tests/leases/test_release.py"
 SLOW = "tests/pipelines/test_slow_statements.py"
@@ -147,9 +148,33 @@ WRITE_BUGS = (
     Bug(
         "who waits behind a round that was cancelled hears nothing",
         "pipelines/batcher.py",
-        "left = [*self._in_hand, *self._waiting]",
-        "left = [*self._in_hand]",
-        (f"{BATCHER}::test_who_waits_behind_a_round_that_was_cancelled_hears_of_it",),
+        "        if not self._waiting or self._is_working:\n            return\n        try:\n            self._begin()",
+        "        try:\n            pass",
+        (
+            f"{BATCHER}::test_who_waits_behind_a_round_that_was_cancelled_is_answered",
+            f"{ROUNDS}::test_who_waits_for_a_round_that_was_cancelled_before_its_first_step_is_answered",
+        ),
+    ),
+    Bug(
+        "a request that was refused is carried out",
+        "pipelines/batcher.py",
+        "                self._waiting.pop()\n",
+        "",
+        (f"{ROUNDS}::test_a_request_whose_round_cannot_be_begun_is_no_request",),
+    ),
+    Bug(
+        "a round that is not known yet has another beside it",
+        "pipelines/batcher.py",
+        "        if self._is_working:\n            return\n        try:",
+        "        if self._round is not None and not self._round.done():\n            return\n        try:",
+        (f"{ROUNDS}::test_a_round_that_is_over_before_it_is_known_has_no_other_beside_it",),
+    ),
+    Bug(
+        "who waits for a round that cannot be begun waits for ever",
+        "pipelines/batcher.py",
+        "            self._tell_all(self._waiting)\n",
+        "            pass\n",
+        (f"{ROUNDS}::test_who_waits_hears_of_it_if_no_other_round_can_be_begun",),
     ),
     Bug(
         "a shutdown waits for one batch after another",
@@ -224,8 +249,8 @@ WRITE_BUGS = (
     Bug(
         "a round that ends by an error is heard of by nobody",
         "pipelines/batcher.py",
-        "        except BaseException:\n            # The next request",
-        "        except asyncio.CancelledError:\n            # The next request",
+        "        self._tell_all(self._in_hand)\n",
+        "",
         (f"{BATCHER}::test_whatever_ends_a_round_is_heard_by_all_who_wait",),
     ),
     Bug(

@@ -161,11 +161,22 @@ class Attempt:
                 over.set_result(result)
 
         async def here() -> None:
-            tell(await self.run_here(lambda: tell(Ended.ABANDONED)))
+            if not over.done():
+                tell(await self.run_here(lambda: tell(Ended.ABANDONED)))
 
-        task = asyncio.create_task(here(), name="rowlock: process")
-        # One that is cancelled before its first step runs no line of its own.
-        task.add_done_callback(lambda task: tell(Raised(_cancelled_by_itself())) if task.cancelled() else None)
+        def see_to(task: asyncio.Task[None]) -> None:
+            # One that is cancelled before its first step runs no line of its own, nor does one into which a task factory of the
+            # host's has put something else.
+            if not self.is_running:
+                tell(Raised(ended_by(task)))
+
+        work = here()
+        try:
+            task = asyncio.create_task(work, name="rowlock: process")
+        except BaseException:
+            work.close()
+            raise
+        task.add_done_callback(see_to)
         try:
             return await over
         except asyncio.CancelledError:
@@ -218,6 +229,12 @@ def host_call(function: Callable[..., Any], *args: object, threads: Executor) ->
 @lru_cache(METHODS_MAX)
 def _is_coroutine_method(method: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(method)
+
+
+def ended_by(task: asyncio.Task[Any]) -> BaseException:
+    """Return what has ended a task that ran no line of what it was made for."""
+    error = None if task.cancelled() else task.exception()
+    return error or _cancelled_by_itself()
 
 
 def _cancelled_by_itself() -> ProcessCancelledError:

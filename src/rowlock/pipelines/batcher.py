@@ -121,9 +121,10 @@ class Batcher(Generic[RequestT, ResultT]):
         self._waiting: deque[_Entry[RequestT, ResultT]] = deque()
         self._in_hand: deque[_Entry[RequestT, ResultT]] = deque()
         self._round: asyncio.Task[None] | None = None
+        self._is_working = False
 
     def __repr__(self) -> str:
-        return f"<Batcher {self._name}, {len(self._waiting)} waiting, {'busy' if self._round else 'idle'}>"
+        return f"<Batcher {self._name}, {len(self._waiting)} waiting, {'busy' if self._is_working else 'idle'}>"
 
     async def submit(self, request: RequestT) -> ResultT:
         """Return the answer to `request`, or raise what its batch raised.
@@ -146,9 +147,38 @@ class Batcher(Generic[RequestT, ResultT]):
     def hand_in(self, request: RequestT, done: Done[RequestT, ResultT]) -> None:
         """Carry out `request` and call `done` with it, its answer and None, or with it, None and what its batch raised."""
         # Counted once, and here: a request may run code of its caller's, whose errors are the caller's and not the round's.
-        self._waiting.append((request, done, self._statements_of(request)))
-        if self._round is None or self._round.done():
+        entry = (request, done, self._statements_of(request))
+        self._waiting.append(entry)
+        if self._is_working:
+            return
+        try:
+            self._begin()
+        except BaseException:
+            # A task factory of the host's. If it has begun the round all the same, that sees to the request.
+            if self._waiting and self._waiting[-1] is entry:
+                self._waiting.pop()
+                raise
+
+    def _begin(self) -> None:
+        # Asked instead of the task: one that begins within the call which makes it works before there is a task to ask.
+        self._is_working = True
+        try:
             self._round = contained_task(self._work(), name=f"rowlock: {self._name}")
+        except BaseException:
+            self._is_working = False
+            raise
+        self._round.add_done_callback(self._ended)
+
+    def _ended(self, _round: asyncio.Task[None]) -> None:
+        # Seen to here, whatever has ended it: one that is cancelled before its first step runs no line of its own.
+        self._is_working = False
+        self._tell_all(self._in_hand)
+        if not self._waiting or self._is_working:
+            return
+        try:
+            self._begin()
+        except BaseException:  # noqa: BLE001 - a task factory of the host's; the next request may never come
+            self._tell_all(self._waiting)
 
     def begun(self) -> None:
         """Count the time of this batch from now: until now it waited for a connection, or for SQLite's write lock.
@@ -158,27 +188,18 @@ class Batcher(Generic[RequestT, ResultT]):
         self._began_at = monotonic()
 
     async def _work(self) -> None:
-        try:
-            while self._waiting:
-                count = self._limit.fitting(statements for _, _, statements in self._waiting)
-                batch = [self._waiting.popleft() for _ in range(count)]
-                self._in_hand = deque(batch)
-                await self._answer(batch)
-        except GeneratorExit:
-            # There is no loop any more in which anybody could wait.
-            raise
-        except BaseException:
-            # The next request would begin another round, and may never come.
-            left = [*self._in_hand, *self._waiting]
-            self._in_hand.clear()
-            self._waiting.clear()
-            self._tell_all(left, ConnectionAbortedError(self._name))
-            raise
+        while self._waiting:
+            count = self._limit.fitting(statements for _, _, statements in self._waiting)
+            batch = [self._waiting.popleft() for _ in range(count)]
+            self._in_hand = deque(batch)
+            await self._answer(batch)
 
     async def _answer(self, batch: list[_Entry[RequestT, ResultT]]) -> None:
         self.begun()
         try:
             results = await self._run([request for request, _, _ in batch])
+        except GeneratorExit:
+            raise
         except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
             await self._fail(batch, error)
             return
@@ -209,14 +230,14 @@ class Batcher(Generic[RequestT, ResultT]):
         for _ in batch:
             self._in_hand.popleft()
         # A round that is cancelled from outside says nothing of its requests: for those who wait it is like a lost connection.
-        told = error if isinstance(error, Exception) else ConnectionAbortedError(self._name)
-        self._tell_all([*batch, *behind], told)
+        self._tell_all(deque([*batch, *behind]), error if isinstance(error, Exception) else None)
         if isinstance(error, asyncio.CancelledError):
             raise error
 
-    def _tell_all(self, entries: Iterable[_Entry[RequestT, ResultT]], error: Exception) -> None:
-        for entry in entries:
-            self._tell(entry, None, error)
+    def _tell_all(self, entries: deque[_Entry[RequestT, ResultT]], error: Exception | None = None) -> None:
+        error = error or ConnectionAbortedError(self._name)
+        while entries:
+            self._tell(entries.popleft(), None, error)
 
     def _tell(self, entry: _Entry[RequestT, ResultT], result: ResultT | None, error: Exception | None) -> None:
         request, done, _ = entry

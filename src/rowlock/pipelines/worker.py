@@ -20,7 +20,7 @@ from typing import Generic
 from rowlock import events
 from rowlock.errors import ProcessCancelledError
 from rowlock.leases.item import PipelineItem
-from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result
+from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result, ended_by
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.decisions import Decision, decide
 from rowlock.pipelines.failures import note_failure, note_unreadable
@@ -91,11 +91,12 @@ class Worker(Generic[ModelT]):
         try:
             if not self._loader.is_fresh(item) or item.unreadable is not None or item.attempt > self._attempts_max:
                 decision = await self._prevented(item)
-            if decision is None and context.hurried:
+            if decision is None and (context.hurried or self._heartbeater.has_lost(item)):
                 # What a shutdown interrupts was interrupted while this row was read: nobody would end what begins now.
-                decision = Ended.INTERRUPTED
-            if decision is None and self._heartbeater.has_lost(item):
-                decision = Ended.LEASE_LOST
+                decision = Ended.INTERRUPTED if context.hurried else Ended.LEASE_LOST
+            if item not in context.in_hand:
+                # A task factory of the host's has begun this after it was given up.
+                return
             if decision is None:
                 context.counters.started += 1
                 if events.is_heard():
@@ -189,6 +190,10 @@ class _Hand(Generic[ModelT]):
         self.hand_over(Ended.INTERRUPTED, error)
 
     def drop(self, task: asyncio.Task[None]) -> None:
-        """See to a task that was cancelled before its first step: it has run no line of its own."""
-        if self._over is not None and task.cancelled():
-            self.give_up(asyncio.CancelledError())
+        """See to a task that has ended without its work.
+
+        One that was cancelled before its first step has run no line of its own, nor has one into which a task factory of the host's
+        has put something else.
+        """
+        if self._over is not None and not self.attempt.is_running:
+            self.give_up(asyncio.CancelledError() if task.cancelled() else ended_by(task))
