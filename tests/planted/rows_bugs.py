@@ -9,6 +9,7 @@ REFUSES = "tests/faults/test_postgresql_refuses.py"
 ENDS = "tests/dispatch/test_ends.py"
 UNREADABLE = "tests/faults/test_unreadable_rows.py"
 COMPARED = "tests/pipelines/test_compared_columns.py"
+KEYS = "tests/faults/test_keys_of_hosts.py"
 INDEX = "tests/migrations/test_due_index.py"
 
 TROUBLE_BUGS = (
@@ -185,5 +186,40 @@ COMPARED_BUGS = (
         "    if isinstance(column.type, PickleType):\n",
         "    if False:\n",
         (f"{COMPARED}::test_what_cannot_be_compared_is_refused",),
+    ),
+    Bug(
+        "keys that are equal to themselves alone are claimed",
+        "leases/claim.py",
+        "            await check_keys(connection, order.leased, [row.id for row in rows])\n",
+        "",
+        (f"{KEYS}::test_keys_that_cannot_be_found_again_are_refused",),
+    ),
+    Bug(
+        "related rows with keys that are equal to themselves alone are locked",
+        "leases/take.py",
+        "    await check_keys(connection, leased, keys)\n",
+        "",
+        (f"{KEYS}::test_related_rows_with_such_keys_are_refused",),
+    ),
+    Bug(
+        "keys that are members of an enumeration are refused",
+        "leases/equal_keys.py",
+        "_compares_values(class_) or await _is_found_again(connection, leased, key)",
+        "_compares_values(class_)",
+        (f"{KEYS}::test_keys_that_are_equal_by_value_are_worked_on",),
+    ),
+    Bug(
+        "a key that nobody can look up is claimed",
+        "leases/equal_keys.py",
+        " and class_.__hash__ not in _NOT_BY_VALUE",
+        "",
+        (f"{KEYS}::test_keys_that_cannot_be_found_again_are_refused",),
+    ),
+    Bug(
+        "a claim whose keys are refused leaves its rows leased",
+        "leases/dialects/postgresql.py",
+        " if order.with_rows else [order.leased.key]\n",
+        " if order.with_rows else []\n",
+        (f"{KEYS}::test_keys_that_cannot_be_found_again_are_refused",),
     ),
 )

@@ -16,6 +16,7 @@ from rowlock.clock import monotonic
 from rowlock.leases.claim_queue import in_line
 from rowlock.leases.dialects import bind_of, dialect_named, dialect_of
 from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Position
+from rowlock.leases.equal_keys import check_keys
 from rowlock.leases.item import LocksRelated, PipelineItem
 from rowlock.leases.release import free_dead
 from rowlock.leases.transaction import excluding_takers, in_transaction
@@ -41,6 +42,7 @@ async def claim(
         reached: told the position of the last row, once it is leased for good.
 
     Raises:
+        ModelError: the keys are objects that are not equal where their values are.
         LockWaitTimeout: somebody in this process kept the table's lockset still for so long.
         TransactionTimeout: the database did not answer in time; rows it leased all the same become free by expiry.
     """
@@ -54,6 +56,7 @@ async def claim(
 
         async def lease(session: AsyncSession, connection: AsyncConnection) -> list[ClaimedRow]:
             rows = await dialect_of(connection).claim(connection, order, in_lockset)
+            await check_keys(connection, order.leased, [row.id for row in rows])
             for died_here in (True, False):
                 dead = [row.dead_token for row in rows if row.dead_token is not None and row.died_here is died_here]
                 for related in order.related if dead else ():

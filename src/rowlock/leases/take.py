@@ -18,6 +18,7 @@ from sqlalchemy.orm import undefer
 
 from rowlock.errors import PipelineError, RelatedLockUnavailable
 from rowlock.leases.dialects import bind_of, dialect_of
+from rowlock.leases.equal_keys import check_keys
 from rowlock.rows.database_time import database_instant
 from rowlock.rows.eligibility import is_available
 from rowlock.rows.lease_values import leased_values, pinned, renewed_values, unlocked_values
@@ -74,6 +75,7 @@ async def take(connection: AsyncConnection, order: TakeOrder, in_lockset: frozen
     Raises:
         RelatedLockUnavailable: somebody else holds one of them. Nothing was written.
         PipelineError: there are more than `TAKEN_ROWS_MAX`.
+        ModelError: their keys are objects that are not equal where their values are.
     """
     leased = order.leased
     key, token, owner = (leased.attribute(name) for name in (leased.key_name, "lock_token", "lock_owner"))
@@ -86,6 +88,7 @@ async def take(connection: AsyncConnection, order: TakeOrder, in_lockset: frozen
     )
     found = {row[0]: row[1] for row in (await connection.execute(to_be_had)).all()}
     keys = tuple(found)
+    await check_keys(connection, leased, keys)
     if len(keys) > TAKEN_ROWS_MAX:
         raise PipelineError(
             f"more than {TAKEN_ROWS_MAX} rows of {leased.name} are to be locked at once; narrow the condition"

@@ -175,6 +175,11 @@ class LeasedTable(Generic[ModelT]):
         return set()
 
     @cached_property
+    def sound_key_classes(self) -> set[type]:
+        """Classes of keys that are equal where their values are; written, and bounded, by ``leases/equal_keys.py``."""
+        return set()
+
+    @cached_property
     def key_name(self) -> str:
         """The attribute name of the primary key."""
         return self.mapper.get_property_by_column(self.key).key

@@ -94,9 +94,8 @@ async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[
 
 def claims_surely(order: ClaimOrder, dialect: Dialect) -> bool:
     """Return whether whatever it asks for can be read: a type or a deserializer of the host's may refuse what is there."""
-    if not order.with_rows:
-        return True
-    types = [column.type for column in order.leased.attributes.values()]
+    columns = order.leased.attributes.values() if order.with_rows else [order.leased.key]
+    types = [column.type for column in columns]
     reads_documents = getattr(dialect, "_json_deserializer", None) is not None
     return all(is_read_surely(one) and not (reads_documents and isinstance(as_there(one), JSON)) for one in types)
 
