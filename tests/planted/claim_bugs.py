@@ -161,7 +161,7 @@ CLAIM_BUGS = (
         "items come in the order in which PostgreSQL returns them",
         "leases/dialects/postgresql.py",
         "for row in sorted(rows, key=itemgetter(0))",
-        "for row in sorted(rows, key=itemgetter(3))",
+        "for row in sorted(rows, key=itemgetter(0), reverse=True)",
         (f"{RESUMED}::test_items_come_in_line_however_the_database_returns_them",),
     ),
     Bug(
