@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from rowlock import PipelineHinter, events
+from rowlock import Apply, PipelineHinter, PipelineItem, events
 from rowlock.backoff import JITTER
 from rowlock.pipelines.supervisor import RESTART_DELAY_S, Supervisor
 from rowlock.testing import TemporaryDatabase, run_virtual, virtual_time
@@ -154,3 +155,73 @@ def test_a_loop_is_replaced_whoever_cannot_be_told(error: BaseException, monkeyp
         await supervisor.stop()
 
     play()
+
+
+def keeper(name: str) -> asyncio.Task[Any]:
+    """Return the task that keeps a loop."""
+    [task] = [task for task in asyncio.all_tasks() if task.get_name() == f"rowlock: {name}"]
+    return task
+
+
+@virtual_time
+async def test_a_loop_outlives_its_keeper() -> None:
+    """A host that cancels a task too many would silence a loop for good; and if it waits for that task, it would hang."""
+    mortals, supervisor = {"one": Mortal(), "other": Mortal()}, Supervisor("Test")
+    with heard_events() as heard:
+        for name, mortal in mortals.items():
+            supervisor.keep(name, mortal.run)
+        await turns()
+        cancelled = keeper("Test one")
+        cancelled.cancel()
+        await asyncio.wait({cancelled}, timeout=1)
+        assert cancelled.cancelled()
+        await until(lambda: mortals["one"].lives == 2)
+    assert not supervisor.is_ending
+    assert supervisor.alive() == {"one": True, "other": True}
+    assert heard.of(events.LoopReplaced) == [events.LoopReplaced("Test", "one", "cancelled from outside")]
+    assert (supervisor.replaced, mortals["other"].lives) == (1, 1)
+    await supervisor.stop()
+    assert supervisor.alive() == {"one": False, "other": False}
+    assert supervisor.replaced == 1, "what is stopped is not replaced"
+
+
+@virtual_time
+async def test_a_keeper_that_is_cancelled_alone_is_not_the_end(virtual_database: TemporaryDatabase) -> None:
+    """Rows would be claimed and their leases renewed, and none begun any more, as long as the process lives."""
+    rows = await add(virtual_database, *(Volume() for _ in range(4)))
+
+    async def answer(_item: PipelineItem[Any]) -> Apply:
+        if len(pipeline.items) == 1:
+            keeper("VolumePipeline lease watch").cancel()
+            await turns(1)
+            raise asyncio.CancelledError
+        return Apply({"status": "active"})
+
+    pipeline = VolumePipeline(answer=answer, workers_num=1)
+    pipeline.start(virtual_database.session_factory, PipelineHinter())
+    await until(lambda: pipeline.statistics().counters["applied"] == len(rows))
+    assert pipeline.health().healthy
+    await pipeline.run.drain(5)
+
+
+@virtual_time
+async def test_a_loop_whose_task_is_refused_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    """A loop of which a task factory of the host's refuses the task would be missing, and nothing say so."""
+    refused: list[str] = []
+
+    def factory(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
+        if work.__qualname__ == "_contained" and (not refused or (mortal.lives == 1 and len(refused) == 1)):
+            refused.append(work.__qualname__)
+            raise MemoryError
+        return asyncio.Task(work, loop=loop, **more)
+
+    mortal, supervisor = Mortal(RuntimeError("boom")), Supervisor("Test")
+    asyncio.get_running_loop().set_task_factory(factory)
+    with heard_events() as heard:
+        supervisor.keep("loop", mortal.run)
+        await until(lambda: mortal.lives == 2)
+    why = ["MemoryError", "RuntimeError: boom", "MemoryError"]
+    assert [event.error for event in heard.of(events.LoopReplaced)] == why
+    assert [line.extra["error"] for line in told(caplog, "died")] == why
+    assert supervisor.alive() == {"loop": True}
+    await supervisor.stop()

@@ -209,8 +209,8 @@ BUGS = (
     Bug(
         "a loop dies of a foreign cancellation",
         "pipelines/supervisor.py",
-        "            if not task.cancelled() and task.exception() is None:\n",
-        "            if task.cancelled() or task.exception() is None:\n",
+        "        return asyncio.CancelledError() if task.cancelled() else task.exception()\n",
+        "        return None if task.cancelled() else task.exception()\n",
         ("tests/pipelines/test_supervisor.py",),
     ),
     Bug(

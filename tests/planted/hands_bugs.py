@@ -164,8 +164,8 @@ ESCAPE_BUGS = (
     Bug(
         "a loop whose death cannot be told is gone",
         "pipelines/supervisor.py",
-        "            with suppress(BaseException):\n",
-        "            if True:\n",
+        "        with suppress(BaseException):\n",
+        "        if True:\n",
         (f"{SUPERVISOR}::test_a_loop_is_replaced_whoever_cannot_be_told",),
     ),
     Bug(

@@ -1,7 +1,8 @@
 """Keeps loops running: one that ends without being asked to is logged, shown in `health`, and replaced after a short rest.
 
-A loop may die of a bug, or of a cancellation that was not meant for it. The cancellation of the supervising task itself is obeyed:
-that is how an event loop that shuts down ends everything.
+A loop may die of a bug, or of a cancellation that was not meant for it; and a task factory of the host's may refuse the task of a
+loop, which counts as its death. Each loop has a task that keeps it. An event loop that shuts down cancels the keepers of all loops,
+and that is obeyed. A keeper that is cancelled alone ends as well, since its canceller may wait for it, and another one goes on.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from rowlock import events
@@ -40,7 +42,9 @@ class Supervisor:
 
     def keep(self, name: str, loop: Loop) -> None:
         """Run `loop` under `name` until it returns by itself or `stop` is called."""
-        self._keepers[name] = asyncio.create_task(self._keep(name, loop), name=f"rowlock: {self._pipeline} {name}")
+        keeper = asyncio.create_task(self._keep(name, loop), name=f"rowlock: {self._pipeline} {name}")
+        self._keepers[name] = keeper
+        keeper.add_done_callback(partial(self._keeper_over, name, loop))
 
     def alive(self) -> dict[str, bool]:
         """Return each loop's name and whether it runs at this moment."""
@@ -48,8 +52,9 @@ class Supervisor:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the event loop ends everything: somebody cancels the tasks that keep the loops."""
-        return any(task.cancelling() for task in self._keepers.values())
+        """Whether the event loop ends everything: it cancels the keepers of all loops that have not returned by themselves."""
+        keepers = [task for task in self._keepers.values() if task.cancelling() or not task.done()]
+        return bool(keepers) and all(task.cancelling() for task in keepers)
 
     async def wait(self, names: set[str], *, timeout_s: float | None = None) -> bool:
         """Wait until the loops of `names` have returned; False if that took longer than `timeout_s`."""
@@ -67,37 +72,54 @@ class Supervisor:
         if keepers:
             await asyncio.wait(keepers)
 
+    def _keeper_over(self, name: str, loop: Loop, keeper: asyncio.Task[None]) -> None:
+        """Keep `loop` by another task, if the one that kept it was cancelled alone."""
+        if keeper.cancelled() and not self.is_ending:
+            self._note_death(name, asyncio.CancelledError())
+            self.keep(name, loop)
+
     async def _keep(self, name: str, loop: Loop) -> None:
         deaths = 0
-        while True:
-            task = self._loops[name] = asyncio.create_task(
-                _contained(loop), name=f"rowlock: {self._pipeline} {name} loop"
-            )
-            try:
-                await asyncio.wait({task})
-            except asyncio.CancelledError:
-                task.cancel()
-                await asyncio.wait({task})
-                raise
-            if not task.cancelled() and task.exception() is None:
-                return
+        while (error := await self._run(name, loop)) is not None:
             deaths += 1
-            self.replaced += 1
-            # Who logs or listens may raise anything; the loop is replaced all the same.
-            with suppress(BaseException):
-                self._tell_death(name, task)
+            self._note_death(name, error)
             await sleep(exponential(deaths, first_s=RESTART_DELAY_S, most_s=RESTART_DELAY_S_MAX))
 
-    def _tell_death(self, name: str, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        text = "cancelled from outside" if error is None else describe(error)
+    async def _run(self, name: str, loop: Loop) -> BaseException | None:
+        """Run `loop` in a task of its own and return what it died of; None if it returned by itself."""
+        work = _contained(loop)
+        try:
+            task = self._loops[name] = asyncio.create_task(work, name=f"rowlock: {self._pipeline} {name} loop")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a task factory is the host's, and may raise anything
+            # What was not begun is closed, or Python would warn of it.
+            work.close()
+            return error
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+        return asyncio.CancelledError() if task.cancelled() else task.exception()
+
+    def _note_death(self, name: str, error: BaseException) -> None:
+        self.replaced += 1
+        # Who logs or listens may raise anything; the loop is replaced all the same.
+        with suppress(BaseException):
+            self._tell_death(name, error)
+
+    def _tell_death(self, name: str, error: BaseException) -> None:
+        is_cancelled = isinstance(error, asyncio.CancelledError)
+        text = "cancelled from outside" if is_cancelled else describe(error)
         logger.error(
             "%s: the %s died and is replaced: %s",
             self._pipeline,
             name,
             text,
             extra={"pipeline": self._pipeline, "loop": name, "error": text},
-            exc_info=error,
+            exc_info=None if is_cancelled else error,
         )
         events.emit(events.LoopReplaced(self._pipeline, name, text))
 
