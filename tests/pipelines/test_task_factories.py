@@ -9,13 +9,32 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
+import pytest
+
 from rowlock import Apply, Outcome, PipelineItem, PipelineManager, Worker
+from rowlock.pipelines.unstarted import WAITS_S_MAX
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from ..host import Volume, VolumePipeline
-from .scenes import add, change, turns, until
+from ..host import Run, RunPipeline, Volume, VolumePipeline
+from .scenes import add, change, hang, is_free, read_all, turns, until
 
+HELD_BACK = "release what was not started"
 SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
+
+
+def refuse_once(purpose: str) -> list[str]:
+    """Have the loop refuse the first task in the background that has this purpose; gives what was refused."""
+    refused: list[str] = []
+
+    def factory(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
+        is_background = work.__qualname__ == "PipelineContext._contained"
+        if is_background and not refused and work.cr_frame.f_locals["purpose"] == purpose:
+            refused.append(purpose)
+            raise MemoryError
+        return asyncio.Task(work, loop=loop, **more)
+
+    asyncio.get_running_loop().set_task_factory(factory)
+    return refused
 
 
 @virtual_time
@@ -92,6 +111,49 @@ async def test_what_is_left_behind_is_noted_though_its_settlement_is_cancelled(
         assert (pipeline.statistics().running, pipeline.health().abandoned) == (0, 1)
         let_go.set()
         await until(lambda: pipeline.health().abandoned == 0)
+
+
+@pytest.mark.parametrize("begins", ["shutdown", "drain"])
+def test_rows_that_were_not_started_are_released_though_a_task_is_refused(
+    virtual_database: TemporaryDatabase, begins: str
+) -> None:
+    """They would stay leased behind a clean shutdown until their leases expire; or the drain would fail half-way."""
+
+    @virtual_time
+    async def play() -> None:
+        await add(virtual_database, *(Volume() for _ in range(3)))
+        pipeline = VolumePipeline(answer=hang, workers_num=1)
+        manager = PipelineManager(virtual_database.session_factory, [pipeline])
+        manager.start()
+        await until(lambda: pipeline.items and pipeline.statistics().queued)
+        refused = refuse_once(HELD_BACK)
+        if begins == "shutdown":
+            manager.shutdown()
+            await turns()
+        await manager.drain(0)
+        assert refused == [HELD_BACK]
+        assert all(is_free(row) for row in await read_all(virtual_database, Volume))
+        assert pipeline.statistics().tracked == 0
+
+    play()
+
+
+@virtual_time
+async def test_rows_that_wait_too_long_stay_queued_if_a_task_is_refused(virtual_database: TemporaryDatabase) -> None:
+    """They would be leased to nobody: neither queued, nor renewed, nor given back."""
+    await add(virtual_database, *(Run(id=number) for number in range(40)))
+    pipeline = RunPipeline(answer=hang, workers_num=1)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]):
+        queue = pipeline.run.context.queue
+        assert queue.ahead is not None
+        queue.ahead.size, queue.capacity, queue.ahead.capacity = 1, 30, 30
+        await until(lambda: len(queue) > 1)
+        queued = len(queue)
+        refused = refuse_once("release what was claimed ahead")
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+        await asyncio.sleep(2 * WAITS_S_MAX)
+        assert refused
+        assert (len(queue), pipeline.statistics().tracked) == (queued, queued + 1)
 
 
 class Musing(Worker[Any]):

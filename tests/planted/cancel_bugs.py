@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bug import Bug
 
+FACTORIES = "tests/pipelines/test_task_factories.py"
 SUPERVISOR = "tests/pipelines/test_supervisor.py"
 
 CANCEL_BUGS = (
@@ -30,5 +31,21 @@ CANCEL_BUGS = (
         "            work.close()\n            return error\n",
         "            work.close()\n            raise\n",
         (f"{SUPERVISOR}::test_a_loop_whose_task_is_refused_is_replaced",),
+    ),
+    Bug(
+        "rows that were not started are untracked though nobody releases them",
+        "pipelines/run.py",
+        "            return\n        for item in unstarted:\n",
+        "        for item in unstarted:\n",
+        (f"{FACTORIES}::test_rows_that_were_not_started_are_released_though_a_task_is_refused",),
+    ),
+    Bug(
+        "rows that wait too long leave the queue though nobody releases them",
+        "pipelines/unstarted.py",
+        "            # First, since a task factory of the host's may refuse it: then they stay where they are.\n",
+        "            for item in late:\n"
+        "                self._heartbeater.untrack(item)\n"
+        "            queue.discard(late)\n",
+        (f"{FACTORIES}::test_rows_that_wait_too_long_stay_queued_if_a_task_is_refused",),
     ),
 )

@@ -31,8 +31,8 @@ FAILPOINT_BUGS = (
     Bug(
         "what was queued stays leased after the end",
         "pipelines/run.py",
-        "        if unstarted:\n            self.context.in_background(",
-        "        if False:\n            self.context.in_background(",
+        "        if not unstarted:\n            return\n",
+        "        for item in unstarted:\n            self.heartbeater.untrack(item)\n        return\n",
         (f"{CANCELLED}::test_cancelled_once[sqlite-claim]",),
     ),
     Bug(

@@ -149,10 +149,21 @@ class PipelineRun(Generic[ModelT]):
     def _stop_fetching(self) -> None:
         self.fetcher.stop()
         unstarted = self.context.queue.close()
+        if not unstarted:
+            return
+        try:
+            self.context.in_background(give_back(self.context, unstarted), purpose="release what was not started")
+        except BaseException:
+            # A task factory of the host's. They stay tracked, so they are found as strays.
+            logger.exception(
+                "%s: %s rows that were not started could not be released at once",
+                self.context.name,
+                len(unstarted),
+                extra={"pipeline": self.context.name, "rows": len(unstarted)},
+            )
+            return
         for item in unstarted:
             self.heartbeater.untrack(item)
-        if unstarted:
-            self.context.in_background(give_back(self.context, unstarted), purpose="release what was not started")
 
     async def drain(self, grace_s: float) -> None:
         """Wait for running work, interrupt it after `grace_s`, and end every loop."""

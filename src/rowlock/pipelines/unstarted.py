@@ -57,12 +57,13 @@ class Unstarted(Generic[ModelT]):
         late = [item for item, queued_at in queue.waiting()[ahead.size :] if queued_at <= limit]
         if late:
             ahead.reset()
+            # First, since a task factory of the host's may refuse it: then they stay where they are.
+            self.context.in_background(self._give_back(late), purpose="release what was claimed ahead")
             for item in late:
                 self._heartbeater.untrack(item)
             queue.discard(late)
             # Their places go with them, or the hint behind this would claim one of them again.
             queue.capacity = max(ahead.size, len(queue))
-            self.context.in_background(self._give_back(late), purpose="release what was claimed ahead")
         self.watch()
 
     async def _give_back(self, items: Sequence[PipelineItem[ModelT]]) -> None:
