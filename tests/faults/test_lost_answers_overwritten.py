@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from rowlock import Apply, Park, Retry, events
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
-from ..pipelines.scenes import add, counted, is_free, read_all
+from ..pipelines.related_scenes import GatheringPipeline, add_volume, write_all
+from ..pipelines.scenes import add, change, counted, is_free, read_all
 from .test_lost_answers import lost_answers
 
 
@@ -69,3 +71,38 @@ async def test_what_parked_its_row_is_told_as_parked(database: TemporaryDatabase
     assert [told.outcome for told in heard.of(events.ItemApplied)] == ["Park"]
     [row] = await read_all(database, Run)
     assert row.parked_at is not None
+
+
+@pytest.mark.parametrize("way", ["together", "also"])
+async def test_a_row_that_was_changed_is_told_as_changed(database: TemporaryDatabase, way: str) -> None:
+    """Who looks for quarrels with services would be told of a lost lease instead."""
+
+    async def also(_session: Any, _now: Any) -> None: ...
+
+    async def answer(item: Any) -> Apply:
+        await change(database, item.row, disk_id="a service's")
+        return Apply({"status": "active"}, unless_changed=["disk_id"], also=also if way == "also" else None)
+
+    await add(database, Volume())
+    with heard_events() as heard, lost_answers(database, committed=True, times=1) as lost:
+        async with stepping(database.session_factory, VolumePipeline(answer=answer)) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+            assert (counted(steps)["changed"], counted(steps)["stale"], len(lost)) == (1, 0, 1)
+    assert [event.reason for event in heard.of(events.ItemStale)] == ["changed"]
+
+
+async def test_a_related_row_that_was_lost_is_told_as_lost(database: TemporaryDatabase) -> None:
+    """A row that was reset for it would be told as stale, and wait for the next poll."""
+
+    async def rob(item: Any, rows: Any) -> Any:
+        await change(database, rows[0], lock_token=uuid.uuid4())
+        return write_all(item, rows)
+
+    await add_volume(database)
+    with heard_events() as heard, lost_answers(database, committed=True, times=1) as lost:
+        async with stepping(database.session_factory, GatheringPipeline(then=rob)) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+            assert len(lost) == 1
+    assert [event.reason for event in heard.of(events.ItemStale)] == ["related row lost"]

@@ -185,4 +185,18 @@ SETTLING_BUGS = (
         "                pass\n",
         ("tests/pipelines/test_refused.py::test_a_slip_there_keeps_no_row",),
     ),
+    Bug(
+        "a changed row whose COMMIT was not answered is told as stale",
+        "pipelines/submission.py",
+        "            self.once_dropped = written\n",
+        "            pass\n",
+        ("tests/faults/test_lost_answers_overwritten.py::test_a_row_that_was_changed_is_told_as_changed",),
+    ),
+    Bug(
+        "a lost related row is told as a lost lease if the COMMIT was not answered",
+        "pipelines/writer.py",
+        " = frozenset(), Written.ROBBED\n",
+        " = frozenset(), Written.STALE\n",
+        ("tests/faults/test_lost_answers_overwritten.py::test_a_related_row_that_was_lost_is_told_as_lost",),
+    ),
 )

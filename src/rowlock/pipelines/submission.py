@@ -23,6 +23,7 @@ class Submission(Generic[ModelT]):
     Attributes:
         stamps: what transactions whose end is unknown have written as the row's last time.
         once_written: what became of the outcome if one of these was committed.
+        once_dropped: what became of it if the row is no longer held: what a try found whose end is unknown, and that left no stamp.
         ended_with: the stamp in the row when `also` ended the transaction: the row tells whether it was committed.
         apart: its own transaction ran out of time, so it must not take those of others with it.
         has_row: its own transaction has locked the row: what takes its time now is the outcome's own.
@@ -32,6 +33,7 @@ class Submission(Generic[ModelT]):
     outcome: Outcome
     stamps: frozenset[datetime] = frozenset()
     once_written: Written = Written.APPLIED
+    once_dropped: Written = Written.STALE
     apart: bool = False
     has_row: bool = False
     ended_with: datetime | None = None
@@ -63,3 +65,5 @@ class Submission(Generic[ModelT]):
         if written.is_made:
             self.stamps = self.stamps | stamps if self.stamps else stamps
             self.once_written = written
+        else:
+            self.once_dropped = written

@@ -228,7 +228,7 @@ class Writer(Generic[ModelT]):
             return await self._see_what_also_left(submission, error)
         except LeaseLost:
             # Of a related row: what was computed while it was held may no longer be true.
-            submission.stamps = frozenset()
+            submission.stamps, submission.once_dropped = frozenset(), Written.ROBBED
             written = await self._write_alone(Submission(submission.item, Reset()))
             return Written.ROBBED if written.is_made else written
 
@@ -237,7 +237,7 @@ class Writer(Generic[ModelT]):
     ) -> Written:
         """Say whether an earlier try, whose end is unknown, was committed after all; stale if there was none."""
         tries = await self._earlier_tries(connection, [(0, submission)], waits=waits)
-        return tries.get(0, Written.STALE)
+        return tries.get(0, submission.once_dropped)
 
     async def _earlier_tries(
         self,
