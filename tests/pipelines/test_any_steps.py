@@ -146,9 +146,9 @@ def test_any_steps_keep_the_promises(steps: list[Step], answers: list[Outcome | 
 def test_any_valid_settings_keep_the_timing_budget(drawn: Any) -> None:
     """A lease could end before its renewal was tried twice, and healthy work be cancelled."""
     built = build_settings("Any", drawn)
-    two_beats = timedelta(seconds=2 * built.beat.total_seconds() * (1 + JITTER))
-    assert two_beats + built.renewal_limit <= built.heartbeat_trigger - built.margin
-    assert timedelta(0) < built.margin < built.heartbeat_trigger < built.lock_timeout < built.sweep_after
+    two_beats = timedelta(seconds=2 * built.heartbeat_interval.total_seconds() * (1 + JITTER))
+    assert two_beats + built.renew_timeout <= built.heartbeat_trigger - built.lease_margin
+    assert timedelta(0) < built.lease_margin < built.heartbeat_trigger < built.lock_timeout < built.abandoned_after
     assert 1 <= built.queue_low_watermark <= built.queue_capacity
 
 

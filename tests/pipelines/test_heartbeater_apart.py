@@ -179,7 +179,7 @@ async def test_what_a_loop_keeps_locked_is_ended_once_a_renewal_would_be_late(
 
     monkeypatch.setattr(lifeline_module, "cut_standing", cut)
     async with beating(virtual_database, renew_timeout=4) as (steps, other, _):
-        beat_s = steps.run.context.settings.beat.total_seconds()
+        beat_s = steps.run.context.settings.heartbeat_interval.total_seconds()
         assert other.kept_free == [(4.0, beat_s)]
     lifeline = Lifeline(virtual_database.session_factory, renewal_limit=timedelta(seconds=5))
     lifeline.host = host = Host()  # type: ignore[assignment]

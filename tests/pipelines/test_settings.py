@@ -36,11 +36,24 @@ def test_the_pipeline_repeats_the_defaults_of_the_settings() -> None:
 def test_derived_defaults_follow_what_they_are_derived_from() -> None:
     """A host that doubles its leases would keep the margins of short ones."""
     settings = PipelineSettings(lock_timeout=60, heartbeat_trigger=30)
-    assert settings.margin == timedelta(seconds=6)
-    assert settings.beat == timedelta(seconds=2)
-    assert settings.renewal_limit == timedelta(seconds=10)
-    assert settings.sweep_after == timedelta(seconds=600)
-    assert settings.wedge_after == timedelta(seconds=600)
+    assert settings.lease_margin == timedelta(seconds=6)
+    assert settings.heartbeat_interval == timedelta(seconds=2)
+    assert settings.renew_timeout == timedelta(seconds=10)
+    assert settings.abandoned_after == timedelta(seconds=600)
+    assert settings.wedge_limit == timedelta(seconds=600)
+
+
+def test_derived_defaults_have_no_bounds_of_their_own() -> None:
+    """The longest lease that is allowed would be refused for a default that nobody has chosen."""
+    settings = PipelineSettings(lock_timeout=timedelta(days=366))
+    assert settings.abandoned_after == timedelta(days=3660)
+
+
+def test_what_a_default_is_derived_from_is_told_alone() -> None:
+    """A host that mistypes one setting would be told of six that are wrong."""
+    with pytest.raises(SettingsError) as caught:
+        build_settings("P", {"lock_timeout": -1})
+    assert caught.value.settings == ("lock_timeout",)
 
 
 def test_derived_defaults_can_be_set() -> None:
@@ -48,7 +61,13 @@ def test_derived_defaults_can_be_set() -> None:
     settings = PipelineSettings(
         lease_margin=1, heartbeat_interval=0.5, renew_timeout=2, abandoned_after=3600, wedge_limit=60
     )
-    derived = (settings.margin, settings.beat, settings.renewal_limit, settings.sweep_after, settings.wedge_after)
+    derived = (
+        settings.lease_margin,
+        settings.heartbeat_interval,
+        settings.renew_timeout,
+        settings.abandoned_after,
+        settings.wedge_limit,
+    )
     assert [time.total_seconds() for time in derived] == [1, 0.5, 2, 3600, 60]
 
 

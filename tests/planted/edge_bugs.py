@@ -84,7 +84,7 @@ EDGE_BUGS = (
     Bug(
         "the deadline is late by the margin",
         "dispatch/delivery.py",
-        "(lease.lock_timeout - lease.margin).total_seconds()",
+        "(lease.lock_timeout - lease.lease_margin).total_seconds()",
         "lease.lock_timeout.total_seconds()",
         (f"{EDGES}::test_an_attempt_knows_the_databases_time",),
     ),

@@ -137,7 +137,7 @@ async def _tend(steps: Steps[Any]) -> None:
     watching = asyncio.create_task(heartbeater.watch(), name="lease watch")
     try:
         while len(heartbeater):
-            await asyncio.sleep(steps.run.context.settings.beat.total_seconds())
+            await asyncio.sleep(steps.run.context.settings.heartbeat_interval.total_seconds())
             await heartbeater.beat_once()
     finally:
         watching.cancel()

@@ -252,7 +252,7 @@ class Delivery(Generic[ModelT]):
                 await self._note({"progress": shown}, unless_changed={"status": RUNNING})
 
     async def _hear(self, worker: str, events: Events) -> Event:
-        silence_s = self._means.settings.silence.total_seconds()
+        silence_s = self._means.settings.heartbeat_limit.total_seconds()
         try:
             return plain_event(await hear(events, within_s=silence_s))
         except TimeoutError:
@@ -331,7 +331,7 @@ class Delivery(Generic[ModelT]):
     def _database_time(self) -> datetime:
         """What time it is by the database, at least: counted on from the last answer of its clock that this holder has."""
         lease, item = self._means.lease, self._item
-        sent_at = item.trusted_until - (lease.lock_timeout - lease.margin).total_seconds()
+        sent_at = item.trusted_until - (lease.lock_timeout - lease.lease_margin).total_seconds()
         return item.lock_expires_at - lease.lock_timeout + timedelta(seconds=monotonic() - sent_at)
 
 

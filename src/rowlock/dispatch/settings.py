@@ -5,7 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Any, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
 
 from rowlock.errors import SettingsError
 from rowlock.pipelines.settings import ATTEMPTS_MAX, DURATION_MAX, PipelineSettings, SettingsKeywords
@@ -40,7 +48,7 @@ class DispatchSettings(BaseModel):
     """Longest time for one attempt that a worker has accepted."""
     heartbeat: _Duration = timedelta(seconds=10)
     """How often an engine lets hear that an attempt lives."""
-    heartbeat_limit: _Duration | None = None
+    heartbeat_limit: _Duration = Field(default=None, validate_default=True)
     """An attempt of which nothing was heard for so long is lost. Default: three times `heartbeat`."""
     max_losses: Annotated[int, Field(ge=1, le=LOSSES_MAX)] = 3
     """A row fails when the worker or the replica died with so many of its attempts."""
@@ -50,10 +58,15 @@ class DispatchSettings(BaseModel):
     fleet_cap: Annotated[int, Field(ge=0, le=FLEET_MAX)] = 0
     """With so many workers the provisioner is not asked for more; 0 is no cap."""
 
-    @property
-    def silence(self) -> timedelta:
-        """`heartbeat_limit`, or its default."""
-        return self.heartbeat_limit or 3 * self.heartbeat
+    @field_validator("heartbeat_limit", mode="wrap")
+    @classmethod
+    def derive(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:  # noqa: ANN401
+        """Return `value` as it is validated, or for None the default that `heartbeat` tells, whatever its bounds."""
+        heartbeat = info.data.get("heartbeat")
+        if value is not None:
+            return handler(value)
+        # None only where `heartbeat` is invalid, and told as such.
+        return None if heartbeat is None else 3 * heartbeat
 
     @property
     def jitter(self) -> timedelta:
@@ -118,10 +131,10 @@ def check_beside(pipeline: str, own: DispatchSettings, base: PipelineSettings) -
             "that is late looks like a death",
         ),
         (
-            own.silence < 2 * own.heartbeat,
+            own.heartbeat_limit < 2 * own.heartbeat,
             ("heartbeat_limit", "heartbeat"),
-            f"heartbeat_limit ({_text(own.silence)}) must be at least twice heartbeat ({_text(own.heartbeat)}): one that is late "
-            "is no death",
+            f"heartbeat_limit ({_text(own.heartbeat_limit)}) must be at least twice heartbeat ({_text(own.heartbeat)}): one "
+            "that is late is no death",
         ),
         (
             base.process_timeout <= own.time_limit,

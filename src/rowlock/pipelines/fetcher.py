@@ -298,7 +298,7 @@ class Fetcher(Generic[ModelT]):
         items = await claim(
             context.session_factory,
             order,
-            lease_margin=settings.margin,
+            lease_margin=settings.lease_margin,
             timeout=settings.database_timeout,
             locker=context.locker,
             reached=self._note_reached,
@@ -355,7 +355,7 @@ class Fetcher(Generic[ModelT]):
         """Clear lock columns that were left behind long ago, and return of how many rows; and mend stamps that no clock wrote."""
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> int:
-            context, age = self.context, self.context.settings.sweep_after
+            context, age = self.context, self.context.settings.abandoned_after
             swept = await sweep(connection, context.leased, older_than=age)
             if not context.leased.has_schedule:
                 await mend_stamps(connection, context.leased)
@@ -369,7 +369,7 @@ class Fetcher(Generic[ModelT]):
         return swept
 
     def _sweep_period_s(self) -> float:
-        return jittered(self.context.settings.sweep_after.total_seconds())
+        return jittered(self.context.settings.abandoned_after.total_seconds())
 
     def _note_failure(self, error: Exception) -> None:
         self._cursor.failed()

@@ -96,7 +96,7 @@ class Heartbeater(Generic[ModelT]):
     async def run(self) -> None:
         """Renew, again and again, where leases are renewed."""
         if self.context.lifeline is not None:
-            self.context.lifeline.keep_free(self._settings.renewal_limit, look_every=self._settings.beat)
+            self.context.lifeline.keep_free(self._settings.renew_timeout, look_every=self._settings.heartbeat_interval)
             await self.context.lifeline.run(self.beat)
             # It cannot be done there.
             self.context.lifeline = None
@@ -106,7 +106,7 @@ class Heartbeater(Generic[ModelT]):
         """Renew, again and again, the leases that are near their end. A failed renewal is tried again at the next beat."""
         while self.context.lifeline is None or not self._must_come_home:
             await self._until_something_is_tracked()
-            await sleep(jittered(self._settings.beat.total_seconds()))
+            await sleep(jittered(self._settings.heartbeat_interval.total_seconds()))
             if not self._is_wedged():
                 await self.beat_once()
 
@@ -138,7 +138,9 @@ class Heartbeater(Generic[ModelT]):
 
     def due_for_renewal(self) -> list[PipelineItem[ModelT]]:
         """Return the items of which less than `heartbeat_trigger` is left."""
-        trusted_until_max = monotonic() + (self._settings.heartbeat_trigger - self._settings.margin).total_seconds()
+        trusted_until_max = (
+            monotonic() + (self._settings.heartbeat_trigger - self._settings.lease_margin).total_seconds()
+        )
         with self._lock:
             return [item for item in self._tracked.values() if item.trusted_until <= trusted_until_max]
 
@@ -165,7 +167,7 @@ class Heartbeater(Generic[ModelT]):
 
     def _until_next_end(self) -> float:
         # Anything claimed or renewed during the rest is trusted for longer than one beat, so looking once per beat misses none.
-        beat_s = self._settings.beat.total_seconds()
+        beat_s = self._settings.heartbeat_interval.total_seconds()
         soonest = min((item.trusted_until for item in self._tracked.values()), default=float("inf"))
         return min(beat_s, max(0.0, soonest - monotonic()))
 
@@ -181,7 +183,7 @@ class Heartbeater(Generic[ModelT]):
             return confirmed, await renew_related(connection, holders, lock_timeout=timeout)
 
         confirmed, lagging = await self._transact(work, purpose="renew leases")
-        trusted_until = sent_at + (self._settings.lock_timeout - self._settings.margin).total_seconds()
+        trusted_until = sent_at + (self._settings.lock_timeout - self._settings.lease_margin).total_seconds()
         with self._lock:
             self.context.counters.renewals += len(confirmed)
             for item in items:
@@ -211,7 +213,7 @@ class Heartbeater(Generic[ModelT]):
             self.context.leased,
             work,
             purpose=purpose,
-            timeout=self._settings.renewal_limit,
+            timeout=self._settings.renew_timeout,
             writes=writes,
         )
 
@@ -243,7 +245,7 @@ class Heartbeater(Generic[ModelT]):
     def _is_wedged(self) -> bool:
         """Whether the host's loop has stood still for so long that its leases are let go: it may never come back."""
         stalled_s = 0.0 if self.context.lifeline is None else self.context.lifeline.host.stalled_s
-        is_wedged = stalled_s > self._settings.wedge_after.total_seconds()
+        is_wedged = stalled_s > self._settings.wedge_limit.total_seconds()
         if is_wedged and not self._let_go:
             text = "%s: the event loop has stood still for %.0f s, so its leases are no longer renewed"
             extra = {"pipeline": self.context.name, "stalled_s": stalled_s, "leases": len(self)}

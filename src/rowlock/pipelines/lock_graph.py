@@ -105,7 +105,7 @@ class LockGraph:
                 owner=pipeline.name,
                 ready=ready_condition(pipeline.name, pipeline.leased, pipeline),
                 on=lock.on,
-                patience=pipeline.settings.sweep_after,
+                patience=pipeline.settings.abandoned_after,
                 patience_at_work=pipeline.settings.retry_delay + pipeline.settings.lock_timeout,
             )
             for pipeline in self._pipelines

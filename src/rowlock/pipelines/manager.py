@@ -135,7 +135,7 @@ class PipelineManager:
             _need_new(pipeline)
         self._started = True
         if self._heartbeat_thread and is_real():
-            limits = [pipeline.settings.renewal_limit for pipeline in self._pipelines.values()]
+            limits = [pipeline.settings.renew_timeout for pipeline in self._pipelines.values()]
             self._lifeline = Lifeline(self._session_factory, renewal_limit=min(limits, default=RENEWAL_LIMIT))
         if self._notifier is not None:
             self._notifier.start()

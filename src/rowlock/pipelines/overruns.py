@@ -34,4 +34,4 @@ async def let_a_renewal_in(item: PipelineItem[Any], settings: PipelineSettings) 
 
 
 def _renewed_within_s(settings: PipelineSettings) -> float:
-    return RENEWED_WITHIN_BEATS * settings.beat.total_seconds()
+    return RENEWED_WITHIN_BEATS * settings.heartbeat_interval.total_seconds()

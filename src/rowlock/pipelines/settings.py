@@ -14,7 +14,15 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Any, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
 
 from rowlock.backoff import JITTER
 from rowlock.errors import SettingsError
@@ -27,6 +35,10 @@ ATTEMPTS_MAX = 1_000_000
 
 _Duration = Annotated[timedelta, Field(gt=timedelta(0), le=DURATION_MAX)]
 _DurationOrZero = Annotated[timedelta, Field(ge=timedelta(0), le=DURATION_MAX)]
+
+
+_DERIVED: Any = Field(default=None, validate_default=True)
+"""None, also when it is given, becomes a default that another setting tells: `PipelineSettings.derive`."""
 
 
 def _seconds(*values: float) -> tuple[timedelta, ...]:
@@ -57,11 +69,11 @@ class PipelineSettings(BaseModel):
         0.5, 1, 2, 5
     )
     """Rests after the first, second, ... fetch in a row that found nothing; the last one repeats."""
-    lease_margin: _Duration | None = None
+    lease_margin: _Duration = _DERIVED
     """By how much a holder's trust ends before its lease. Default: a tenth of `lock_timeout`."""
-    heartbeat_interval: _Duration | None = None
+    heartbeat_interval: _Duration = _DERIVED
     """How often the heartbeater looks. Default: a fifteenth of `heartbeat_trigger`."""
-    renew_timeout: _Duration | None = None
+    renew_timeout: _Duration = _DERIVED
     """Longest time for one renewal. Default: a third of `heartbeat_trigger`."""
     database_timeout: _Duration = timedelta(seconds=10)
     """Longest time for any other transaction of the pipeline."""
@@ -75,10 +87,32 @@ class PipelineSettings(BaseModel):
     """Longest rest after a failed attempt."""
     max_attempts: Annotated[int, Field(ge=1, le=ATTEMPTS_MAX)] = 20
     """After this many failed attempts in a row a row is parked (`ScheduleColumns`)."""
-    wedge_limit: _Duration | None = None
+    wedge_limit: _Duration = _DERIVED
     """How long leases are renewed while the host's event loop stands still. Default: ten times `lock_timeout`."""
-    abandoned_after: _Duration | None = None
+    abandoned_after: _Duration = _DERIVED
     """Lock columns that nobody came back for are cleared after this. Default: ten times `lock_timeout`."""
+
+    @field_validator(
+        "lease_margin", "heartbeat_interval", "renew_timeout", "wedge_limit", "abandoned_after", mode="wrap"
+    )
+    @classmethod
+    def derive(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:  # noqa: ANN401
+        """Return `value` as it is validated, or for None the default that another setting tells, whatever its bounds."""
+        if value is not None:
+            return handler(value)
+        lock_timeout, heartbeat_trigger = info.data.get("lock_timeout"), info.data.get("heartbeat_trigger")
+        if lock_timeout is None or heartbeat_trigger is None:
+            # One of these is invalid, and told as such.
+            return None
+        match info.field_name:
+            case "lease_margin":
+                return lock_timeout / 10
+            case "heartbeat_interval":
+                return heartbeat_trigger / 15
+            case "renew_timeout":
+                return heartbeat_trigger / 3
+            case _:
+                return lock_timeout * 10
 
     @property
     def queue_capacity(self) -> int:
@@ -89,31 +123,6 @@ class PipelineSettings(BaseModel):
     def queue_low_watermark(self) -> int:
         """The fetcher fetches when fewer items than this are queued."""
         return min(self.queue_capacity, max(1, math.ceil(self.workers_num * self.queue_lower_limit_factor)))
-
-    @property
-    def margin(self) -> timedelta:
-        """`lease_margin`, or its default."""
-        return self.lease_margin or self.lock_timeout / 10
-
-    @property
-    def beat(self) -> timedelta:
-        """`heartbeat_interval`, or its default."""
-        return self.heartbeat_interval or self.heartbeat_trigger / 15
-
-    @property
-    def renewal_limit(self) -> timedelta:
-        """`renew_timeout`, or its default."""
-        return self.renew_timeout or self.heartbeat_trigger / 3
-
-    @property
-    def wedge_after(self) -> timedelta:
-        """`wedge_limit`, or its default."""
-        return self.wedge_limit or self.lock_timeout * 10
-
-    @property
-    def sweep_after(self) -> timedelta:
-        """`abandoned_after`, or its default."""
-        return self.abandoned_after or self.lock_timeout * 10
 
     @property
     def fetch_delays_s(self) -> tuple[float, ...]:
@@ -176,8 +185,8 @@ def _as_settings_error(pipeline: str, error: ValidationError) -> SettingsError:
 
 
 def _contradictions(s: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
-    two_beats_s = 2 * s.beat.total_seconds() * (1 + JITTER)
-    needed = s.margin + timedelta(seconds=two_beats_s) + s.renewal_limit
+    two_beats_s = 2 * s.heartbeat_interval.total_seconds() * (1 + JITTER)
+    needed = s.lease_margin + timedelta(seconds=two_beats_s) + s.renew_timeout
     rules = [
         (
             s.queue_lower_limit_factor > s.queue_upper_limit_factor,
@@ -194,9 +203,9 @@ def _contradictions(s: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
         (
             needed > s.heartbeat_trigger,
             ("heartbeat_trigger", "lease_margin", "heartbeat_interval", "renew_timeout"),
-            f"heartbeat_trigger ({_text(s.heartbeat_trigger)}) leaves no room for lease_margin ({_text(s.margin)}) + two beats "
-            f"of heartbeat_interval ({_text(s.beat)}, with jitter) + renew_timeout ({_text(s.renewal_limit)}) = "
-            f"{_text(needed)}; raise heartbeat_trigger or lower the others",
+            f"heartbeat_trigger ({_text(s.heartbeat_trigger)}) leaves no room for lease_margin ({_text(s.lease_margin)}) + two "
+            f"beats of heartbeat_interval ({_text(s.heartbeat_interval)}, with jitter) + renew_timeout "
+            f"({_text(s.renew_timeout)}) = {_text(needed)}; raise heartbeat_trigger or lower the others",
         ),
         (
             s.retry_delay > s.retry_delay_max,
@@ -204,15 +213,15 @@ def _contradictions(s: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
             f"retry_delay ({_text(s.retry_delay)}) is above retry_delay_max ({_text(s.retry_delay_max)})",
         ),
         (
-            s.wedge_after < s.lock_timeout,
+            s.wedge_limit < s.lock_timeout,
             ("wedge_limit", "lock_timeout"),
-            f"wedge_limit ({_text(s.wedge_after)}) must not be less than lock_timeout ({_text(s.lock_timeout)}): so long a lease "
+            f"wedge_limit ({_text(s.wedge_limit)}) must not be less than lock_timeout ({_text(s.lock_timeout)}): so long a lease "
             "lasts anyway",
         ),
         (
-            s.sweep_after <= s.lock_timeout,
+            s.abandoned_after <= s.lock_timeout,
             ("abandoned_after", "lock_timeout"),
-            f"abandoned_after ({_text(s.sweep_after)}) must be more than lock_timeout ({_text(s.lock_timeout)}): a lease "
+            f"abandoned_after ({_text(s.abandoned_after)}) must be more than lock_timeout ({_text(s.lock_timeout)}): a lease "
             "that just expired belongs to its pipeline first",
         ),
     ]

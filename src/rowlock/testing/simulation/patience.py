@@ -166,7 +166,7 @@ class _Bounds:
         queue = ceil(settings.queue_capacity / settings.workers_num)
         return cls(
             taken=fetch,
-            quiet=settings.min_processing_interval + 2 * (1 + JITTER) * settings.sweep_after + fetch,
+            quiet=settings.min_processing_interval + 2 * (1 + JITTER) * settings.abandoned_after + fetch,
             held=(1 + queue) * (settings.process_timeout + settings.cancel_grace) + settings.lock_timeout + fetch,
         )
 
