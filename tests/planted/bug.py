@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -12,17 +15,56 @@ class Bug:
     Attributes:
         name: what is wrong without it.
         file: below ``src/rowlock``.
-        guard: stands in the file exactly once.
+        function: qualified name of the function or class that has the guard, without ``<locals>``; empty for the module.
+        guard: stands in that function exactly once; as few tokens as tell it from all others there.
         without: what stands there instead.
         tests: pytest's names of the tests that find it.
     """
 
     name: str
     file: str
+    function: str
     guard: str
     without: str
     tests: tuple[str, ...]
 
+    def count_in(self, text: str) -> int | None:
+        """Return how often the guard stands in its function, in `text` of its file; None if there is no such function."""
+        spans = spans_of(self.function, text)
+        return sum(text[start:end].count(self.guard) for start, end in spans) if spans else None
+
     def planted_in(self, text: str) -> str:
         """Return `text` of its file with the bug in it."""
-        return text.replace(self.guard, self.without)
+        for start, end in reversed(spans_of(self.function, text)):
+            text = text[:start] + text[start:end].replace(self.guard, self.without) + text[end:]
+        return text
+
+
+def spans_of(function: str, text: str) -> list[tuple[int, int]]:
+    """Return where all that has the qualified name of `function` begins and ends in `text`: a property may be there twice."""
+    return [(start, end) for name, start, end in parts_of(text) if name == function]
+
+
+@lru_cache
+def parts_of(text: str) -> tuple[tuple[str, int, int], ...]:
+    """Return the qualified names of a module's functions and classes, each with where it begins and ends; first the module."""
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    parts = [("", 0, len(text))]
+    for name, node in _named_in(ast.parse(text)):
+        first = min(each.lineno for each in (node, *node.decorator_list))
+        parts.append((name, starts[first - 1], starts[node.end_lineno or node.lineno]))
+    return tuple(parts)
+
+
+def _named_in(
+    tree: ast.AST, within: str = ""
+) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = f"{within}.{node.name}" if within else node.name
+            yield name, node
+            yield from _named_in(node, name)
+        else:
+            yield from _named_in(node, within)

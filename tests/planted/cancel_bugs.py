@@ -11,13 +11,15 @@ CANCEL_BUGS = (
     Bug(
         "one keeper that is cancelled passes for the end of the loop",
         "pipelines/supervisor.py",
-        "bool(keepers) and all(task.cancelling()",
-        "bool(keepers) and any(task.cancelling()",
+        "Supervisor.is_ending",
+        "all(",
+        "any(",
         (f"{SUPERVISOR}::test_a_keeper_that_is_cancelled_alone_is_not_the_end",),
     ),
     Bug(
         "a keeper that is cancelled alone leaves its loop dead",
         "pipelines/supervisor.py",
+        "Supervisor._keeper_over",
         "            self.keep(name, loop)\n",
         "",
         (
@@ -28,24 +30,25 @@ CANCEL_BUGS = (
     Bug(
         "a loop whose task is refused is gone without a word",
         "pipelines/supervisor.py",
-        "            work.close()\n            return error\n",
-        "            work.close()\n            raise\n",
+        "Supervisor._run",
+        "return error",
+        "raise",
         (f"{SUPERVISOR}::test_a_loop_whose_task_is_refused_is_replaced",),
     ),
     Bug(
         "rows that were not started are untracked though nobody releases them",
         "pipelines/run.py",
-        "            return\n        for item in unstarted:\n",
-        "        for item in unstarted:\n",
+        "PipelineRun._stop_fetching",
+        "    return\n        for",
+        "for",
         (f"{FACTORIES}::test_rows_that_were_not_started_are_released_though_a_task_is_refused",),
     ),
     Bug(
         "rows that wait too long leave the queue though nobody releases them",
         "pipelines/unstarted.py",
-        "            # First, since a task factory of the host's may refuse it: then they stay where they are.\n",
-        "            for item in late:\n"
-        "                self._heartbeater.untrack(item)\n"
-        "            queue.discard(late)\n",
+        "Unstarted._look",
+        "# First, since a task factory of the host's may refuse it: then they stay where they are.",
+        "for item in late:\n                self._heartbeater.untrack(item)\n            queue.discard(late)",
         (f"{FACTORIES}::test_rows_that_wait_too_long_stay_queued_if_a_task_is_refused",),
     ),
 )

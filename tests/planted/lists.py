@@ -54,8 +54,15 @@ def misfits(bugs: Iterable[Bug], root: Path) -> list[str]:
 def _problems(bug: Bug, root: Path) -> Iterator[str]:
     path = root / "src" / "rowlock" / bug.file
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    if (count := text.count(bug.guard)) != 1:
-        yield f"the guard stands {count} times in {bug.file}"
+    try:
+        count = bug.count_in(text)
+    except SyntaxError as error:
+        yield f"{bug.file} is no Python: {error}"
+        return
+    if count is None:
+        yield f"there is no {bug.function} in {bug.file}"
+    elif count != 1:
+        yield f"the guard stands {count} times in {bug.function or 'all'} of {bug.file}"
     try:
         compile(bug.planted_in(text), bug.file, "exec")
     except SyntaxError as error:

@@ -10,50 +10,33 @@ PROMISE_BUGS = (
     Bug(
         "a claim goes by the host's clock",
         "rows/eligibility.py",
-        "return or_(expires_at.is_(None), expires_at <= database_now())",
-        'return or_(expires_at.is_(None), expires_at <= __import__("rowlock").clock.utc_now())',
+        "is_free",
+        "database_now",
+        '__import__("rowlock").clock.utc_now',
         (f"{CLAIM}::test_an_expired_lease_is_taken_over", f"{CLAIM}::test_a_live_lease_is_never_stolen"),
     ),
     Bug(
         "items are queued before they are tracked",
         "pipelines/fetcher.py",
-        "        self._heartbeater.track(queued)\n        self.context.queue.put(queued)\n",
-        "        self.context.queue.put(queued)\n        self._heartbeater.track(queued)\n",
+        "Fetcher._queue",
+        "_heartbeater.track(queued)\n        self.context.queue.put",
+        "context.queue.put(queued)\n        self._heartbeater.track",
         ("tests/pipelines/test_fetcher_failures.py::test_items_are_tracked_before_they_are_queued",),
     ),
     Bug(
         "an outcome is two transactions",
         "pipelines/writer.py",
-        """\
-            if written.is_made and submission.also is not None:
-                await self._within(session, connection, submission, now=now, stamp=stamp)
-            submission.stamp(written, frozenset({stamp}))
-            return written
-
-        time = time_for(submission.item, self.context.settings)
-        try:
-            written = await self.context.transact(work, purpose="write an outcome", timeout=time)
-            self._wrote_at = monotonic()
-            return written
-""",
-        """\
-            submission.stamp(written, frozenset({stamp}))
-            return written
-
-        try:
-            written = await self.context.transact(work, purpose="write an outcome")
-            if written.is_made and submission.also is not None:
-                async with self.context.session_factory.begin() as other:
-                    await submission.also(other, max(submission.stamps))
-            return written
-""",
+        "Writer._write_alone",
+        'if written.is_made and submission.also is not None:\n                await self._within(session, connection, submission, now=now, stamp=stamp)\n            submission.stamp(written, frozenset({stamp}))\n            return written\n\n        time = time_for(submission.item, self.context.settings)\n        try:\n            written = await self.context.transact(work, purpose="write an outcome", timeout=time)\n            self._wrote_at = monotonic()',
+        'submission.stamp(written, frozenset({stamp}))\n            return written\n\n        try:\n            written = await self.context.transact(work, purpose="write an outcome")\n            if written.is_made and submission.also is not None:\n                async with self.context.session_factory.begin() as other:\n                    await submission.also(other, max(submission.stamps))',
         ("tests/pipelines/test_writer.py::test_also_is_part_of_the_transaction",),
     ),
     Bug(
         "related rows are freed whoever holds them",
         "leases/take.py",
-        "        ours = held_under(leased, keys, token)\n",
-        '        ours = leased.key.in_(keys) & leased.column("lock_owner").is_not(None)\n',
+        "unlock",
+        "held_under(leased, keys, token)",
+        'leased.key.in_(keys) & leased.column("lock_owner").is_not(None)',
         ("tests/pipelines/test_related_locks.py::test_the_lock_of_another_item_stands",),
     ),
 )

@@ -1,4 +1,4 @@
-"""The lists of planted bugs fit the library: each guard stands where its list says, once, and each named test is there.
+"""The lists of planted bugs fit the library: all that was promised is planted, and each named test is there.
 
 Whether the tests notice takes long, and has a session of its own (``nox -s planted``); here three small ones show
 what it would tell.
@@ -6,19 +6,15 @@ what it would tell.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from .planting import LISTS, check_of, replace, run_planted
 from .reading import ROOT
 
-LISTS = Path("tests", "planted")
-GUARD = "return or_(expires_at.is_(None), expires_at <= database_now())"
 DOOR = """
 def is_open(hour, is_holiday):
     return 9 <= hour and not is_holiday
@@ -38,32 +34,11 @@ def test_that_is_broken():
 DOOR_BUGS = """
 from bug import Bug
 BUGS = (
-    Bug("open at night", "door.py", "9 <= hour", "True", ("tests/test_door.py::test_at_night",)),
-    Bug("open on holidays", "door.py", " and not is_holiday", "", ("tests/test_door.py::test_at_noon",)),
-    Bug("always open", "door.py", "9 <= hour and not is_holiday", "True", ("tests/test_door.py",)),
+    Bug("open at night", "door.py", "is_open", "9 <= hour", "True", ("tests/test_door.py::test_at_night",)),
+    Bug("open on holidays", "door.py", "is_open", " and not is_holiday", "", ("tests/test_door.py::test_at_noon",)),
+    Bug("always open", "door.py", "is_open", "9 <= hour and not is_holiday", "True", ("tests/test_door.py",)),
 )
 """
-
-
-def check_of(root: Path) -> tuple[int, str]:
-    """Return the exit code of the check of a tree, and what it says."""
-    return run_planted(root, "--check")
-
-
-def run_planted(root: Path, *options: str) -> tuple[int, str]:
-    """Return the exit code of the script of a tree, and what it says."""
-    command = [sys.executable, str(root / LISTS), *options]
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
-    return run.returncode, run.stdout + run.stderr
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A copy of all that the check reads."""
-    for part in ("src", "tests"):
-        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
 
 
 @pytest.fixture
@@ -78,27 +53,6 @@ def door(tmp_path: Path) -> Path:
     (tmp_path / "src" / "rowlock" / "door.py").write_text(DOOR)
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '-ra'\n")
     return tmp_path
-
-
-def replace(path: Path, old: str, new: str) -> None:
-    """Change a file of the copy."""
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new), encoding="utf-8")
-
-
-def test_lists_fit_the_library() -> None:
-    """A guard that moved would be planted nowhere, and the night would end with a crash instead of a verdict."""
-    code, output = check_of(ROOT)
-    assert code == 0, output
-
-
-def test_planted_guard_that_moved(tree: Path) -> None:
-    """The check above would pass any guard."""
-    replace(tree / "src/rowlock/rows/eligibility.py", GUARD, "return True")
-    code, output = check_of(tree)
-    assert code == 1
-    assert "live leases are claimed: the guard stands 0 times in rows/eligibility.py" in output
 
 
 def test_planted_test_that_was_renamed(tree: Path) -> None:
@@ -120,10 +74,10 @@ def test_planted_promise_without_a_bug(tree: Path) -> None:
 
 def test_planted_bug_that_is_no_python(tree: Path) -> None:
     """Whatever imports the file would fail, and "find" a bug that nobody looks for."""
-    replace(tree / LISTS / "speed_bugs.py", '"if self.model:"', '"if self.model"')
+    replace(tree / LISTS / "speed_bugs.py", '"self.model",', '"self.model:",')
     code, output = check_of(tree)
     assert code == 1
-    assert "a table remembers all statements: with the bug rows/leased_table.py is no Python: expected ':'" in output
+    assert "a table remembers all statements: with the bug rows/leased_table.py is no Python: " in output
 
 
 def test_what_is_told_of_planted_bugs(door: Path) -> None:
