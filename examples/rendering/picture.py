@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from rowlock.dispatch import Completed, Event, Progress, StageDone, Task
+from rowlock.dispatch import AttemptEvent, Completed, Progress, StageDone, Task
 
 from .tables import Render
 
@@ -23,7 +23,7 @@ GREYS = 256
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
-def render(task: Task[Render], *, pictures: Path) -> Iterator[Event]:
+def render(task: Task[Render], *, pictures: Path) -> Iterator[AttemptEvent]:
     """Make a picture in two stages. What an earlier attempt has done, before its process or its machine died, is not done again."""
     raw, png = pictures / f"{task.id}.raw", pictures / f"{task.id}.png"
     if not task.is_done("raw"):

@@ -123,7 +123,7 @@ class ProcessCancelledError(PipelineError):
 
 
 class Refusal(RowlockError):
-    """Not a fault: what was asked for is not to be had now."""
+    """An expected refusal: the operation cannot be performed right now. Retry later."""
 
     slug = "refusal"
 
@@ -185,19 +185,21 @@ class TransactionTimeout(Refusal):
 
     Attributes:
         timeout_s: how long was waited at most, in seconds.
-        was_cut: it was ended from another thread, since the event loop stood still in the middle of it.
-        was_undone: and nothing of it was committed, for certain.
+        was_aborted: it was ended from another thread, since the event loop stood still in the middle of it.
+        was_rolled_back: and nothing of it was committed, for certain.
     """
 
     slug = "transaction-timeout"
 
-    def __init__(self, *, purpose: str, timeout_s: float, was_cut: bool = False, was_undone: bool = False) -> None:
-        why = " while the event loop stood still" if was_cut else f" within {timeout_s:g} s"
+    def __init__(
+        self, *, purpose: str, timeout_s: float, was_aborted: bool = False, was_rolled_back: bool = False
+    ) -> None:
+        why = " while the event loop stood still" if was_aborted else f" within {timeout_s:g} s"
         super().__init__(f"the transaction to {purpose} did not end{why}")
         self.purpose = purpose
         self.timeout_s = timeout_s
-        self.was_cut = was_cut
-        self.was_undone = was_undone
+        self.was_aborted = was_aborted
+        self.was_rolled_back = was_rolled_back
 
 
 class AdmissionRejected(Refusal):

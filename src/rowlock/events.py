@@ -87,7 +87,7 @@ class ItemStale(Event):
 
 @dataclass(frozen=True, slots=True)
 class ItemReleased(Event):
-    """A row was given back unprocessed, at once free for others."""
+    """A row was released unprocessed, at once free for others."""
 
     row_id: object
     lock_token: object
@@ -103,14 +103,14 @@ class ItemAbandoned(Event):
 
 @dataclass(frozen=True, slots=True)
 class StrayFound(Event):
-    """A leased row had no place in the queue, no worker and no settlement; it is given back. A bug lost it on its way."""
+    """A leased row had no place in the queue, no worker and no settlement; it is released. A bug lost it on its way."""
 
     row_id: object
     lock_token: object
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseLost(Event):
+class LeaseExpired(Event):
     """A holder's trust in its lease ended; its work was cancelled."""
 
     row_id: object
@@ -172,8 +172,8 @@ def _warn_of_leak() -> None:
     )
 
 
-def is_heard() -> bool:
-    """Whether anybody listens: where an event is told for each row, it need not be made for nobody."""
+def has_listeners() -> bool:
+    """Lets per-row callers skip building an event when there are no listeners."""
     return bool(_listeners)
 
 

@@ -23,7 +23,7 @@ from types import TracebackType
 
 from rowlock.clock import monotonic
 from rowlock.redaction import without_values
-from rowlock.repeats import Counted, Line, Repeats, Window
+from rowlock.repeats import Counted, LogLine, Repeats, Window
 
 FIELD_PREFIX = "rowlock_"
 """In front of each field of a record: logging refuses a record whose field the host's own record factory has set already."""
@@ -78,7 +78,7 @@ class ContainedLogger:
             if not self._logger.isEnabledFor(level):
                 return
             error = _error_of(exc_info)
-            line = Line(self._logger.name, level, text, args, extra or {})
+            line = LogLine(self._logger.name, level, text, args, extra or {})
             if not _is_shown(line if error is None else _of_error(line, error)):
                 return
             shown = None if error is None else without_values(error)
@@ -94,7 +94,7 @@ def tell_counts() -> None:
     _tell(_repeats.end_all())
 
 
-def _of_error(line: Line, error: BaseException) -> Line:
+def _of_error(line: LogLine, error: BaseException) -> LogLine:
     return line._replace(error_type=type(error).__qualname__, place=_place_of(error.__traceback__))
 
 
@@ -104,7 +104,7 @@ def _place_of(frame: TracebackType | None) -> tuple[str, int]:
     return ("", 0) if frame is None else (frame.tb_frame.f_code.co_filename, frame.tb_lineno)
 
 
-def _is_shown(line: Line) -> bool:
+def _is_shown(line: LogLine) -> bool:
     now, loop = monotonic(), _running_loop()
     admission = _repeats.admit(line, now, loop)
     _tell(admission.counted)

@@ -26,7 +26,7 @@ KINDS_MAX = 1_000
 """Kinds that are told apart at the same time; more than these share one kind for each level."""
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """What is logged, without its traceback.
 
     Attributes:
@@ -55,7 +55,7 @@ class Line(NamedTuple):
 class Counted(NamedTuple):
     """Lines that were not shown: the last one, and how many with it."""
 
-    line: Line
+    line: LogLine
     lines: int
 
 
@@ -67,7 +67,7 @@ class Window:
     loop: weakref.ref[AbstractEventLoop] | None
     shown: int = 0
     count: int = 0
-    last: Line | None = None
+    last: LogLine | None = None
 
     def is_over(self, now: float, loop: AbstractEventLoop | None) -> bool:
         """Whether its time has passed, as far as who runs on `loop` can tell: each loop has a clock of its own."""
@@ -87,7 +87,7 @@ class Window:
         return counted
 
 
-class Admission(NamedTuple):
+class LogAdmission(NamedTuple):
     """What becomes of a line.
 
     Attributes:
@@ -109,7 +109,7 @@ class Repeats:
     # One that can be entered again: a garbage collection in here may run code that logs.
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def admit(self, line: Line, now: float, loop: AbstractEventLoop | None) -> Admission:
+    def admit(self, line: LogLine, now: float, loop: AbstractEventLoop | None) -> LogAdmission:
         """Decide about `line`, and count it unless it is shown."""
         with self._lock:
             kind, counted = self._kind_of(line, now, loop)
@@ -119,9 +119,9 @@ class Repeats:
                 window = self._windows[kind] = Window(now, None if loop is None else weakref.ref(loop))
             if window.shown < line.shown_max:
                 window.shown += 1
-                return Admission(True, counted, None)
+                return LogAdmission(True, counted, None)
             window.count, window.last = window.count + 1, line
-            return Admission(False, counted, window if window.count == 1 else None)
+            return LogAdmission(False, counted, window if window.count == 1 else None)
 
     def end(self, window: Window) -> list[Counted]:
         """Return what was counted in `window`."""
@@ -138,7 +138,7 @@ class Repeats:
         self._windows, self._lock = {}, threading.RLock()
 
     def _kind_of(
-        self, line: Line, now: float, loop: AbstractEventLoop | None
+        self, line: LogLine, now: float, loop: AbstractEventLoop | None
     ) -> tuple[tuple[object, ...], list[Counted]]:
         """Return what `line` is counted under, and what was counted in windows that had to go to make room."""
         pipeline, error_type = str(line.fields.get("pipeline", "")), line.error_type or line.fields.get("error_type")

@@ -1,7 +1,7 @@
 """What a claim costs as the table grows: settled rows, rows whose time has not come, and rows in flight.
 
 The library's claims are timed by itself (``RowsClaimed``) while it drains; so the figures hold the transaction, and what else the
-process does meanwhile: the median, and the mean over the pass, which counts the looks at the head of the line. Beside them, in the
+process does meanwhile: the median, and the mean over the pass, which counts the looks at the head of the order. Beside them, in the
 same state of the table, a plain ordered claim of the driver alone, rolled back.
 """
 

@@ -20,7 +20,7 @@ from sqlalchemy import insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import LockColumns, Pipeline, PipelineManager, ScheduleColumns, pipeline_hinter, subscribe
-from rowlock.events import Event, ItemApplied, LeaseLost, LeasesRenewed
+from rowlock.events import Event, ItemApplied, LeaseExpired, LeasesRenewed
 
 PIPELINES = 100
 ROWS_EACH = 20
@@ -47,7 +47,7 @@ class Ear:
                 self.applied += 1
             case LeasesRenewed():
                 self.renewed += event.renewed
-            case LeaseLost():
+            case LeaseExpired():
                 self.lost += 1
 
 

@@ -19,7 +19,15 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import AdmissionRejected, LockColumns, PipelineManager, ScheduleColumns
-from rowlock.dispatch import Completed, DispatchColumns, DispatchPipeline, Event, LoopEngine, Task, dispatch_indexes
+from rowlock.dispatch import (
+    AttemptEvent,
+    Completed,
+    DispatchColumns,
+    DispatchPipeline,
+    LoopEngine,
+    Task,
+    dispatch_indexes,
+)
 from rowlock.dispatch.states import ACTIVE
 
 CLIENTS = 50
@@ -44,7 +52,7 @@ class Picture(LockColumns, ScheduleColumns, DispatchColumns, Base):
 def picture_pipeline(begun: Counter[str], *, max_active: int) -> DispatchPipeline[Picture]:
     """Return a pipeline whose work is nothing."""
 
-    async def paint(task: Task[Picture]) -> AsyncIterator[Event]:
+    async def paint(task: Task[Picture]) -> AsyncIterator[AttemptEvent]:
         begun[task.row.dedup_key] += 1
         yield Completed()
 

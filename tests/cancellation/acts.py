@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import Apply, PipelineItem, PipelineManager, hold_rows
-from rowlock.pipelines.give_back import give_back
+from rowlock.pipelines.release import release_items
 from rowlock.pipelines.submission import Submission
 from rowlock.pipelines.writer import Writer
 from rowlock.testing import Steps, stepping
@@ -124,7 +124,7 @@ async def _gathering(sessions: Sessions) -> AsyncIterator[tuple[Steps[Any], Pipe
 
     async with stepping(sessions, GatheringPipeline(then=then, **SETTINGS)) as steps:
         await steps.fetch_once(1)
-        item = steps.run.context.queue.take()
+        item = steps.run.context.queue.get()
         assert item is not None
         yield steps, item
         await steps.run.settler.wait_until_idle()
@@ -135,8 +135,8 @@ async def _written(sessions: Sessions, outcome: Apply) -> AsyncIterator[Work]:
     async with _gathering(sessions) as (steps, item):
         context = steps.run.context
         yield lambda: Writer(context).write(Submission(item, outcome))
-        # Whoever was to write it gives the row back, if it was not written.
-        await give_back(context, [item])
+        # Whoever was to write it releases the row, if it was not written.
+        await release_items(context, [item])
         steps.run.heartbeater.untrack(item)
 
 

@@ -45,7 +45,7 @@ QUICK: dict[str, Any] = {
     "retry_delay_max": 1,
     "cancel_grace": 1,
     "max_attempts": ATTEMPTS_MAX,
-    "abandoned_after": 3 * LOCK_TIMEOUT_S,
+    "orphaned_after": 3 * LOCK_TIMEOUT_S,
     "fetch_delays": (0.1, 0.3, 0.5),
 }
 

@@ -24,7 +24,7 @@ class SpeltBase(DeclarativeBase):
 
 
 class Spelt(SpeltBase):
-    """Spells all columns itself; its times are SQLAlchemy's own, which SQLite gives back without a zone."""
+    """Spells all columns itself; its times are SQLAlchemy's own, which SQLite returns without a zone."""
 
     __tablename__ = "spelt"
     id: Mapped[int] = mapped_column(primary_key=True)

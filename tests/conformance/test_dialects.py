@@ -20,7 +20,7 @@ from rowlock.leases import dialects
 from rowlock.leases.apply import RowWrite, Written, apply, apply_locked, lock_for_apply, processed_at
 from rowlock.leases.claim import claim
 from rowlock.leases.dialects import dialect_named, dialect_of, postgresql, sqlite
-from rowlock.leases.dialects.claims import ClaimOrder
+from rowlock.leases.dialects.claim_request import ClaimRequest
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.leases.load import load_rows
 from rowlock.leases.release import release, sweep
@@ -37,8 +37,8 @@ T = TypeVar("T")
 TIMEOUT = timedelta(seconds=20)
 LOCK_TIMEOUT = timedelta(seconds=30)
 FUNCTIONS = (
-    *("hastened", "begin_writing", "excluding", "claim", "claims_surely", "under_tokens", "tokens_given"),
-    *("takes_arrays", "reads_alike", "side_by_side", "without_waiting", "is_still", "kept_as"),
+    *("hastened", "begin_writing", "excluding", "claim", "claims_surely", "matches_leases", "lease_parameters"),
+    *("takes_arrays", "reads_alike", "unnested", "skip_locked", "is_unchanged", "kept_as"),
 )
 each_kind = pytest.mark.parametrize("model", KINDS, ids=lambda model: model.__name__)
 
@@ -62,10 +62,10 @@ async def transact(
     return await in_transaction(database.session_factory, leased, work, purpose="take a step", timeout=TIMEOUT)
 
 
-def order_for(leased: LeasedTable[Any], *, limit: int = 1000) -> ClaimOrder:
+def order_for(leased: LeasedTable[Any], *, limit: int = 1000) -> ClaimRequest:
     """Return an order for all rows that are free."""
     condition = eligible(leased, ready=true(), owner="Me", min_processing_interval=timedelta(0))
-    return ClaimOrder(leased, condition, oldest_first(leased), "Me", LOCK_TIMEOUT, limit)
+    return ClaimRequest(leased, condition, oldest_first(leased), "Me", LOCK_TIMEOUT, limit)
 
 
 async def claimed(
@@ -264,8 +264,8 @@ async def test_both_key_and_token_must_match(database: TemporaryDatabase, model:
 
 async def _keys(connection: AsyncConnection, leased: LeasedTable[Any], leases: Any) -> list[Any]:
     dialect = dialect_of(connection)
-    found = select(leased.key).where(dialect.under_tokens(leased))
-    return list((await connection.scalars(found, dialect.tokens_given(leases))).all())
+    found = select(leased.key).where(dialect.matches_leases(leased))
+    return list((await connection.scalars(found, dialect.lease_parameters(leases))).all())
 
 
 async def test_many_leases_in_one_condition(database: TemporaryDatabase) -> None:
@@ -285,7 +285,7 @@ async def test_at_most_so_many_rows(database: TemporaryDatabase, model: type[Any
     dialect = dialect_named(database.dialect_name)
 
     async def write(connection: AsyncConnection, limit: int | None) -> int:
-        condition = dialect.without_waiting(leased, leased.column("lock_owner").is_(null()), limit=limit)
+        condition = dialect.skip_locked(leased, leased.column("lock_owner").is_(null()), limit=limit)
         result = await connection.execute(
             update(leased.table).where(condition).values({leased.column("lock_owner"): "x"})
         )
@@ -305,7 +305,7 @@ async def test_at_most_so_many_rows_under_any_plan(postgresql_database: Temporar
         await connection.exec_driver_sql("ALTER TABLE by_uuid SET (autovacuum_enabled = off)")
         await connection.exec_driver_sql("VACUUM ANALYZE by_uuid")
     await insert_rows(database, *(ByUuid() for _ in range(40)))
-    condition = postgresql.without_waiting(leased, leased.column("lock_owner").is_(null()), limit=3)
+    condition = postgresql.skip_locked(leased, leased.column("lock_owner").is_(null()), limit=3)
     async with database.engine.begin() as connection:
         for name in ("hashjoin", "mergejoin", "material", "memoize"):
             await connection.exec_driver_sql(f"SET LOCAL enable_{name} = off")
@@ -319,7 +319,7 @@ async def test_a_locked_row_is_not_waited_for(postgresql_database: TemporaryData
     """One long transaction of the host would hold up every heartbeat and every sweep."""
     leased = LeasedTable.of(ByUuid)
     busy, free = await insert_rows(postgresql_database, ByUuid(), ByUuid())
-    condition = postgresql.without_waiting(leased, leased.column("status") == "new")
+    condition = postgresql.skip_locked(leased, leased.column("status") == "new")
     statement = update(leased.table).where(condition).values({leased.column("status"): "x"}).returning(leased.key)
     async with postgresql_database.engine.begin() as holder, postgresql_database.engine.begin() as other:
         await holder.execute(select(leased.key).where(leased.key == busy).with_for_update(key_share=True))

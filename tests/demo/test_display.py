@@ -11,13 +11,13 @@ from rich.progress import TextColumn
 
 from rowlock.demo import display as module
 from rowlock.demo.display import PlainDisplay, RichDisplay, display
-from rowlock.demo.play import Progress
+from rowlock.demo.play import BacklogProgress
 from rowlock.demo.verdict import Finding
 
 
-def progress(seconds: float) -> Progress:
+def progress(seconds: float) -> BacklogProgress:
     """Half-way, after `seconds`."""
-    return Progress(files=10, settled=5, held=2, waiting=3, alive=2, seconds=seconds)
+    return BacklogProgress(files=10, finished=5, held=2, waiting=3, alive=2, seconds=seconds)
 
 
 def test_plain_line_every_second(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from rowlock.demo.display import PlainDisplay
 from rowlock.demo.documents import DONE, NEW, UNREADABLE, Base, Document, read_and_count
 from rowlock.demo.history import begin_history
 from rowlock.demo.journal import Journal, Start
-from rowlock.demo.play import Play
+from rowlock.demo.play import DemoRun
 from rowlock.demo.verdict import Evidence, Finding, all_hold, gather, judge
 from rowlock.testing import TemporaryDatabase
 
@@ -39,7 +39,7 @@ async def judged(database: TemporaryDatabase, folder: Path, *lies: str) -> list[
             await connection.execute(update(Document).where(Document.id == number).values(true_result))
         for lie in lies:
             await connection.execute(text(lie))
-        play = Play(database.engine, [], FILES, PlainDisplay(), kills=False)
+        play = DemoRun(database.engine, [], FILES, PlainDisplay(), kills=False)
         return broken(judge(await gather(connection, folder, play)))
 
 

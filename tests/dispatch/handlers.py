@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rowlock.dispatch import Completed, Event, Failed, Progress, StageDone, Task
+from rowlock.dispatch import AttemptEvent, Completed, Failed, Progress, StageDone, Task
 
 BLOCK_S = 0.02
 TICKS = 10
@@ -24,45 +24,45 @@ LONG_S = 120
 WAIT_S_MAX = 10
 
 
-async def works(task: Task[Any]) -> AsyncIterator[Event]:
+async def works(task: Task[Any]) -> AsyncIterator[AttemptEvent]:
     """Do a bit of everything."""
     yield Progress("begun")
     yield StageDone("raw", {"file": str(task.id)})
     yield Completed({"pid": os.getpid(), "row": task.row, "attempt": task.attempt})
 
 
-def works_plainly(task: Task[Any]) -> Iterator[Event]:
+def works_plainly(task: Task[Any]) -> Iterator[AttemptEvent]:
     """Do the same without a loop."""
     yield Progress("begun")
     yield StageDone("raw", {"file": str(task.id)})
     yield Completed({"pid": os.getpid(), "row": task.row, "attempt": task.attempt})
 
 
-async def raises(_task: Task[Any]) -> AsyncIterator[Event]:
+async def raises(_task: Task[Any]) -> AsyncIterator[AttemptEvent]:
     """Fail in the middle."""
     yield Progress("begun")
     raise ValueError("no such scene")
 
 
-def raises_plainly(_task: Task[Any]) -> Iterator[Event]:
+def raises_plainly(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Fail in the middle, without a loop."""
     yield Progress("begun")
     raise ValueError("no such scene")
 
 
-async def exits(_task: Task[Any]) -> AsyncIterator[Event]:
+async def exits(_task: Task[Any]) -> AsyncIterator[AttemptEvent]:
     """Try to end the program."""
     yield Progress("begun")
     sys.exit(3)
 
 
-def exits_plainly(_task: Task[Any]) -> Iterator[Event]:
+def exits_plainly(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Try to end the program, without a loop."""
     yield Progress("begun")
     sys.exit(3)
 
 
-async def waits(task: Task[Any]) -> AsyncIterator[Event]:
+async def waits(task: Task[Any]) -> AsyncIterator[AttemptEvent]:
     """Wait for ever, and write down that it was ended."""
     try:
         yield Progress(str(os.getpid()))
@@ -72,7 +72,7 @@ async def waits(task: Task[Any]) -> AsyncIterator[Event]:
         (task.row / "ended").touch()
 
 
-def waits_plainly(task: Task[Any]) -> Iterator[Event]:
+def waits_plainly(task: Task[Any]) -> Iterator[AttemptEvent]:
     """Wait for a file, and write down that it was ended."""
     try:
         yield Progress(str(os.getpid()))
@@ -83,41 +83,41 @@ def waits_plainly(task: Task[Any]) -> Iterator[Event]:
         (task.row / "ended").touch()
 
 
-def kills_itself(_task: Task[Any]) -> Iterator[Event]:
+def kills_itself(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Die as by the OOM killer."""
     yield Progress("begun")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def interrupts_itself(_task: Task[Any]) -> Iterator[Event]:
+def interrupts_itself(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Get what a terminal sends to the whole group."""
     os.kill(os.getpid(), signal.SIGINT)
     yield Completed()
 
 
-def freezes_itself(_task: Task[Any]) -> Iterator[Event]:
+def freezes_itself(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Stand still, all threads of it."""
     yield Progress(str(os.getpid()))
     os.kill(os.getpid(), signal.SIGSTOP)
     yield Completed()
 
 
-def gives_what_cannot_be_sent(_task: Task[Any]) -> Iterator[Event]:
+def gives_what_cannot_be_sent(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Complete with something that cannot be pickled."""
     yield Completed({"function": lambda: None})
 
 
-async def says_nothing_in_words(_task: Task[Any]) -> AsyncIterator[Event]:
+async def says_nothing_in_words(_task: Task[Any]) -> AsyncIterator[AttemptEvent]:
     """Yield, and forget what."""
     yield  # type: ignore[misc]
 
 
-def says_nothing_in_words_plainly(_task: Task[Any]) -> Iterator[Event]:
+def says_nothing_in_words_plainly(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Do the same without a loop."""
     yield  # type: ignore[misc]
 
 
-def moves(task: Task[Any]) -> Iterator[Event]:
+def moves(task: Task[Any]) -> Iterator[AttemptEvent]:
     """Tell where it is, and leave that."""
     variables = {name: os.environ.get(name) for name in ("PATH", "MOVED")}
     found = {"pid": os.getpid(), "folder": str(Path.cwd()), "variables": variables}
@@ -126,18 +126,18 @@ def moves(task: Task[Any]) -> Iterator[Event]:
     yield Completed(found)
 
 
-def removes_its_folder(_task: Task[Any]) -> Iterator[Event]:
+def removes_its_folder(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Remove the folder in which it runs."""
     Path.cwd().rmdir()
     yield Completed({"pid": os.getpid()})
 
 
-def fails(_task: Task[Any]) -> Iterator[Event]:
+def fails(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Say no."""
     yield Failed("input", "no such scene")
 
 
-async def tells_a_stage(task: Task[Any]) -> AsyncIterator[Event]:
+async def tells_a_stage(task: Task[Any]) -> AsyncIterator[AttemptEvent]:
     """Go on after a stage; meanwhile something else says that time goes by."""
     ticking = asyncio.create_task(asyncio.sleep(TICKS * BLOCK_S))
     ticking.add_done_callback(lambda _: (task.row / "ticked").touch())
@@ -146,7 +146,7 @@ async def tells_a_stage(task: Task[Any]) -> AsyncIterator[Event]:
     yield Completed()
 
 
-def tells_a_stage_when_told(task: Task[Any]) -> Iterator[Event]:
+def tells_a_stage_when_told(task: Task[Any]) -> Iterator[AttemptEvent]:
     """Do the same for a row whose scene is the folder, when there is a file."""
     folder = Path(task.row.scene)
     while not (folder / "go on").exists():
@@ -154,7 +154,7 @@ def tells_a_stage_when_told(task: Task[Any]) -> Iterator[Event]:
     yield from tells_a_stage_plainly(replace(task, row=folder))
 
 
-def tells_a_stage_plainly(task: Task[Any]) -> Iterator[Event]:
+def tells_a_stage_plainly(task: Task[Any]) -> Iterator[AttemptEvent]:
     """Do the same without a loop."""
     threading.Timer(TICKS * BLOCK_S, (task.row / "ticked").touch).start()
     yield StageDone("raw")
@@ -162,24 +162,24 @@ def tells_a_stage_plainly(task: Task[Any]) -> Iterator[Event]:
     yield Completed()
 
 
-async def tells_its_beginning(task: Task[Any]) -> AsyncIterator[Event]:
+async def tells_its_beginning(task: Task[Any]) -> AsyncIterator[AttemptEvent]:
     """Write down that it was begun."""
     (task.row / "begun").touch()
     yield Completed()
 
 
-def tells_its_beginning_plainly(task: Task[Any]) -> Iterator[Event]:
+def tells_its_beginning_plainly(task: Task[Any]) -> Iterator[AttemptEvent]:
     """Do the same without a loop."""
     (task.row / "begun").touch()
     yield Completed()
 
 
-def finishes(_task: Task[Any]) -> Iterator[Event]:
+def finishes(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Be done."""
     yield Completed()
 
 
-def is_slow_to_end(_task: Task[Any]) -> Iterator[Event]:
+def is_slow_to_end(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Be done before the end."""
     try:
         yield Completed({"pid": os.getpid()})
@@ -207,7 +207,7 @@ def _load_slowly(file: Path) -> None:
 # ---------------------------------------------------------------- those that start other processes
 
 
-def starts_another(task: Task[Any]) -> Iterator[Event]:
+def starts_another(task: Task[Any]) -> Iterator[AttemptEvent]:
     """Have a subprocess that says so in a pipe of the file system, holds it open, and would run for long."""
     script = f'exec >"$1"; echo ready; exec sleep {LONG_S}'
     subprocess.Popen(["/bin/sh", "-c", script, "sh", str(task.row)])
@@ -215,14 +215,14 @@ def starts_another(task: Task[Any]) -> Iterator[Event]:
     time.sleep(LONG_S)
 
 
-def starts_another_and_dies(task: Task[Any]) -> Iterator[Event]:
+def starts_another_and_dies(task: Task[Any]) -> Iterator[AttemptEvent]:
     """Do the same, and die of it."""
     for event in starts_another(task):
         yield event
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def forks_and_dies(_task: Task[Any]) -> Iterator[Event]:
+def forks_and_dies(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Die, and leave a fork behind that has whatever it had."""
     if os.fork() == 0:
         time.sleep(LONG_S)
@@ -230,7 +230,7 @@ def forks_and_dies(_task: Task[Any]) -> Iterator[Event]:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def forks_one_that_escapes(_task: Task[Any]) -> Iterator[Event]:
+def forks_one_that_escapes(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Have a fork that leaves the handler by the same way as the handler itself."""
     child = os.fork()
     if child == 0:
@@ -239,7 +239,7 @@ def forks_one_that_escapes(_task: Task[Any]) -> Iterator[Event]:
     yield Completed()
 
 
-def closes_sockets(_task: Task[Any]) -> Iterator[Event]:
+def closes_sockets(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Close those of others, too, and stay."""
     yield Progress("begun")
     for file in range(256):
@@ -249,13 +249,13 @@ def closes_sockets(_task: Task[Any]) -> Iterator[Event]:
     time.sleep(LONG_S)
 
 
-def has_others_print_and_read(_task: Task[Any]) -> Iterator[Event]:
+def has_others_print_and_read(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Run what prints, what complains at length, and what reads to the end of its input."""
     subprocess.run(["/bin/sh", "-c", "echo ready; head -c 1000000 /dev/zero >&2; cat"], check=True)
     yield Completed()
 
 
-def interrupts_another(_task: Task[Any]) -> Iterator[Event]:
+def interrupts_another(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Have a subprocess, and end it as Ctrl-C does."""
     other = subprocess.Popen(["/bin/sleep", str(LONG_S)])
     other.send_signal(signal.SIGINT)

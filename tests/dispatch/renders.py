@@ -14,7 +14,15 @@ from sqlalchemy import JSON, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import LockColumns, ScheduleColumns, database_now
-from rowlock.dispatch import Completed, DispatchColumns, DispatchPipeline, Event, Progress, Task, dispatch_indexes
+from rowlock.dispatch import (
+    AttemptEvent,
+    Completed,
+    DispatchColumns,
+    DispatchPipeline,
+    Progress,
+    Task,
+    dispatch_indexes,
+)
 from rowlock.dispatch.engines.local import LocalEngine
 from rowlock.dispatch.states import ACTIVE
 from rowlock.testing import TemporaryDatabase
@@ -69,7 +77,7 @@ class Fleet(LocalEngine):
         """Let all workers go."""
         self._active.clear()
 
-    async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:
+    async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[AttemptEvent, None]:
         """Run the handler, and count."""
         self.tasks.append(task)
         self.begun[task.row.dedup_key] += 1
@@ -99,9 +107,9 @@ class Scenes:
     def __init__(self, takes_s: float = 1.0) -> None:
         """Take so long."""
         self.takes_s = takes_s
-        self.answers: dict[str, Callable[[Task[Render]], AsyncIterator[Event]]] = {}
+        self.answers: dict[str, Callable[[Task[Render]], AsyncIterator[AttemptEvent]]] = {}
 
-    async def __call__(self, task: Task[Render]) -> AsyncIterator[Event]:
+    async def __call__(self, task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         """Make a picture."""
         answer = self.answers.get(task.row.scene)
         if answer is not None:
@@ -112,10 +120,10 @@ class Scenes:
         yield Completed({"url": f"https://pictures/{task.row.scene}"})
 
 
-def without_end(gate: asyncio.Event) -> Callable[[Task[Render]], AsyncIterator[Event]]:
+def without_end(gate: asyncio.Event) -> Callable[[Task[Render]], AsyncIterator[AttemptEvent]]:
     """Return what a scene may do: it ignores its cancellation, until the gate is opened."""
 
-    async def goes_on(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def goes_on(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield Progress("x")
         while not gate.is_set():
             with suppress(asyncio.CancelledError):

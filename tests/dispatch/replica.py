@@ -16,13 +16,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock import PipelineManager
-from rowlock.dispatch import Completed, DispatchPipeline, Event, LoopEngine, StageDone, Task
+from rowlock.dispatch import AttemptEvent, Completed, DispatchPipeline, LoopEngine, StageDone, Task
 from tests.dispatch.renders import Render
 
 WORK_S = 0.05
 
 
-async def render(task: Task[Render]) -> AsyncIterator[Event]:
+async def render(task: Task[Render]) -> AsyncIterator[AttemptEvent]:
     """Make a picture, slowly enough to be killed."""
     tell(event="Begun", key=task.row.dedup_key, stages=sorted(task.stages))
     yield StageDone("raw")

@@ -115,7 +115,7 @@ async def test_those_who_are_refused_at_once_come_back_one_by_one(renders_databa
     ],
     ids=[
         "its holder died and nobody came",
-        "it was given back and nobody came",
+        "it was released and nobody came",
         "its deadline is long over",
         "it was parked",
     ],

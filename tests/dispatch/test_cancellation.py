@@ -10,7 +10,17 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import PipelineManager
-from rowlock.dispatch import COMPLETED, FAILED, PENDING, Completed, DispatchPipeline, Event, Progress, StageDone, Task
+from rowlock.dispatch import (
+    COMPLETED,
+    FAILED,
+    PENDING,
+    AttemptEvent,
+    Completed,
+    DispatchPipeline,
+    Progress,
+    StageDone,
+    Task,
+)
 from rowlock.testing import TemporaryDatabase
 
 from .renders import Base, Fleet, Render, Scenes, all_renders, one_render, pipeline_of, settled, submit
@@ -46,7 +56,7 @@ class Gates:
     def __init__(self) -> None:
         self.begun, self.gate, self.steps = asyncio.Event(), asyncio.Event(), list[str]()
 
-    async def __call__(self, task: Task[Render]) -> AsyncIterator[Event]:
+    async def __call__(self, task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         """Say something, wait, note a stage, and end."""
         yield Progress("begun")
         self.begun.set()

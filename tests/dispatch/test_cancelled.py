@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import delete
 
 from rowlock import PipelineItem
-from rowlock.dispatch import COMPLETED, PENDING, Completed, DispatchPipeline, Event, Progress, StageDone, Task
+from rowlock.dispatch import COMPLETED, PENDING, AttemptEvent, Completed, DispatchPipeline, Progress, StageDone, Task
 from rowlock.dispatch.scratch import Scratch
 from rowlock.testing import Steps, TemporaryDatabase, stepping
 
@@ -24,7 +24,7 @@ SUSPENSIONS_MIN = 15
 """So many an attempt has at least; fewer, and the sweep is no sweep."""
 
 
-async def speaks(task: Task[Render]) -> AsyncIterator[Event]:
+async def speaks(task: Task[Render]) -> AsyncIterator[AttemptEvent]:
     """Take a stage, and end."""
     await asyncio.sleep(0)
     yield StageDone("raw", task.row.scene)
@@ -44,7 +44,7 @@ async def one_attempt(
         outcomes.append(await pipeline.process(item))
 
     await cancelled_at(attempt, canceller)
-    steps.run.context.tell_settled(item)
+    steps.run.context.run_after_settling(item)
     return item, next(iter(outcomes), None)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rowlock.dispatch import PENDING, RUNNING
-from rowlock.dispatch.capacity import KEPT_S, ROOM_MAX, Room, bring_forward
+from rowlock.dispatch.capacity import KEPT_S, ROOM_MAX, Capacity, bring_forward
 from rowlock.leases.transaction import in_transaction
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, virtual_time
@@ -82,15 +82,15 @@ async def test_rows_that_rest_for_another_reason_rest_on(
 
 def test_room_is_counted_once_and_bounded() -> None:
     """A worker that stays would be taken for a new one at each look, and a place that was used for one that is free."""
-    room = Room()
+    room = Capacity()
     assert room.look(["a", "b"]) == 2
     assert room.look(["a", "b"]) == 2
-    room.taken("row")
+    room.occupied("row")
     assert room.look(["a", "b"]) == 1
     room.freed()
     assert room.look(["b", "c"]) == 3
     for row in range(5):
-        room.taken(row)
+        room.occupied(row)
     assert room.look(["b", "c"]) == 0
     for _ in range(2 * ROOM_MAX):
         room.freed()
@@ -100,12 +100,12 @@ def test_room_is_counted_once_and_bounded() -> None:
 @virtual_time
 async def test_room_of_many_workers_is_given_bit_by_bit() -> None:
     """Rows for a thousand workers would be due at once, and their places be given again before they can be offered."""
-    room, workers = Room(), [f"{number}" for number in range(ROOM_MAX + 36)]
+    room, workers = Capacity(), [f"{number}" for number in range(ROOM_MAX + 36)]
     assert room.look(workers) == ROOM_MAX
     room.keep_for(range(ROOM_MAX))
     assert room.look(workers) == 36
     for row in range(ROOM_MAX):
-        room.taken(row)
+        room.occupied(row)
     assert room.look(workers) == 36
     for _ in range(2 * ROOM_MAX):
         room.freed()
@@ -117,12 +117,12 @@ async def test_room_of_many_workers_is_given_bit_by_bit() -> None:
 @virtual_time
 async def test_a_row_that_was_brought_forward_uses_one_place() -> None:
     """A row would use a place when it is brought forward and another one when it is accepted: that worker would stay idle."""
-    room = Room()
+    room = Capacity()
     assert room.look(["a", "b", "c"]) == 3
     room.keep_for(["first", "second", "third"])
     assert room.look(["a", "b", "c"]) == 0
-    room.taken("first")
-    room.taken("nobody brought it forward")
+    room.occupied("first")
+    room.occupied("nobody brought it forward")
     assert room.look(["a", "b", "c"]) == 0
     room.freed()
     room.freed()
@@ -134,7 +134,7 @@ async def test_a_row_that_was_brought_forward_uses_one_place() -> None:
 @virtual_time
 async def test_a_place_is_kept_for_a_while() -> None:
     """A place would be kept for ever for a row that another replica has claimed, or that was cancelled on its way."""
-    room = Room()
+    room = Capacity()
     room.look(["a"])
     room.keep_for(["first"])
     await asyncio.sleep(KEPT_S / 2)

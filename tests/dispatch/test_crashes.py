@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock import PipelineManager
-from rowlock.dispatch import COMPLETED, Completed, DispatchPipeline, Event, Progress, StageDone, Task
+from rowlock.dispatch import COMPLETED, AttemptEvent, Completed, DispatchPipeline, Progress, StageDone, Task
 from rowlock.testing import Failpoints, TemporaryDatabase, crash_everywhere, virtual_time
 from rowlock.testing.failpoints import lose_connection
 
@@ -35,7 +35,7 @@ class Store:
         self.pictures[name] = picture
         self.stored[name] += 1
 
-    async def render(self, task: Task[Render]) -> AsyncIterator[Event]:
+    async def render(self, task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         """Make a picture in two stages."""
         if not task.is_done("raw"):
             await self.put("raw", task.row.scene)

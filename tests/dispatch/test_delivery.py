@@ -18,8 +18,8 @@ from rowlock.dispatch import (
     FAILED,
     PENDING,
     RUNNING,
+    AttemptEvent,
     Completed,
-    Event,
     Failed,
     Progress,
     StageDone,
@@ -75,7 +75,7 @@ async def test_stages_are_recorded_at_once_and_skipped_later(virtual_database: T
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
-    async def dies_once(task: Task[Render]) -> AsyncIterator[Event]:
+    async def dies_once(task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         if not task.is_done("raw"):
             yield StageDone("raw", {"file": "raw-1"})
             recorded.append((await one_render(virtual_database)).stages)
@@ -100,7 +100,7 @@ async def test_progress_is_shown_and_not_written_for_every_word(virtual_database
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
-    async def talks(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def talks(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         for percent in range(100):
             yield Progress(f"{percent} % of /srv/renders/secret/out.png" + "." * 300)
             await asyncio.sleep(0.1)
@@ -177,7 +177,7 @@ async def test_workers_that_die_cost_attempts_up_to_a_limit(virtual_database: Te
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
-    async def kills(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def kills(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield Progress("so far so good")
         raise WorkerGone("worker-1", "killed by signal 9")
 
@@ -210,7 +210,7 @@ class _Silent(Fleet):
 
     beats_itself = True
 
-    async def run(self, worker: str, task: Task[Render]) -> AsyncIterator[Event]:  # type: ignore[override]
+    async def run(self, worker: str, task: Task[Render]) -> AsyncIterator[AttemptEvent]:  # type: ignore[override]
         self.running += 1
         try:
             await asyncio.sleep(10_000)
@@ -228,23 +228,23 @@ async def test_a_failure_is_final_and_tells_no_paths(virtual_database: Temporary
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
-    async def refuses(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def refuses(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield Failed("input", "no picture in /srv/uploads/7/scene.blend, nor in C:\\data\\scene.blend")
 
-    async def raises(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def raises(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield Progress("x")
         raise FileNotFoundError("/var/lib/renders/cache/tile.bin")
 
-    async def ends(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def ends(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield Progress("x")
 
-    async def gives_junk(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def gives_junk(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield 7  # type: ignore[misc]
 
-    async def names_a_column_of_ours(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def names_a_column_of_ours(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield Completed({"status": "pending"})
 
-    async def names_no_column(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def names_no_column(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield Completed({"colour": "red"})
 
     answers = [refuses, raises, ends, gives_junk, names_a_column_of_ours, names_no_column]
@@ -304,7 +304,7 @@ async def test_a_lost_attempt_does_not_bring_back_what_somebody_settled(virtual_
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
-    async def dies(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def dies(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         await asyncio.sleep(8)  # not so long that it would look at its row
         raise WorkerGone("worker-1", "killed")
         yield Completed()
@@ -327,7 +327,7 @@ async def test_a_result_that_the_database_refuses_fails_the_row(virtual_database
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
-    async def takes_anothers_key(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def takes_anothers_key(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield Completed({"scene": None})
 
     scenes.answers["a"] = takes_anothers_key
@@ -350,7 +350,7 @@ async def test_each_attempt_has_a_folder_of_its_own_which_is_gone_afterwards(
     root = tmp_path_factory.mktemp("scratch")
     folders: list[Path] = []
 
-    async def writes(task: Task[Render]) -> AsyncIterator[Event]:
+    async def writes(task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         folders.append(task.workdir)
         assert list(task.workdir.iterdir()) == []
         (task.workdir / "raw").write_bytes(b"x" * 100)

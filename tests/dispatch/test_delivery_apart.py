@@ -17,9 +17,9 @@ from rowlock.dispatch import (
     FAILED,
     PENDING,
     RUNNING,
+    AttemptEvent,
     Completed,
     DispatchPipeline,
-    Event,
     Progress,
     Task,
     WorkerGone,
@@ -61,7 +61,7 @@ async def test_the_rest_after_a_loss_is_kept_though_there_is_room(virtual_databa
     scenes, fleet = Scenes(), Fleet(3)
     begun: list[float] = []
 
-    async def dies(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def dies(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         begun.append(asyncio.get_running_loop().time())
         yield Progress("x")
         raise WorkerGone("worker-1", "rebooting")
@@ -82,7 +82,7 @@ async def test_the_last_progress_is_written_with_the_result(virtual_database: Te
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
-    async def talks(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def talks(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         for percent in range(0, 101, 10):
             yield Progress(f"{percent} %")
         yield Completed()
@@ -237,7 +237,7 @@ async def test_the_end_waits_for_attempts_to_be_closed(virtual_database: Tempora
     await virtual_database.create_tables(Base.metadata)
 
     class SlowToClose(Fleet):
-        async def run(self, worker: str, task: Task[Render]) -> AsyncGenerator[Event, None]:
+        async def run(self, worker: str, task: Task[Render]) -> AsyncGenerator[AttemptEvent, None]:
             try:
                 yield Completed()
             finally:
@@ -311,7 +311,7 @@ class _SlowToEnd(Fleet):
 
     beats_itself = True
 
-    async def run(self, worker: str, task: Task[Render]) -> AsyncIterator[Event]:  # type: ignore[override]
+    async def run(self, worker: str, task: Task[Render]) -> AsyncIterator[AttemptEvent]:  # type: ignore[override]
         self.tasks.append(task)
         self.running += 1
         self.running_max = max(self.running, self.running_max)

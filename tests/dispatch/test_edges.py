@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from rowlock import PipelineManager
-from rowlock.dispatch import COMPLETED, FAILED, RUNNING, Completed, Event, Progress, StageDone, Task
+from rowlock.dispatch import COMPLETED, FAILED, RUNNING, AttemptEvent, Completed, Progress, StageDone, Task
 from rowlock.dispatch.columns import WORKER_CHARS_MAX
 from rowlock.dispatch.delivery import Delivery
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
@@ -81,7 +81,7 @@ async def test_an_attempt_knows_the_databases_time(database: TemporaryDatabase) 
         [item] = await steps.fetch_once()
         assert await steps.run.workers[0]._loader.load(item)
         before = await now_of(database)
-        known = Delivery(renders._means, item)._database_time()
+        known = Delivery(renders._context, item)._database_time()
         after = await now_of(database)
     # The claim was made some time after it was sent: so much later it may seem, and that is less than a margin.
     assert before - timedelta(seconds=0.01) < known < after + timedelta(seconds=1)
@@ -94,7 +94,7 @@ async def test_stages_are_bounded(virtual_database: TemporaryDatabase, monkeypat
     monkeypatch.setattr("rowlock.dispatch.delivery.STAGES_MAX", 3)
     scenes = Scenes()
 
-    async def frames(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def frames(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         for number in range(4):
             yield StageDone(f"frame {number}")
         yield Completed()
@@ -116,7 +116,7 @@ async def test_a_worker_may_have_a_long_name(database: TemporaryDatabase) -> Non
     fleet._active[name] = 0
     scenes = Scenes()
 
-    async def works(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def works(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield Progress("x")
         yield Completed()
 

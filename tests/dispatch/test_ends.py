@@ -19,9 +19,9 @@ from rowlock.dispatch import (
     FAILED,
     PENDING,
     RUNNING,
+    AttemptEvent,
     Completed,
     DispatchPipeline,
-    Event,
     Progress,
     StageDone,
     Task,
@@ -70,7 +70,7 @@ async def test_whatever_the_database_refuses_fails_the_row(
     await database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
-    async def gives(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def gives(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield Completed(values)
 
     scenes.answers["a"] = gives
@@ -92,7 +92,7 @@ async def test_a_table_that_is_not_migrated_yet_fails_no_rows(database: Temporar
     scenes, fleet = Scenes(), Fleet(1)
     renamed = asyncio.Event()
 
-    async def gives(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def gives(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         await renamed.wait()
         yield Completed({"size": 1})
 
@@ -152,7 +152,7 @@ class Broken:
     def __aiter__(self) -> Broken:
         return self
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> AttemptEvent:
         return await anext(self._events)  # type: ignore[no-any-return]
 
     async def aclose(self) -> None:
@@ -167,7 +167,7 @@ async def test_an_engine_that_cannot_close_fails_no_rows(virtual_database: Tempo
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(600), CannotClose(2)
 
-    async def dies(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def dies(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield Progress("x")
         raise WorkerGone("worker-1", "killed")
 
@@ -189,7 +189,7 @@ async def test_a_loss_rests_by_the_losses(virtual_database: TemporaryDatabase) -
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
-    async def dies(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def dies(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield Progress("x")
         raise WorkerGone("worker-1", "killed")
 
@@ -253,7 +253,7 @@ async def test_a_stage_without_a_name_is_refused(virtual_database: TemporaryData
     await virtual_database.create_tables(Base.metadata)
     scenes = Scenes()
 
-    async def numbers(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def numbers(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield StageDone(1)  # type: ignore[arg-type]
         yield Completed()
 

@@ -17,8 +17,8 @@ import pytest
 from rowlock import ConfigurationError, SettingsError
 from rowlock.clock import monotonic
 from rowlock.dispatch import (
+    AttemptEvent,
     Completed,
-    Event,
     Failed,
     Heartbeat,
     LoopEngine,
@@ -71,7 +71,7 @@ def task_of(handler: Callable[[Task[Any]], Any], row: Any = None, heartbeat_s: f
     )
 
 
-async def heard(events: Events) -> list[Event]:
+async def heard(events: Events) -> list[AttemptEvent]:
     """Return all events, up to the last."""
     async with asyncio.timeout(WAIT_S_MAX):
         return [event async for event in events]
@@ -97,7 +97,7 @@ async def falls_silent(events: Events, *, silence_s: float) -> bool:
     return False
 
 
-async def goes_on_when_asked(events: Events, folder: Path) -> list[Event]:
+async def goes_on_when_asked(events: Events, folder: Path) -> list[AttemptEvent]:
     """Check that `tells_a_stage` does so, and return what it says then."""
     async with asyncio.timeout(WAIT_S_MAX):
         while not isinstance(await anext(events), StageDone):

@@ -30,7 +30,7 @@ from rowlock.dispatch import (
     WorkerGone,
 )
 from rowlock.dispatch.engines import process_line
-from rowlock.dispatch.engines.frames import GO_ON, read_frame
+from rowlock.dispatch.engines.frames import ACK, read_frame
 from rowlock.testing import TemporaryDatabase
 
 from . import handlers
@@ -143,7 +143,7 @@ async def test_a_process_without_a_dispatcher_ends_with_what_it_started(
         async with asyncio.timeout(WAIT_S_MAX):
             reader, writer = await calls.get()
             assert await read_frame(reader) == child.pid
-            writer.write(GO_ON)
+            writer.write(ACK)
             assert await read_frame(reader) == StageDone("started")
             await until(other.has_begun)
             assert child.returncode is None

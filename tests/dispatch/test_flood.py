@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock import AdmissionRejected, PipelineManager
-from rowlock.dispatch import COMPLETED, Completed, DispatchPipeline, Event, Task
+from rowlock.dispatch import COMPLETED, AttemptEvent, Completed, DispatchPipeline, Task
 from rowlock.dispatch.states import ACTIVE
 from rowlock.testing import TemporaryDatabase
 
@@ -30,7 +30,7 @@ async def test_a_flood(database: TemporaryDatabase) -> None:
     )
     fleet, gate = Fleet(20), asyncio.Event()
 
-    async def render(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def render(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         await gate.wait()
         yield Completed()
 

@@ -15,9 +15,9 @@ from rowlock.dispatch import (
     COMPLETED,
     FAILED,
     PENDING,
+    AttemptEvent,
     Completed,
     DispatchPipeline,
-    Event,
     Heartbeat,
     Task,
     WorkerGone,
@@ -63,7 +63,7 @@ class Slips:
     def __aiter__(self) -> Slips:
         return self
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> AttemptEvent:
         self._said += 1
         if self._said == 1:
             return Heartbeat()
@@ -176,7 +176,7 @@ class CannotBegin(LocalEngine):
     kind: ClassVar[str] = "cannot-begin"
     needs_something: ClassVar[bool] = True
 
-    async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:
+    async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[AttemptEvent, None]:
         """Exit."""
         raise SystemExit(3)
         yield Heartbeat()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rowlock import PipelineManager
-from rowlock.dispatch import FAILED, Completed, Event, Failed, Progress, StageDone, Task
-from rowlock.dispatch.texts import error_of, progress_of
+from rowlock.dispatch import FAILED, AttemptEvent, Completed, Failed, Progress, StageDone, Task
+from rowlock.dispatch.client_text import error_of, progress_of
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from .renders import Base, Fleet, Render, Scenes, pipeline_of, settled, submit
@@ -91,7 +91,7 @@ async def test_whatever_a_part_of_an_event_raises_fails_its_row_once(
     }[part]()
     scenes, fleet = Scenes(), Fleet(1)
 
-    async def yields(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def yields(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield event
 
     scenes.answers["a"] = yields
@@ -106,7 +106,7 @@ async def test_what_a_handler_changes_afterwards_is_written_nowhere(database: Te
     await database.create_tables(Base.metadata)
     scenes = Scenes()
 
-    async def reuses(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def reuses(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         files: list[str] = []
         where = {"files": files}
         for name in ("raw", "lit"):

@@ -14,8 +14,8 @@ from rowlock import PipelineManager
 from rowlock.dispatch import (
     COMPLETED,
     FAILED,
+    AttemptEvent,
     Completed,
-    Event,
     Failed,
     Heartbeat,
     LoopEngine,
@@ -31,7 +31,7 @@ from .test_engines import offered, task_of
 WHO: ContextVar[str] = ContextVar("who")
 
 
-async def gives_up(_task: Task[Any]) -> AsyncIterator[Event]:
+async def gives_up(_task: Task[Any]) -> AsyncIterator[AttemptEvent]:
     """Wait for something that does not come, for five seconds."""
     try:
         async with asyncio.timeout(5):
@@ -62,7 +62,7 @@ async def test_a_task_group_ends_the_handler_when_a_member_fails() -> None:
         await asyncio.sleep(1)
         raise ValueError("broken")
 
-    async def works(_task: Task[Any]) -> AsyncIterator[Event]:
+    async def works(_task: Task[Any]) -> AsyncIterator[AttemptEvent]:
         async with asyncio.TaskGroup() as group:
             group.create_task(breaks())
             yield Progress("begun")
@@ -81,7 +81,7 @@ async def test_a_task_group_ends_the_handler_when_a_member_fails() -> None:
 async def test_context_goes_on_across_a_yield() -> None:
     """Traces and log contexts that a handler opens would be lost with its first event, and could not be closed."""
 
-    async def works(_task: Task[Any]) -> AsyncIterator[Event]:
+    async def works(_task: Task[Any]) -> AsyncIterator[AttemptEvent]:
         token = WHO.set("me")
         yield Progress("begun")
         who = WHO.get("nobody")
@@ -98,7 +98,7 @@ async def test_a_handler_that_tidies_up_is_waited_for() -> None:
     """What it does in its `finally` would be cut off, or go on beside the next attempt."""
     ends: list[str] = []
 
-    async def works(_task: Task[Any]) -> AsyncIterator[Event]:
+    async def works(_task: Task[Any]) -> AsyncIterator[AttemptEvent]:
         try:
             yield Progress("begun")
             await asyncio.sleep(1000)
@@ -126,11 +126,11 @@ async def test_where_a_handler_failed_stands_in_the_log(
     await virtual_database.create_tables(Base.metadata)
     scenes = Scenes()
 
-    async def slips(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def slips(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield Progress("x")
         raise ValueError("deep down")
 
-    async def says_no(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def says_no(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield Failed("input", "no such scene")
 
     scenes.answers |= {"a": slips, "b": says_no}
@@ -149,7 +149,7 @@ async def test_a_function_that_works_before_it_returns_its_events_blocks_nobody(
     """The event loop, and every other attempt, would stand still for as long as it works."""
     called_in: list[threading.Thread] = []
 
-    def works(_task: Task[Any]) -> Iterator[Event]:
+    def works(_task: Task[Any]) -> Iterator[AttemptEvent]:
         called_in.append(threading.current_thread())
         return iter([Completed()])
 

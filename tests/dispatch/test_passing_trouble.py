@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from rowlock import Outcome, PipelineItem, PipelineManager
-from rowlock.dispatch import COMPLETED, FAILED, RUNNING, Completed, DispatchPipeline, Event, StageDone, Task
+from rowlock.dispatch import COMPLETED, FAILED, RUNNING, AttemptEvent, Completed, DispatchPipeline, StageDone, Task
 from rowlock.testing import TemporaryDatabase
 
 from .renders import Base, Fleet, Render, Scenes, settled, submit
@@ -53,7 +53,7 @@ async def dispatched(database: TemporaryDatabase) -> tuple[Asked, Fleet, Render]
     """Dispatch one row, whose handler records a stage, and return how that went."""
     scenes, fleet = Scenes(), Fleet(1)
 
-    async def in_stages(_task: Task[Render]) -> AsyncIterator[Event]:
+    async def in_stages(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield StageDone("raw", "file")
         yield Completed({"url": "done"})
 

@@ -30,7 +30,7 @@ def test_defaults() -> None:
     assert knobs.dispatch_deadline == knobs.time_limit == timedelta(seconds=14_400)
     assert (LEASES_PER_TICK_MAX, PROVISIONS_MAX) == (64, 16)
     assert renders.settings.queue_capacity == LEASES_PER_TICK_MAX
-    assert isinstance(renders.placing._balancer, PriorityLoadBalancer)
+    assert isinstance(renders.placement._balancer, PriorityLoadBalancer)
     assert renders.name == "DispatchRender"
 
 

@@ -14,9 +14,9 @@ from rowlock import AdmissionRejected
 from rowlock.dispatch import (
     COMPLETED,
     FAILED,
+    AttemptEvent,
     Completed,
     DispatchPipeline,
-    Event,
     Failed,
     Progress,
     StageDone,
@@ -66,12 +66,12 @@ class Renders(Scenario):
                 cancel_grace=1,
                 retry_delay=0.5,
                 retry_delay_max=2,
-                abandoned_after=15,
+                orphaned_after=15,
                 workers_num=4,
             )
         ]
 
-    async def render(self, task: Task[Render]) -> AsyncIterator[Event]:
+    async def render(self, task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         """Make a picture in two stages, if nothing comes between."""
         self.begun[task.row.dedup_key] += 1
         draw = self.world.random.random

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rowlock import PipelineManager, events
-from rowlock.dispatch import COMPLETED, Completed, Event, Progress, StageDone, Task
+from rowlock.dispatch import COMPLETED, AttemptEvent, Completed, Progress, StageDone, Task
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import heard_events
@@ -29,7 +29,7 @@ async def test_nothing_is_lost_where_round_trips_take_long(virtual_database: Tem
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(WORKERS)
 
-    async def renders_in_stages(task: Task[Render]) -> AsyncIterator[Event]:
+    async def renders_in_stages(task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield Progress("begun")
         yield StageDone("raw", task.row.scene)
         await asyncio.sleep(takes_s)

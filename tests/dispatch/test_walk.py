@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from rowlock import PipelineManager
-from rowlock.dispatch import COMPLETED, Completed, DispatchPipeline, Event, LoopEngine, Progress, StageDone, Task
+from rowlock.dispatch import COMPLETED, AttemptEvent, Completed, DispatchPipeline, LoopEngine, Progress, StageDone, Task
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from .renders import Base, Render, all_renders
 
 
-async def render(task: Task[Render]) -> AsyncIterator[Event]:
+async def render(task: Task[Render]) -> AsyncIterator[AttemptEvent]:
     """Make a picture in two stages."""
     (task.workdir / "raw").write_text(task.row.scene)
     yield StageDone("raw", "raw-1")

@@ -20,8 +20,8 @@ import wool
 
 from rowlock import ConfigurationError
 from rowlock.dispatch import (
+    AttemptEvent,
     Completed,
-    Event,
     Failed,
     Heartbeat,
     NoWorkersAvailable,
@@ -36,7 +36,7 @@ from rowlock.dispatch.engine import Engine, Events
 from rowlock.dispatch.engines import wool_line
 from rowlock.dispatch.engines.wool import FORGOTTEN_S, WoolEngine
 from rowlock.dispatch.engines.wool_worker import pickled, run_task
-from rowlock.dispatch.placing import Placing
+from rowlock.dispatch.placement import Placement
 from rowlock.testing import virtual_time
 
 from . import handlers, wool_handlers
@@ -123,9 +123,9 @@ async def test_it_beats_while_the_handler_says_nothing(
 async def test_two_of_five_are_accepted(namespace: str, tmp_path: Path) -> None:
     """Work would pile up on a worker that has its hands full, or be refused by one that has room."""
     async with opened(namespace) as engine:
-        placing = Placing(engine, PriorityLoadBalancer())
+        placement = Placement(engine, PriorityLoadBalancer())
         task = task_of(handlers.waits, tmp_path)
-        results = await asyncio.gather(*(placing.place(task) for _ in range(5)), return_exceptions=True)
+        results = await asyncio.gather(*(placement.place(task) for _ in range(5)), return_exceptions=True)
         accepted = [result for result in results if isinstance(result, tuple)]
         refused = [result for result in results if isinstance(result, NoWorkersAvailable)]
         assert (len(accepted), len(refused)) == (2, 3)
@@ -258,10 +258,10 @@ async def test_a_worker_without_a_folder_is_gone(namespace: str, monkeypatch: py
 async def test_it_works_from_any_context(namespace: str) -> None:
     """wool ties its state to the task that opened its pool: attempts of others would find no pool, or fight for its chain."""
 
-    async def attempt(engine: WoolEngine, worker: str) -> Event:
+    async def attempt(engine: WoolEngine, worker: str) -> AttemptEvent:
         """Read each event in a task of its own."""
         events = await engine.offer(worker, task_of(handlers.works))
-        last: Event = Heartbeat()
+        last: AttemptEvent = Heartbeat()
         async with asyncio.timeout(WAIT_S_MAX):
             while not isinstance(last, Completed | Failed):
                 last = await asyncio.create_task(_next(events))
@@ -272,7 +272,7 @@ async def test_it_works_from_any_context(namespace: str) -> None:
         first, second = sorted(engine.workers())
         stranger = asyncio.Event()
 
-        async def before() -> Event:
+        async def before() -> AttemptEvent:
             await stranger.wait()
             return await attempt(engine, first)
 
@@ -285,7 +285,7 @@ async def test_it_works_from_any_context(namespace: str) -> None:
     assert [type(last) for last in both] == [Completed, Completed]
 
 
-async def _next(events: Events) -> Event:
+async def _next(events: Events) -> AttemptEvent:
     return await anext(events)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import wool
 
 from rowlock import PipelineManager
-from rowlock.dispatch import COMPLETED, PENDING, RUNNING, DispatchPipeline, Event, Task
+from rowlock.dispatch import COMPLETED, PENDING, RUNNING, AttemptEvent, DispatchPipeline, Task
 from rowlock.dispatch.engines.wool import WoolEngine
 from rowlock.testing import TemporaryDatabase
 
@@ -32,7 +32,7 @@ Renders = DispatchPipeline[Render]
 
 @asynccontextmanager
 async def dispatching(
-    database: TemporaryDatabase, namespace: str, handler: Callable[[Task[Any]], AsyncIterator[Event]]
+    database: TemporaryDatabase, namespace: str, handler: Callable[[Task[Any]], AsyncIterator[AttemptEvent]]
 ) -> AsyncIterator[tuple[Renders, PipelineManager]]:
     """Give a pipeline whose rows rest for an hour after an overflow, unless something brings them forward."""
     await database.create_tables(Base.metadata)

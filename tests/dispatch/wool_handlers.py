@@ -11,27 +11,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rowlock.dispatch import Completed, Event, Progress, StageDone, Task
+from rowlock.dispatch import AttemptEvent, Completed, Progress, StageDone, Task
 
 LOOK_EVERY_S = 0.02
 END_S = 0.2
 
 
-async def tells_its_place(task: Task[Any]) -> AsyncIterator[Event]:
+async def tells_its_place(task: Task[Any]) -> AsyncIterator[AttemptEvent]:
     """Tell where it runs, and leave something behind."""
     (task.workdir / "raw").write_text("pixels")
     yield Progress(str(task.workdir))
     yield Completed({"pid": os.getpid(), "workdir": str(task.workdir)})
 
 
-def tells_its_place_plainly(task: Task[Any]) -> Iterator[Event]:
+def tells_its_place_plainly(task: Task[Any]) -> Iterator[AttemptEvent]:
     """Do the same without a loop."""
     (task.workdir / "raw").write_text("pixels")
     yield Progress(str(task.workdir))
     yield Completed({"pid": os.getpid(), "workdir": str(task.workdir)})
 
 
-async def hangs_at_first(task: Task[Any]) -> AsyncIterator[Event]:
+async def hangs_at_first(task: Task[Any]) -> AsyncIterator[AttemptEvent]:
     """Hang where nothing is done yet, and be done where an earlier attempt has hung."""
     if not task.is_done("first"):
         yield StageDone("first", os.getpid())
@@ -39,12 +39,12 @@ async def hangs_at_first(task: Task[Any]) -> AsyncIterator[Event]:
     yield Completed({"url": str(os.getpid())})
 
 
-async def ends_without_a_word(_task: Task[Any]) -> AsyncIterator[Event]:
+async def ends_without_a_word(_task: Task[Any]) -> AsyncIterator[AttemptEvent]:
     """Forget the last event."""
     yield Progress("begun")
 
 
-def is_slow_to_end(_task: Task[Any]) -> Iterator[Event]:
+def is_slow_to_end(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Be done before the end."""
     try:
         yield Completed({})
@@ -58,12 +58,12 @@ async def has_no_folder(_task: bytes, _beat_s: float) -> AsyncIterator[bytes]:
     yield b""
 
 
-def gives_a_lock(_task: Task[Any]) -> Iterator[Event]:
+def gives_a_lock(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Complete with what cannot be pickled."""
     yield Completed({"lock": threading.Lock()})
 
 
-def gives_too_much(_task: Task[Any]) -> Iterator[Event]:
+def gives_too_much(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Complete with more than may be sent."""
     yield Completed({"raw": bytes(17 * 2**20)})
 
@@ -74,7 +74,7 @@ class Holds:
 
     folder: Path
 
-    async def __call__(self, task: Task[Any]) -> AsyncIterator[Event]:
+    async def __call__(self, task: Task[Any]) -> AsyncIterator[AttemptEvent]:
         """Wait."""
         try:
             yield Progress("begun")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .heirs import Nursery
+from .survivors import Nursery
 
 
 @pytest.fixture(scope="session")

@@ -58,7 +58,7 @@ class Story:
         rows: what is put in before; volumes come with attachments.
         heir: builds the pipeline that finishes it.
         may_leave_leases: whether a connection that was lost may leave rows leased until that expires: those of a claim whose answer
-            was lost, and those that could not be given back.
+            was lost, and those that could not be released.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Story:
 
 async def work_together(steps: Steps[Any]) -> None:
     """Work on all that is queued at once, so that outcomes are written in one transaction."""
-    items = [steps.run.context.queue.take() for _ in steps.queued]
+    items = [steps.run.context.queue.get() for _ in steps.queued]
     await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True) if item))
     await steps.run.settler.wait_until_idle()
 
@@ -177,7 +177,7 @@ def lock_related(pipeline: type[GatheringPipeline]) -> Callable[[Scene], Awaitab
 
 
 async def give_back(scene: Scene) -> None:
-    """Die while a shutdown gives back what was not started."""
+    """Die while a shutdown releases what was not started."""
     async with scene.stepping(VolumePipeline(**SETTINGS)) as steps:
         await steps.fetch_once()
         with scene.armed():
@@ -186,7 +186,7 @@ async def give_back(scene: Scene) -> None:
 
 
 async def drain(scene: Scene) -> None:
-    """Die while a shutdown interrupts what runs, and gives it back."""
+    """Die while a shutdown interrupts what runs, and releases it."""
     all_run, running = asyncio.Event(), 0
 
     async def hang(item: PipelineItem[Any], rows: Sequence[Any]) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from rowlock.testing import TemporaryDatabase
 
-from .heirs import (
+from .stories import STORIES
+from .survivors import (
     Nursery,
     finish,
     history,
@@ -20,7 +21,6 @@ from .heirs import (
     shared_clock,
     wait_for_the_server,
 )
-from .stories import STORIES
 
 BOUNDARIES_MIN = 4
 """Fewer than that in any story, and the failpoints were not where they should be."""

@@ -9,8 +9,8 @@ from rowlock.testing import TemporaryDatabase, check
 from rowlock.testing.failpoints import Failpoints
 
 from ..leases.transactions import checked_out
-from .heirs import finish, history, judge, make_tables, set_scene, wait_for_the_server
 from .stories import STORIES, Scene
+from .survivors import finish, history, judge, make_tables, set_scene, wait_for_the_server
 from .test_death import BOUNDARIES_MAX, BOUNDARIES_MIN
 
 

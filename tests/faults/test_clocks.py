@@ -70,7 +70,7 @@ def test_jumps_of_the_hosts_clock_while_rows_are_at_work(
                     await stack.enter_async_context(PipelineManager(replica(database), [pipeline]))
                 await until(lambda: len(heard.of(events.ItemApplied)) == 10)
             monkeypatch.undo()
-        assert heard.of(events.LeaseLost) == []
+        assert heard.of(events.LeaseExpired) == []
         assert sum(len(pipeline.items) for pipeline in pipelines) == 10
         assert all((row.status, is_free(row)) == ("active", True) for row in await read_all(database, Volume))
 

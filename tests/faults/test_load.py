@@ -50,7 +50,7 @@ async def test_a_crowd_in_flight_keeps_its_leases_and_leaves_nothing(database: T
             await _until_all_renewed(heard, times=2 * (running + queued))
             figures = manager.statistics()[pipeline.name]
             assert (figures.running, figures.queued, figures.tracked) == (running, queued, running + queued)
-            assert heard.of(events.LeaseLost) == []
+            assert heard.of(events.LeaseExpired) == []
             pipeline.let_go.set()
             await heard.wait_for(events.ItemApplied, count=running + queued)
             run: Any = pipeline.run
@@ -110,7 +110,7 @@ async def test_a_hundred_pipelines_share_a_process(database: TemporaryDatabase) 
                 await heard.wait_for(events.ItemApplied, count=applied)
             assert {name for name, figures in manager.statistics().items() if figures.counters["applied"] != 2} == set()
             assert all(alive for one in manager.health().pipelines for alive in one.loops_alive.values())
-    assert heard.of(events.LeaseLost) == []
+    assert heard.of(events.LeaseExpired) == []
     assert heard.of(events.LoopReplaced) == []
 
 
@@ -242,7 +242,7 @@ async def test_a_storm_of_hints_starves_nobody(database: TemporaryDatabase) -> N
                 await heard.wait_for(events.ItemApplied, count=3)
                 await add_books(database, 3, first=100)
                 await heard.wait_for(events.ItemApplied, count=6)
-                assert heard.of(events.LeaseLost) == []
+                assert heard.of(events.LeaseExpired) == []
             finally:
                 over.set()
                 await inside

@@ -157,7 +157,7 @@ async def test_every_outcome_of_a_batch_is_applied_once(database: TemporaryDatab
         async with stepping(database.session_factory, pipeline) as steps:
             items = await steps.fetch_once()
             for _ in items:
-                steps.run.context.queue.take()
+                steps.run.context.queue.get()
             workers = steps.run.workers
             await asyncio.gather(*(worker.work(item) for worker, item in zip(workers, items, strict=True)))
             await steps.run.settler.wait_until_idle()
@@ -248,7 +248,7 @@ async def test_a_batch_whose_answer_was_lost_is_settled_together(database: Tempo
             items = await steps.fetch_once()
             event.listen(database.engine.sync_engine, "begin", on_begin)
             for item in items:
-                steps.run.settler.hand_over(item, Apply({"status": "done"}))
+                steps.run.settler.settle_later(item, Apply({"status": "done"}))
             await steps.run.settler.wait_until_idle()
             event.remove(database.engine.sync_engine, "begin", on_begin)
             assert (counted(steps)["applied"], counted(steps)["stale"]) == (20, 0)

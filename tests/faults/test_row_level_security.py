@@ -151,7 +151,7 @@ async def test_every_transaction_names_its_tenant(
         assert all(item.trusted_until > item.claimed_at + 1 for item in items)
         await steps.work_once()
         assert len([letter for letter in await letters(database) if letter[1] == "sent"]) == 1
-    # What was not begun is given back at the end.
+    # What was not begun is released at the end.
     assert [owner for _, _, owner in await letters(database)] == [None] * 3
     assert [letter[1] for letter in await letters(database)].count("sent") == 1
 

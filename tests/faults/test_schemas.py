@@ -149,7 +149,7 @@ async def test_a_table_that_vanishes_while_its_rows_are_at_work(database: Tempor
 
 
 async def test_one_kind_that_cannot_be_read_does_not_stop_the_others(sqlite_database: TemporaryDatabase) -> None:
-    """A row whose own table lacks a column would be given back and claimed for ever, and all others wait behind it."""
+    """A row whose own table lacks a column would be released and claimed for ever, and all others wait behind it."""
 
     class OwnBase(DeclarativeBase):
         """A host with a table for each kind."""

@@ -153,7 +153,7 @@ async def test_times_that_no_claim_reads(postgresql_database: TemporaryDatabase,
 async def test_a_column_of_the_hosts_own_fails_its_own_attempt_and_leaves_the_head(
     postgresql_database_with_clock: TemporaryDatabase,
 ) -> None:
-    """A row whose own column cannot be read would go round at the head of the line for ever."""
+    """A row whose own column cannot be read would go round at the head of the order for ever."""
     database = postgresql_database_with_clock
     await add(database, Run(id=1), Run(id=2))
     await spoil(database, "runs", "updated_at", "0044-03-15 BC")

@@ -90,7 +90,7 @@ async def work_in_one_batch(steps: Any) -> None:
     """Have everything that is queued settled together."""
     items = steps.queued
     for _ in items:
-        steps.run.context.queue.take()
+        steps.run.context.queue.get()
     await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=False)))
     await steps.run.settler.wait_until_idle()
 
@@ -169,7 +169,7 @@ async def test_an_outcome_with_statements_of_its_own(database: TemporaryDatabase
 
 @pytest.mark.parametrize("papers", [float("nan"), float("inf"), {"deep": [float("-inf")]}], ids=repr)
 async def test_numbers_that_are_none(database: TemporaryDatabase, papers: Any) -> None:
-    """PostgreSQL refuses what JSON does not have; SQLite keeps it, and must give it back."""
+    """PostgreSQL refuses what JSON does not have; SQLite keeps it, and must return it."""
     rows, _, counters = await play(database, Apply({"status": "sent", "papers": papers}))
     if database.dialect_name == "postgresql":
         check_that_one_failed(rows, counters)

@@ -59,7 +59,7 @@ async def test_a_task_that_is_cancelled_before_it_begins_leaves_nothing_behind()
 
 @virtual_time
 async def test_a_cancellation_that_nobody_asked_for_is_an_error() -> None:
-    """It would pass for ours: work would be given back as if by a shutdown, and begun again without an end."""
+    """It would pass for ours: work would be released as if by a shutdown, and begun again without an end."""
     with pytest.raises(HostCodeError, match="a cancellation escaped"):
         await as_host_code(lambda: raising(asyncio.CancelledError()))
     with pytest.raises(HostCodeError, match="SystemExit: 3"):

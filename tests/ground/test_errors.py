@@ -57,7 +57,7 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
     ),
     "transaction-timeout": (
         TransactionTimeout(purpose="claim rows", timeout_s=10.0),
-        {"purpose": "claim rows", "timeout_s": 10.0, "was_cut": False, "was_undone": False},
+        {"purpose": "claim rows", "timeout_s": 10.0, "was_aborted": False, "was_rolled_back": False},
     ),
     "admission-rejected": (
         AdmissionRejected(active=7, ceiling=6, retry_after_s=1.6),

@@ -10,7 +10,7 @@ from sqlalchemy import Column, DateTime, Integer, MetaData, String, Table, TypeD
 from sqlalchemy.exc import DBAPIError, IntegrityError, PendingRollbackError, StatementError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from rowlock.dispatch.texts import detail_of
+from rowlock.dispatch.client_text import detail_of
 from rowlock.errors import describe
 from rowlock.redaction import CHAINED_MAX, LOOKED_AT_MAX, text_of, without_values
 from rowlock.testing.databases import TemporaryDatabase

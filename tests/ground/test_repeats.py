@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rowlock import logs
-from rowlock.repeats import KINDS_MAX, LINES_MAX, WINDOW_S, Line, Repeats, Window
+from rowlock.repeats import KINDS_MAX, LINES_MAX, WINDOW_S, LogLine, Repeats, Window
 from rowlock.testing.virtual_time import virtual_time
 
 from ..pipelines.told import told
@@ -127,7 +127,7 @@ async def test_counts_are_told_at_the_end(caplog: pytest.LogCaptureFixture) -> N
 def test_threads_without_a_loop_tell_theirs_with_the_next_line(caplog: pytest.LogCaptureFixture) -> None:
     """There is no timer where no loop runs."""
     moved = Repeats()
-    line = Line("rowlock.tried", logging.ERROR, TEXT, ("P", 1), {}, "ValueError")
+    line = LogLine("rowlock.tried", logging.ERROR, TEXT, ("P", 1), {}, "ValueError")
     assert moved.admit(line, 0.0, None).is_shown
     assert not moved.admit(line, 1.0, None).is_shown
     admission = moved.admit(line, WINDOW_S, None)
@@ -178,9 +178,9 @@ def test_old_kinds_make_room() -> None:
     """A process would come to show nothing of a new kind, months after its start."""
     kinds = Repeats()
     for n in range(KINDS_MAX):
-        assert kinds.admit(Line("rowlock.tried", logging.ERROR, str(n), (), {}, "ValueError"), 0.0, None).is_shown
-    kinds.admit(Line("rowlock.tried", logging.ERROR, "0", (), {}, "ValueError"), 1.0, None)
-    admission = kinds.admit(Line("rowlock.tried", logging.ERROR, "new", (), {}, "ValueError"), WINDOW_S, None)
+        assert kinds.admit(LogLine("rowlock.tried", logging.ERROR, str(n), (), {}, "ValueError"), 0.0, None).is_shown
+    kinds.admit(LogLine("rowlock.tried", logging.ERROR, "0", (), {}, "ValueError"), 1.0, None)
+    admission = kinds.admit(LogLine("rowlock.tried", logging.ERROR, "new", (), {}, "ValueError"), WINDOW_S, None)
     assert admission.is_shown
     assert [(counted.line.text, counted.lines) for counted in admission.counted] == [("0", 1)], "the count is not lost"
     assert len(kinds._windows) == 1

@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.leases.claim import claim
-from rowlock.leases.dialects.claims import ClaimOrder
+from rowlock.leases.dialects.claim_request import ClaimRequest
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.transaction import in_transaction
 from rowlock.rows.eligibility import eligible, oldest_first
@@ -36,10 +36,10 @@ async def add(database: TemporaryDatabase, *rows: Any) -> None:
         session.add_all(rows)
 
 
-def order_for(leased: LeasedTable[Any], owner: str = "Me", limit: int = 10) -> ClaimOrder:
+def order_for(leased: LeasedTable[Any], owner: str = "Me", limit: int = 10) -> ClaimRequest:
     """Return the order of a pipeline named `owner`, for which rows in their first status are ready."""
     ready = leased.attribute("status").in_(["submitted", "queued"])
-    return ClaimOrder(
+    return ClaimRequest(
         leased,
         eligible=eligible(leased, ready=ready, owner=owner, min_processing_interval=INTERVAL),
         oldest_first=oldest_first(leased),
@@ -53,8 +53,8 @@ async def claimed(
     database: TemporaryDatabase, leased: LeasedTable[Any] = VOLUMES, *, owner: str = "Me", limit: int = 10
 ) -> list[PipelineItem[Any]]:
     """Claim rows as the pipeline named `owner`."""
-    order = order_for(leased, owner, limit)
-    return await claim(database.session_factory, order, lease_margin=MARGIN, timeout=TIMEOUT)
+    request = order_for(leased, owner, limit)
+    return await claim(database.session_factory, request, lease_margin=MARGIN, timeout=TIMEOUT)
 
 
 async def transact(

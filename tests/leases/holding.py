@@ -69,6 +69,6 @@ def is_taking(statement: str) -> bool:
 
 
 async def may_be_claimed(database: TemporaryDatabase) -> int:
-    """Return how many volumes a pipeline of another replica finds free, and give them back."""
+    """Return how many volumes a pipeline of another replica finds free, and release them."""
     async with stepping(replica(database), VolumePipeline()) as steps:
         return len(await steps.fetch_once())

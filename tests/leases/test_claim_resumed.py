@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, insert, text
 
 from rowlock.leases.claim import claim
-from rowlock.leases.dialects.claims import Position
+from rowlock.leases.dialects.claim_request import Position
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 
@@ -24,7 +24,7 @@ LONG_AGO = datetime(2020, 2, 29, 12, 30, 15, 123456, tzinfo=UTC)
 FAR_OFF = datetime(2999, 1, 1, tzinfo=UTC)
 
 Facts = tuple[int | None, bool]
-"""A row: its place in line, in seconds since `LONG_AGO` or None; and whether somebody holds it."""
+"""A row: its place in the order, in seconds since `LONG_AGO` or None; and whether somebody holds it."""
 
 
 async def claimed_behind(

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy.orm import make_transient_to_detached
 
 from rowlock.errors import OutcomeError
+from rowlock.leases.acquire import Acquired
 from rowlock.leases.held_rows import HeldRows
-from rowlock.leases.take import Taken
 from rowlock.rows.leased_table import LeasedTable
 
 from ..host import Attachment, Volume
@@ -36,7 +36,7 @@ def detached(model: type[Any], key: object) -> Any:
 def holding(*keys: Any, leased: LeasedTable[Any] = VOLUMES) -> HeldRows:
     """Return the rows of an item that holds `keys` for certain."""
     held = HeldRows()
-    held.may_hold(leased, Taken(keys, {}))
+    held.may_hold(leased, Acquired(keys, {}))
     held.holds(leased, {key: {} for key in keys})
     return held
 
@@ -45,19 +45,19 @@ def test_what_may_be_held_counts() -> None:
     """After a lost answer an item would take more rows than it may hold, or none be freed of those that it has."""
     held = HeldRows()
     assert (len(held), bool(held)) == (0, False)
-    held.may_hold(VOLUMES, Taken((ONE, OTHER), {}))
-    held.may_hold(VOLUMES, Taken((OTHER,), {}))
-    held.may_hold(RUNS, Taken((1,), {}))
+    held.may_hold(VOLUMES, Acquired((ONE, OTHER), {}))
+    held.may_hold(VOLUMES, Acquired((OTHER,), {}))
+    held.may_hold(RUNS, Acquired((1,), {}))
     assert (len(held), bool(held)) == (3, True)
-    assert held.count_with(VOLUMES, Taken((OTHER, THIRD), {})) == 4
-    assert held.count_with(RUNS, Taken((1, 2, 3), {})) == 5
-    assert held.count_with(ATTACHMENTS, Taken((ONE,), {})) == 4
+    assert held.count_with(VOLUMES, Acquired((OTHER, THIRD), {})) == 4
+    assert held.count_with(RUNS, Acquired((1, 2, 3), {})) == 5
+    assert held.count_with(ATTACHMENTS, Acquired((ONE,), {})) == 4
 
 
 def test_what_may_be_held_is_not_known() -> None:
     """A result would rest on rows of which nobody knows whether they were locked."""
     held = HeldRows()
-    held.may_hold(VOLUMES, Taken((ONE, OTHER), {ONE: "Me"}))
+    held.may_hold(VOLUMES, Acquired((ONE, OTHER), {ONE: "Me"}))
     assert (list(held.known()), held.is_known(VOLUMES, ONE)) == ([], False)
     held.holds(VOLUMES, {ONE: {}})
     assert list(held.known()) == [(VOLUMES, (ONE,))]
@@ -66,7 +66,7 @@ def test_what_may_be_held_is_not_known() -> None:
         False,
         False,
     ]
-    assert list(held.perhaps()) == [(VOLUMES, Taken((ONE, OTHER), {ONE: "Me"}))]
+    assert list(held.perhaps()) == [(VOLUMES, Acquired((ONE, OTHER), {ONE: "Me"}))]
 
 
 def test_a_call_that_found_no_rows_leaves_nothing_to_free() -> None:
@@ -79,7 +79,7 @@ def test_what_was_read_is_told_apart_by_table_and_key() -> None:
     """A row would be held against the values of another one."""
     held, status = HeldRows(), VOLUMES.column("status")
     for leased, key, value in ((VOLUMES, ONE, "a"), (VOLUMES, OTHER, "b"), (ATTACHMENTS, ONE, "c")):
-        held.may_hold(leased, Taken((key,), {}))
+        held.may_hold(leased, Acquired((key,), {}))
         held.holds(leased, {key: {status: value}})
     seen = [held.as_read(leased, key)[status] for leased, key in ((VOLUMES, ONE), (VOLUMES, OTHER), (ATTACHMENTS, ONE))]
     assert seen == ["a", "b", "c"]
@@ -93,7 +93,7 @@ def test_what_was_read_is_told_apart_by_table_and_key() -> None:
 def test_a_row_is_found_by_itself_or_by_its_key(named: Any) -> None:
     """A host could not say what is to be written to a row that it holds."""
     held = holding(7, leased=RUNS)
-    held.may_hold(VOLUMES, Taken((ONE, OTHER), {}))
+    held.may_hold(VOLUMES, Acquired((ONE, OTHER), {}))
     held.holds(VOLUMES, {ONE: {}, OTHER: {}})
     assert held.find(named) == (VOLUMES, OTHER)
 
@@ -124,6 +124,6 @@ def test_repr_tells_how_many() -> None:
     """A ticket in the log would not say what it holds."""
     assert repr(HeldRows()) == "<HeldRows none>"
     held = holding(ONE, OTHER)
-    held.may_hold(RUNS, Taken((1,), {}))
+    held.may_hold(RUNS, Acquired((1,), {}))
     held.holds(RUNS, {1: {}})
     assert repr(held) == "<HeldRows 2 of Volume, 1 of Run>"

@@ -12,7 +12,7 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import ConfigurationError, HeldByService, LockWaitTimeout, ModelError, Park, Reset, hold_rows
-from rowlock.leases.take import TAKEN_ROWS_MAX
+from rowlock.leases.acquire import ACQUIRED_ROWS_MAX
 from rowlock.locks.locker import get_locker
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
@@ -98,9 +98,9 @@ async def test_as_many_rows_as_are_allowed(database: TemporaryDatabase) -> None:
     """The limit would be higher than what a statement of the database takes."""
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:
-        await session.execute(insert(Run), [{"id": number} for number in range(TAKEN_ROWS_MAX)])
-    async with hold_rows(database.session_factory, Run, range(TAKEN_ROWS_MAX)) as held:
-        assert len(held.rows) == TAKEN_ROWS_MAX
+        await session.execute(insert(Run), [{"id": number} for number in range(ACQUIRED_ROWS_MAX)])
+    async with hold_rows(database.session_factory, Run, range(ACQUIRED_ROWS_MAX)) as held:
+        assert len(held.rows) == ACQUIRED_ROWS_MAX
         async with database.session_factory.begin() as session:
             await held.guard(session)
     async with database.session_factory() as session:
@@ -347,9 +347,9 @@ async def test_ids_are_a_collection(sqlite_database: TemporaryDatabase, ids: Any
 async def test_too_many_rows_are_refused(sqlite_database: TemporaryDatabase) -> None:
     """The database would refuse the statement, with an error about its parameters."""
     with pytest.raises(
-        ValueError, match=f"at most {TAKEN_ROWS_MAX} rows can be held at once, not {TAKEN_ROWS_MAX + 1}"
+        ValueError, match=f"at most {ACQUIRED_ROWS_MAX} rows can be held at once, not {ACQUIRED_ROWS_MAX + 1}"
     ):
-        async with hold_rows(sqlite_database.session_factory, Run, range(TAKEN_ROWS_MAX + 1)):
+        async with hold_rows(sqlite_database.session_factory, Run, range(ACQUIRED_ROWS_MAX + 1)):
             pytest.fail("nothing can be held")
 
 

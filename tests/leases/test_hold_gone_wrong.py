@@ -240,7 +240,7 @@ async def test_an_error_of_the_block_comes_out(virtual_database: TemporaryDataba
 async def test_rows_that_could_not_be_freed_expire(
     database_with_clock: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A service that has done its work would be told that it failed, because the lease could not be given back."""
+    """A service that has done its work would be told that it failed, because the lease could not be released."""
     database = database_with_clock
     assert database.clock is not None
     [row] = await add(database, Volume())

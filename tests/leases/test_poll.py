@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, event
 from sqlalchemy.dialects import postgresql
 
 from rowlock import database_now
-from rowlock.leases.dialects.claims import ClaimOrder
+from rowlock.leases.dialects.claim_request import ClaimRequest
 from rowlock.leases.poll import poll, poll_of
 from rowlock.rows.database_time import database_time_after
 from rowlock.rows.eligibility import eligible
@@ -24,16 +24,16 @@ from .ground import INTERVAL, RUNS, TIMEOUT, VOLUMES, add, claimed, order_for, r
 LATER, EARLIER = timedelta(minutes=1), -timedelta(minutes=1)
 
 
-async def polled(database: TemporaryDatabase, *orders: ClaimOrder) -> frozenset[int]:
-    """Poll for `orders`."""
-    return await poll(database.session_factory, orders, poll_of(orders), timeout=TIMEOUT)
+async def polled(database: TemporaryDatabase, *requests: ClaimRequest) -> frozenset[int]:
+    """Poll for `requests`."""
+    return await poll(database.session_factory, requests, poll_of(requests), timeout=TIMEOUT)
 
 
 async def test_a_poll_tells_which_order_finds_a_row(database: TemporaryDatabase) -> None:
     """A pipeline would fetch in vain, or rest although there is work."""
     await add(database, Volume(), Run(status="done"))
-    orders = [order_for(RUNS), order_for(VOLUMES), order_for(RUNS, "Another"), order_for(VOLUMES, "Another")]
-    assert await polled(database, *orders) == {1, 3}
+    requests = [order_for(RUNS), order_for(VOLUMES), order_for(RUNS, "Another"), order_for(VOLUMES, "Another")]
+    assert await polled(database, *requests) == {1, 3}
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ async def test_orders_with_parameters_of_one_name_find_their_own_rows(database: 
     """All pipelines of a group would be asked for with the value of one: the others would never find a row."""
     await add(database, Volume(status="second"))
 
-    def order(status: str) -> ClaimOrder:
+    def request(status: str) -> ClaimRequest:
         ready = with_names_of_its_own(Volume.status == bindparam("wanted", status))
         condition = eligible(VOLUMES, ready=ready, owner="Me", min_processing_interval=INTERVAL)
         return replace(order_for(VOLUMES), eligible=condition)
 
-    assert await polled(database, *map(order, ("first", "second", "third"))) == {1}
+    assert await polled(database, *map(request, ("first", "second", "third"))) == {1}

@@ -11,10 +11,10 @@ from sqlalchemy import delete
 
 from rowlock.errors import LeaseLost
 from rowlock.leases import related_rows as related_rows_module
+from rowlock.leases.acquire import Acquired
 from rowlock.leases.apply import RelatedWrite
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.related_rows import free_related, lock_held_related, renew_related, write_related
-from rowlock.leases.take import Taken
+from rowlock.leases.related_rows import lock_held_related, release_related, renew_related, write_related
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import Steps, TemporaryDatabase, stepping
 
@@ -73,7 +73,7 @@ async def test_an_item_that_may_hold_a_row_is_not_missing_it(database: Temporary
     async with at_work(database, GatheringPipeline()) as (steps, _):
         [item] = steps.queued
         [row, *_] = await attachments_of(database)
-        item.held_rows().may_hold(ATTACHMENTS, Taken((row.id,), {}))
+        item.held_rows().may_hold(ATTACHMENTS, Acquired((row.id,), {}))
         assert await transact(database, lambda c: renew_related(c, [item], lock_timeout=LOCK_TIMEOUT)) == frozenset()
 
 
@@ -137,7 +137,7 @@ async def test_only_what_carries_the_token_is_freed(database: TemporaryDatabase)
     async with at_work(database, GatheringPipeline()) as (steps, _):
         item, [_, lost, _] = await gathered(steps)
         await change(database, lost, lock_token=token)
-        await transact(database, lambda c: free_related(c, item))
+        await transact(database, lambda c: release_related(c, item))
     assert {row.lock_token for row in await attachments_of(database) if row.lock_token is not None} == {token}
 
 
@@ -149,7 +149,7 @@ async def test_an_item_that_holds_nothing_has_nothing_to_look_after(database: Te
         async def all_of_it(connection: Any) -> Any:
             with faults_of(database.engine) as faults:
                 locked = await lock_held_related(connection, item)
-                await free_related(connection, item)
+                await release_related(connection, item)
                 missing = await renew_related(connection, [item], lock_timeout=timedelta(seconds=1))
             return locked, missing, faults.sent
 

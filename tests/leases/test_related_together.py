@@ -15,7 +15,7 @@ from rowlock import Apply, LeaseLost, LockColumns, OutcomeError, Pipeline, Pipel
 from rowlock.leases import compare as compare_module
 from rowlock.leases.apply import RelatedWrite
 from rowlock.leases.related_rows import write_related
-from rowlock.pipelines.plan import loudly_if
+from rowlock.pipelines.plan import with_onupdate_if
 from rowlock.pipelines.related_values import RELATED_KINDS_MAX, check_related
 from rowlock.rows.lease_values import unlocked_values
 from rowlock.rows.leased_table import LeasedTable
@@ -40,7 +40,7 @@ class Shelf(LockColumns, PartsBase):
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
-class Part(LockColumns, PartsBase):
+class Range(LockColumns, PartsBase):
     """A related row: counted by its host's version, and stamped by nobody."""
 
     __tablename__ = "parts"
@@ -53,7 +53,7 @@ class Part(LockColumns, PartsBase):
 
 
 class Stamped(LockColumns, PartsBase):
-    """As `Part`; the host's code stamps each row that is written."""
+    """As `Range`; the host's code stamps each row that is written."""
 
     __tablename__ = "stamped"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -67,7 +67,7 @@ class ShelfPipeline(Pipeline[Any]):
     """Locks parts."""
 
     model = Shelf
-    locks = (Part, Stamped)
+    locks = (Range, Stamped)
 
     def ready(self) -> ColumnElement[bool]:
         """All of them."""
@@ -81,7 +81,7 @@ class ShelfPipeline(Pipeline[Any]):
 class PartPipeline(ShelfPipeline):
     """Works on parts itself."""
 
-    model = Part
+    model = Range
     locks = ()
 
     def ready(self) -> ColumnElement[bool]:
@@ -91,7 +91,7 @@ class PartPipeline(ShelfPipeline):
 
 @asynccontextmanager
 async def held_by_one(
-    database: TemporaryDatabase, model: Any = Part, *, intent: str | None = None
+    database: TemporaryDatabase, model: Any = Range, *, intent: str | None = None
 ) -> AsyncIterator[PipelineItem[Any]]:
     """Give an item that holds `ROWS` rows of `model`, of which services own the column `intent`."""
     await database.create_tables(PartsBase.metadata)
@@ -101,7 +101,7 @@ async def held_by_one(
     class Owned(PartPipeline):
         pass
 
-    Owned.intent = () if intent is None else (getattr(Part, intent),)
+    Owned.intent = () if intent is None else (getattr(Range, intent),)
     async with stepping(database.session_factory, ShelfPipeline(), beside=[Owned()]) as steps:
         [item] = await steps.fetch_once()
         await item.lock_related(model, true())
@@ -112,7 +112,9 @@ def writes_of(model: Any, values_of: Callable[[int], dict[str, Any]]) -> list[Re
     """Return what an outcome writes to each row, given the values for its key."""
     leased = LeasedTable.of(model)
     written = ((key, column_values(leased, values_of(key))) for key in range(ROWS))
-    return [RelatedWrite(leased, key, loudly_if(leased, values, unlocked_values(leased))) for key, values in written]
+    return [
+        RelatedWrite(leased, key, with_onupdate_if(leased, values, unlocked_values(leased))) for key, values in written
+    ]
 
 
 async def written(database: TemporaryDatabase, item: PipelineItem[Any], writes: list[RelatedWrite]) -> list[Any]:
@@ -151,9 +153,9 @@ async def test_what_services_own_is_compared_for_many_rows_at_once(
     """An outcome with many related rows would outlast its own transaction, and be tried again for ever."""
     monkeypatch.setattr(compare_module, "COMPARED_MAX", PER_STATEMENT)
     async with held_by_one(database, intent=intent) as item:
-        writes = writes_of(Part, lambda key: {"number": key})
+        writes = writes_of(Range, lambda key: {"number": key})
         async with database.session_factory.begin() as session:
-            await session.execute(update(Part).where(Part.id == ROWS - 1).values({intent: "else"}))
+            await session.execute(update(Range).where(Range.id == ROWS - 1).values({intent: "else"}))
         with pytest.raises(LeaseLost):
             await written(database, item, writes)
         with faults_of(database.engine) as faults:
@@ -165,18 +167,18 @@ async def test_what_services_own_is_compared_for_many_rows_at_once(
 @pytest.mark.parametrize(
     ("values_of", "expected"),
     [
-        (lambda key: {"number": Part.number + key}, lambda key: ("new", key, {})),
-        (lambda key: {"number": Part.number + key, "label": f"l{key}"}, lambda key: (f"l{key}", key, {})),
+        (lambda key: {"number": Range.number + key}, lambda key: ("new", key, {})),
+        (lambda key: {"number": Range.number + key, "label": f"l{key}"}, lambda key: (f"l{key}", key, {})),
         (lambda key: {"label": func.lower(f"A{key}"), "document": {"k": key}}, lambda key: (f"a{key}", 0, {"k": key})),
-        (lambda key: {"number": Part.number + key, "label": "same"}, lambda key: ("same", key, {})),
-        (lambda key: {"number": bindparam("n", key) + Part.number}, lambda key: ("new", key, {})),
-        (lambda key: {"number": Part.number + [1, 0.5][key % 2]}, None),
+        (lambda key: {"number": Range.number + key, "label": "same"}, lambda key: ("same", key, {})),
+        (lambda key: {"number": bindparam("n", key) + Range.number}, lambda key: ("new", key, {})),
+        (lambda key: {"number": Range.number + [1, 0.5][key % 2]}, None),
         (
             lambda key: {"number": select(func.count() + key).select_from(Shelf).scalar_subquery()},
             lambda key: ("new", key + 1, {}),
         ),
         (lambda _: {"number": literal_column("number + 3")}, lambda _: ("new", 3, {})),
-        (lambda _: {"number": Part.id, "label": "id"}, lambda key: ("id", key, {})),
+        (lambda _: {"number": Range.id, "label": "id"}, lambda key: ("id", key, {})),
     ],
     ids=[
         "sum",
@@ -194,7 +196,7 @@ async def test_each_row_gets_its_own_expression(database: TemporaryDatabase, val
     """Rows would get each other's values; or each be a statement, until the outcome outlasts its own transaction."""
     async with held_by_one(database) as item:
         with faults_of(database.engine) as faults:
-            rows = await written(database, item, writes_of(Part, values_of))
+            rows = await written(database, item, writes_of(Range, values_of))
     if expected is not None:
         assert [(row.label, row.number, row.document) for row in rows] == [expected(key) for key in range(ROWS)]
     assert {(row.lock_token, row.version) for row in rows} == {(None, 2)}
@@ -210,7 +212,7 @@ async def test_host_code_stamps_each_related_row(database: TemporaryDatabase, va
     assert [(row.number, row.version) for row in rows] == [(key, 2) for key in range(ROWS)]
 
 
-@pytest.mark.parametrize("model", [Part, Stamped])
+@pytest.mark.parametrize("model", [Range, Stamped])
 async def test_more_kinds_than_fit_into_a_transaction_are_refused(database: TemporaryDatabase, model: Any) -> None:
     """An outcome that needs more statements than its transaction has time for would be tried again for ever."""
     item = holding_all(model)

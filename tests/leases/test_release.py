@@ -1,4 +1,4 @@
-"""Giving rows back, and clearing what nobody came back for."""
+"""Releasing rows, and clearing what nobody came back for."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from rowlock import LockColumns
 from rowlock.leases.claim import claim
-from rowlock.leases.dialects.claims import ClaimOrder
+from rowlock.leases.dialects.claim_request import ClaimRequest
 from rowlock.rows.eligibility import eligible, oldest_first
 from rowlock.rows.leased_table import LeasedTable
 
@@ -133,7 +133,7 @@ async def main(url):
     engine = create_async_engine(url)
     leased = LeasedTable.of(Task)
     ready = eligible(leased, ready=true(), owner="P", min_processing_interval=timedelta(0))
-    order = ClaimOrder(leased, ready, oldest_first(leased), "P", timedelta(hours=1), 3)
+    order = ClaimRequest(leased, ready, oldest_first(leased), "P", timedelta(hours=1), 3)
     print("ready", flush=True)
     sys.stdin.readline()
     while items := await claim(async_sessionmaker(engine), order, lease_margin=timedelta(0), timeout=timedelta(seconds=60)):

@@ -22,7 +22,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-class Taker:
+class LockHolder:
     """One task inside, or waiting to get inside, a lock."""
 
     def __init__(self, context: AbstractAsyncContextManager[object], keys: Iterable[Hashable] = ()) -> None:
@@ -55,16 +55,16 @@ class Taker:
         await asyncio.wait((self.task,))
 
 
-async def take(locker: ResourceLocker, *keys: Hashable, timeout: float | None = None) -> Taker:
+async def take(locker: ResourceLocker, *keys: Hashable, timeout: float | None = None) -> LockHolder:
     """Start a task that takes `keys`, and return it once it holds them or waits."""
-    taker = Taker(locker.lock_ctx(NAMESPACE, keys, timeout=timeout), keys)
+    taker = LockHolder(locker.lock_ctx(NAMESPACE, keys, timeout=timeout), keys)
     await settle()
     return taker
 
 
-async def go_inside(locker: ResourceLocker) -> Taker:
+async def go_inside(locker: ResourceLocker) -> LockHolder:
     """Start a task that takes the lock of the set, and return it once it is inside or waits."""
     lock, _ = locker.get_lockset(NAMESPACE)
-    taker = Taker(lock)
+    taker = LockHolder(lock)
     await settle()
     return taker

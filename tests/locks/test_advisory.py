@@ -29,7 +29,7 @@ from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run
 from .advisory_locks import NAME, is_free
-from .takers import Taker, settle
+from .takers import LockHolder, settle
 
 KNOWN_IDS = {
     "": 7183457195969485844,
@@ -123,7 +123,7 @@ async def test_names_are_apart(database: TemporaryDatabase) -> None:
 
 
 async def test_the_next_holder_sees_what_was_committed(database: TemporaryDatabase) -> None:
-    """A lock that is given back with the commit, but before it is done, protects nothing."""
+    """A lock that is released with the commit, but before it is done, protects nothing."""
     await database.create_tables(Base.metadata)
     first, second = database.session_factory(), database.session_factory()
     async with first, second, AsyncExitStack() as stack:
@@ -138,7 +138,7 @@ async def test_the_next_holder_sees_what_was_committed(database: TemporaryDataba
 
 
 async def test_a_savepoint_does_not_end_the_lock(database: TemporaryDatabase) -> None:
-    """The release of a savepoint is told as a commit, and the lock would be given back with it."""
+    """The release of a savepoint is told as a commit, and the lock would be released with it."""
     async with database.session_factory() as session, advisory_lock_ctx(session, NAME):
         for end in ("commit", "rollback"):
             savepoint = await session.begin_nested()
@@ -188,7 +188,7 @@ async def test_bad_timeouts_are_refused(database: TemporaryDatabase, timeout: ti
 async def test_a_waiter_that_is_cancelled_leaves_the_holder_alone(database: TemporaryDatabase) -> None:
     """The lock would be free while somebody is inside, or taken with nobody inside."""
     async with database.session_factory() as session, advisory_lock_ctx(session, NAME):
-        takers = [Taker(locked(database)) for _ in range(3)]
+        takers = [LockHolder(locked(database)) for _ in range(3)]
         await wait_until_waiting(database, 3)
         await takers[0].cancel()
         await takers[2].cancel()
@@ -364,7 +364,7 @@ async def test_a_long_lock_is_not_left_by_a_cancelled_taker(
     def cancel(*_: Any) -> None:
         taker.task.cancel()
 
-    taker = Taker(session_level_advisory_lock_ctx(engine, NAME))
+    taker = LockHolder(session_level_advisory_lock_ctx(engine, NAME))
     event.listen(engine.sync_engine, moment, cancel)
     await asyncio.wait((taker.task,))
     event.remove(engine.sync_engine, moment, cancel)

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from rowlock.errors import LockWaitTimeout
 from rowlock.locks.locker import InMemoryLocker
 
-from .takers import NAMESPACE, Taker, go_inside, settle, take
+from .takers import NAMESPACE, LockHolder, go_inside, settle, take
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -35,7 +35,7 @@ REACHED: Counter[str] = Counter()
 class Entry:
     """What the model knows of one taker."""
 
-    taker: Taker
+    taker: LockHolder
     keys: frozenset[int] = frozenset()
     holds: bool = False
 

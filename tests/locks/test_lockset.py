@@ -11,7 +11,7 @@ from rowlock.locks import lockset as lockset_module
 from rowlock.locks.locker import InMemoryLocker
 from rowlock.locks.lockset import Lockset, LocksetStatistics
 
-from .takers import NAMESPACE, Taker, go_inside, settle, take
+from .takers import NAMESPACE, LockHolder, go_inside, settle, take
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ async def test_an_error_inside_gives_the_lock_back(locker: InMemoryLocker) -> No
 async def test_one_handle_serves_many_tasks(locker: InMemoryLocker) -> None:
     """A host that keeps the pair it was given would mix up who is inside."""
     lock, _ = locker.get_lockset(NAMESPACE)
-    takers = [Taker(lock) for _ in range(3)]
+    takers = [LockHolder(lock) for _ in range(3)]
     for taker in takers:
         await settle()
         assert [other.holds for other in takers] == [other is taker for other in takers]

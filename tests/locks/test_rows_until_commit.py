@@ -247,7 +247,7 @@ async def test_children_can_be_inserted_meanwhile(postgresql_database: Temporary
 
 
 async def test_it_needs_no_block_of_its_own(database: TemporaryDatabase) -> None:
-    """A lock that is needed on one path only would have to be given back by hand."""
+    """A lock that is needed on one path only would have to be released by hand."""
     await add_runs(database, 1)
 
     async def change(session: Any, *, locked: bool) -> None:

@@ -158,7 +158,7 @@ async def test_the_lock_lasts_until_the_commit_after_the_block(database: Tempora
 
 @pytest.mark.parametrize("end", ["commit", "rollback", "close"])
 async def test_the_lock_ends_with_the_transaction_inside_the_block(database: TemporaryDatabase, end: str) -> None:
-    """Who commits and goes on would hold up all others; or would later give back a lock that is another's by then."""
+    """Who commits and goes on would hold up all others; or would later release a lock that is another's by then."""
     await database.create_tables(Base.metadata)
     async with database.session_factory() as session, AsyncExitStack() as stack:
         async with lock_unique_names(session, NAMESPACE):

@@ -21,7 +21,7 @@ from .takers import settle
 
 
 async def test_a_bare_connection_is_refused_on_sqlite(sqlite_database: TemporaryDatabase) -> None:
-    """The lock would be given back before the commit, or never."""
+    """The lock would be released before the commit, or never."""
     async with sqlite_database.engine.connect() as connection, AsyncSession(connection) as session:
         for joined in (connection, session):
             with pytest.raises(ConfigurationError, match="pass an AsyncSession that is bound to an engine"):

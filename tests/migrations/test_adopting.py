@@ -1,4 +1,4 @@
-"""A table with rows in it is adopted and given back: nothing of the host's is touched, and pipelines find their work."""
+"""A table with rows in it is adopted and given up again: nothing of the host's is touched, and pipelines find their work."""
 
 from __future__ import annotations
 

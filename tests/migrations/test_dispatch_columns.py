@@ -1,4 +1,4 @@
-"""A table with rows in it is adopted for dispatch and given back; and what a migration makes is what the model says."""
+"""A table with rows in it is adopted for dispatch and given up again; and what a migration makes is what the model says."""
 
 from __future__ import annotations
 

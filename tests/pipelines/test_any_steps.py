@@ -148,7 +148,7 @@ def test_any_valid_settings_keep_the_timing_budget(drawn: Any) -> None:
     built = build_settings("Any", drawn)
     two_beats = timedelta(seconds=2 * built.heartbeat_interval.total_seconds() * (1 + JITTER))
     assert two_beats + built.renew_timeout <= built.heartbeat_trigger - built.lease_margin
-    assert timedelta(0) < built.lease_margin < built.heartbeat_trigger < built.lock_timeout < built.abandoned_after
+    assert timedelta(0) < built.lease_margin < built.heartbeat_trigger < built.lock_timeout < built.orphaned_after
     assert 1 <= built.queue_low_watermark <= built.queue_capacity
 
 

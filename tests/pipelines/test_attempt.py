@@ -142,7 +142,7 @@ async def test_what_came_before_anybody_asked_for_it_is_told_at_once() -> None:
     stubborn.let_go()
     await turns()
     told: list[Result] = []
-    attempt.when_over(told.append)
+    attempt.on_late_result(told.append)
     assert told == [Returned("at last")]
 
 

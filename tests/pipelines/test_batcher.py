@@ -175,7 +175,7 @@ async def test_nothing_is_split_in_a_hurry() -> None:
     """A shutdown would wait for one transaction after another, each of which runs out of time, far beyond its bound."""
     backend = Backend()
     backend.most = 0
-    batcher = Batcher(backend.run, name="test", timeout=TIMEOUT, is_hurried=lambda: True)
+    batcher = Batcher(backend.run, name="test", timeout=TIMEOUT, is_grace_over=lambda: True)
     results = await asyncio.gather(*(batcher.submit(number) for number in range(800)), return_exceptions=True)
     assert {type(result) for result in results} == {TransactionTimeout}
     assert [len(batch) for batch in backend.batches] == [BATCH_MAX]
@@ -285,9 +285,9 @@ async def test_an_answer_that_fails_keeps_nobody_from_theirs(
     batcher = Batcher(backend.run, name="test", timeout=TIMEOUT)
     backend.gate.clear()
     for number in (0, 1, 2, 3):
-        batcher.hand_in(number, done)
+        batcher.submit_nowait(number, done)
     await turns(2)
-    batcher.hand_in(4, done)
+    batcher.submit_nowait(4, done)
     backend.gate.set()
     await turns()
     assert answered == [0, 1, 2, 3, 4]
@@ -336,10 +336,10 @@ async def test_whatever_ends_a_round_is_heard_by_all_who_wait(behind: int) -> No
     backend = Backend()
     backend.error = TransactionTimeout(purpose="test", timeout_s=10)
 
-    def is_hurried() -> bool:
+    def is_grace_over() -> bool:
         raise RuntimeError("a bug")
 
-    batcher = Batcher(backend.run, name="test", timeout=TIMEOUT, is_hurried=is_hurried)
+    batcher = Batcher(backend.run, name="test", timeout=TIMEOUT, is_grace_over=is_grace_over)
     backend.gate.clear()
     waiting = [asyncio.create_task(batcher.submit(number)) for number in range(2)]
     await turns(2)

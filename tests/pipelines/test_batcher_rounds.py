@@ -25,7 +25,7 @@ async def doubled(requests: Sequence[int]) -> list[int]:
 async def test_who_waits_for_a_round_that_was_cancelled_before_its_first_step_is_answered() -> None:
     """The last outcome of a quiet pipeline would wait for a request that may never come, its lease be renewed for ever."""
     batcher, answers = Batcher(doubled, name="test", timeout=TIMEOUT), dict[int, int | None]()
-    batcher.hand_in(1, lambda request, answer, _error: answers.__setitem__(request, answer))
+    batcher.submit_nowait(1, lambda request, answer, _error: answers.__setitem__(request, answer))
     assert batcher._round is not None
     batcher._round.cancel()
     await turns()
@@ -52,8 +52,8 @@ async def test_a_request_whose_round_cannot_be_begun_is_no_request(
     monkeypatch.setattr(batcher_module, "contained_task", refuse)
     for number in range(refusals):
         with pytest.raises(MemoryError):
-            batcher.hand_in(number, done)
-    batcher.hand_in(refusals, done)
+            batcher.submit_nowait(number, done)
+    batcher.submit_nowait(refusals, done)
     await turns()
     assert answered == [refusals]
 
@@ -61,7 +61,7 @@ async def test_a_request_whose_round_cannot_be_begun_is_no_request(
 async def test_who_waits_hears_of_it_if_no_other_round_can_be_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows would be renewed for ever behind a host whose task factory has refused one task."""
     batcher, errors = Batcher(doubled, name="test", timeout=TIMEOUT), list[type[Exception]]()
-    batcher.hand_in(1, lambda _request, _answer, error: errors.append(type(error)) if error else None)
+    batcher.submit_nowait(1, lambda _request, _answer, error: errors.append(type(error)) if error else None)
 
     def refuse(work: Any, **_more: Any) -> asyncio.Task[Any]:
         work.close()
@@ -109,12 +109,12 @@ async def test_a_round_that_is_over_before_it_is_known_has_no_other_beside_it(mo
         answers.append((request, answer))
         if error is not None:
             # As the settler does, in a task of its own that begins at once.
-            batcher.hand_in(request, done)
+            batcher.submit_nowait(request, done)
 
     batcher: Batcher[int, int] = Batcher(run, name="test", timeout=TIMEOUT)
     monkeypatch.setattr(batcher_module, "contained_task", at_once)
-    batcher.hand_in(1, done)
-    batcher.hand_in(2, done)
+    batcher.submit_nowait(1, done)
+    batcher.submit_nowait(2, done)
     await turns()
     released.set()
     await turns()

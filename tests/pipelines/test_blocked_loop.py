@@ -19,7 +19,7 @@ from sqlalchemy import event, false
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from rowlock import Apply, Outcome, PipelineItem, PipelineManager, Related, events
-from rowlock.pipelines.writer import CUTS_MAX
+from rowlock.pipelines.writer import ABORTS_MAX
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Attachment, AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events
@@ -190,7 +190,7 @@ async def test_a_loop_that_never_comes_back_lets_go(database: TemporaryDatabase,
             block_until(other.has_worked.is_set)
         return Apply({"status": "never"})
 
-    pipeline = VolumePipeline(answer=answer, wedge_limit=LOCK_TIMEOUT, **SETTINGS)
+    pipeline = VolumePipeline(answer=answer, stall_limit=LOCK_TIMEOUT, **SETTINGS)
     async with PipelineManager(database.session_factory, [pipeline]) as manager:
         await until_so(lambda: manager.statistics()[pipeline.name].counters["stale"])
     after = await read(database, row)
@@ -267,7 +267,7 @@ async def test_an_outcome_that_always_blocks_fails_in_the_end(sqlite_database: T
     handler.emit = cut_logs.append  # type: ignore[method-assign]
     # A fetch may stand still beside it.
     handler.addFilter(lambda record: record.rowlock_purpose == "write an outcome")  # type: ignore[attr-defined]
-    logger = logging.getLogger("rowlock.leases.standing")
+    logger = logging.getLogger("rowlock.leases.stalled_transactions")
     logger.addHandler(handler)
     settings = SETTINGS | {"lock_timeout": 60, "heartbeat_trigger": 30, "heartbeat_interval": 0.1, "renew_timeout": 0.5}
     try:
@@ -279,4 +279,4 @@ async def test_an_outcome_that_always_blocks_fails_in_the_end(sqlite_database: T
     row = (await read_all(sqlite_database, Run))[0]
     assert (row.status, row.attempts) == ("queued", 1)
     assert "stood still" in row.last_error
-    assert cuts == CUTS_MAX + 1
+    assert cuts == ABORTS_MAX + 1

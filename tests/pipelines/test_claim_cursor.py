@@ -1,4 +1,4 @@
-"""The cursor: when a claim resumes behind the last one, and when it looks at the head of the line."""
+"""The cursor: when a claim resumes behind the last one, and when it looks at the head of the order."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rowlock.leases.dialects.claims import Position
-from rowlock.pipelines.claim_cursor import DEAR_S, REMEMBERED, SPARED_PER_DEAR, ClaimCursor
+from rowlock.leases.dialects.claim_request import Position
+from rowlock.pipelines.claim_cursor import DEFERRED_PER_EXPENSIVE, EXPENSIVE_S, REMEMBERED, ClaimCursor
 
 DELAYS_S = (0.5, 1.0, 2.0, 5.0)
 LOCK_TIMEOUT_S = 30.0
@@ -111,26 +111,26 @@ def test_dear_looks_are_spared() -> None:
     began_at, looks = claims.now, 0
     for _ in range(2000):
         looks += claims.make(hinted=True) is None
-    assert 0 < looks * DEAR_CLAIM_S <= (claims.now - began_at) / SPARED_PER_DEAR
+    assert 0 < looks * DEAR_CLAIM_S <= (claims.now - began_at) / DEFERRED_PER_EXPENSIVE
 
 
 def test_a_spared_look_stays_owed() -> None:
     """A hint for a row at the head would be forgotten once a claim that resumed had followed it."""
     claims = Claims.with_dear_looks()
     assert claims.make(hinted=True) is not None
-    claims.now = claims.cursor.spared_until - 0.001
+    claims.now = claims.cursor.deferred_until - 0.001
     assert claims.make() is not None
-    claims.now = claims.cursor.spared_until
+    claims.now = claims.cursor.deferred_until
     assert claims.make() is None
-    assert not claims.cursor.owes_look
+    assert not claims.cursor.head_scan_due
 
 
 def test_cheap_looks_are_never_spared() -> None:
     """A hinted row would wait although nothing is gained by it."""
     claims = Claims()
     for _ in range(2 * REMEMBERED):
-        assert claims.make(hinted=True, takes_s=0.004 + DEAR_S) is None
-        assert claims.make(takes_s=0.001 + DEAR_S) is not None
+        assert claims.make(hinted=True, takes_s=0.004 + EXPENSIVE_S) is None
+        assert claims.make(takes_s=0.001 + EXPENSIVE_S) is not None
 
 
 def test_one_slow_look_is_not_dear() -> None:
@@ -146,7 +146,7 @@ def test_looks_are_not_spared_for_longer_than_a_fetch_delay() -> None:
     for _ in range(REMEMBERED):
         claims.cursor.failed()
         claims.make(takes_s=60)
-    assert claims.cursor.spared_until == claims.cursor.resumes_until == claims.now + max(DELAYS_S)
+    assert claims.cursor.deferred_until == claims.cursor.resumes_until == claims.now + max(DELAYS_S)
 
 
 @pytest.mark.parametrize(("takes_s", "looks_again_after_s"), [(0.0, 3.0), (60.0, 63.0)])
@@ -179,7 +179,7 @@ def test_looks_are_never_far_apart(story: list[tuple[float, bool, bool, float, b
         owed = owed or hinted
         if start is not None:
             assert began_at < looked_until + max(DELAYS_S)
-            assert not (owed and began_at >= claims.cursor.spared_until)
+            assert not (owed and began_at >= claims.cursor.deferred_until)
             assert not fails
         else:
             looked_until, owed = claims.now, False

@@ -1,4 +1,4 @@
-"""Claims grow while rows start at once, and what was claimed ahead in vain is given back: a pipeline with its default queue."""
+"""Claims grow while rows start at once, and what was claimed ahead in vain is released: a pipeline with its default queue."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ async def test_a_queue_whose_size_was_stated_does_not_grow(
     assert pipeline.run.context.queue.ahead is None
 
 
-# ---------------------------------------------------------------- what waits is given back
+# ---------------------------------------------------------------- what waits is released
 
 
 @virtual_time
@@ -244,12 +244,12 @@ async def test_what_was_claimed_ahead_and_waits_is_given_back(virtual_database: 
             assert await is_leased(virtual_database) == [*range(FAST, FAST + 30)]
             await manager.drain(0)
     assert await is_leased(virtual_database) == []
-    assert (heard.of(events.LeaseLost), heard.of(events.StrayFound)) == ([], [])
+    assert (heard.of(events.LeaseExpired), heard.of(events.StrayFound)) == ([], [])
 
 
 @virtual_time
 async def test_another_replica_begins_what_was_given_back_at_once(virtual_database: TemporaryDatabase) -> None:
-    """Rows that were given back would wait for the next poll of those who have time for them, or lose their places in line."""
+    """Rows that were released would wait for the next poll of those who have time for them, or lose their places in the order."""
     await add(virtual_database, *runs(FAST + MORE))
     busy, free = RunPipeline(answer=done_until_fast_is_over), RunPipeline(answer=done, fetch_delays=(1000,))
     with heard_events() as heard:
@@ -299,7 +299,7 @@ async def test_a_row_that_was_given_back_is_as_if_it_had_never_been_claimed(
 
 @virtual_time
 async def test_rows_that_were_queued_later_wait_as_long(virtual_database: TemporaryDatabase) -> None:
-    """What a later claim brought would be given back too early, or not before the next claim, which may never come."""
+    """What a later claim brought would be released too early, or not before the next claim, which may never come."""
     await add(virtual_database, *runs(FAST + MORE))
     pipeline = RunPipeline(answer=done_until_fast_is_over)
     with heard_events() as heard:
@@ -361,7 +361,7 @@ async def test_a_shutdown_gives_back_what_was_claimed_ahead(virtual_database: Te
 
 
 async def test_on_both_databases(database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim of hundreds, or giving hundreds back, would be refused by one of the databases."""
+    """A claim of hundreds, or releasing hundreds, would be refused by one of the databases."""
     monkeypatch.setattr(ahead, "GROWS_BELOW_S", 600.0)
     monkeypatch.setattr(ahead, "SHRINKS_ABOVE_S", 2000.0)
     monkeypatch.setattr(unstarted, "WAITS_S_MAX", 0.5)

@@ -36,7 +36,7 @@ async def test_failures_are_noted_until_the_loop_succeeds(virtual_database: Temp
 
 @virtual_time
 async def test_a_drain_waits_for_what_runs_in_the_background(virtual_database: TemporaryDatabase) -> None:
-    """Rows that are being given back would stay locked when the process ends."""
+    """Rows that are being released would stay locked when the process ends."""
     done: list[float] = []
 
     async def work() -> None:

@@ -32,7 +32,7 @@ async def test_each_row_gets_what_its_outcome_said(database: TemporaryDatabase) 
     async with stepping(database.session_factory, RunPipeline(answer=answer, workers_num=5)) as steps:
         items = await steps.fetch_once()
         for _ in items:
-            steps.run.context.queue.take()
+            steps.run.context.queue.get()
         await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True)))
         shared |= {"status": "later", "result": None}
         await steps.run.settler.wait_until_idle()
@@ -321,7 +321,7 @@ def test_an_outcome_that_raises_at_any_reading_costs_its_own_row_only(
         async with stepping(virtual_database.session_factory, RunPipeline(answer=answer, workers_num=3)) as steps:
             items = await steps.fetch_once()
             for _ in items:
-                steps.run.context.queue.take()
+                steps.run.context.queue.get()
             await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True)))
             await steps.run.settler.wait_until_idle()
             assert (steps.run.statistics().tracked, counted(steps)["stale"]) == (0, 0)

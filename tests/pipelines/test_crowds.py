@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock import PipelineManager, events
 from rowlock.leases import claim_queue
-from rowlock.leases.claim_queue import CONNECTIONS, in_line
+from rowlock.leases.claim_queue import CONNECTIONS, claim_slot
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, RecordingPipeline, Run, Volume, heard_events
@@ -111,25 +111,25 @@ async def test_who_has_waited_for_long_goes_on(virtual_database: TemporaryDataba
     began, hangs = now(), asyncio.Event()
 
     async def hang() -> None:
-        async with in_line(engine, wait_s=5):
+        async with claim_slot(engine, wait_s=5):
             await hangs.wait()
 
     hanging = asyncio.create_task(hang())
     await turns()
-    async with in_line(engine, wait_s=5):
+    async with claim_slot(engine, wait_s=5):
         assert now() - began == pytest.approx(5)
     hangs.set()
     await hanging
     began = now()
-    async with in_line(engine, wait_s=5):
-        assert now() == began, "who went on without a place gives none back"
+    async with claim_slot(engine, wait_s=5):
+        assert now() == began, "who went on without a place releases none"
     async with asyncio.timeout(60):
         await asyncio.gather(*(passes(engine) for _ in range(20)))
 
 
 async def passes(engine: Any) -> None:
     """Have a place, alone."""
-    async with in_line(engine, wait_s=50):
+    async with claim_slot(engine, wait_s=50):
         assert inside == [], "one at a time on SQLite"
         inside.append(1)
         await asyncio.sleep(1)
@@ -142,23 +142,23 @@ inside: list[int] = []
 async def test_a_cancelled_wait_leaves_the_line(virtual_database: TemporaryDatabase) -> None:
     """Its place would be nobody's, and each claim wait for as long as it may."""
     engine = virtual_database.engine.sync_engine
-    async with in_line(engine, wait_s=5):
+    async with claim_slot(engine, wait_s=5):
         waiting = asyncio.create_task(passes(engine))
         await turns()
         waiting.cancel()
         await asyncio.wait({waiting})
-    async with asyncio.timeout(3), in_line(engine, wait_s=50):
+    async with asyncio.timeout(3), claim_slot(engine, wait_s=50):
         pass
 
 
 async def test_a_pool_that_keeps_none_has_places_all_the_same(postgresql_database: TemporaryDatabase) -> None:
     """A host without a pool could not claim, or without any order."""
     engine = postgresql_database.create_engine(poolclass=NullPool).sync_engine
-    waits = [in_line(engine, wait_s=0.01) for _ in range(CONNECTIONS)]
+    waits = [claim_slot(engine, wait_s=0.01) for _ in range(CONNECTIONS)]
     for wait in waits:
         await wait.__aenter__()
     began = now()
-    async with in_line(engine, wait_s=0.01):
+    async with claim_slot(engine, wait_s=0.01):
         assert now() > began
     for wait in waits:
         await wait.__aexit__(None, None, None)
@@ -170,14 +170,14 @@ def test_a_loop_that_has_ended_leaves_no_queue_of_claims_behind() -> None:
 
     async def two_claims() -> asyncio.AbstractEventLoop:
         async def claim() -> None:
-            async with in_line(engine, wait_s=60):
+            async with claim_slot(engine, wait_s=60):
                 await asyncio.sleep(0)
 
         await asyncio.gather(claim(), claim())
         return asyncio.get_running_loop()
 
     loops = [asyncio.run(two_claims()) for _ in range(3)]
-    assert [loop for loop in loops if loop in claim_queue._places] == loops[-1:]
+    assert [loop for loop in loops if loop in claim_queue._slots] == loops[-1:]
 
 
 class Watched:
@@ -202,10 +202,10 @@ def test_loops_of_two_threads_may_claim_at_the_same_time(monkeypatch: pytest.Mon
     """A claim would fail, as its process starts another loop, because the queues changed while it looked at them."""
     engine = create_async_engine("sqlite+aiosqlite:///never-opened.db").sync_engine
     came = threading.Event()
-    monkeypatch.setattr(claim_queue, "_places_lock", Watched(came))
+    monkeypatch.setattr(claim_queue, "_slots_lock", Watched(came))
 
     async def claim() -> None:
-        async with in_line(engine, wait_s=60):
+        async with claim_slot(engine, wait_s=60):
             pass
 
     def claim_elsewhere() -> None:
@@ -223,7 +223,7 @@ def test_loops_of_two_threads_may_claim_at_the_same_time(monkeypatch: pytest.Mon
             return True
 
     elsewhere, other = threading.Thread(target=claim_elsewhere), OtherLoop()
-    claim_queue._places[other] = WeakKeyDictionary()  # type: ignore[index]
+    claim_queue._slots[other] = WeakKeyDictionary()  # type: ignore[index]
     asyncio.run(claim())
     elsewhere.join()
-    assert other not in claim_queue._places
+    assert other not in claim_queue._slots

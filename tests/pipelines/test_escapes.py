@@ -29,7 +29,7 @@ def ids(error: object) -> str:
 
 
 async def settled(steps: Steps[Any]) -> None:
-    """Wait for all that is given back."""
+    """Wait for all that is released."""
     while steps.run.context.background:
         await asyncio.wait(steps.run.context.background)
 
@@ -89,7 +89,7 @@ def test_whatever_escapes_from_a_worker_gives_its_item_back(
                 await settled(steps)
             assert is_free(await read(virtual_database, row))
             assert (steps.run.statistics().tracked, len(steps.run.settler)) == (0, 0)
-            assert counted(steps)["strays"] == 0, "it was given back at once, not by the next beat"
+            assert counted(steps)["strays"] == 0, "it was released at once, not by the next beat"
 
     play()
 
@@ -209,7 +209,7 @@ def test_an_outcome_that_cannot_be_handed_in_gives_its_row_back(
 
         async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
             await steps.fetch_once()
-            monkeypatch.setattr(steps.run.settler._writer, "hand_in", refuse)
+            monkeypatch.setattr(steps.run.settler._writer, "submit_nowait", refuse)
             with pytest.raises(type(error)):
                 await steps.work_once()
             await settled(steps)
@@ -234,7 +234,7 @@ async def test_what_cannot_be_handed_over_is_given_back(
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         await steps.fetch_once()
         with monkeypatch.context() as patch:
-            patch.setattr(steps.run.settler._writer, "hand_in", refuse)
+            patch.setattr(steps.run.settler._writer, "submit_nowait", refuse)
             patch.setattr(steps.run.settler, "_in_a_task", refuse)
             with pytest.raises(MemoryError):
                 await steps.work_once()
@@ -250,9 +250,9 @@ async def test_a_settlement_that_is_cancelled_before_it_began_has_ended(virtual_
     await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         await steps.fetch_once()
-        item = steps.run.context.queue.take()
+        item = steps.run.context.queue.get()
         assert item is not None
-        steps.run.settler.hand_over(item, Ended.INTERRUPTED)
+        steps.run.settler.settle_later(item, Ended.INTERRUPTED)
         assert item in steps.run.settler
         [task] = steps.run.context.background
         task.cancel()
@@ -272,14 +272,14 @@ def test_a_settlement_that_fails_ends_nothing_but_itself(
         await add(virtual_database, Volume())
         async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
             await steps.fetch_once()
-            item = steps.run.context.queue.take()
+            item = steps.run.context.queue.get()
             assert item is not None
 
             async def fail() -> None:
                 raise error
 
-            item.when_settled = fail
-            steps.run.settler.hand_over(item, Ended.LEASE_LOST)
+            item.after_settling = fail
+            steps.run.settler.settle_later(item, Ended.LEASE_LOST)
             await settled(steps)
             assert (steps.run.statistics().tracked, len(steps.run.settler)) == (0, 0)
 

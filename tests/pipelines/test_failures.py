@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rowlock import events
-from rowlock.pipelines.failures import note_failure
+from rowlock.pipelines.failures import record_failure
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import VolumePipeline, heard_events
@@ -21,7 +21,7 @@ async def test_a_failure_is_told_and_becomes_a_retry(
     item, error = ticket(), ValueError("no disk")
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         with heard_events() as heard:
-            outcome = note_failure(steps.run.context, item, error)
+            outcome = record_failure(steps.run.context, item, error)
     assert (outcome.error, outcome.after, outcome.values) == (error, None, {})
     assert heard.all == [events.ItemFailed("VolumePipeline", item.id, item.lock_token, "ValueError: no disk")]
     assert told(caplog, "failed") == [

@@ -216,7 +216,7 @@ async def test_what_a_claim_brings_too_late_is_given_back(virtual_database: Temp
             await until(lambda: pipeline.items)
             counters = manager.statistics()["VolumePipeline"].counters
     assert [event.row_id for event in heard.of(events.ItemReleased)] == [row.id]
-    assert heard.of(events.LeaseLost) == []
+    assert heard.of(events.LeaseExpired) == []
     assert (counters["claimed"], counters["recovered"]) == (2, 0)
     [failure] = heard.of(events.FetchFailed)
     assert failure.error.startswith("TransactionTimeout: the transaction to claim rows did not end within 40")

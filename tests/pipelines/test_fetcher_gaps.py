@@ -117,7 +117,7 @@ async def test_what_is_no_expression_is_named(virtual_database: TemporaryDatabas
 
 @virtual_time
 async def test_while_no_row_can_be_read_two_are_claimed_now_and_then(virtual_database: TemporaryDatabase) -> None:
-    """Before a migration all rows would be claimed and given back in turn; or nobody see that nothing is worked on."""
+    """Before a migration all rows would be claimed and released in turn; or nobody see that nothing is worked on."""
     await add(virtual_database, *(Volume() for _ in range(5)))
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         context, fetcher = steps.run.context, steps.run.fetcher

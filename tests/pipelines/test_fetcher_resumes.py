@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.util import await_only
 
 from rowlock import Apply, PipelineHinter, PipelineItem, PipelineManager, events
-from rowlock.pipelines.claim_cursor import REMEMBERED, SPARED_PER_DEAR
+from rowlock.pipelines.claim_cursor import DEFERRED_PER_EXPENSIVE, REMEMBERED
 from rowlock.testing import TemporaryDatabase, virtual_time
 from rowlock.testing.inline_sqlite import BUSY_RETRY_S
 
@@ -211,7 +211,7 @@ async def test_a_spared_hint_is_followed_without_another_one(virtual_database: T
             hinted_at = now()
             manager.hinter.hint_fetch(Run)
             await until(lambda: 1 in pipeline.begun_at)
-            assert pipeline.begun_at[1] - hinted_at <= (1 + SPARED_PER_DEAR + 1) * LOOK_S + 0.01
+            assert pipeline.begun_at[1] - hinted_at <= (1 + DEFERRED_PER_EXPENSIVE + 1) * LOOK_S + 0.01
             assert any(starts(faults)[before:])
             await manager.drain(0)
 
@@ -230,7 +230,7 @@ async def test_a_storm_of_hints_walks_for_a_quarter_of_the_time(virtual_database
                 await asyncio.sleep(0.002)
             looks = starts(faults)[before:].count(False)
             await manager.drain(0)
-    assert 1 <= looks <= 2.0 / (LOOK_S * (1 + SPARED_PER_DEAR)) + 1
+    assert 1 <= looks <= 2.0 / (LOOK_S * (1 + DEFERRED_PER_EXPENSIVE)) + 1
 
 
 @virtual_time
@@ -251,7 +251,7 @@ async def test_a_spared_hint_is_followed_though_the_queue_is_not_low(virtual_dat
             hinted_at = now()
             manager.hinter.hint_fetch(Run)
             await until(lambda: manager.statistics()["Slow"].tracked == 6)
-            assert now() - hinted_at <= (SPARED_PER_DEAR + 1) * LOOK_S + 0.01
+            assert now() - hinted_at <= (DEFERRED_PER_EXPENSIVE + 1) * LOOK_S + 0.01
             assert starts(faults)[-2:] == [True, False]
             await manager.drain(0)
 
@@ -265,9 +265,9 @@ async def test_a_spared_hint_ends_with_the_fetcher(virtual_database: TemporaryDa
         async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
             await asyncio.sleep(5)
             fetcher = pipeline.run.fetcher
-            while fetcher._spared_hint is None:
+            while fetcher._deferred_hint is None:
                 manager.hinter.hint_fetch(Run)
                 await asyncio.sleep(0.002)
-            timer = fetcher._spared_hint
+            timer = fetcher._deferred_hint
             await manager.drain(0)
             assert timer.cancelled()

@@ -42,7 +42,7 @@ async def test_what_a_fetch_brings_beyond_the_room_is_given_back(
         assert [event.count for event in heard.of(events.RowsClaimed)] == [8]
         leased = [row.id for row in await read_all(database, Volume) if not is_free(row)]
         assert sorted(leased) == sorted(item.id for item in items)
-    text = "GreedyPipeline: 6 rows were claimed beyond the room in the queue, and given back"
+    text = "GreedyPipeline: 6 rows were claimed beyond the room in the queue, and released"
     assert told(caplog, "beyond") == [Line(text, {"pipeline": "GreedyPipeline", "rows": 6}, None)]
 
 
@@ -69,7 +69,7 @@ async def test_a_queue_that_shrinks_while_rows_are_claimed_strands_none(virtual_
 
 @virtual_time
 async def test_a_greedy_fetcher_still_serves_all_rows(virtual_database: TemporaryDatabase) -> None:
-    """What is given back would be claimed and given back for ever, or wait as if there were no more rows."""
+    """What is released would be claimed and released for ever, or wait as if there were no more rows."""
     await add(virtual_database, *(Volume() for _ in range(10)))
     pipeline = GreedyPipeline(workers_num=2, queue_upper_limit_factor=1)
     began = now()

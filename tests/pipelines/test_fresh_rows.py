@@ -163,7 +163,7 @@ async def test_a_row_that_cannot_be_read_fails_alone(database: TemporaryDatabase
 async def test_what_a_trigger_writes_is_in_the_row(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An outcome that depends on it would be given back for ever."""
+    """An outcome that depends on it would be released for ever."""
     monkeypatch.setattr(loader, "FRESH_S", 60)  # or on a slow machine every row is read anew
     await add(database, Mood(id=1))
     body = "UPDATE moods SET revision = revision + 1 WHERE id = NEW.id"
@@ -238,7 +238,7 @@ async def test_what_is_merely_equal_is_written_as_it_is(database: TemporaryDatab
     async with stepping(database.session_factory, RunPipeline(answer=answer, workers_num=2)) as steps:
         items = await steps.fetch_once()
         for _ in items:
-            steps.run.context.queue.take()
+            steps.run.context.queue.get()
         await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True)))
         await steps.run.settler.wait_until_idle()
     async with database.session_factory() as session:

@@ -51,7 +51,7 @@ async def test_a_long_process_keeps_its_lease(virtual_database: TemporaryDatabas
     assert applied.lock_token == pipeline.items[0].lock_token
     assert len(pipeline.items) == 1
     assert other.items == []
-    assert heard.of(events.LeaseLost) == []
+    assert heard.of(events.LeaseExpired) == []
     assert (await read(virtual_database, row)).status == "active"
 
 
@@ -68,7 +68,7 @@ async def test_a_queued_item_keeps_its_lease(virtual_database: TemporaryDatabase
     with heard_events() as heard:
         async with PipelineManager(virtual_database.session_factory, [pipeline]):
             await until(lambda: len(heard.of(events.ItemApplied)) == 2)
-    assert heard.of(events.LeaseLost) == []
+    assert heard.of(events.LeaseExpired) == []
 
 
 @virtual_time
@@ -163,7 +163,7 @@ async def test_a_replaced_token_is_found_at_the_beat(
         with heard_events() as heard:
             assert await steps.beat_once() == 1
         assert lost.is_lost
-        assert heard.of(events.LeaseLost) == [events.LeaseLost("VolumePipeline", lost.id, lost.lock_token)]
+        assert heard.of(events.LeaseExpired) == [events.LeaseExpired("VolumePipeline", lost.id, lost.lock_token)]
         text, extra = f"VolumePipeline: the lease of row {lost.id} was lost", {"row_id": lost.id}
         assert told(caplog, "lost") == [Line(text, {"pipeline": "VolumePipeline", **extra}, None)]
         assert [item.id for item in steps.queued] == [rows[1].id]
@@ -252,7 +252,7 @@ async def test_one_failed_renewal_loses_no_lease(virtual_database: TemporaryData
             await until(lambda: heard.of(events.LeasesRenewed)[-1:] == [events.LeasesRenewed("VolumePipeline", 1, 1)])
             assert manager.health().healthy
             await until(lambda: heard.of(events.ItemApplied))
-    assert heard.of(events.LeaseLost) == []
+    assert heard.of(events.LeaseExpired) == []
     assert heard.of(events.LoopReplaced) == []
 
 

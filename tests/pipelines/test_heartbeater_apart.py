@@ -16,8 +16,8 @@ import pytest
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from rowlock import Heartbeater
-from rowlock.pipelines import lifeline as lifeline_module
-from rowlock.pipelines.lifeline import Lifeline
+from rowlock.pipelines import heartbeat_thread as heartbeat_thread_module
+from rowlock.pipelines.heartbeat_thread import HeartbeatThread
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline
@@ -28,21 +28,21 @@ UNSUITED = RuntimeError("attached to a different loop")
 
 
 class OtherSide:
-    """What a lifeline is to a heartbeater.
+    """What a heartbeat thread is to a heartbeater.
 
     Attributes:
-        host: a loop that stands still for as long as the test says.
+        monitor: of a loop that stands still for as long as the test says.
         ended: how often what ran over here has ended.
     """
 
     def __init__(self, sessions: Any) -> None:
         """Take the sessions of this side."""
         self.sessions = sessions
-        self.host = SimpleNamespace(do=lambda act: act(), stalled_s=0.0, thread=7)
+        self.monitor = SimpleNamespace(do=lambda act: act(), stalled_s=0.0, thread=7)
         self.ended = 0
         self.kept_free: list[tuple[float, float]] = []
 
-    def keep_free(self, limit: timedelta, *, look_every: timedelta) -> None:
+    def abort_after(self, limit: timedelta, *, look_every: timedelta) -> None:
         """Note what is to be kept free."""
         self.kept_free.append((limit.total_seconds(), look_every.total_seconds()))
 
@@ -62,7 +62,7 @@ async def beating(
     await add(database, Volume())
     other = OtherSide(replica(database))
     async with stepping(database.session_factory, VolumePipeline(**settings)) as steps:
-        steps.run.context.lifeline = other  # type: ignore[assignment]
+        steps.run.context.heartbeat_thread = other  # type: ignore[assignment]
         heartbeater = steps.run.heartbeater
         running = asyncio.create_task(heartbeater.run())
         await steps.fetch_once()
@@ -92,7 +92,7 @@ async def test_what_cannot_be_done_there_is_done_at_home(
         with faults_of(other.sessions.kw["bind"]) as faults:
             faults.fail(UNSUITED)
             await asyncio.sleep(100)
-        assert (other.ended, steps.run.context.lifeline) == (1, None)
+        assert (other.ended, steps.run.context.heartbeat_thread) == (1, None)
         assert (counted(steps)["renewals_failed"], steps.queued[0].is_trusted()) == (1, True)
     text = (
         "VolumePipeline: leases cannot be renewed in a thread of their own here, and are from now on renewed on the event "
@@ -121,7 +121,7 @@ def test_an_outage_is_no_reason_to_come_home(virtual_database: TemporaryDatabase
                 await asyncio.sleep(20)
                 faults.heal()
                 await asyncio.sleep(5)
-            assert (other.ended, steps.run.context.lifeline) == (0, other)
+            assert (other.ended, steps.run.context.heartbeat_thread) == (0, other)
             assert steps.run.health().renewal_failures == 0
             assert steps.queued[0].is_trusted()
 
@@ -133,17 +133,17 @@ async def test_a_loop_that_stands_still_for_too_long_is_let_go_and_told_of_once(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A wedged replica would keep its rows for ever; or one that comes back after all never keep any again."""
-    async with beating(virtual_database, wedge_limit=60) as (steps, other, heartbeater):
-        other.host.stalled_s = 60.0
+    async with beating(virtual_database, stall_limit=60) as (steps, other, heartbeater):
+        other.monitor.stalled_s = 60.0
         await asyncio.sleep(16.5)
         assert counted(steps)["renewals"] == 1, "so long it may stand"
-        other.host.stalled_s = 60.5
+        other.monitor.stalled_s = 60.5
         await asyncio.sleep(16.5)
         assert counted(steps)["renewals"] == 1
-        other.host.stalled_s = 0.0
+        other.monitor.stalled_s = 0.0
         await asyncio.sleep(2)
         assert counted(steps)["renewals"] == 2, "before its trust has ended"
-        other.host.stalled_s = 99.0
+        other.monitor.stalled_s = 99.0
         await asyncio.sleep(2)
         assert len(heartbeater) == 1
     end_of_logging()
@@ -177,20 +177,20 @@ async def test_what_a_loop_keeps_locked_is_ended_once_a_renewal_would_be_late(
             looks += 1
             return self.kept_s
 
-    monkeypatch.setattr(lifeline_module, "cut_standing", cut)
+    monkeypatch.setattr(heartbeat_thread_module, "abort_stalled", cut)
     async with beating(virtual_database, renew_timeout=4) as (steps, other, _):
         beat_s = steps.run.context.settings.heartbeat_interval.total_seconds()
         assert other.kept_free == [(4.0, beat_s)]
-    lifeline = Lifeline(virtual_database.session_factory, renewal_limit=timedelta(seconds=5))
-    lifeline.host = host = Host()  # type: ignore[assignment]
+    heartbeat_thread = HeartbeatThread(virtual_database.session_factory, renew_timeout=timedelta(seconds=5))
+    heartbeat_thread.monitor = host = Host()  # type: ignore[assignment]
     for _ in range(100):
-        lifeline.keep_free(timedelta(seconds=4), look_every=timedelta(seconds=1))
-    keeping = asyncio.create_task(lifeline._keep_database_free())
+        heartbeat_thread.abort_after(timedelta(seconds=4), look_every=timedelta(seconds=1))
+    keeping = asyncio.create_task(heartbeat_thread._abort_stalled())
     await asyncio.sleep(10.5)
     assert (cuts, looks) == ([], 10), "once for all pipelines"
     host.kept_s = 4.0
     await asyncio.sleep(2)
-    assert cuts == [(lifeline.sessions, 7, 4.0)] * 2, "also after one that failed"
+    assert cuts == [(heartbeat_thread.sessions, 7, 4.0)] * 2, "also after one that failed"
     keeping.cancel()
     await asyncio.wait({keeping})
 
@@ -202,7 +202,7 @@ async def test_an_idle_pipeline_has_no_timers(virtual_database: TemporaryDatabas
     await add(virtual_database)
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         if apart:
-            steps.run.context.lifeline = OtherSide(replica(virtual_database))  # type: ignore[assignment]
+            steps.run.context.heartbeat_thread = OtherSide(replica(virtual_database))  # type: ignore[assignment]
         heartbeater = steps.run.heartbeater
         loops = [asyncio.create_task(loop()) for loop in (heartbeater.run, heartbeater.watch)]
         await turns()

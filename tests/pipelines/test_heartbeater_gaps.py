@@ -113,7 +113,7 @@ async def test_the_whole_budget_may_be_used(virtual_database: TemporaryDatabase,
                 faults.heal()
                 assert "TransactionTimeout" in failed.error
                 await asyncio.sleep(30)
-                assert (heard.of(events.LeaseLost), pipeline.items[0].is_trusted()) == ([], True)
+                assert (heard.of(events.LeaseExpired), pipeline.items[0].is_trusted()) == ([], True)
                 await change(virtual_database, row, status="seen")
                 await manager.drain(0)
 
@@ -148,11 +148,11 @@ async def test_an_item_whose_outcome_is_on_its_way_is_not_told_lost(database: Te
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
         item.trusted_until -= 16
-        item.is_settled = True  # and committed, but the loop has not turned since
+        item.is_settling = True  # and committed, but the loop has not turned since
         await change(database, row, lock_token=None, lock_owner=None, lock_expires_at=None)
         with heard_events() as heard:
             assert await steps.beat_once() == 0
-        assert heard.of(events.LeaseLost) == []
+        assert heard.of(events.LeaseExpired) == []
         assert not item.is_lost
 
 
@@ -173,7 +173,7 @@ async def test_an_outcome_that_waits_past_its_trust_is_told_lost_once(virtual_da
     """The watch would look at it again in every turn of the loop, and nothing else would get its turn."""
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         item = ticket(trusted_for_s=5.0)
-        item.is_settled = True
+        item.is_settling = True
         steps.run.heartbeater.track([item])
         watching = asyncio.create_task(steps.run.heartbeater.watch())
         await asyncio.sleep(6)

@@ -82,7 +82,7 @@ def test_work_is_cancelled_before_its_row_can_be_taken(virtual_database: Tempora
             await until(lambda: other.started)
             assert other.started[0] >= cut_off.cancelled[0] + 2.9
             assert other.items[0].prev_lock_expired
-            assert len(heard.of(events.LeaseLost)) == 1
+            assert len(heard.of(events.LeaseExpired)) == 1
             faults.heal()
             await first.drain(0)
             await second.drain(0)
@@ -182,7 +182,7 @@ async def test_a_lost_item_in_the_queue_is_never_started(virtual_database: Tempo
         assert manager.statistics()["VolumePipeline"].queued == 1
         faults.fail(OSError("network"))
         await asyncio.sleep(28)
-        assert len(heard.of(events.LeaseLost)) == 2
+        assert len(heard.of(events.LeaseExpired)) == 2
         assert manager.statistics()["VolumePipeline"].queued == 0
         released.set()
         await asyncio.sleep(1)

@@ -195,9 +195,9 @@ def test_an_outcome_whose_hints_cannot_be_asked_for_is_settled(
         [row] = await add(virtual_database, Volume())
         async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
             await steps.fetch_once()
-            item = steps.run.context.queue.take()
+            item = steps.run.context.queue.get()
             assert item is not None
-            steps.run.settler.hand_over(item, Apply({"status": "active"}, hint=RaisingList(error, Run)))
+            steps.run.settler.settle_later(item, Apply({"status": "active"}, hint=RaisingList(error, Run)))
             await steps.run.settler.wait_until_idle()
             assert steps.run.statistics().tracked == 0
             assert counted(steps)["applied"] == 1

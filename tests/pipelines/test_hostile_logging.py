@@ -56,7 +56,7 @@ async def test_a_lost_lease_ends_its_attempt(virtual_database: TemporaryDatabase
         async with PipelineManager(virtual_database.session_factory, [pipeline]):
             await until(lambda: pipeline.items)
             await change(virtual_database, row, lock_token=None)
-            await until(lambda: heard.of(events.LeaseLost))
+            await until(lambda: heard.of(events.LeaseExpired))
     assert heard.of(events.LoopReplaced) == []
 
 

@@ -20,7 +20,7 @@ class WaitingPipeline(RecordingPipeline):
 
     model = Volume
     locks = (Attachment,)
-    abandoned_after = timedelta(days=30)
+    orphaned_after = timedelta(days=30)
 
     def ready(self) -> ColumnElement[bool]:
         """Submitted volumes want work."""
@@ -35,7 +35,7 @@ class CoarsePipeline(RunPipeline):
     """A parent of attachments of which no foreign key says whose they are."""
 
     locks = (Attachment,)
-    abandoned_after = timedelta(days=30)
+    orphaned_after = timedelta(days=30)
 
     def usual_answer(self, item: Any) -> Any:
         """Wait for related rows."""
@@ -56,7 +56,7 @@ async def waiting_parent(
 
 
 async def claimable(database: TemporaryDatabase, *parents: RecordingPipeline) -> int:
-    """Return how many attachments their own pipeline would claim; what it claims is given back."""
+    """Return how many attachments their own pipeline would claim; what it claims is released."""
     async with stepping(database.session_factory, AttachmentPipeline(), beside=parents) as steps:
         return len(await steps.fetch_once())
 
@@ -148,7 +148,7 @@ async def test_a_parked_parent_holds_up_nobody(database: TemporaryDatabase) -> N
 async def test_a_parent_that_does_not_come_back_is_respected_for_a_time(database_with_clock: TemporaryDatabase) -> None:
     """A pipeline that was taken out of the replicas would stop its children for ever."""
     database = database_with_clock
-    parent = WaitingPipeline(abandoned_after=100)
+    parent = WaitingPipeline(orphaned_after=100)
     await waiting_parent(database, parent)
     assert database.clock is not None
     database.clock.advance(99)
@@ -160,7 +160,7 @@ async def test_a_parent_that_does_not_come_back_is_respected_for_a_time(database
 async def test_a_child_that_has_waited_long_itself_goes_on(database_with_clock: TemporaryDatabase) -> None:
     """Parents that take turns in waiting for one child would keep its own pipeline away for ever."""
     database = database_with_clock
-    parent = WaitingPipeline(abandoned_after=100)
+    parent = WaitingPipeline(orphaned_after=100)
     assert database.clock is not None
     volume = await waiting_parent(database, parent)
     [child] = await read_all(database, Attachment)
@@ -175,7 +175,7 @@ async def test_a_child_that_has_waited_long_itself_goes_on(database_with_clock: 
 async def test_a_child_that_was_never_processed_has_its_turn(database_with_clock: TemporaryDatabase) -> None:
     """Nobody knows how long a new row has waited; a parent that waits for long would keep it waiting for ever."""
     database = database_with_clock
-    parent = WaitingPipeline(abandoned_after=100)
+    parent = WaitingPipeline(orphaned_after=100)
     volume = await waiting_parent(database, parent)
     assert database.clock is not None
     database.clock.advance(timedelta(seconds=400 - database.clock.now.timestamp() % 400))

@@ -25,7 +25,7 @@ async def test_oldest_due_first_across_fetches() -> None:
     queue.put([late])
     queue.put([early, never])
     assert list(queue) == [never, early, late]
-    assert [queue.take() for _ in range(3)] == [never, early, late]
+    assert [queue.get() for _ in range(3)] == [never, early, late]
 
 
 @virtual_time
@@ -35,7 +35,7 @@ async def test_equals_leave_in_the_order_in_which_they_came() -> None:
     items = [ticket(1.0) for _ in range(5)]
     queue.put(items[:2])
     queue.put(items[2:])
-    assert [queue.take() for _ in items] == items
+    assert [queue.get() for _ in items] == items
 
 
 @virtual_time
@@ -68,7 +68,7 @@ async def test_a_taken_item_frees_its_place_loudly() -> None:
     heard: list[int] = []
     queue.on_room = lambda: heard.append(queue.room)
     queue.put([ticket(), ticket()])
-    queue.take()
+    queue.get()
     assert heard == [1]
 
 
@@ -84,7 +84,7 @@ async def test_a_discarded_item_leaves_the_others_in_order_and_frees_its_place()
     queue.discard([items[1]])
     assert heard == [2]
     assert [item.place for item in queue] == [2, 3, 4]
-    assert [queue.take() for _ in range(3)] == [items[3], items[0], items[2]]
+    assert [queue.get() for _ in range(3)] == [items[3], items[0], items[2]]
 
 
 @virtual_time
@@ -96,7 +96,7 @@ async def test_close_returns_what_was_not_started_oldest_first() -> None:
     assert queue.close() == [items[1], items[0]]
     assert (len(queue), queue.room) == (0, 0)
     assert queue.close() == []
-    assert queue.take() is None
+    assert queue.get() is None
     with pytest.raises(InternalError):
         queue.put([ticket()])
 
@@ -140,7 +140,7 @@ def test_no_item_is_lost_or_handed_out_twice(steps: list[tuple[str, int]]) -> No
                 put += items
             case "take":
                 expected = next(iter(queue), None)
-                item = queue.take()
+                item = queue.get()
                 assert item is expected
                 seen += [item] if item is not None else []
             case "discard" if len(queue):
@@ -171,6 +171,6 @@ async def test_what_was_asked_for_by_somebody_who_is_gone_waits_for_the_next() -
     """A worker that is busy again while its row is being claimed would leave that row leased, and the fetcher with an error."""
     queue: Queue = ItemQueue(1, 1, holds_ahead=False)
     queue.put([item := ticket()])
-    assert queue.take() is item
+    assert queue.get() is item
     with pytest.raises(InternalError, match="2 items for 1 places"):
         queue.put([ticket(), ticket()])

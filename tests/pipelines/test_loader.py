@@ -70,7 +70,7 @@ async def test_a_row_that_came_with_its_claim_is_read_again_once_it_is_old(virtu
             for rest_s in (0.0, FRESH_S - 0.001, 0.001):
                 await asyncio.sleep(rest_s)
                 loader = loader_of(steps)
-                assert loader.is_fresh(item) or await loader.load(item)
+                assert loader.check_fresh(item) or await loader.load(item)
                 seen.append((item.row.size_gb, faults.count(is_read), steps.run.context.starts_soon))
     assert seen == [(99, 0, True), (99, 0, True), (1, 1, False)]
 
@@ -82,9 +82,9 @@ async def test_a_fresh_row_is_none_once_its_lease_is_not_trusted(virtual_databas
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
         item.row = Volume(id=item.id)
-        assert loader_of(steps).is_fresh(item)
+        assert loader_of(steps).check_fresh(item)
         item.lose()
-        assert not loader_of(steps).is_fresh(item)
+        assert not loader_of(steps).check_fresh(item)
 
 
 @virtual_time
@@ -152,7 +152,7 @@ async def test_a_long_outage_is_waited_out_for_one_lease_at_most(virtual_databas
             with pytest.raises(ConnectionRefusedError):
                 await loader_of(steps).load(item)
             assert now() == pytest.approx(began_at + 30, abs=1)
-            steps.run.context.hurried = True
+            steps.run.context.grace_over = True
             tries = len(faults.sent)
             with pytest.raises(ConnectionRefusedError):
                 await loader_of(steps).load(item)

@@ -54,15 +54,18 @@ def test_what_is_no_list_of_models_is_named() -> None:
 
 def test_who_locks_rows_of_a_model() -> None:
     """Children would snatch the rows from a parent that waits for them, or leave them alone for nobody."""
-    parent = Parent(lock_timeout=40, retry_delay=3, abandoned_after=700)
+    parent = Parent(lock_timeout=40, retry_delay=3, orphaned_after=700)
     graph = LockGraph([parent, AttachmentPipeline(), RunPipeline()])
-    [taker] = graph.takers_of(ATTACHMENTS, but="AttachmentPipeline")
-    assert (taker.leased, taker.owner, taker.on is WANTED) == (parent.leased, "Parent", True)
-    assert str(taker.ready) == str(parent.ready())
-    assert (taker.patience, taker.patience_at_work) == (timedelta(seconds=700), timedelta(seconds=43))
-    assert graph.takers_of(ATTACHMENTS, but="Parent") == ()
-    assert graph.takers_of(RUNS, but="RunPipeline") == ()
-    assert graph.takers_of(VOLUMES, but="Parent") == ()
+    [locking] = graph.locking_pipelines_of(ATTACHMENTS, but="AttachmentPipeline")
+    assert (locking.leased, locking.owner, locking.on is WANTED) == (parent.leased, "Parent", True)
+    assert str(locking.ready) == str(parent.ready())
+    assert (locking.precedence_timeout, locking.precedence_timeout_at_work) == (
+        timedelta(seconds=700),
+        timedelta(seconds=43),
+    )
+    assert graph.locking_pipelines_of(ATTACHMENTS, but="Parent") == ()
+    assert graph.locking_pipelines_of(RUNS, but="RunPipeline") == ()
+    assert graph.locking_pipelines_of(VOLUMES, but="Parent") == ()
 
 
 def test_which_columns_services_own() -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import event, text
 from rowlock import Apply, PipelineHinter, PipelineManager, events, hint_after_commit, pipeline_hinter
 from rowlock.leases.notifications import CHANNEL_BYTES_MAX, PAYLOAD_BYTES_MAX, channel_named, is_payload
 from rowlock.pipelines import notifier
-from rowlock.pipelines.notifier import Rest, Send, plan_sending
+from rowlock.pipelines.notifier import Send, WaitForHint, plan_sending
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Volume, VolumePipeline, heard_events
@@ -191,17 +191,17 @@ async def test_a_hint_during_the_rest_is_sent_after_it(postgresql_database: Temp
 @pytest.mark.parametrize(
     ("unsent", "rests_until", "plan"),
     [
-        ([], {}, Rest(5.0)),
+        ([], {}, WaitForHint(5.0)),
         (["Volume"], {}, Send(["Volume"])),
         (["Volume"], {"Volume": 10.0}, Send(["Volume"])),
-        (["Volume"], {"Volume": 10.5}, Rest(0.5)),
+        (["Volume"], {"Volume": 10.5}, WaitForHint(0.5)),
         (["Volume", "Run"], {"Volume": 10.5}, Send(["Run"])),
-        (["Volume", "Run"], {"Volume": 10.5, "Run": 10.25}, Rest(0.25)),
-        (["Volume"], {"Volume": 17.0}, Rest(5.0)),
-        ([], {"Volume": 10.5}, Rest(5.0)),
+        (["Volume", "Run"], {"Volume": 10.5, "Run": 10.25}, WaitForHint(0.25)),
+        (["Volume"], {"Volume": 17.0}, WaitForHint(5.0)),
+        ([], {"Volume": 10.5}, WaitForHint(5.0)),
     ],
 )
-def test_the_plan(unsent: list[str], rests_until: dict[str, float], plan: Send | Rest) -> None:
+def test_the_plan(unsent: list[str], rests_until: dict[str, float], plan: Send | WaitForHint) -> None:
     """A hint would be sent too early, too late or never, or the line never be checked."""
     assert plan_sending(unsent, rests_until, now=10.0, check_at=15.0) == plan
 

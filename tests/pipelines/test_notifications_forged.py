@@ -41,7 +41,7 @@ async def test_a_flood_wakes_a_model_once_in_a_while_and_fills_nothing(
         assert one.ear.heard == ["Volume", "Run"]
         assert one.line.received == 2 * FLOOD + 1
         assert one.manager._notifier is not None
-        assert set(one.manager._notifier._heard_again) == {"Volume", "Run"}
+        assert set(one.manager._notifier._received_again) == {"Volume", "Run"}
         assert one.line.reconnects == 0
     assert caplog.records == []
 

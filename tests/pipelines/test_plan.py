@@ -188,7 +188,7 @@ async def test_a_deadline_that_was_extended_meanwhile_is_heard(database_with_clo
     async with stepping(database.session_factory, RunPipeline(answer=answer)) as steps:
         await steps.fetch_once()
         # The first of these outcomes is written alone, the others together.
-        works = [worker.work(item) for worker in steps.run.workers if (item := steps.run.context.queue.take())]
+        works = [worker.work(item) for worker in steps.run.workers if (item := steps.run.context.queue.get())]
         await asyncio.gather(*works)
         await steps.run.settler.wait_until_idle()
         counters = steps.run.context.counters

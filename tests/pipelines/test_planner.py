@@ -11,9 +11,9 @@ from sqlalchemy.orm import make_transient_to_detached
 
 from rowlock import NOW_PLACEHOLDER, Apply, Park, PipelineItem, Reset, Retry
 from rowlock.errors import OutcomeError
+from rowlock.leases.acquire import Acquired
 from rowlock.leases.apply import RowWrite
 from rowlock.leases.held_rows import HeldRows
-from rowlock.leases.take import Taken
 from rowlock.pipelines.plan import Planner
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.leased_table import LeasedTable
@@ -163,7 +163,7 @@ async def test_a_row_that_was_overtaken_is_due_at_once() -> None:
 def holding(*keys: Any) -> HeldRows:
     """Return the attachments that an item holds."""
     held = HeldRows()
-    held.may_hold(ATTACHMENTS, Taken(keys, {}))
+    held.may_hold(ATTACHMENTS, Acquired(keys, {}))
     held.holds(ATTACHMENTS, {key: {} for key in keys})
     return held
 

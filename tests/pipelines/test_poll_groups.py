@@ -251,7 +251,7 @@ async def test_who_cannot_be_polled_for_costs_the_others_nothing(
     """One pipeline whose condition changes, or fails, would have the others' statement built anew each time, or fail."""
     await add(virtual_database)
     odd, steady, built = kind(), idle(SEVERAL), []
-    monkeypatch.setattr(poll_groups, "poll_of", lambda orders: built.append(now()) or poll_of(orders))
+    monkeypatch.setattr(poll_groups, "poll_of", lambda requests: built.append(now()) or poll_of(requests))
     with faults_of(virtual_database.engine) as faults:
         async with PipelineManager(virtual_database.session_factory, [odd, *steady]) as manager:
             await asyncio.sleep(UNTIL_IDLE_S)
@@ -272,7 +272,7 @@ async def test_who_cannot_be_polled_for_costs_the_others_nothing(
 async def test_what_was_left_behind_is_swept_while_all_are_idle(virtual_database: TemporaryDatabase) -> None:
     """Locks that were left behind would stay for as long as there is no work."""
     await add(virtual_database)
-    pipelines = idle(SEVERAL, abandoned_after=120)
+    pipelines = idle(SEVERAL, orphaned_after=120)
     async with PipelineManager(virtual_database.session_factory, pipelines) as manager:
         await asyncio.sleep(UNTIL_IDLE_S)
         await add(virtual_database, Volume(status="done", lock_owner=pipelines[0].name))
@@ -339,7 +339,7 @@ class Sleeper:
     is_idle = False
     rests_until = 0.0
 
-    def unchanged_order(self) -> None:
+    def unchanged_request(self) -> None:
         """Want nothing."""
 
     def delay_s(self) -> float:

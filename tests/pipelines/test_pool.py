@@ -247,7 +247,7 @@ async def test_a_worker_of_the_hosts_that_cannot_begin_gives_its_row_back(virtua
 
 @virtual_time
 async def test_a_task_that_cannot_be_made_leaves_nothing_in_hand(virtual_database: TemporaryDatabase) -> None:
-    """What could not be given back either would be no stray, so that nobody would find it."""
+    """What could not be released either would be no stray, so that nobody would find it."""
     await add(virtual_database, Volume())
     refused: list[Any] = []
 
@@ -262,7 +262,7 @@ async def test_a_task_that_cannot_be_made_leaves_nothing_in_hand(virtual_databas
     async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
         await until(lambda: manager.statistics()["VolumePipeline"].counters["applied"] == 1)
         assert refused
-        assert pipeline.run.context.in_hand == set()
+        assert pipeline.run.context.in_progress == set()
 
 
 class AtOnce(Worker[Any]):
@@ -270,13 +270,13 @@ class AtOnce(Worker[Any]):
 
     deepest = within = 0
 
-    def begin(self, item: PipelineItem[Any], over: Any, *, variables: Any = None) -> None:
+    def begin(self, item: PipelineItem[Any], on_done: Any, *, variables: Any = None) -> None:
         """Do the work, and count how many others that stand below it on the stack."""
         kind = type(self)
         kind.within += 1
         kind.deepest = max(kind.deepest, kind.within)
-        self._settler.hand_over(item, Apply({"status": "active"}))
-        over(self, None)
+        self._settler.settle_later(item, Apply({"status": "active"}))
+        on_done(self, None)
         kind.within -= 1
 
 
@@ -323,7 +323,7 @@ async def test_work_that_cannot_be_left_behind_gives_its_worker_back(virtual_dat
     asyncio.get_running_loop().set_task_factory(factory)
     async with PipelineManager(virtual_database.session_factory, [pipeline]):
         await until(lambda: refused)
-        await until(lambda: pipeline.run.context.in_hand == set())
+        await until(lambda: pipeline.run.context.in_progress == set())
         let_go.set()
         await until(lambda: pipeline.statistics().counters["applied"] == 1)
         await until(lambda: pipeline.health().healthy)

@@ -179,7 +179,7 @@ async def test_a_pipeline_sweeps_only_what_it_left(database_with_clock: Temporar
     async with stepping(database.session_factory, AttachmentPipeline(answer=Reset())) as busy:
         await busy.fetch_once()
         await busy.work_all()
-    async with stepping(database.session_factory, GatheringPipeline(abandoned_after=40)) as steps:
+    async with stepping(database.session_factory, GatheringPipeline(orphaned_after=40)) as steps:
         assert database.clock is not None
         database.clock.advance(60)
         assert await steps.sweep_once() == 0

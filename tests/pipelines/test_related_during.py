@@ -1,4 +1,4 @@
-"""Related rows for as long as the attempt lasts: held with the main row, and given back with it however it ends."""
+"""Related rows for as long as the attempt lasts: held with the main row, and released with it however it ends."""
 
 from __future__ import annotations
 

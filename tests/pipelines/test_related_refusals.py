@@ -24,8 +24,8 @@ from rowlock import (
     events,
     get_locker,
 )
+from rowlock.leases import acquire as take_module
 from rowlock.leases import related as related_module
-from rowlock.leases import take as take_module
 from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.testing import TemporaryDatabase, databases, stepping
 
@@ -85,7 +85,7 @@ def test_an_owner_that_does_not_fit_is_refused() -> None:
 
 async def test_too_many_rows_are_refused(database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """A condition that was forgotten would lock a whole table."""
-    monkeypatch.setattr(take_module, "TAKEN_ROWS_MAX", ATTACHMENTS - 1)
+    monkeypatch.setattr(take_module, "ACQUIRED_ROWS_MAX", ATTACHMENTS - 1)
     async with at_work(database, GatheringPipeline()) as (steps, _):
         await steps.work_once()
         assert counted(steps)["retried"] == 1
@@ -96,7 +96,7 @@ async def test_many_calls_do_not_lock_too_many_rows(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An outcome would have to free more rows than a statement can name, and never be written."""
-    monkeypatch.setattr(related_module, "TAKEN_ROWS_MAX", ATTACHMENTS - 1)
+    monkeypatch.setattr(related_module, "ACQUIRED_ROWS_MAX", ATTACHMENTS - 1)
     async with at_work(database, GatheringPipeline()) as (steps, _):
         [item] = steps.queued
         await item.lock_related(Attachment, Attachment.name != "0")

@@ -82,7 +82,7 @@ async def test_leases_are_kept_while_the_grace_lasts(virtual_database: Temporary
         run = started(virtual_database, pipeline)
         await until(lambda: pipeline.items)
         await run.drain(200)
-    assert heard.of(events.LeaseLost) == []
+    assert heard.of(events.LeaseExpired) == []
     assert (await read(virtual_database, row)).status == "active"
 
 
@@ -218,7 +218,7 @@ async def test_a_shutdown_at_once_frees_what_waits_although_work_runs(virtual_da
 
 @virtual_time
 async def test_two_drains_at_once(virtual_database: TemporaryDatabase) -> None:
-    """A host whose shutdown runs twice would hang, or give rows back twice."""
+    """A host whose shutdown runs twice would hang, or release rows twice."""
     [row] = await add(virtual_database, Volume())
     pipeline = VolumePipeline(answer=hang)
     with heard_events() as heard:
@@ -245,13 +245,13 @@ async def test_a_row_that_is_read_when_the_grace_ends_is_not_begun(virtual_datab
     with faults_of(virtual_database.engine) as faults:
         faults.hang(when=lambda statement: statement.startswith("SELECT volumes.") and not is_claim(statement))
         run = started(virtual_database, pipeline)
-        await until(lambda: run.context.in_hand)
+        await until(lambda: run.context.in_progress)
         drained = asyncio.create_task(run.drain(1))
         await asyncio.sleep(3)
         faults.heal()
         await drained
     assert pipeline.items == []
-    assert run.context.in_hand == set()
+    assert run.context.in_progress == set()
     assert is_free(await read(virtual_database, row))
 
 

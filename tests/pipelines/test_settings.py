@@ -39,14 +39,14 @@ def test_derived_defaults_follow_what_they_are_derived_from() -> None:
     assert settings.lease_margin == timedelta(seconds=6)
     assert settings.heartbeat_interval == timedelta(seconds=2)
     assert settings.renew_timeout == timedelta(seconds=10)
-    assert settings.abandoned_after == timedelta(seconds=600)
-    assert settings.wedge_limit == timedelta(seconds=600)
+    assert settings.orphaned_after == timedelta(seconds=600)
+    assert settings.stall_limit == timedelta(seconds=600)
 
 
 def test_derived_defaults_have_no_bounds_of_their_own() -> None:
     """The longest lease that is allowed would be refused for a default that nobody has chosen."""
     settings = PipelineSettings(lock_timeout=timedelta(days=366))
-    assert settings.abandoned_after == timedelta(days=3660)
+    assert settings.orphaned_after == timedelta(days=3660)
 
 
 def test_what_a_default_is_derived_from_is_told_alone() -> None:
@@ -59,14 +59,14 @@ def test_what_a_default_is_derived_from_is_told_alone() -> None:
 def test_derived_defaults_can_be_set() -> None:
     """A host could not lower them although it knows its clocks and its network."""
     settings = PipelineSettings(
-        lease_margin=1, heartbeat_interval=0.5, renew_timeout=2, abandoned_after=3600, wedge_limit=60
+        lease_margin=1, heartbeat_interval=0.5, renew_timeout=2, orphaned_after=3600, stall_limit=60
     )
     derived = (
         settings.lease_margin,
         settings.heartbeat_interval,
         settings.renew_timeout,
-        settings.abandoned_after,
-        settings.wedge_limit,
+        settings.orphaned_after,
+        settings.stall_limit,
     )
     assert [time.total_seconds() for time in derived] == [1, 0.5, 2, 3600, 60]
 
@@ -139,8 +139,8 @@ def test_an_unknown_setting_is_told_with_those_that_exist() -> None:
             "raise heartbeat_trigger or lower the others",
         ),
         ({"retry_delay": 301}, ("retry_delay", "retry_delay_max"), "is above retry_delay_max"),
-        ({"wedge_limit": 29}, ("wedge_limit", "lock_timeout"), "must not be less than lock_timeout"),
-        ({"abandoned_after": 30}, ("abandoned_after", "lock_timeout"), "must be more than lock_timeout"),
+        ({"stall_limit": 29}, ("stall_limit", "lock_timeout"), "must not be less than lock_timeout"),
+        ({"orphaned_after": 30}, ("orphaned_after", "lock_timeout"), "must be more than lock_timeout"),
     ],
 )
 def test_contradictions(values: dict[str, Any], names: tuple[str, ...], to_change: str) -> None:
@@ -160,8 +160,8 @@ def test_contradictions(values: dict[str, Any], names: tuple[str, ...], to_chang
         {"heartbeat_trigger": 29.9, "renew_timeout": 1, "heartbeat_interval": 1},
         {"renew_timeout": 9.6},
         {"retry_delay": 300},
-        {"abandoned_after": 30.1},
-        {"wedge_limit": 30},
+        {"orphaned_after": 30.1},
+        {"stall_limit": 30},
         {"min_processing_interval": 0},
         {"queue_lower_limit_factor": 0},
     ],
@@ -203,8 +203,8 @@ def test_the_edge_of_what_is_allowed(values: dict[str, Any]) -> None:
         ("retry_delay_max", 0),
         ("max_attempts", 0),
         ("max_attempts", 1_000_001),
-        ("abandoned_after", 0),
-        ("wedge_limit", 0),
+        ("orphaned_after", 0),
+        ("stall_limit", 0),
     ],
 )
 def test_bounds(name: str, value: object) -> None:

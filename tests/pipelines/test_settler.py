@@ -90,7 +90,7 @@ def test_an_item_is_tracked_until_its_outcome_is_settled(virtual_database: Tempo
                 faults.heal()
                 await working
             assert steps.run.statistics().tracked == 0
-            assert item.is_settled
+            assert item.is_settling
 
     play()
 
@@ -119,7 +119,7 @@ def test_a_drain_waits_for_outcomes_that_are_being_written(virtual_database: Tem
 
 
 def test_a_worker_that_is_cancelled_takes_no_outcome_with_it(virtual_database: TemporaryDatabase) -> None:
-    """What was computed would be dropped, or given back and written both."""
+    """What was computed would be dropped, or released and written both."""
 
     @virtual_time
     async def play() -> None:
@@ -220,14 +220,14 @@ async def test_an_attempt_without_an_outcome_is_settled_too(
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
         with heard_events() as heard:
-            steps.run.settler.hand_over(item, ended)
+            steps.run.settler.settle_later(item, ended)
             assert len(steps.run.settler) == 1
             await steps.run.settler.wait_until_idle()
         [row] = await read_all(database, Volume)
         assert is_free(row) == is_free_then
         assert [event.reason for event in heard.of(events.ItemStale)] == reasons
         assert (counted(steps)["stale"], counted(steps)["released"]) == (len(reasons), released)
-        assert (len(steps.run.heartbeater), item.is_settled) == (0, True)
+        assert (len(steps.run.heartbeater), item.is_settling) == (0, True)
 
 
 async def test_an_outcome_that_is_refused_at_the_last_attempt_parks_the_row(database: TemporaryDatabase) -> None:

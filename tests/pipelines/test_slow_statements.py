@@ -81,7 +81,7 @@ async def test_the_first_batch_is_small(virtual_database: TemporaryDatabase, ans
         items = await steps.fetch_once()
         with faults_of(database.engine) as faults:
             for item in items:
-                steps.run.settler.hand_over(item, answer(item))
+                steps.run.settler.settle_later(item, answer(item))
             await steps.run.settler.wait_until_idle()
             begun = [statement for _, statement in faults.sent if statement.startswith("SELECT")]
     assert len(begun) >= 3, "one for each transaction"
@@ -187,7 +187,7 @@ async def test_an_outcome_that_never_fits_into_its_transaction_is_a_failed_attem
     [row] = await read_all(database, Run)
     assert (row.status, row.attempts, len(tried)) == ("queued", 1, 1 + OVERRUNS_MAX), "once with others, and then alone"
     assert "TransactionTimeout" in row.last_error
-    assert (heard.of(events.ItemStale), heard.of(events.LeaseLost)) == ([], [])
+    assert (heard.of(events.ItemStale), heard.of(events.LeaseExpired)) == ([], [])
     assert [type(outcome) for _, outcome in pipeline.stale] == [Apply]
 
 
@@ -206,4 +206,4 @@ async def test_a_renewal_gets_in_between_two_tries(virtual_database: TemporaryDa
         async with PipelineManager(database.session_factory, [RunPipeline(answer=process)]):
             await until(lambda: heard.of(events.ItemApplied))
     assert len(tried) == 3
-    assert (heard.of(events.ItemStale), heard.of(events.LeaseLost)) == ([], [])
+    assert (heard.of(events.ItemStale), heard.of(events.LeaseExpired)) == ([], [])

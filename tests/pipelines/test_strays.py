@@ -1,4 +1,4 @@
-"""Tests of strays: a tracked item has a place in the queue, a worker or a settlement; otherwise it is given back."""
+"""Tests of strays: a tracked item has a place in the queue, a worker or a settlement; otherwise it is released."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ids(error: object) -> str:
 
 
 async def settled(steps: Steps[Any]) -> None:
-    """Wait for all that is given back."""
+    """Wait for all that is released."""
     while steps.run.context.background:
         await asyncio.wait(steps.run.context.background)
 
@@ -40,7 +40,7 @@ async def test_an_item_that_nobody_has_is_given_back(
     [row] = await add(database, Volume())
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         await steps.fetch_once()
-        item = steps.run.context.queue.take()
+        item = steps.run.context.queue.get()
         assert item is not None
         with heard_events() as heard:
             await steps.beat_once()
@@ -52,7 +52,7 @@ async def test_an_item_that_nobody_has_is_given_back(
         assert heard.of(events.StrayFound) == [events.StrayFound("VolumePipeline", item.id, item.lock_token)]
         async with stepping(replica(database), VolumePipeline()) as others:
             assert [again.id for again in await others.fetch_once()] == [row.id]
-    text = f"VolumePipeline: nobody had row {row.id} in hand, so it is given back"
+    text = f"VolumePipeline: nobody had row {row.id} in hand, so it is released"
     [line] = told(caplog, "in hand")
     assert line.text.startswith(text)
     assert line.extra == {"pipeline": "VolumePipeline", "row_id": row.id}
@@ -60,7 +60,7 @@ async def test_an_item_that_nobody_has_is_given_back(
 
 @virtual_time
 async def test_what_is_queued_worked_on_or_settled_is_no_stray(virtual_database: TemporaryDatabase) -> None:
-    """Rows would be given back under the hands of those who work on them."""
+    """Rows would be released under the hands of those who work on them."""
     await add(virtual_database, *(Volume() for _ in range(3)))
     working, ended = asyncio.Event(), asyncio.Event()
 
@@ -79,7 +79,7 @@ async def test_what_is_queued_worked_on_or_settled_is_no_stray(virtual_database:
             await until(lambda: faults.count(is_outcome))
             second = asyncio.create_task(steps.work_once())
             await turns(50)
-            places = (len(steps.queued), len(steps.run.context.in_hand), len(steps.run.settler))
+            places = (len(steps.queued), len(steps.run.context.in_progress), len(steps.run.settler))
             assert places == (1, 1, 1)
             for _ in range(3):
                 steps.run.release_strays()
@@ -91,7 +91,7 @@ async def test_what_is_queued_worked_on_or_settled_is_no_stray(virtual_database:
             await asyncio.gather(first, second)
         await steps.work_all()
         assert counted(steps)["applied"] == 3
-        assert steps.run.context.in_hand == set()
+        assert steps.run.context.in_progress == set()
 
 
 @virtual_time
@@ -114,7 +114,7 @@ async def test_a_drain_gives_strays_back(virtual_database: TemporaryDatabase) ->
     [row] = await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         await steps.fetch_once()
-        steps.run.context.queue.take()
+        steps.run.context.queue.get()
     assert is_free(await read(virtual_database, row))
 
 
@@ -136,7 +136,7 @@ async def test_a_stray_is_not_given_back_under_the_hands_of_its_process(virtual_
         await steps.fetch_once()
         working = asyncio.create_task(steps.work_once())
         await until(lambda: pipeline.running)
-        steps.run.context.in_hand.clear()
+        steps.run.context.in_progress.clear()
         await steps.beat_once()
         await asyncio.sleep(1.9)
         assert not is_free(await read(virtual_database, row))
@@ -166,7 +166,7 @@ async def test_a_stray_whose_process_will_not_end_is_left_to_its_lease(virtual_d
         await steps.fetch_once()
         working = asyncio.create_task(steps.work_once())
         await until(lambda: pipeline.running)
-        steps.run.context.in_hand.clear()
+        steps.run.context.in_progress.clear()
         with heard_events() as heard:
             await steps.beat_once()
             await settled(steps)
@@ -185,7 +185,7 @@ async def test_strays_are_looked_for_on_the_hosts_loop(virtual_database: Tempora
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         heartbeater = steps.run.heartbeater
         await steps.fetch_once()
-        steps.run.context.queue.take()
+        steps.run.context.queue.get()
         heartbeater._on_host = acts.append  # type: ignore[method-assign,assignment]
         assert [await heartbeater.beat_once(), await heartbeater.beat_once()] == [0, 0]
         assert len(acts) == 1, "one check is enough for a loop that stands still"

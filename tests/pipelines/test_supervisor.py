@@ -45,7 +45,7 @@ async def test_a_dead_loop_is_replaced(caplog: pytest.LogCaptureFixture) -> None
         supervisor.keep("loop", mortal.run)
         await until(lambda: mortal.lives == 4)
     assert supervisor.alive() == {"loop": True}
-    assert supervisor.replaced == 3
+    assert supervisor.restarts == 3
     why = ["RuntimeError: boom", "cancelled from outside", "MemoryError"]
     assert [event.error for event in heard.of(events.LoopReplaced)] == why
     assert told(caplog, "died") == [
@@ -151,7 +151,7 @@ def test_a_loop_is_replaced_whoever_cannot_be_told(error: BaseException, monkeyp
         mortal, supervisor = Mortal(RuntimeError("boom"), RuntimeError("again")), Supervisor("Test")
         supervisor.keep("loop", mortal.run)
         await until(lambda: mortal.lives == 3)
-        assert (supervisor.replaced, logger.calls) == (2, 2)
+        assert (supervisor.restarts, logger.calls) == (2, 2)
         await supervisor.stop()
 
     play()
@@ -179,10 +179,10 @@ async def test_a_loop_outlives_its_keeper() -> None:
     assert not supervisor.is_ending
     assert supervisor.alive() == {"one": True, "other": True}
     assert heard.of(events.LoopReplaced) == [events.LoopReplaced("Test", "one", "cancelled from outside")]
-    assert (supervisor.replaced, mortals["other"].lives) == (1, 1)
+    assert (supervisor.restarts, mortals["other"].lives) == (1, 1)
     await supervisor.stop()
     assert supervisor.alive() == {"one": False, "other": False}
-    assert supervisor.replaced == 1, "what is stopped is not replaced"
+    assert supervisor.restarts == 1, "what is stopped is not replaced"
 
 
 @virtual_time

@@ -140,7 +140,7 @@ def test_rows_that_were_not_started_are_released_though_a_task_is_refused(
 
 @virtual_time
 async def test_rows_that_wait_too_long_stay_queued_if_a_task_is_refused(virtual_database: TemporaryDatabase) -> None:
-    """They would be leased to nobody: neither queued, nor renewed, nor given back."""
+    """They would be leased to nobody: neither queued, nor renewed, nor released."""
     await add(virtual_database, *(Run(id=number) for number in range(40)))
     pipeline = RunPipeline(answer=hang, workers_num=1)
     async with PipelineManager(virtual_database.session_factory, [pipeline]):

@@ -58,7 +58,7 @@ def test_work_that_never_begins_is_given_back(virtual_database: TemporaryDatabas
         async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
             await until(lambda: sum(pipeline.statistics().counters[name] for name in ("applied", "retried")) == 1)
             assert replaced
-            assert pipeline.run.context.in_hand == set()
+            assert pipeline.run.context.in_progress == set()
             await until(lambda: manager.health().healthy)
 
     play()

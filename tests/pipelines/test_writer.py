@@ -24,7 +24,7 @@ async def _work_at_once(steps: Any) -> None:
     """Have everything that is queued worked on at the same time."""
     items = steps.queued
     for _ in items:
-        steps.run.context.queue.take()
+        steps.run.context.queue.get()
     await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=False)))
 
 

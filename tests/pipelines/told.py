@@ -28,7 +28,7 @@ def told(caplog: pytest.LogCaptureFixture, words: str) -> list[Line]:
     """Return the lines of the library that contain `words`, in order, also those that tell how many were not shown."""
     tell_counts()
     records = [record for record in caplog.records if record.name.startswith("rowlock.")]
-    return [_line(record) for record in records if words in record.getMessage()]
+    return [_channel(record) for record in records if words in record.getMessage()]
 
 
 def repeated(line: Line, more: int, **fields: Any) -> list[Line]:
@@ -47,7 +47,7 @@ def end_of_logging() -> None:
             thread.join()
 
 
-def _line(record: logging.LogRecord) -> Line:
+def _channel(record: logging.LogRecord) -> Line:
     fields = {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
     assert all(name.startswith(FIELD_PREFIX) for name in fields), f"a host may have such fields of its own: {fields}"
     extra = {name.removeprefix(FIELD_PREFIX): value for name, value in fields.items()}

@@ -1,4 +1,4 @@
-"""Guards of claims ahead of the workers: when they grow, when they shrink, and what is given back."""
+"""Guards of claims ahead of the workers: when they grow, when they shrink, and what is released."""
 
 from __future__ import annotations
 
@@ -118,15 +118,15 @@ AHEAD_BUGS = (
     Bug(
         "claims stay large when they fail",
         "pipelines/fetcher.py",
-        "Fetcher._note_failure",
-        "        self._note_claimed(is_full=False)\n",
+        "Fetcher._record_failure",
+        "        self._record_claimed(is_full=False)\n",
         "",
         (f"{SCENES}::test_after_a_failure_claims_are_small",),
     ),
     Bug(
         "nobody says how long rows waited",
         "pipelines/item_queue.py",
-        "ItemQueue.take",
+        "ItemQueue.get",
         "self.ahead.started(queued_at, monotonic())",
         "pass",
         (f"{SCENES}::test_claims_grow_while_rows_start_at_once",),
@@ -164,7 +164,7 @@ AHEAD_BUGS = (
         (f"{SCENES}::test_what_was_claimed_ahead_and_waits_is_given_back",),
     ),
     Bug(
-        "rows that are given back stay tracked",
+        "rows that are released stay tracked",
         "pipelines/unstarted.py",
         "Unstarted._look",
         "self._heartbeater.untrack(item)",
@@ -172,7 +172,7 @@ AHEAD_BUGS = (
         (f"{SCENES}::test_what_was_claimed_ahead_and_waits_is_given_back",),
     ),
     Bug(
-        "rows within the queue's own size are given back",
+        "rows within the queue's own size are released",
         "pipelines/unstarted.py",
         "Unstarted._look",
         "[ahead.size :]",
@@ -180,7 +180,7 @@ AHEAD_BUGS = (
         (f"{SCENES}::test_what_was_claimed_ahead_and_waits_is_given_back",),
     ),
     Bug(
-        "rows that were just queued are given back",
+        "rows that were just queued are released",
         "pipelines/unstarted.py",
         "Unstarted._look",
         " if queued_at <= limit",
@@ -196,7 +196,7 @@ AHEAD_BUGS = (
         (f"{SCENES}::test_rows_that_were_queued_later_wait_as_long",),
     ),
     Bug(
-        "what was given back is claimed ahead again",
+        "what was released is claimed ahead again",
         "pipelines/unstarted.py",
         "Unstarted._look",
         "            ahead.reset()\n",
@@ -204,7 +204,7 @@ AHEAD_BUGS = (
         (f"{SCENES}::test_what_was_claimed_ahead_and_waits_is_given_back",),
     ),
     Bug(
-        "places of what was given back stay",
+        "places of what was released stay",
         "pipelines/unstarted.py",
         "Unstarted._look",
         "            queue.capacity = max(ahead.size, len(queue))\n",
@@ -212,9 +212,9 @@ AHEAD_BUGS = (
         (f"{SCENES}::test_what_was_claimed_ahead_and_waits_is_given_back",),
     ),
     Bug(
-        "nobody hears of what was given back",
+        "nobody hears of what was released",
         "pipelines/unstarted.py",
-        "Unstarted._give_back",
+        "Unstarted._release",
         "context.hinter.hint_fetch(context.leased.model)",
         "pass",
         (f"{SCENES}::test_another_replica_begins_what_was_given_back_at_once",),

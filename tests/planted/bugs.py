@@ -72,7 +72,7 @@ BUGS = (
     Bug(
         "a reservation is not respected",
         "rows/eligibility.py",
-        "is_mine_to_take",
+        "is_claimable_by",
         " == owner",
         ".is_not(None)",
         ("tests/leases/test_claim_contended.py::test_a_reset_row_is_reserved_for_seconds_and_then_anybodys",),
@@ -124,7 +124,7 @@ BUGS = (
     Bug(
         "a claim stamps the host's onupdate columns",
         "rows/lease_values.py",
-        "pinned",
+        "without_onupdate",
         "kept, **",
         "",
         (f"{CLAIM}::test_a_claim_is_no_change_of_content", f"{RENEW}::test_a_heartbeat_is_no_change_of_content"),
@@ -140,7 +140,7 @@ BUGS = (
     Bug(
         "an expired lease is revived",
         "leases/renew.py",
-        "_extending",
+        "_renewal",
         '"lock_expires_at") > database_instant(',
         '"lock_token").is_not(None',
         (f"{RENEW}::test_an_expired_lease_is_not_revived",),
@@ -148,7 +148,7 @@ BUGS = (
     Bug(
         "a renewal needs no token on PostgreSQL",
         "leases/dialects/postgresql.py",
-        "under_tokens",
+        "matches_leases",
         'tuple_(leased.key, leased.column("lock_token")).in_(select(pairs.c.key, pairs.c.token))',
         "leased.key.in_(select(pairs.c.key))",
         (f"{RENEW}::test_the_lease_of_another_is_not_extended", "tests/leases/test_release.py"),
@@ -156,7 +156,7 @@ BUGS = (
     Bug(
         "a renewal needs no token on SQLite",
         "leases/dialects/sqlite.py",
-        "under_tokens",
+        "matches_leases",
         '(bindparam("rowlock_held_lease", expanding=True))',
         '(bindparam("rowlock_held_lease", expanding=True)) | leased.key.is_not(None)',
         (f"{RENEW}::test_the_lease_of_another_is_not_extended", "tests/leases/test_release.py"),
@@ -164,7 +164,7 @@ BUGS = (
     Bug(
         "renewals wait for locked rows",
         "leases/dialects/postgresql.py",
-        "without_waiting",
+        "skip_locked",
         ", skip_locked=True",
         "",
         (f"{RENEW}::test_a_locked_row_does_not_hold_up_the_others",),
@@ -180,7 +180,7 @@ BUGS = (
     Bug(
         "an item without trust is written",
         "pipelines/writer.py",
-        "Writer._write_alone.work",
+        "Writer._write_in_own_transaction.work",
         " if item.is_trusted() else []",
         "",
         ("tests/pipelines/test_writer.py", "tests/pipelines/test_worker.py"),
@@ -196,7 +196,7 @@ BUGS = (
     Bug(
         "also runs without a matching guard",
         "pipelines/writer.py",
-        "Writer._write_alone.work",
+        "Writer._write_in_own_transaction.work",
         "written.is_made and submission",
         "submission",
         (WRITER,),
@@ -213,23 +213,23 @@ BUGS = (
         "nothing is released at shutdown",
         "pipelines/run.py",
         "PipelineRun._stop_fetching",
-        'self.context.in_background(give_back(self.context, unstarted), purpose="release what was not started")',
+        'self.context.in_background(release_items(self.context, unstarted), purpose="release what was not started")',
         "pass",
         (f"{MANAGER}::test_what_was_not_started_is_free_at_once",),
     ),
     Bug(
-        "work of a cancelled worker is not given back",
+        "work of a cancelled worker is not released",
         "pipelines/worker.py",
         "Worker._work",
-        "hand.give_up(error)\n            ",
+        "running.release(error)\n            ",
         "",
         ("tests/pipelines/test_worker_interrupted.py::test_a_cancelled_worker_gives_its_row_back",),
     ),
     Bug(
-        "work that a shutdown interrupted is not given back",
+        "work that a shutdown interrupted is not released",
         "pipelines/settler.py",
         "Settler._interrupt",
-        "await give_back(self.context, [item])",
+        "await release_items(self.context, [item])",
         "pass",
         (f"{MANAGER}::test_work_that_does_not_is_interrupted_and_given_back",),
     ),
@@ -292,7 +292,7 @@ BUGS = (
     Bug(
         "an item is let go before its outcome is settled",
         "pipelines/settler.py",
-        "Settler.hand_over",
+        "Settler.settle_later",
         "add(item)",
         "add(item)\n        self._heartbeater.untrack(item)",
         (f"{SETTLER}::test_an_item_is_tracked_until_its_outcome_is_settled",),
@@ -308,7 +308,7 @@ BUGS = (
     Bug(
         "a changed row is written again",
         "pipelines/settler.py",
-        "Settler._written",
+        "Settler._on_batch_done",
         " if written is None else self._see_to(submission, written)",
         "",
         (f"{SETTLER}::test_a_changed_row_is_cleaned_up_and_not_written_again",),
@@ -316,7 +316,7 @@ BUGS = (
     Bug(
         "an outcome without trust is tried with others",
         "pipelines/submission.py",
-        "Submission.goes_with_others",
+        "Submission.can_join_batch_at_once",
         " and item.is_trusted()",
         "",
         ("tests/pipelines/test_worker_interrupted.py::test_an_outcome_after_the_end_of_trust_is_not_written",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bug import Bug
 
 CAPACITY = "tests/dispatch/test_capacity.py"
-PLACING = "tests/dispatch/test_placing.py"
+PLACING = "tests/dispatch/test_placement.py"
 STORY = "tests/dispatch/test_story.py"
 OTHER_REASONS = f"{CAPACITY}::test_rows_that_rest_for_another_reason_rest_on"
 
@@ -13,25 +13,25 @@ CAPACITY_BUGS = (
     Bug(
         "room that came during the offers is forgotten",
         "dispatch/capacity.py",
-        "Room.refused",
+        "Capacity.refused",
         "min(self._places, self._freed - since)",
         "0",
         (f"{PLACING}::test_room_that_is_freed_during_the_offers_is_not_forgotten",),
     ),
     Bug(
         "room that was refused is remembered",
-        "dispatch/placing.py",
-        "Placing.place",
-        "        self.room.refused(task.id, since=freed_before)\n",
+        "dispatch/placement.py",
+        "Placement.place",
+        "        self.capacity.refused(task.id, since=freed_before)\n",
         "",
         (f"{PLACING}::test_room_that_is_freed_during_the_offers_is_not_forgotten",),
     ),
     Bug(
         "a row that is brought forward uses two places",
         "dispatch/capacity.py",
-        "Room.keep_for",
+        "Capacity.keep_for",
         "self._kept_until |= dict.fromkeys(keys, monotonic() + KEPT_S)",
-        "for key in keys:\n            self.taken(key)",
+        "for key in keys:\n            self.occupied(key)",
         (
             f"{CAPACITY}::test_a_row_that_was_brought_forward_uses_one_place",
             f"{STORY}::test_a_row_that_comes_to_rest_beside_an_idle_worker_is_brought_forward",
@@ -40,7 +40,7 @@ CAPACITY_BUGS = (
     Bug(
         "a place is kept for a row that was refused",
         "dispatch/capacity.py",
-        "Room.refused",
+        "Capacity.refused",
         "_kept_until.pop(key, None)\n        self.",
         "",
         (f"{CAPACITY}::test_a_row_that_was_brought_forward_uses_one_place",),
@@ -48,7 +48,7 @@ CAPACITY_BUGS = (
     Bug(
         "a place is kept for ever",
         "dispatch/capacity.py",
-        "Room.look",
+        "Capacity.look",
         " if until > now",
         "",
         (f"{CAPACITY}::test_a_place_is_kept_for_a_while",),
@@ -56,7 +56,7 @@ CAPACITY_BUGS = (
     Bug(
         "room is counted anew at each look",
         "dispatch/capacity.py",
-        "Room.look",
+        "Capacity.look",
         "        self._workers = here\n",
         "",
         (f"{CAPACITY}::test_room_is_counted_once_and_bounded",),
@@ -64,7 +64,7 @@ CAPACITY_BUGS = (
     Bug(
         "room has no bound",
         "dispatch/capacity.py",
-        "Room._add",
+        "Capacity._add",
         "= min(max(ROOM_MAX, len(self._workers)), self._places + places)",
         "+= places",
         (
@@ -75,7 +75,7 @@ CAPACITY_BUGS = (
     Bug(
         "workers beyond what one fetch brings stay idle",
         "dispatch/capacity.py",
-        "Room._add",
+        "Capacity._add",
         "max(ROOM_MAX, len(self._workers))",
         "ROOM_MAX",
         (f"{STORY}::test_a_hundred_workers_that_come_together_all_find_work",),
@@ -83,7 +83,7 @@ CAPACITY_BUGS = (
     Bug(
         "room of many workers is given at once",
         "dispatch/capacity.py",
-        "Room.look",
+        "Capacity.look",
         ", max",
         " * 1000, max",
         (f"{CAPACITY}::test_room_of_many_workers_is_given_bit_by_bit",),

@@ -18,7 +18,7 @@ CHAOS_BUGS = (
     Bug(
         "chaos: an expired lease is renewed",
         "leases/renew.py",
-        "_extending",
+        "_renewal",
         ', leased.column("lock_expires_at") > database_instant()',
         "",
         (MINUTE,),
@@ -26,7 +26,7 @@ CHAOS_BUGS = (
     Bug(
         "chaos: a renewal does not prolong the lease",
         "leases/renew.py",
-        "_extending",
+        "_renewal",
         "=database_time_after(lock_timeout)",
         '=leased.column("lock_expires_at")',
         (MINUTE,),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bug import Bug
 
-TEXTS = "tests/dispatch/test_texts_stored.py"
+TEXTS = "tests/dispatch/test_client_text_stored.py"
 BAD_KEY = f"{TEXTS}::test_a_bad_key_leaves_the_transaction_of_the_caller_as_it_was"
 SAID = f"{TEXTS}::test_whatever_a_worker_or_a_handler_says_is_written_without_what_cannot_be_stored"
 
@@ -59,7 +59,7 @@ DISPATCH_EDGE_BUGS = (
         "a flood of notifications wakes a model with each",
         "pipelines/notifier.py",
         "Notifier._wake",
-        "self._heard_again[model_name] = False",
+        "self._received_again[model_name] = False",
         "pass",
         (FLOOD,),
     ),
@@ -67,8 +67,8 @@ DISPATCH_EDGE_BUGS = (
         "what is heard while a model rests is forgotten",
         "pipelines/notifier.py",
         "Notifier._listen_again",
-        "self._heard_again.pop(model_name)",
-        "not self._heard_again.pop(model_name, True)",
+        "self._received_again.pop(model_name)",
+        "not self._received_again.pop(model_name, True)",
         (f"{FORGED}::test_what_comes_while_a_model_rests_wakes_it_afterwards",),
     ),
     Bug(
@@ -91,7 +91,7 @@ DISPATCH_EDGE_BUGS = (
         "nobody is told that workers are missing until rows fail",
         "dispatch/delivery.py",
         "Delivery._overflow",
-        "        self._means.log.overflowed(self._item.id, nobody, waited=self._waited(), rest=rest)\n",
+        "        self._context.log.overflowed(self._item.id, nobody, waited=self._waited(), rest=rest)\n",
         "",
         (f"{LOG}::test_a_row_that_finds_no_worker_is_told_before_it_fails",),
     ),
@@ -137,7 +137,7 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "paths are looked for in all of a long text",
-        "dispatch/texts.py",
+        "dispatch/client_text.py",
         "progress_of",
         "READ_CHARS_MAX",
         "10**9",
@@ -180,16 +180,16 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "the next event of an engine passes for a shutdown",
-        "dispatch/silence.py",
-        "hear",
+        "dispatch/liveness.py",
+        "next_event",
         "as_host_code(partial(anext, events)",
         "partial(anext, events)(",
         (f"{ENGINES}::test_events_that_end_in_an_exit_fail_their_row[CancelledError]",),
     ),
     Bug(
         "an offer passes for a shutdown",
-        "dispatch/placing.py",
-        "Placing.place",
+        "dispatch/placement.py",
+        "Placement.place",
         "as_host_code(partial(self._engine.offer, worker, task))",
         "partial(self._engine.offer, worker, task)()",
         (f"{ENGINES}::test_an_offer_that_exits_is_a_failed_attempt[CancelledError]",),

@@ -10,7 +10,7 @@ MANAGER: Final = "tests/pipelines/test_manager_engines.py"
 DIALECTS: Final = "tests/conformance/test_session_factories.py"
 CONFLICTS: Final = "tests/leases/test_conflicts.py"
 TENANTS: Final = "tests/faults/test_row_level_security.py"
-POOL: Final = "tests/leases/test_own_pool.py"
+POOL: Final = "tests/leases/test_separate_pool.py"
 ENDS: Final = "tests/pipelines/test_end_of_the_process.py"
 SQLITE_START: Final = "tests/leases/test_sqlite_start.py"
 COMMITTED: Final = f"{DIALECTS}::test_sessions_that_commit_every_statement_are_refused"
@@ -54,7 +54,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "a serialization failure is not run again",
         "leases/transaction.py",
-        "in_transaction.whole",
+        "in_transaction.with_conflicts_retried",
         "if not is_conflict(error):\n                    ",
         "",
         (
@@ -65,7 +65,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "whatever the database refuses is asked again",
         "leases/transaction.py",
-        "in_transaction.whole",
+        "in_transaction.with_conflicts_retried",
         "not is_conflict(error)",
         "False",
         (f"{CONFLICTS}::test_another_error_is_raised_at_once",),
@@ -81,7 +81,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "a transaction is run again for as long as there is time",
         "leases/transaction.py",
-        "in_transaction.whole",
+        "in_transaction.with_conflicts_retried",
         "CONFLICTS_MAX",
         "50",
         (f"{CONFLICTS}::test_it_is_not_run_again_for_ever",),
@@ -97,7 +97,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "a serialization failure comes out of hold_rows",
         "leases/hold.py",
-        "_Holder.take",
+        "_Holder.acquire",
         " and not is_conflict(error)",
         "",
         (f"{CONFLICTS}::test_rows_that_change_all_the_time_are_waited_for_by_a_service",),
@@ -131,25 +131,25 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "a first listener that comes later is not heard beside the pool",
-        "leases/own_pool.py",
-        "OwnPool._twin",
-        "        twin._has_events = engine._has_events\n",
+        "leases/separate_pool.py",
+        "SeparatePool._clone",
+        "        clone._has_events = engine._has_events\n",
         "",
         (f"{POOL}::test_listeners_of_the_host_are_heard[sqlite-later]",),
     ),
     Bug(
         "a copy of the engine has listeners of its own",
-        "leases/own_pool.py",
-        "OwnPool._twin_of_root",
+        "leases/separate_pool.py",
+        "SeparatePool._clone_of_root",
         "        assert engine.dispatch is not None\n",
         "",
         (f"{POOL}::test_listeners_of_the_host_are_heard[sqlite-later]",),
     ),
     Bug(
         "a session beside the pool has a copy of the engine for each question",
-        "leases/own_pool.py",
-        "OwnPool.__call__.get_bind",
-        "engine not in twins",
+        "leases/separate_pool.py",
+        "SeparatePool.__call__.get_bind",
+        "engine not in clones",
         "True",
         (f"{POOL}::test_one_session_has_one_connection",),
     ),
@@ -179,18 +179,18 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "a connection that is closed from two sides is waited for without an end",
-        "leases/standing.py",
-        "Standing.give_up",
+        "leases/stalled_transactions.py",
+        "OpenTransaction.plan_cancel",
         "        _stop_once(driver)\n",
         "",
-        ("tests/leases/test_standing.py::test_the_thread_of_one_that_is_out_of_time_is_stopped_once",),
+        ("tests/leases/test_stalled_transactions.py::test_the_thread_of_one_that_is_out_of_time_is_stopped_once",),
     ),
     Bug(
         "a transaction that was cut is given up again",
-        "leases/standing.py",
-        "Standing.give_up",
-        " or self.was_cut",
+        "leases/stalled_transactions.py",
+        "OpenTransaction.plan_cancel",
+        " or self.was_aborted",
         "",
-        ("tests/leases/test_standing.py::test_one_that_was_cut_is_not_given_up_again[sqlite]",),
+        ("tests/leases/test_stalled_transactions.py::test_one_that_was_cut_is_not_given_up_again[sqlite]",),
     ),
 )

@@ -78,7 +78,7 @@ FAULT_BUGS = (
         "a failure that came too late is not told",
         "pipelines/settler.py",
         "Settler._write_instead",
-        "self._note_dropped(item, of, written)",
+        "self._record_dropped(item, of, written)",
         "pass",
         (f"{VALUES}::test_a_failure_that_comes_too_late_is_told",),
     ),

@@ -17,7 +17,7 @@ FREE_LEASE_BUGS = (
     Bug(
         "a dead lease keeps siblings away",
         "rows/eligibility.py",
-        "is_mine_to_take",
+        "is_claimable_by",
         'leased.attribute("lock_token").is_not(None),\n        ',
         "",
         (f"{ELIGIBILITY}::test_volumes_at_every_bound",),
@@ -25,7 +25,7 @@ FREE_LEASE_BUGS = (
     Bug(
         "a reservation never ends",
         "rows/eligibility.py",
-        "is_mine_to_take",
+        "is_claimable_by",
         "last <= database_time_after(-reserved_for),",
         "",
         (f"{CONTENDED}::test_a_reset_row_is_reserved_for_seconds_and_then_anybodys", SIBLINGS),
@@ -33,7 +33,7 @@ FREE_LEASE_BUGS = (
     Bug(
         "a reservation of before the clock was set back lasts until then",
         "rows/eligibility.py",
-        "is_mine_to_take",
+        "is_claimable_by",
         "last >= database_time_after(reserved_for),",
         "",
         (f"{ELIGIBILITY}::test_volumes_at_every_bound",),
@@ -41,7 +41,7 @@ FREE_LEASE_BUGS = (
     Bug(
         "a reservation without a time never ends",
         "rows/eligibility.py",
-        "is_mine_to_take",
+        "is_claimable_by",
         ".is_(None),\n        last",
         "",
         (f"{ELIGIBILITY}::test_volumes_at_every_bound",),
@@ -152,7 +152,7 @@ FREE_LEASE_BUGS = (
     ),
     Bug(
         "the judge lets reservations be run over",
-        "testing/owner_names.py",
+        "testing/owner_rules.py",
         "names",
         "timedelta(0) <= kept_for < RESERVED_BEYOND",
         "False",

@@ -67,7 +67,7 @@ HOPS_BUGS = (
     Bug(
         "a rollback is spared though something is under way",
         "leases/dialects/sqlite_hops.py",
-        "_SparedRollback.__call__",
+        "_SkippedRollback.__call__",
         "        if self._driver.in_transaction:\n            await self._roll_back()\n",
         "",
         (f"{HOPS}::test_a_pool_that_resets_nothing",),

@@ -26,15 +26,15 @@ PROMISE_BUGS = (
     Bug(
         "an outcome is two transactions",
         "pipelines/writer.py",
-        "Writer._write_alone",
+        "Writer._write_in_own_transaction",
         'if written.is_made and submission.also is not None:\n                await self._within(session, connection, submission, now=now, stamp=stamp)\n            submission.stamp(written, frozenset({stamp}))\n            return written\n\n        time = time_for(submission.item, self.context.settings)\n        try:\n            written = await self.context.transact(work, purpose="write an outcome", timeout=time)\n            self._wrote_at = monotonic()',
         'submission.stamp(written, frozenset({stamp}))\n            return written\n\n        try:\n            written = await self.context.transact(work, purpose="write an outcome")\n            if written.is_made and submission.also is not None:\n                async with self.context.session_factory.begin() as other:\n                    await submission.also(other, max(submission.stamps))',
         ("tests/pipelines/test_writer.py::test_also_is_part_of_the_transaction",),
     ),
     Bug(
         "related rows are freed whoever holds them",
-        "leases/take.py",
-        "unlock",
+        "leases/acquire.py",
+        "release_keys",
         "held_under(leased, keys, token)",
         'leased.key.in_(keys) & leased.column("lock_owner").is_not(None)',
         ("tests/pipelines/test_related_locks.py::test_the_lock_of_another_item_stands",),

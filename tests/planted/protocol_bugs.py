@@ -6,7 +6,7 @@ from bug import Bug
 
 ORDERS = ("tests/simulation/test_simulation.py::test_orders",)
 FAMILY = ("tests/simulation/test_simulation.py::test_family",)
-GIVE_BACK = "tests/pipelines/test_give_back.py"
+GIVE_BACK = "tests/pipelines/test_release.py"
 
 PROTOCOL_BUGS = (
     Bug(
@@ -35,7 +35,7 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "what was not started stays leased after a shutdown",
-        "pipelines/give_back.py",
+        "pipelines/release.py",
         "_release.work",
         "released.update(await release(connection, context.leased, items))",
         "pass",
@@ -50,7 +50,7 @@ PROTOCOL_BUGS = (
         (f"{ORDERS[0]}[41]", *ORDERS),
     ),
     Bug(
-        "what is given back at a shutdown is begun all the same",
+        "what is released at a shutdown is begun all the same",
         "pipelines/item_queue.py",
         "ItemQueue.close",
         "        self._heap.clear()\n",
@@ -85,7 +85,7 @@ PROTOCOL_BUGS = (
         "a result overwrites what a service has changed",
         "leases/apply.py",
         "apply",
-        "dialect.is_still(column, value) for column, value in write.unless_changed.items()",
+        "dialect.is_unchanged(column, value) for column, value in write.unless_changed.items()",
         "",
         ORDERS,
     ),
@@ -93,15 +93,15 @@ PROTOCOL_BUGS = (
         "a dead holder's related rows stay locked",
         "leases/claim.py",
         "claim.lease",
-        "await free_dead(connection, related, dead, only_ended=not died_here)",
+        "await release_dead(connection, related, dead, only_ended=not died_here)",
         "pass",
         FAMILY,
     ),
     Bug(
         "related rows are not freed with their main row",
         "pipelines/writer.py",
-        "Writer._write_alone.work",
-        "await free_related(connection, item)",
+        "Writer._write_in_own_transaction.work",
+        "await release_related(connection, item)",
         "pass",
         FAMILY,
     ),
@@ -116,7 +116,7 @@ PROTOCOL_BUGS = (
     Bug(
         "a renewal gives ten times the lease",
         "leases/renew.py",
-        "_extending",
+        "_renewal",
         "lock_timeout)",
         "10 * lock_timeout)",
         (f"{ORDERS[0]}[1]",),
@@ -138,24 +138,24 @@ PROTOCOL_BUGS = (
         (f"{ORDERS[0]}[41]", *ORDERS),
     ),
     Bug(
-        "rows are given back by one try",
-        "pipelines/give_back.py",
+        "rows are released by one try",
+        "pipelines/release.py",
         "_transact",
         "not is_transient(error) or isinstance(error, TransactionTimeout | LockWaitTimeout)",
         "True",
         (f"{GIVE_BACK}::test_a_connection_that_died_keeps_no_row_leased",),
     ),
     Bug(
-        "a row that was not given back is told as released",
-        "pipelines/give_back.py",
-        "give_back",
+        "a row that was not released is told as released",
+        "pipelines/release.py",
+        "release_items",
         "item.id in released",
         "True",
         (f"{GIVE_BACK}::test_a_row_that_was_deleted_is_not_told_as_given_back",),
     ),
     Bug(
         "a release whose COMMIT was not answered is not told",
-        "pipelines/give_back.py",
+        "pipelines/release.py",
         "_release.work",
         ".update",
         ".clear()\n        released.update",
@@ -163,7 +163,7 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "a release that took all its time is tried again",
-        "pipelines/give_back.py",
+        "pipelines/release.py",
         "_transact",
         " or isinstance(error, TransactionTimeout | LockWaitTimeout)",
         "",
@@ -195,16 +195,16 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "the judge lets parked rows be taken",
-        "testing/lateness.py",
-        "taken_early",
+        "testing/timing_rules.py",
+        "claimed_early",
         "before.parked_at is not None",
         "False",
         ("tests/testing/test_checker_more.py::test_b4_a_parked_row_is_left_alone",),
     ),
     Bug(
         "the judge lets rows be taken early",
-        "testing/lateness.py",
-        "taken_early",
+        "testing/timing_rules.py",
+        "claimed_early",
         "before.due_at is not None and before.due_at > change.at",
         "False",
         ("tests/testing/test_checker_more.py::test_b4_a_row_is_not_taken_before_it_is_due",),

@@ -134,7 +134,7 @@ REQUEST_BUGS = (
     Bug(
         "an outcome that was refused waits for its interval",
         "pipelines/plan.py",
-        "Planner._given_back",
+        "Planner._released",
         'due = {self._leased.column("due_at"): self._now} if self._leased.has_schedule else {}\n        return unlocked_values(self._leased) | due',
         "return self._done",
         (f"{SERVICE_COLUMNS}::test_an_outcome_of_older_values_is_not_written",),

@@ -86,7 +86,7 @@ SETTLING_BUGS = (
         "an error that also swallows is told as applied",
         "pipelines/writer.py",
         "Writer._within",
-        "is_undone = await is_still(connection, self.context.leased, submission.item, values={})",
+        "is_rolled_back = await is_unchanged(connection, self.context.leased, submission.item, values={})",
         "pass",
         (f"{ALSO}::test_an_error_that_also_swallows_is_a_failure", f"{ALSO}::test_what_also_rolls_back_is_a_failure"),
     ),
@@ -101,7 +101,7 @@ SETTLING_BUGS = (
     Bug(
         "what also commits is told as stale",
         "pipelines/writer.py",
-        "Writer._write_alone",
+        "Writer._write_in_own_transaction",
         "return await self._see_what_also_left(submission, error)",
         "raise",
         (f"{ALSO}::test_what_also_commits_is_applied",),
@@ -117,7 +117,7 @@ SETTLING_BUGS = (
     Bug(
         "a COMMIT that is still under way is told as stale",
         "pipelines/writer.py",
-        "Writer._write_alone.work",
+        "Writer._write_in_own_transaction.work",
         "(connection, submission, waits=True)",
         "(connection, submission)",
         (f"{LOST}::test_a_commit_that_is_still_under_way_is_waited_for",),
@@ -205,7 +205,7 @@ SETTLING_BUGS = (
     Bug(
         "what on_refused writes to rows that are not held is found too late",
         "pipelines/settler.py",
-        "Settler._said_by_host",
+        "Settler._refused_outcome",
         "check_related(item, outcome.related)",
         "pass",
         ("tests/pipelines/test_refused.py::test_a_slip_there_keeps_no_row",),
@@ -221,8 +221,8 @@ SETTLING_BUGS = (
     Bug(
         "a lost related row is told as a lost lease if the COMMIT was not answered",
         "pipelines/writer.py",
-        "Writer._write_alone",
-        ", Written.ROBBED",
+        "Writer._write_in_own_transaction",
+        ", Written.RELATED_LOST",
         ", Written.STALE",
         ("tests/faults/test_lost_answers_overwritten.py::test_a_related_row_that_was_lost_is_told_as_lost",),
     ),

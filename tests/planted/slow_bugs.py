@@ -76,7 +76,7 @@ SLOW_BUGS = (
     Bug(
         "a variant is compared as the type of the model on SQLite",
         "leases/dialects/sqlite_columns.py",
-        "is_still_document",
+        "is_unchanged_document",
         ", _dialect()",
         "",
         (f"{COMPARED}::test_a_row_is_written_unless_it_was_changed",),

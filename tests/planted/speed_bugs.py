@@ -5,9 +5,9 @@ from __future__ import annotations
 from bug import Bug
 
 FRESH = "tests/pipelines/test_fresh_rows.py"
-ORDERS = "tests/pipelines/test_claim_orders.py"
+ORDERS = "tests/pipelines/test_claim_builder.py"
 DEADLINES = "tests/pipelines/test_deadlines.py"
-SAME_SQL = "tests/rows/test_same_sql.py"
+SAME_SQL = "tests/rows/test_sql_fingerprint.py"
 CONFORMANCE = "tests/conformance/test_claimed_rows.py"
 TOGETHER = "tests/leases/test_apply_together.py"
 ASSIGNMENTS = "tests/rows/test_assignments.py"
@@ -17,15 +17,15 @@ SPEED_BUGS = (
     Bug(
         "a row that came with its claim never grows old",
         "pipelines/loader.py",
-        "Loader.is_fresh",
-        "is_fresh and ",
+        "Loader.check_fresh",
+        "check_fresh and ",
         "",
         (f"{FRESH}::test_work_that_begins_late_sees_the_row_as_it_is_then",),
     ),
     Bug(
         "rows come with claims however slow the queue is",
-        "pipelines/claim_orders.py",
-        "ClaimOrders.next",
+        "pipelines/claim_builder.py",
+        "ClaimBuilder.next",
         "context.starts_soon and ",
         "",
         (f"{FRESH}::test_rows_are_not_read_with_a_claim_while_the_queue_is_slow",),
@@ -56,32 +56,32 @@ SPEED_BUGS = (
     ),
     Bug(
         "the order of claims is made once and for all",
-        "pipelines/claim_orders.py",
-        "ClaimOrders.next",
-        " or not is_same(said, self._last[0])",
+        "pipelines/claim_builder.py",
+        "ClaimBuilder.next",
+        " or not is_same(fingerprints, self._last[0])",
         "",
         (f"{ORDERS}::test_a_condition_that_changes_is_followed_at_once",),
     ),
     Bug(
         "takers' conditions are asked once",
-        "pipelines/claim_orders.py",
-        "ClaimOrders._said",
-        "            said += [said_by(condition, self._dialect) for condition in conditions]\n",
+        "pipelines/claim_builder.py",
+        "ClaimBuilder._fingerprints",
+        "            fingerprints += [fingerprint_of(condition, self._dialect) for condition in conditions]\n",
         "",
         (f"{ORDERS}::test_conditions_of_the_others_are_followed_too",),
     ),
     Bug(
         "values that are asked for late are taken to be the same",
-        "rows/same_sql.py",
-        "said_by",
+        "rows/sql_fingerprint.py",
+        "fingerprint_of",
         "        if bound.callable is not None:\n            return None\n",
         "",
         (f"{SAME_SQL}::test_in_doubt_it_is_another_one",),
     ),
     Bug(
         "types of values are not compared",
-        "rows/same_sql.py",
-        "said_by",
+        "rows/sql_fingerprint.py",
+        "fingerprint_of",
         "repr(bound.type), type(bound.value), ",
         "",
         (f"{SAME_SQL}::test_a_condition_is_the_same_as_itself_alone",),
@@ -130,7 +130,7 @@ SPEED_BUGS = (
         "a row that cannot be read stops its pipeline",
         "pipelines/fetcher.py",
         "Fetcher.fetch_once",
-        "not order.with_rows or is_outage(error) or is_of_the_schema(error)",
+        "not request.with_rows or is_outage(error) or is_of_the_schema(error)",
         "error",
         (f"{FRESH}::test_a_row_that_cannot_be_read_fails_alone",),
     ),
@@ -138,14 +138,14 @@ SPEED_BUGS = (
         "a row that cannot be read leaves the others leased to nobody",
         "leases/claim.py",
         "claim",
-        "not order.related and",
+        "not request.related and",
         "True or",
         (f"{FRESH}::test_a_row_that_cannot_be_read_fails_alone",),
     ),
     Bug(
         "claims ask for a row that cannot be read again and again",
-        "pipelines/claim_orders.py",
-        "ClaimOrders.next",
+        "pipelines/claim_builder.py",
+        "ClaimBuilder.next",
         " and monotonic() >= self._with_rows_from",
         "",
         (f"{ORDERS}::test_rows_that_could_not_be_read_are_not_asked_for_again_at_once",),
@@ -154,14 +154,14 @@ SPEED_BUGS = (
         "what triggers write is missing in fresh rows",
         "leases/dialects/sqlite.py",
         "claim",
-        "order.with_rows and await _has_triggers(connection, order)",
-        "not order",
+        "request.with_rows and await _has_triggers(connection, request)",
+        "not request",
         (f"{FRESH}::test_what_a_trigger_writes_is_in_the_row",),
     ),
     Bug(
         "a fresh row is worked on without trust",
         "pipelines/loader.py",
-        "Loader.is_fresh",
+        "Loader.check_fresh",
         " and now < item.trusted_until",
         "",
         ("tests/pipelines/test_loader.py::test_a_fresh_row_is_none_once_its_lease_is_not_trusted",),

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from bug import Bug
 
-ENDINGS = "tests/testing/test_endings.py"
+ENDINGS = "tests/testing/test_run_result.py"
 STRATEGIES = "tests/testing/test_strategies.py"
 
 TESTING_BUGS = (
     Bug(
         "a crash may change any row but one",
-        "testing/endings.py",
-        "Ending.differences_of_rows",
+        "testing/run_result.py",
+        "RunResult.differences_of_rows",
         "more or less",
         "False",
         (f"{ENDINGS}::test_a_row_that_was_given_is_compared",),
     ),
     Bug(
         "keys that are made anew are taken for the crash's doing",
-        "testing/endings.py",
+        "testing/run_result.py",
         "keys_made_anew",
         "_not_in(_values(first, table, name), _values(second, table, name))",
         "False",
@@ -26,7 +26,7 @@ TESTING_BUGS = (
     ),
     Bug(
         "every column of a name that we use is taken for ours",
-        "testing/endings.py",
+        "testing/run_result.py",
         "_kept_by_rowlock",
         " if LOCK_COLUMNS[0] in mapper.columns",
         "",
@@ -34,7 +34,7 @@ TESTING_BUGS = (
     ),
     Bug(
         "what a host leaves out is compared all the same",
-        "testing/endings.py",
+        "testing/run_result.py",
         "read_rows",
         " and not _names_of(column) & {*ignore}",
         "",

@@ -7,7 +7,7 @@ from bug import Bug
 ORDERS = "tests/simulation/test_simulation.py::test_orders"
 CROWD = "tests/simulation/test_simulation.py::test_crowd"
 CONDITIONS = "tests/testing/simulation/test_conditions.py"
-PATIENCE = "tests/testing/simulation/test_patience.py::test_only_round_trips_make_a_bound_longer"
+PATIENCE = "tests/testing/simulation/test_liveness.py::test_only_round_trips_make_a_bound_longer"
 CONTRACT = "tests/testing/test_contract.py"
 
 FOUND_BY_CONDITIONS = (
@@ -49,24 +49,24 @@ FOUND_BY_CONDITIONS = (
 OF_THE_CONDITIONS = (
     Bug(
         "simulation: statements travel in no time",
-        "testing/simulation/line.py",
-        "Line._travel",
+        "testing/simulation/faulty_connection.py",
+        "FaultyConnection._travel",
         "await asyncio.sleep(self.round_trip_s / 2)",
         "pass",
         (f"{CONDITIONS}::test_every_statement_takes_a_round_trip",),
     ),
     Bug(
         "simulation: a ROLLBACK takes no time",
-        "testing/simulation/line.py",
+        "testing/simulation/faulty_connection.py",
         "SimulatedConnection.rollback",
-        "is_sent and self.line.round_trip_s",
+        "is_sent and self.faulty_connection.round_trip_s",
         "False",
         (f"{CONDITIONS}::test_every_statement_takes_a_round_trip",),
     ),
     Bug(
         "simulation: no process is far away",
-        "testing/simulation/crew.py",
-        "Crew.new_process",
+        "testing/simulation/participants.py",
+        "Participants.new_process",
         "self.conditions.round_trip_s",
         "0.0",
         (f"{CONDITIONS}::test_every_process_is_far_away",),
@@ -81,7 +81,7 @@ OF_THE_CONDITIONS = (
     ),
     Bug(
         "simulation: bounds know nothing of round trips",
-        "testing/simulation/patience.py",
+        "testing/simulation/liveness.py",
         "_Bounds.of",
         " + ROUND_TRIPS_MAX * round_trip",
         "",
@@ -89,7 +89,7 @@ OF_THE_CONDITIONS = (
     ),
     Bug(
         "simulation: bounds are longer for everybody",
-        "testing/simulation/patience.py",
+        "testing/simulation/liveness.py",
         "_Bounds.of",
         "ROUND_TRIPS_MAX * round_trip",
         "timedelta(seconds=1)",
@@ -97,8 +97,8 @@ OF_THE_CONDITIONS = (
     ),
     Bug(
         "simulation: conditions share the randomness of the faults",
-        "testing/simulation/play.py",
-        "Play._play",
+        "testing/simulation/run.py",
+        "SimulationRun._run",
         "if kind not in ALL_ALONG",
         "",
         (f"{CONDITIONS}::test_a_run_without_them_is_the_run_that_it_was",),
@@ -169,16 +169,16 @@ OF_THE_CONDITIONS = (
     ),
     Bug(
         "simulation: no hook raises",
-        "testing/simulation/crew.py",
-        "Crew.new_replica.start",
+        "testing/simulation/participants.py",
+        "Participants.new_replica.start",
         "self.host.spoil_hooks(pipeline)",
         "pass",
         (f"{CONDITIONS}::test_hooks_raise_until_the_faults_are_over",),
     ),
     Bug(
         "simulation: no `also` raises",
-        "testing/simulation/crew.py",
-        "Crew._watch.watched_process",
+        "testing/simulation/participants.py",
+        "Participants._watch.watched_process",
         "self.host.spoil_outcome(await _in_the_loop(process, item))",
         "await _in_the_loop(process, item)",
         (f"{CONDITIONS}::test_hooks_raise_until_the_faults_are_over",),

@@ -21,7 +21,7 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "wool asks another worker",
         "dispatch/engines/wool.py",
-        "TheNamed.delegate",
+        "SingleWorkerBalancer.delegate",
         "yield uuid.UUID(task.tag)",
         "try:\n            yield uuid.UUID(task.tag)\n        except wool.TransientRpcError:\n            yield next(each for each in context.workers if str(each) != task.tag)",
         (f"{ENGINE}::test_nobody_else_is_asked",),
@@ -53,7 +53,7 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "wool is called in the pipeline's context",
         "dispatch/engines/wool_line.py",
-        "apart",
+        "run_as_task",
         ", context=context",
         "",
         (f"{ENGINE}::test_it_works_from_any_context",),
@@ -61,7 +61,7 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "a stopped worker of wool cancels the pipeline",
         "dispatch/engines/wool_line.py",
-        "Line._call",
+        "WoolConnection._call",
         "call.cancelled()",
         "False",
         (f"{WORKERS}::test_a_worker_that_is_stopped_is_gone",),
@@ -69,7 +69,7 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "a dead worker of wool fails the row",
         "dispatch/engines/wool_line.py",
-        "Line.read",
+        "WoolConnection.read",
         "grpc.RpcError, ",
         "",
         (f"{WORKERS}::test_a_worker_that_is_killed_is_noticed",),
@@ -77,7 +77,7 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "a frozen worker of wool holds an offer",
         "dispatch/engines/wool_line.py",
-        "Line._dispatch",
+        "WoolConnection._dispatch",
         "OFFER_S_MAX",
         "None",
         (f"{WORKERS}::test_a_worker_that_stands_still_is_gone",),
@@ -85,7 +85,7 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "a silent handler on wool does not beat",
         "dispatch/engines/wool_worker.py",
-        "Attempt.take",
+        "HandlerThread.next_event",
         "(within_s):",
         "(None):",
         (f"{ENGINE}::test_it_beats_while_the_handler_says_nothing",),
@@ -93,7 +93,7 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "a handler on wool is not cancelled",
         "dispatch/engines/wool_worker.py",
-        "Attempt.close",
+        "HandlerThread.close",
         "loop.call_soon_threadsafe(handler.cancel)",
         "pass",
         (f"{ENGINE}::test_to_close_is_to_cancel_over_there",),
@@ -101,7 +101,7 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "a handler on wool writes into the dispatcher's folder",
         "dispatch/engines/wool_worker.py",
-        "Attempt._work",
+        "HandlerThread._work",
         ", workdir=folder",
         "",
         (f"{ENGINE}::test_each_attempt_has_a_folder_there",),
@@ -109,15 +109,15 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "a handler on wool goes on before its stage is recorded",
         "dispatch/engines/wool_worker.py",
-        "Attempt.take",
+        "HandlerThread.next_event",
         "return event",
-        "self._go_on()\n            return event",
+        "self._acknowledge()\n            return event",
         (f"{ENGINE}::test_a_handler_goes_on_when_its_stage_is_recorded",),
     ),
     Bug(
         "a worker of wool without a disk fails its rows",
         "dispatch/engines/wool_line.py",
-        "Line.open",
+        "WoolConnection.open",
         "await self.read()",
         "pass",
         (f"{ENGINE}::test_a_worker_without_a_folder_is_gone",),
@@ -125,8 +125,8 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "a worker of wool takes the want of a folder for a failure",
         "dispatch/engines/wool_worker.py",
-        "Attempt._run",
-        "self._give(Heartbeat()).result()",
+        "HandlerThread._run",
+        "self._emit(Heartbeat()).result()",
         "pass",
         (f"{ENGINE}::test_a_worker_without_a_folder_is_gone",),
     ),

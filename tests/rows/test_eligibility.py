@@ -15,11 +15,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.rows.eligibility import (
     RESERVED_BEYOND,
     eligible,
+    is_claimable_by,
     is_due,
     is_free,
-    is_mine_to_take,
     oldest_first,
-    place_in_line,
+    order_column,
     was_main_lease,
 )
 from rowlock.rows.leased_table import LeasedTable
@@ -111,7 +111,7 @@ async def check(database: TemporaryDatabase, rows: list[Facts]) -> None:
     whole = eligible(leased, ready=ready, owner=ME, min_processing_interval=INTERVAL)
     clauses = {
         "free": (is_free(leased), expect_free),
-        "mine": (is_mine_to_take(leased, ME), expect_mine),
+        "mine": (is_claimable_by(leased, ME), expect_mine),
         "due": (is_due(leased, INTERVAL), expect_due),
         "all": (whole, lambda row: row["ready"] and expect_free(row) and expect_mine(row) and expect_due(row)),
     }
@@ -223,5 +223,5 @@ async def test_oldest_due_first(tables: TemporaryDatabase) -> None:
 
 def test_place_in_line() -> None:
     """The order of claims and the order in the queue would be of different times."""
-    assert place_in_line(VOLUMES) is Volume.last_processed_at
-    assert place_in_line(RUNS) is Run.due_at
+    assert order_column(VOLUMES) is Volume.last_processed_at
+    assert order_column(RUNS) is Run.due_at

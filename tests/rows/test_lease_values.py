@@ -12,11 +12,11 @@ from rowlock.rows.assignments import ColumnValues, UnlessChanged
 from rowlock.rows.lease_values import (
     due_values,
     leased_values,
-    pinned,
     processed_values,
     renewed_values,
     reset_values,
     unlocked_values,
+    without_onupdate,
 )
 from rowlock.rows.leased_table import LeasedTable
 
@@ -73,5 +73,5 @@ def test_leasing_pins_what_stamps_itself(values: ColumnValues) -> None:
 def test_pinning_leaves_what_is_written() -> None:
     """A host that writes its `updated_at` would find it unchanged."""
     column = Run.__table__.c.updated_at
-    assert pinned(RUNS, {column: NOON}) == {column: NOON}
-    assert pinned(VOLUMES, {}) == {}
+    assert without_onupdate(RUNS, {column: NOON}) == {column: NOON}
+    assert without_onupdate(VOLUMES, {}) == {}

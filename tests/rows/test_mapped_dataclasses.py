@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column, registry
 
 from rowlock import Apply, LockColumns, Outcome, Pipeline, PipelineItem, PipelineManager, ScheduleColumns, events
-from rowlock.dispatch import COMPLETED, Completed, DispatchColumns, DispatchPipeline, Event, LoopEngine, Task
+from rowlock.dispatch import COMPLETED, AttemptEvent, Completed, DispatchColumns, DispatchPipeline, LoopEngine, Task
 from rowlock.dispatch.migrations import dispatch_indexes
 from rowlock.testing import TemporaryDatabase, stepping
 
@@ -126,7 +126,7 @@ async def test_a_dispatched_row_may_be_a_dataclass(database: TemporaryDatabase) 
     """A host whose models are dataclasses could not dispatch, or its rows would begin with nulls."""
     await database.create_tables(Base.metadata)
 
-    async def draw(_task: Task[Picture]) -> AsyncIterator[Event]:
+    async def draw(_task: Task[Picture]) -> AsyncIterator[AttemptEvent]:
         yield Completed({"scene": "drawn"})
 
     pictures = DispatchPipeline(Picture, handler=draw, engine=LoopEngine(2), fetch_delays=(0.05,))

@@ -23,8 +23,8 @@ DERIVED = {
     "lease_margin": "`lock_timeout` / 10",
     "heartbeat_interval": "`heartbeat_trigger` / 15",
     "renew_timeout": "`heartbeat_trigger` / 3",
-    "wedge_limit": "10 × `lock_timeout`",
-    "abandoned_after": "10 × `lock_timeout`",
+    "stall_limit": "10 × `lock_timeout`",
+    "orphaned_after": "10 × `lock_timeout`",
 }
 """Settings whose default follows from another one: how the page says it."""
 

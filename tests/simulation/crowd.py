@@ -56,7 +56,7 @@ class MessagePipeline(Pipeline[Message]):
     retry_delay = 0.5
     retry_delay_max = 2
     max_attempts = 50
-    abandoned_after = 20
+    orphaned_after = 20
 
     def __init__(self, sent: Counter[int]) -> None:
         """Count what was sent."""

@@ -1,7 +1,7 @@
 """A replica's line to the database, which can be cut: for a while, or for good.
 
 The one idea: a replica dies by not reaching the database any more. From then on every statement and every COMMIT of its engine is
-refused, whatever its tasks still try; so nothing is given back, and its leases stay until they expire. Nothing is mocked: what gets
+refused, whatever its tasks still try; so nothing is released, and its leases stay until they expire. Nothing is mocked: what gets
 through is a real statement, and a transaction that was under way is rolled back by the driver.
 
 Not here: the tasks of a dead replica, which whoever kills it cancels.

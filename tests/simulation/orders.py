@@ -76,7 +76,7 @@ class OrderPipeline(Pipeline[Order]):
     retry_delay = 0.5
     retry_delay_max = 2
     max_attempts = 50
-    abandoned_after = 15
+    orphaned_after = 15
 
     def __init__(self, outside: Outside, world: World) -> None:
         """Work with what is outside."""

@@ -205,7 +205,7 @@ class SimulatedPipeline(Pipeline[Any]):
     retry_delay = 0.5
     retry_delay_max = 2
     max_attempts = 50
-    abandoned_after = 15
+    orphaned_after = 15
 
     def __init__(self, replica: str, director: Director) -> None:
         """Build it with the settings of the class."""

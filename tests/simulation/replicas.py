@@ -41,7 +41,7 @@ class Replica:
         self._session_factory = exchange.session_factory
 
     def die(self) -> None:
-        """Be gone: nothing is given back, nothing more is written."""
+        """Be gone: nothing is released, nothing more is written."""
         if self.is_alive:
             self.line.is_cut = True
             for pipeline in self.pipelines:
@@ -110,13 +110,13 @@ class SteppedReplica(Replica):
             await steps.work_once()
 
     async def end(self, grace_s: float) -> None:
-        """Give back what was not started, let work go on for a while, then interrupt it in either of two ways."""
+        """Release what was not started, let work go on for a while, then interrupt it in either of two ways."""
         for steps in self._steps:
             steps.run.shutdown()
         if self._working:
             await asyncio.wait(self._working, timeout=grace_s)
         for steps in self._steps:
-            steps.run.context.hurried = True
+            steps.run.context.grace_over = True
             for attempt in steps.run.context.running.values():
                 attempt.end(Ended.INTERRUPTED)
         if self._rng.random() < 0.5:

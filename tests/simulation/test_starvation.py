@@ -6,10 +6,10 @@ more round of its own.
     queued children x T_child / their workers  +  retry_delay x (1 + jitter) + its queueing + a fetch + its work before the lock
 
 It may be refused several times in between. From the first refusal on no child is claimed, neither while the parent rests nor while
-it is back at work and has not locked yet; unless its rest takes longer than `abandoned_after`, or rest and work before the lock
+it is back at work and has not locked yet; unless its rest takes longer than `orphaned_after`, or rest and work before the lock
 together longer than `retry_delay` + `lock_timeout`: then the children go on.
 
-The bound of a child of which a parent wants too much is `abandoned_after` + a fetch, and at most that of the work under way.
+The bound of a child of which a parent wants too much is `orphaned_after` + a fetch, and at most that of the work under way.
 """
 
 from __future__ import annotations
@@ -234,8 +234,8 @@ async def test_what_a_dead_holder_locked_is_its_own_pipelines_as_soon_as_the_lea
         await session.execute(update(tables[-1]).values(lease))
         if tables[0] is Fleet:
             await session.execute(update(Fleet).values(status="done"))
-    own = pipelines[1](takes(0.1), abandoned_after=300)
-    async with at_work(virtual_database, pipelines[0](takes(0.1), abandoned_after=300), own, hints=False):
+    own = pipelines[1](takes(0.1), orphaned_after=300)
+    async with at_work(virtual_database, pipelines[0](takes(0.1), orphaned_after=300), own, hints=False):
         since = now()
         await asyncio.sleep(20)
     first = own.worked[1][0] - since

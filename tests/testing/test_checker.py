@@ -14,7 +14,7 @@ SERVICE = "service:ab12cd34"
 
 
 def test_a_plain_day_breaks_nothing(story: Story) -> None:
-    """The judge would cry wolf: claim, renew, lock, apply, reset, give back, take over from the dead, fail, park."""
+    """The judge would cry wolf: claim, renew, lock, apply, reset, release, take over from the dead, fail, park."""
     token = story.claim()
     story.take(token, "7", "disks")
     story.wait(20)
@@ -310,7 +310,7 @@ def test_a9_what_was_locked_as_a_related_row_is_anybodys_to_recover(story: Story
 
 
 def test_a9_a_reset_keeps_the_owner_and_nothing_else_does(story: Story) -> None:
-    """A row that was given back would wait for one pipeline alone."""
+    """A row that was released would wait for one pipeline alone."""
     story.claim()
     story.apply(lock_owner="P")
     assert story.broken() == set()

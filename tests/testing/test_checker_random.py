@@ -16,7 +16,7 @@ STEPS_MAX = 40
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["claim", "renew", "apply", "reset", "fail", "give back", "lock", "hold", "die", "sweep"]),
+        st.sampled_from(["claim", "renew", "apply", "reset", "fail", "release", "lock", "hold", "die", "sweep"]),
         st.sampled_from(KEYS),
         st.floats(min_value=0.0, max_value=12.0),
     ),
@@ -51,7 +51,7 @@ class Legal:
                 key, lock_owner="P" if what == "reset" else None, attempts=row.attempts if what == "reset" else attempts
             )
             self.free_site(row.lock_token)
-        elif what == "give back":
+        elif what == "release":
             self.each_held(key, story.free)
         elif what == "die":
             story.wait(LEASE_S)

@@ -205,8 +205,8 @@ def test_settings_are_accepted(drawn: Any) -> None:
 @pytest.mark.parametrize(
     ("fixed", "left_out"),
     [
-        ({"lock_timeout": 40}, {"heartbeat_trigger", "lease_margin", "abandoned_after"}),
-        ({"abandoned_after": 3600}, {"lock_timeout", "renew_timeout", "heartbeat_interval"}),
+        ({"lock_timeout": 40}, {"heartbeat_trigger", "lease_margin", "orphaned_after"}),
+        ({"orphaned_after": 3600}, {"lock_timeout", "renew_timeout", "heartbeat_interval"}),
         ({"queue_upper_limit_factor": 2}, {"queue_lower_limit_factor"}),
         ({"retry_delay": 60}, {"retry_delay_max"}),
     ],

@@ -77,7 +77,7 @@ def tell_event(event: events.Event) -> None:
             events.ItemStarted(row_id=row_id)
             | events.ItemApplied(row_id=row_id)
             | events.ItemStale(row_id=row_id)
-            | events.LeaseLost(row_id=row_id)
+            | events.LeaseExpired(row_id=row_id)
         ):
             tell(event=type(event).__name__, row_id=row_id)
         case _:

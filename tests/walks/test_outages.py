@@ -62,7 +62,7 @@ async def test_work_in_hand_is_cancelled_when_the_server_stays_away(
         await _add_volume(engine)
         await heard.wait_for(events.ItemStarted)
         await asyncio.to_thread(server.stop)
-        await heard.wait_for(events.LeaseLost)
+        await heard.wait_for(events.LeaseExpired)
         assert pipeline.items[0].remaining.total_seconds() == 0
         await heard.wait_for(events.ItemStale)
         assert pipeline.running == 0

@@ -16,7 +16,7 @@ from rowlock import ConfigurationError
 from rowlock.demo.database import address_in, tables_at
 from rowlock.demo.display import display
 from rowlock.demo.files import PASSED_OVER, find_files, standard_library
-from rowlock.demo.play import Audience, Play
+from rowlock.demo.play import Audience, DemoRun
 from rowlock.demo.processes import replicas_on
 from rowlock.demo.verdict import all_hold, gather, judge
 
@@ -75,7 +75,7 @@ async def _run(options: argparse.Namespace, files: list[str], scratch: Path) -> 
         kills = _kills(options, len(files), audience)
         async with tables_at(address, keep=options.keep) as engine:
             async with replicas_on(address, folder, count=options.replicas, files=scratch) as replicas:
-                play = Play(engine, replicas, files, audience, kills=kills)
+                play = DemoRun(engine, replicas, files, audience, kills=kills)
                 await play.run()
                 await asyncio.gather(*(replica.end() for replica in replicas if replica.is_alive))
             audience.say("every file is counted again, to compare")

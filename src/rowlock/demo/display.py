@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
-from rowlock.demo.play import Audience, Progress
+from rowlock.demo.play import Audience, BacklogProgress
 from rowlock.demo.verdict import Finding, all_hold
 
 if TYPE_CHECKING:
@@ -45,12 +45,12 @@ class PlainDisplay:
     def __init__(self) -> None:
         self._shown_at = float("-inf")
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: BacklogProgress) -> None:
         """Print a line, if the last one is old enough."""
         if progress.seconds - self._shown_at >= LINE_S:
             self._shown_at = progress.seconds
             print(
-                f"{progress.seconds:5.1f} s  {progress.settled:>6,} of {progress.files:,}  {_state(progress)}",
+                f"{progress.seconds:5.1f} s  {progress.finished:>6,} of {progress.files:,}  {_state(progress)}",
                 flush=True,
             )
 
@@ -75,9 +75,9 @@ class RichDisplay:
         self._bar = bar
         self._task = bar.add_task("", total=None, state="the replicas start")
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: BacklogProgress) -> None:
         """Move the bar."""
-        self._bar.update(self._task, completed=progress.settled, total=progress.files, state=_state(progress))
+        self._bar.update(self._task, completed=progress.finished, total=progress.files, state=_state(progress))
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
@@ -105,7 +105,7 @@ def _live(console: Console) -> Iterator[Display]:
         yield RichDisplay(console, bar)
 
 
-def _state(progress: Progress) -> str:
+def _state(progress: BacklogProgress) -> str:
     replicas = "1 replica" if progress.alive == 1 else f"{progress.alive} replicas"
     return f"{replicas}, {progress.held} rows leased, {progress.waiting:,} waiting"
 

@@ -45,7 +45,7 @@ _is_new = Document.status == NEW
 Index("documents_new", Document.due_at, sqlite_where=_is_new, postgresql_where=_is_new)
 
 
-class Notes(Protocol):
+class WorkJournal(Protocol):
     """Where a pipeline notes what it begins."""
 
     def started(self, item: PipelineItem[Any]) -> None:
@@ -65,10 +65,10 @@ class CatalogueFiles(Pipeline[Document]):
     heartbeat_trigger = 1.5
     fetch_delays = (0.1, 0.2, 0.5)
 
-    def __init__(self, folder: Path, notes: Notes, **settings: Any) -> None:  # noqa: ANN401 - as Pipeline
+    def __init__(self, folder: Path, journal: WorkJournal, **settings: Any) -> None:  # noqa: ANN401 - as Pipeline
         super().__init__(**settings)
         self.folder = folder
-        self.notes = notes
+        self.journal = journal
 
     def ready(self) -> Any:  # noqa: ANN401 - one SQL expression
         """Return which documents want work: the new ones."""
@@ -76,7 +76,7 @@ class CatalogueFiles(Pipeline[Document]):
 
     def process(self, item: PipelineItem[Document]) -> Apply:
         """Read one file. A plain function: it runs in a worker thread, so the event loop goes on renewing leases."""
-        self.notes.started(item)
+        self.journal.started(item)
         try:
             counts = read_and_count(self.folder / item.row.path)
         except OSError:

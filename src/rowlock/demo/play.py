@@ -2,7 +2,7 @@
 
 1. Nine in ten files are there from the start, inserted by the parent. Nobody hints: the replicas find them by looking.
 2. When half of all is settled, one replica is killed with -9, at a moment when it is in the middle of something.
-3. Once no row waits in line any more, the rest arrives one at a time: a replica takes it in, commits, hints.
+3. Once no row waits any more, the rest arrives one at a time: a replica takes it in, commits, hints.
 4. All is settled once the leases of the dead replica have run out and others have taken over its rows.
 
 Not here: whether it went well. See ``verdict.py``.
@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 from rowlock.clock import monotonic, sleep
 from rowlock.demo.documents import NEW, Document
-from rowlock.demo.processes import Replica
+from rowlock.demo.processes import ReplicaProcess
 
 ARRIVING_PART = 10
 """One file in so many arrives later."""
@@ -35,11 +35,11 @@ STALL_S_MAX = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far it is: rows `settled`, `held` under a lease, `waiting` in line, of so many `files`."""
+class BacklogProgress:
+    """How far it is: rows `finished`, `held` under a lease, `waiting`, of so many `files`."""
 
     files: int
-    settled: int
+    finished: int
     held: int
     waiting: int
     alive: int
@@ -49,7 +49,7 @@ class Progress:
 class Audience(Protocol):
     """Who is told how it goes."""
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: BacklogProgress) -> None:
         """Show how far it is; called often."""
         ...
 
@@ -62,12 +62,12 @@ class Audience(Protocol):
 class Kill:
     """A replica was killed. `leased`: all leases of that moment, of whichever replica: token to document."""
 
-    replica: Replica
+    replica: ReplicaProcess
     leased: dict[str, int]
 
 
 @dataclass(slots=True)
-class Play:
+class DemoRun:
     """One performance. `kill` and `rows_per_s` are written while it runs.
 
     Attributes:
@@ -78,7 +78,7 @@ class Play:
     """
 
     engine: AsyncEngine
-    replicas: Sequence[Replica]
+    replicas: Sequence[ReplicaProcess]
     files: Sequence[str]
     audience: Audience
     kills: bool = True
@@ -99,16 +99,16 @@ class Play:
             await self._kill_half_way(backlog)
         await self._watch_until(lambda progress: progress.waiting == 0)
         progress = await self._look()
-        self.rows_per_s = progress.settled / progress.seconds
+        self.rows_per_s = progress.finished / progress.seconds
         self.audience.say(f"the backlog is through; {arrivals} more files arrive one at a time")
         await self._let_arrive(self.files[backlog:])
-        await self._watch_until(lambda progress: progress.settled >= progress.files)
+        await self._watch_until(lambda progress: progress.finished >= progress.files)
 
     async def _kill_half_way(self, backlog: int) -> None:
         """Let the replicas run for moments until one is killed: a fast machine would be through before we look."""
         try:
             async for progress in self._watch(0):
-                if progress.settled >= backlog or (progress.settled * 2 >= progress.files and await self.kill_one()):
+                if progress.finished >= backlog or (progress.finished * 2 >= progress.files and await self.kill_one()):
                     return
                 self._thaw()
                 await sleep(RUN_S)
@@ -154,31 +154,31 @@ class Play:
                 await self._look()
                 looked_at = monotonic()
 
-    async def _watch_until(self, condition: Callable[[Progress], bool]) -> None:
+    async def _watch_until(self, condition: Callable[[BacklogProgress], bool]) -> None:
         async for progress in self._watch(LOOK_S):
             if condition(progress):
                 return
 
-    async def _watch(self, period_s: float) -> AsyncIterator[Progress]:
+    async def _watch(self, period_s: float) -> AsyncIterator[BacklogProgress]:
         """Yield how far it is, again and again, as long as anything moves and anybody lives."""
         last, moved_at = -1, monotonic()
         while self._alive() and monotonic() - moved_at < STALL_S_MAX:
             progress = await self._look()
-            if progress.settled != last:
-                last, moved_at = progress.settled, monotonic()
+            if progress.finished != last:
+                last, moved_at = progress.finished, monotonic()
             yield progress
             await sleep(period_s)
 
-    async def _look(self) -> Progress:
+    async def _look(self) -> BacklogProgress:
         async with self.engine.connect() as connection:
-            settled, held, waiting = await counts(connection)
-        progress = Progress(
-            len(self.files), settled, held, waiting, alive=len(self._alive()), seconds=monotonic() - self._began_at
+            finished, held, waiting = await counts(connection)
+        progress = BacklogProgress(
+            len(self.files), finished, held, waiting, alive=len(self._alive()), seconds=monotonic() - self._began_at
         )
         self.audience.show(progress)
         return progress
 
-    def _alive(self) -> list[Replica]:
+    def _alive(self) -> list[ReplicaProcess]:
         return [replica for replica in self.replicas if replica.is_alive]
 
 

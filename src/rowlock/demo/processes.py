@@ -25,7 +25,7 @@ LOG_CHARS_SHOWN = 4000
 
 
 @dataclass(eq=False)
-class Replica:
+class ReplicaProcess:
     """One process. `killed`: it was ended by force, whoever did it."""
 
     number: int
@@ -110,20 +110,22 @@ class Replica:
 
 
 @asynccontextmanager
-async def replicas_on(address: Address, folder: Path, *, count: int, files: Path) -> AsyncIterator[list[Replica]]:
+async def replicas_on(
+    address: Address, folder: Path, *, count: int, files: Path
+) -> AsyncIterator[list[ReplicaProcess]]:
     """Start `count` replicas that catalogue `folder`, wait until all are ready, and leave none of them behind.
 
     Raises:
         ChildProcessError: one did not start.
     """
-    replicas: list[Replica] = []
+    replicas: list[ReplicaProcess] = []
     try:
         for number in range(1, count + 1):
             process = await _start(_log_path(files, number))
-            replicas.append(Replica(number, process, files))
+            replicas.append(ReplicaProcess(number, process, files))
         setup = {"url": address.url, "schema": address.schema, "folder": str(folder)}
         messages = [setup | {"journal": str(_journal_path(files, replica.number))} for replica in replicas]
-        answers = await asyncio.gather(*map(Replica.ask, replicas, messages))
+        answers = await asyncio.gather(*map(ReplicaProcess.ask, replicas, messages))
         for replica in (replica for replica, ready in zip(replicas, answers, strict=True) if not ready):
             await replica.end()
             if not replica.was_killed:

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.demo.documents import DONE, NEW, UNREADABLE, Document
 from rowlock.demo.history import times_applied
 from rowlock.demo.journal import Journal
-from rowlock.demo.play import Kill, Play
+from rowlock.demo.play import DemoRun, Kill
 
 EXAMPLES_MAX = 3
 """How many files are named where something is wrong."""
@@ -68,7 +68,7 @@ class Evidence:
     rows_per_s: float = field(default=0.0)
 
 
-async def gather(connection: AsyncConnection, folder: Path, play: Play) -> Evidence:
+async def gather(connection: AsyncConnection, folder: Path, play: DemoRun) -> Evidence:
     """Collect the evidence, and count every file again. Joins the caller's transaction."""
     columns = (Document.status, Document.sha256, Document.size, Document.lines, Document.words)
     recounted = await anyio.to_thread.run_sync(
@@ -122,11 +122,11 @@ def all_hold(findings: Sequence[Finding]) -> bool:
 
 def _results(evidence: Evidence) -> list[Finding]:
     files, results = evidence.files, evidence.results
-    settled = [path for path in files if path in results and _is_settled(path, evidence)]
-    lost = sorted(set(files).difference(settled))
-    wrong = [path for path in settled if results[path] != evidence.recounted[path]]
+    finished = [path for path in files if path in results and _is_finished(path, evidence)]
+    lost = sorted(set(files).difference(finished))
+    wrong = [path for path in finished if results[path] != evidence.recounted[path]]
     doubled = [path for path in evidence.ids if evidence.applied.get(evidence.ids[path], 0) > 1]
-    unreadable = sum(results[path][0] == UNREADABLE for path in settled)
+    unreadable = sum(results[path][0] == UNREADABLE for path in finished)
     note = f", {unreadable} of them unreadable" if unreadable else ""
     return [
         Finding("files", f"{len(files):,}{note}", holds=bool(files)),
@@ -137,7 +137,7 @@ def _results(evidence: Evidence) -> list[Finding]:
     ]
 
 
-def _is_settled(path: str, evidence: Evidence) -> bool:
+def _is_finished(path: str, evidence: Evidence) -> bool:
     return evidence.results[path][0] != NEW and bool(evidence.applied.get(evidence.ids[path]))
 
 

@@ -17,7 +17,7 @@ from rowlock.dispatch.migrations import dispatch_columns, dispatch_indexes
 from rowlock.dispatch.pipeline import DispatchPipeline
 from rowlock.dispatch.provisioner import Provision
 from rowlock.dispatch.states import COMPLETED, FAILED, PENDING, RUNNING
-from rowlock.dispatch.task import Completed, Event, Failed, Heartbeat, Progress, StageDone, Task
+from rowlock.dispatch.task import AttemptEvent, Completed, Failed, Heartbeat, Progress, StageDone, Task
 from rowlock.errors import AdmissionRejected, Draining, NoWorkersAvailable, WorkerBusy, WorkerGone
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "PENDING",
     "RUNNING",
     "AdmissionRejected",
+    "AttemptEvent",
     "Backpressure",
     "BackpressureContext",
     "Balancer",
@@ -34,7 +35,6 @@ __all__ = [
     "DispatchPipeline",
     "Draining",
     "Engine",
-    "Event",
     "Failed",
     "Heartbeat",
     "LeastBusy",

@@ -21,6 +21,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.dispatch.cancellation import cancel
+from rowlock.dispatch.client_text import error_of, is_storable
 from rowlock.dispatch.columns import DEDUP_KEY_CHARS_MAX
 from rowlock.dispatch.settings import DispatchSettings
 from rowlock.dispatch.states import (
@@ -33,8 +34,7 @@ from rowlock.dispatch.states import (
     refuse_own_columns,
     shows_anew,
 )
-from rowlock.dispatch.texts import error_of, is_storable
-from rowlock.dispatch.turns import Turns
+from rowlock.dispatch.submission_lock import SubmissionLock
 from rowlock.errors import AdmissionRejected, PipelineError
 from rowlock.leases.dialects import bind_of
 from rowlock.logs import get_logger
@@ -57,7 +57,7 @@ class Admission(Generic[ModelT]):
         self._model: Any = leased.model
         self._settings = settings
         self._stale_after = stale_after
-        self._turns = Turns(leased)
+        self._submission_lock = SubmissionLock(leased)
 
     async def submit(self, session: AsyncSession, *, dedup_key: str, values: Values) -> tuple[ModelT, bool]:
         """Return the active row of `dedup_key`, and whether it was made here; joins the caller's transaction.
@@ -70,13 +70,16 @@ class Admission(Generic[ModelT]):
         """
         _check_key(dedup_key)
         self._check_values(values)
-        has_turn, made = await self._turns.take(session, unless=partial(self._attaches, session, dedup_key)), False
+        holds_lock, made = (
+            await self._submission_lock.acquire(session, unless=partial(self._attaches, session, dedup_key)),
+            False,
+        )
         try:
             row, made = await self._submit(session, dedup_key, values)
         finally:
-            if has_turn and not made:
+            if holds_lock and not made:
                 # Nothing was written, so nobody need wait for the end of the transaction.
-                self._turns.give_back(session)
+                self._submission_lock.release(session)
         return row, made
 
     async def cancel(self, session: AsyncSession, *, dedup_key: str, reason: str) -> ModelT | None:
@@ -87,12 +90,12 @@ class Admission(Generic[ModelT]):
             PipelineError: the key is no text that a database takes, or too long; no statement was sent.
         """
         _check_key(dedup_key)
-        has_turn, row = await self._turns.take(session, unless=_never), None
+        holds_lock, row = await self._submission_lock.acquire(session, unless=_never), None
         try:
             row = await cancel(session, self._leased, dedup_key=dedup_key, reason=reason)
         finally:
-            if has_turn and row is None:
-                self._turns.give_back(session)
+            if holds_lock and row is None:
+                self._submission_lock.release(session)
         return row
 
     async def _submit(self, session: AsyncSession, dedup_key: str, values: Values) -> tuple[ModelT, bool]:
@@ -145,22 +148,22 @@ class Admission(Generic[ModelT]):
     def _is_stale(self) -> Any:  # noqa: ANN401 - an SQL expression
         """Nobody holds the row, and nobody will come for it.
 
-        Its holder died, or gave it back, and no replica took over for `stale_after`; or its deadline is over for as long; or it was
+        Its holder died, or released it, and no replica took over for `stale_after`; or its deadline is over for as long; or it was
         parked.
         """
         model, long_ago = self._model, database_time_after(-self._stale_after)
-        # Who gave it back has cleared the lease, and may have worked for hours: `started_at` alone says nothing of that.
+        # Who released it has cleared the lease, and may have worked for hours: `started_at` alone says nothing of that.
         touched = (model.due_at, model.last_processed_at, model.started_at)
-        given_back = and_(*(func.coalesce(at, model.submitted_at) <= long_ago for at in touched))
+        released = and_(*(func.coalesce(at, model.submitted_at) <= long_ago for at in touched))
         expires_at = model.lock_expires_at
-        left = or_(expires_at <= long_ago, and_(expires_at.is_(None), given_back))
-        abandoned = and_(model.status == RUNNING, left)
+        left = or_(expires_at <= long_ago, and_(expires_at.is_(None), released))
+        orphaned = and_(model.status == RUNNING, left)
         overdue = and_(
             model.status == PENDING,
             model.submitted_at <= database_time_after(-self._settings.dispatch_deadline - self._stale_after),
         )
         parked = model.parked_at.is_not(None)
-        return func.coalesce(and_(is_free(self._leased), or_(abandoned, overdue, parked)), false())
+        return func.coalesce(and_(is_free(self._leased), or_(orphaned, overdue, parked)), false())
 
     async def _fail_stale(self, session: AsyncSession, row: ModelT) -> bool:
         key, reason = (

@@ -33,12 +33,12 @@ class RoundRobin:
     """Each time another one first."""
 
     def __init__(self) -> None:
-        self._turns = count()
+        self._offers = count()
 
     def order(self, workers: Mapping[str, WorkerView]) -> Sequence[str]:
         """Return the ids in their order, begun one further each time."""
         ids = sorted(workers)
-        first = next(self._turns) % len(ids) if ids else 0
+        first = next(self._offers) % len(ids) if ids else 0
         return ids[first:] + ids[:first]
 
 

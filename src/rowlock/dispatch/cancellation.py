@@ -1,9 +1,11 @@
 """Cancel: fail the active row of a key, in the caller's transaction, whoever holds it.
 
 The one idea: every write of an attempt is guarded by the status it left. So a cancellation asks nobody: it writes another status,
-and the replica that holds the row finds that at its next note, or at the end; then it closes the attempt and writes nothing more.
+and the replica that holds the row finds that at its next status update, or at the end; then it closes the attempt and writes
+nothing more.
 
 Not here: how an attempt is closed (``delivery.py``). The lease is left to its holder, too.
+
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from typing import Any
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from rowlock.dispatch.client_text import error_of
 from rowlock.dispatch.states import CANCELLED, FAILED, is_active, shows_anew
-from rowlock.dispatch.texts import error_of
 from rowlock.leases.dialects import bind_of
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable, ModelT

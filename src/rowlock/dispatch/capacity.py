@@ -29,7 +29,7 @@ KEPT_S = 5.0
 """How long a place is kept for a row that was brought forward, in seconds: another replica may have claimed it."""
 
 
-class Room:
+class Capacity:
     """How many waiting rows may be brought forward, as far as this replica knows."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Room:
         """Keep a place for each row of `keys`, which were brought forward, until it was offered here."""
         self._kept_until |= dict.fromkeys(keys, monotonic() + KEPT_S)
 
-    def taken(self, key: Any) -> None:  # noqa: ANN401 - whatever the row's key is
+    def occupied(self, key: Any) -> None:  # noqa: ANN401 - whatever the row's key is
         """Note that a worker accepted the row of that key."""
         # One place for each acceptance, whether it was kept or not: counted at both, the worker beside it would stay idle.
         self._kept_until.pop(key, None)

@@ -6,7 +6,7 @@ Every write on the way is guarded by the lease's token and by the status; if the
 about the row, and the attempt is closed without a word. What `Delivery.run` returns, the pipeline writes like any other
 outcome.
 
-Not here: who is asked (``placing.py``), and how an attempt's events come about (``engines/``).
+Not here: who is asked (``placement.py``), and how an attempt's events come about (``engines/``).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from typing import Any, Generic
 from rowlock.backoff import exponential
 from rowlock.clock import monotonic
 from rowlock.containment import as_host_code, contained_task
+from rowlock.dispatch.client_text import error_of, failure_of
 from rowlock.dispatch.columns import WORKER_CHARS_MAX
 from rowlock.dispatch.dispatch_log import DispatchLog
 from rowlock.dispatch.engine import Events
-from rowlock.dispatch.notes import Notes
-from rowlock.dispatch.placing import Placing
+from rowlock.dispatch.liveness import next_event
+from rowlock.dispatch.placement import Placement
 from rowlock.dispatch.plain_events import plain_event
 from rowlock.dispatch.progress import LastProgress
 from rowlock.dispatch.provisioner import Provisioner
 from rowlock.dispatch.scratch import Scratch
 from rowlock.dispatch.settings import DispatchSettings
-from rowlock.dispatch.silence import hear
 from rowlock.dispatch.states import (
     ACTIVE,
     CAPACITY,
@@ -46,8 +46,8 @@ from rowlock.dispatch.states import (
     RUNNING,
     refuse_own_columns,
 )
-from rowlock.dispatch.task import Completed, Event, Failed, Handler, Heartbeat, Progress, StageDone, Task
-from rowlock.dispatch.texts import error_of, failure_of
+from rowlock.dispatch.status_updates import StatusUpdates
+from rowlock.dispatch.task import AttemptEvent, Completed, Failed, Handler, Heartbeat, Progress, StageDone, Task
 from rowlock.errors import (
     LeaseLost,
     NoWorkersAvailable,
@@ -77,7 +77,7 @@ STAGES_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Means(Generic[ModelT]):
+class DeliveryContext(Generic[ModelT]):
     """What every attempt of a pipeline works with.
 
     Attributes:
@@ -85,8 +85,8 @@ class Means(Generic[ModelT]):
         handler: the host's.
         lease: settings of the lease.
         settings: the knobs of the wing.
-        placing: finds workers.
-        notes: writes what must be seen at once.
+        placement: finds workers.
+        status_updates: writes what must be seen at once.
         hint: says that there is room.
         provisioner: asks for more; None if the host has nobody to ask.
         scratch: makes the attempts' folders.
@@ -97,8 +97,8 @@ class Means(Generic[ModelT]):
     handler: Handler[ModelT]
     lease: PipelineSettings
     settings: DispatchSettings
-    placing: Placing
-    notes: Notes[ModelT]
+    placement: Placement
+    status_updates: StatusUpdates[ModelT]
     hint: Callable[[], None]
     provisioner: Provisioner | None
     scratch: Scratch
@@ -108,8 +108,8 @@ class Means(Generic[ModelT]):
 class Delivery(Generic[ModelT]):
     """One attempt."""
 
-    def __init__(self, means: Means[ModelT], item: PipelineItem[ModelT]) -> None:
-        self._means = means
+    def __init__(self, context: DeliveryContext[ModelT], item: PipelineItem[ModelT]) -> None:
+        self._context = context
         self._item = item
         self._row: Any = item.row
         self._has_ended = False
@@ -148,27 +148,27 @@ class Delivery(Generic[ModelT]):
             # Decided between the claim and the reading.
             raise LeaseLost(pipeline=self._item.lock_owner, row_id=self._item.id)
         if self._row.status == RUNNING:
-            await self._take_back()
-        if self._row.losses >= self._means.settings.max_losses:
+            await self._recover_orphan()
+        if self._row.losses >= self._context.settings.max_losses:
             return self._failed(HEARTBEAT_LOST, f"{self._row.losses} attempts died with their worker or replica")
-        if self._waited() >= self._means.settings.dispatch_deadline:
-            self._means.log.expired(self._item.id)
-            waited_s = self._means.settings.dispatch_deadline.total_seconds()
+        if self._waited() >= self._context.settings.dispatch_deadline:
+            self._context.log.expired(self._item.id)
+            waited_s = self._context.settings.dispatch_deadline.total_seconds()
             return self._failed(CAPACITY, f"no worker has done it within {waited_s:g} s after its submission")
         async with AsyncExitStack() as stack:
             try:
-                workdir = await stack.enter_async_context(self._means.scratch.folder())
+                workdir = await stack.enter_async_context(self._context.scratch.folder())
                 try:
-                    worker, events = await self._means.placing.place(self._task(workdir))
+                    worker, events = await self._context.placement.place(self._task(workdir))
                 except NoWorkersAvailable as nobody:
                     return self._overflow(nobody)
             except Exception as error:
                 # Of this replica, and not of the row: another one may do better.
                 logger.exception("An attempt could not be begun here", extra={"row_id": self._item.id})
                 return Retry(error=error_of(INTERNAL, describe(error)))
-            stack.callback(self._means.placing.room.freed)
+            stack.callback(self._context.placement.capacity.freed)
             stack.push_async_callback(_end, events)
-            limit = asyncio.timeout(self._means.settings.time_limit.total_seconds())
+            limit = asyncio.timeout(self._context.settings.time_limit.total_seconds())
             try:
                 async with limit:
                     outcome = await self._accepted(worker, events)
@@ -179,7 +179,7 @@ class Delivery(Generic[ModelT]):
             if self._has_ended:
                 # Closed later: whoever has the worker next would be running before this row has ended. An attempt that still runs
                 # is closed here and now: nobody else may begin beside it.
-                self._item.when_settled = partial(self._close, stack.pop_all())
+                self._item.after_settling = partial(self._close, stack.pop_all())
             return outcome
 
     async def _out_of_time(self, attempt: AsyncExitStack) -> Outcome:
@@ -187,8 +187,8 @@ class Delivery(Generic[ModelT]):
         # A row that is failed is nobody's to begin again; so one whose handler cannot be ended need not be held for ever.
         await finish(_wait(closing, timeout_s=END_S_MAX), purpose="end an attempt")
         if not closing.done():
-            self._item.when_settled = partial(_wait, closing)
-        limit_s = self._means.settings.time_limit.total_seconds()
+            self._item.after_settling = partial(_wait, closing)
+        limit_s = self._context.settings.time_limit.total_seconds()
         return self._failed(INTERNAL, f"the time limit of {limit_s:g} s is over")
 
     async def _close(self, attempt: AsyncExitStack) -> None:
@@ -196,20 +196,20 @@ class Delivery(Generic[ModelT]):
             await attempt.aclose()
         except Exception:
             logger.exception("An attempt failed while it was closed", extra={"row_id": self._item.id})
-        self._means.hint()
+        self._context.hint()
 
-    async def _take_back(self) -> None:
+    async def _recover_orphan(self) -> None:
         """An orphan is pending again, due now, and keeps its stages: its holder is gone."""
         losses = self._row.losses + self._item.prev_lock_expired
-        await self._note({"status": PENDING, "losses": losses}, unless_changed={"status": RUNNING})
+        await self._record_status({"status": PENDING, "losses": losses}, unless_changed={"status": RUNNING})
         logger.warning("An orphan was recovered", extra={"row_id": self._item.id, "losses": losses})
 
     def _overflow(self, nobody: NoWorkersAvailable) -> Outcome:
-        settings = self._means.settings
-        if self._means.provisioner is not None:
-            self._means.provisioner.ask(self._row.dedup_key)
+        settings = self._context.settings
+        if self._context.provisioner is not None:
+            self._context.provisioner.ask(self._row.dedup_key)
         rest = settings.retry_interval + random.random() * settings.jitter
-        self._means.log.overflowed(self._item.id, nobody, waited=self._waited(), rest=rest)
+        self._context.log.overflowed(self._item.id, nobody, waited=self._waited(), rest=rest)
         return Retry(after=rest, error=error_of(CAPACITY, nobody.message))
 
     async def _accepted(self, worker: str, events: Events) -> Outcome:
@@ -223,7 +223,7 @@ class Delivery(Generic[ModelT]):
         is_running = False
         while True:
             try:
-                event = await self._hear(worker, events)
+                event = await self._next_event(worker, events)
             except StopAsyncIteration:
                 return self._failed(INTERNAL, "the handler ended without Completed or Failed")
             if not is_running:
@@ -233,7 +233,7 @@ class Delivery(Generic[ModelT]):
                     "worker": shorten(worker, chars_max=WORKER_CHARS_MAX),
                     "progress": None,
                 }
-                await self._note(running, unless_changed={"status": PENDING})
+                await self._record_status(running, unless_changed={"status": PENDING})
                 is_running = True
             match event:
                 case Heartbeat():
@@ -249,32 +249,32 @@ class Delivery(Generic[ModelT]):
                     self._has_ended = True
                     return self._failed_by_handler(event)
             if (shown := progress.due()) is not None:
-                await self._note({"progress": shown}, unless_changed={"status": RUNNING})
+                await self._record_status({"progress": shown}, unless_changed={"status": RUNNING})
 
-    async def _hear(self, worker: str, events: Events) -> Event:
-        silence_s = self._means.settings.heartbeat_limit.total_seconds()
+    async def _next_event(self, worker: str, events: Events) -> AttemptEvent:
+        limit_s = self._context.settings.heartbeat_limit.total_seconds()
         try:
-            return plain_event(await hear(events, within_s=silence_s))
+            return plain_event(await next_event(events, within_s=limit_s))
         except TimeoutError:
-            raise WorkerGone(worker, f"nothing was heard of it for {silence_s:g} s") from None
+            raise WorkerGone(worker, f"nothing was heard of it for {limit_s:g} s") from None
 
     async def _look(self) -> None:
         """See whether somebody has decided about the row: a handler that says nothing for hours would not know."""
         if monotonic() >= self._looks_at:
-            await self._means.notes.check(self._item, {"status": RUNNING})
+            await self._context.status_updates.check(self._item, {"status": RUNNING})
             self._looks_at = monotonic() + LOOK_EVERY_S
 
     async def _record(self, name: str, key: object) -> None:
         stages = {**self._row.stages, name: key}
         if len(stages) > STAGES_MAX:
             raise OutcomeError(f"a row records at most {STAGES_MAX} stages", column="stages")
-        await self._note({"stages": stages}, unless_changed={"status": RUNNING})
+        await self._record_status({"stages": stages}, unless_changed={"status": RUNNING})
 
     def _completed(self, values: Values, progress: str | None) -> Outcome:
         try:
-            refuse_own_columns(self._means.leased, values)
+            refuse_own_columns(self._context.leased, values)
             done = self._ended({**values, "status": COMPLETED, "error": None, "progress": progress})
-            check_outcome(self._means.leased, done)
+            check_outcome(self._context.leased, done)
         except OutcomeError as error:
             return self._failed(INTERNAL, error.message)
         return done
@@ -290,15 +290,15 @@ class Delivery(Generic[ModelT]):
 
     async def _lost(self, why: str) -> Outcome:
         losses = self._row.losses + 1
-        if losses >= self._means.settings.max_losses:
+        if losses >= self._context.settings.max_losses:
             return self._failed(HEARTBEAT_LOST, f"{losses} attempts were lost; the last one: {why}")
         # Under the guard of the status, which a Retry does not have: somebody may have decided about the row meanwhile.
-        await self._note({"status": PENDING, "losses": losses}, unless_changed={"status": self._row.status})
+        await self._record_status({"status": PENDING, "losses": losses}, unless_changed={"status": self._row.status})
         return Retry(after=self._rest(losses), error=error_of(HEARTBEAT_LOST, why))
 
     def _rest(self, losses: int) -> timedelta:
         # Not by the attempts: a row that has waited for long was offered often, and failed never.
-        lease = self._means.lease
+        lease = self._context.lease
         first_s, most_s = lease.retry_delay.total_seconds(), lease.retry_delay_max.total_seconds()
         return timedelta(seconds=exponential(losses, first_s=first_s, most_s=most_s))
 
@@ -308,8 +308,8 @@ class Delivery(Generic[ModelT]):
     def _apply(self, values: Values, **more: Any) -> Apply:  # noqa: ANN401 - as Apply
         return Apply(values, unless_changed=["status"], **more)
 
-    async def _note(self, values: Values, *, unless_changed: Values) -> None:
-        await self._means.notes.write(self._item, values, unless_changed=unless_changed)
+    async def _record_status(self, values: Values, *, unless_changed: Values) -> None:
+        await self._context.status_updates.write(self._item, values, unless_changed=unless_changed)
 
     def _task(self, workdir: Path) -> Task[ModelT]:
         item = self._item
@@ -320,8 +320,8 @@ class Delivery(Generic[ModelT]):
             row=item.row,
             workdir=workdir,
             stages=dict(self._row.stages),
-            handler=self._means.handler,
-            heartbeat_s=self._means.settings.heartbeat.total_seconds(),
+            handler=self._context.handler,
+            heartbeat_s=self._context.settings.heartbeat.total_seconds(),
         )
 
     def _waited(self) -> timedelta:
@@ -330,7 +330,7 @@ class Delivery(Generic[ModelT]):
 
     def _database_time(self) -> datetime:
         """What time it is by the database, at least: counted on from the last answer of its clock that this holder has."""
-        lease, item = self._means.lease, self._item
+        lease, item = self._context.lease, self._item
         sent_at = item.trusted_until - (lease.lock_timeout - lease.lease_margin).total_seconds()
         return item.lock_expires_at - lease.lock_timeout + timedelta(seconds=monotonic() - sent_at)
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
-from rowlock.dispatch.task import Event, Task
+from rowlock.dispatch.task import AttemptEvent, Task
 
 
 class Events(Protocol):
@@ -24,7 +24,7 @@ class Events(Protocol):
         """Return itself."""
         ...
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> AttemptEvent:
         """Return the next event, as soon as there is one."""
         ...
 

@@ -19,11 +19,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock.dispatch.admission import Admission
 from rowlock.dispatch.balancers import Balancer, PriorityLoadBalancer
 from rowlock.dispatch.capacity import bring_forward
-from rowlock.dispatch.delivery import Delivery, Means
+from rowlock.dispatch.delivery import Delivery, DeliveryContext
 from rowlock.dispatch.dispatch_log import DispatchLog
 from rowlock.dispatch.engine import Engine
-from rowlock.dispatch.notes import Notes
-from rowlock.dispatch.placing import Placing
+from rowlock.dispatch.placement import Placement
 from rowlock.dispatch.provisioner import Provisioner
 from rowlock.dispatch.scratch import Scratch
 from rowlock.dispatch.settings import (
@@ -35,6 +34,7 @@ from rowlock.dispatch.settings import (
     split_settings,
 )
 from rowlock.dispatch.states import DISPATCH_COLUMNS, is_active
+from rowlock.dispatch.status_updates import StatusUpdates
 from rowlock.dispatch.task import Handler
 from rowlock.errors import ConfigurationError, Draining, ModelError
 from rowlock.leases.faults import is_of_the_schema, is_transient
@@ -55,16 +55,16 @@ class DispatchFetcher(Fetcher[ModelT]):
     async def fetch_once(self, limit: int) -> int:
         """Claim up to `limit` rows, but no more than `LEASES_PER_TICK_MAX`; after so many the next fetch comes at once."""
         pipeline: Any = self.context.hooks
-        placing: Placing = pipeline.placing
-        if places := placing.room.look(placing.workers()):
+        placement: Placement = pipeline.placement
+        if places := placement.capacity.look(placement.workers()):
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> frozenset[Any]:
                 return await bring_forward(connection, self.context.leased, count=places)
 
-            placing.room.keep_for(await self.context.transact(work, purpose="bring waiting rows forward"))
+            placement.capacity.keep_for(await self.context.transact(work, purpose="bring waiting rows forward"))
         claimed = await super().fetch_once(min(limit, LEASES_PER_TICK_MAX))
         if claimed:
-            pipeline.dispatch_log.offering(claimed, workers=len(placing.workers()))
+            pipeline.dispatch_log.offering(claimed, workers=len(placement.workers()))
         if claimed == LEASES_PER_TICK_MAX:
             self.hint()
         return claimed
@@ -123,24 +123,24 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         super().__init__(**rest)
         check_beside(self.name, self.dispatch, self.settings)
         self.engine = engine
-        self.placing = Placing(engine, balancer or PriorityLoadBalancer())
+        self.placement = Placement(engine, balancer or PriorityLoadBalancer())
         self._provisioner = (
             None if provision is None else Provisioner(provision, engine=engine, fleet_cap=self.dispatch.fleet_cap)
         )
         stale_after = self.dispatch.stale_after or 10 * self.settings.lock_timeout
         self._admission = Admission(self.leased, self.dispatch, stale_after=stale_after)
         self.dispatch_log = DispatchLog(self.name, deadline=self.dispatch.dispatch_deadline)
-        self._means = Means(
+        self._context = DeliveryContext(
             self.leased,
             handler,
             self.settings,
             self.dispatch,
-            self.placing,
-            Notes(
+            self.placement,
+            StatusUpdates(
                 self.leased,
                 name=self.name,
                 timeout=self.settings.database_timeout,
-                patience=self.settings.lock_timeout,
+                retry_timeout=self.settings.lock_timeout,
             ),
             self.hint,
             self._provisioner,
@@ -208,13 +208,13 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
 
     async def process(self, item: PipelineItem[ModelT]) -> Outcome:
         """Make one attempt at a row."""
-        return await Delivery(self._means, item).run()
+        return await Delivery(self._context, item).run()
 
     def on_refused(self, item: PipelineItem[ModelT], error: Exception) -> Outcome:
         """Fail the row: hours of work would be done again, to be refused again. Not for what is wrong with the database."""
         if is_transient(error) or is_of_the_schema(error):
             return super().on_refused(item, error)
-        return Delivery(self._means, item).failed_by(error)
+        return Delivery(self._context, item).failed_by(error)
 
     async def drain(self, grace: timedelta) -> None:
         """Take nothing new, wait for attempts for `grace` at most, then cancel them; what was not done is recovered elsewhere."""

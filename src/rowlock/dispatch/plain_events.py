@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rowlock.dispatch.task import Completed, Event, Failed, Heartbeat, Progress, StageDone
-from rowlock.dispatch.texts import DETAIL_CHARS_MAX, is_storable, progress_of
+from rowlock.dispatch.client_text import DETAIL_CHARS_MAX, is_storable, progress_of
+from rowlock.dispatch.task import AttemptEvent, Completed, Failed, Heartbeat, Progress, StageDone
 from rowlock.errors import OutcomeError, describe, shorten
 from rowlock.pipelines.outcomes import copied_value
 
 
-def plain_event(event: object) -> Event:
+def plain_event(event: object) -> AttemptEvent:
     """Return `event` with parts of plain types, and the text of a `Progress` as it is stored.
 
     Raises:
@@ -29,7 +29,7 @@ def plain_event(event: object) -> Event:
         raise OutcomeError(f"the {type(event).__name__} of the handler cannot be read: {describe(error)}") from None
 
 
-def _plain(event: object) -> Event:
+def _plain(event: object) -> AttemptEvent:
     match event:
         case Heartbeat():
             return Heartbeat()

@@ -61,7 +61,7 @@ class Failed:
     detail: str = field(default="", compare=False)
 
 
-Event: TypeAlias = Heartbeat | Progress | StageDone | Completed | Failed
+AttemptEvent: TypeAlias = Heartbeat | Progress | StageDone | Completed | Failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,5 +94,5 @@ class Task(Generic[RowT]):
         return stage in self.stages
 
 
-Handler: TypeAlias = Callable[[Task[RowT]], AsyncIterator[Event] | Iterator[Event]]
+Handler: TypeAlias = Callable[[Task[RowT]], AsyncIterator[AttemptEvent] | Iterator[AttemptEvent]]
 """The host's work: an ``async def`` or ``def`` with ``yield``, whose last event is `Completed` or `Failed`."""

@@ -30,7 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.compare import compare_many
 from rowlock.leases.dialects import dialect_of
-from rowlock.leases.dialects.claims import Lease
+from rowlock.leases.dialects.claim_request import Lease
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.rows.assignments import ColumnValues, Shape, can_be_kept, set_clause, slots_of, split, varying
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after, readable_time
@@ -50,7 +50,7 @@ class Written(Enum):
     PARKED = "parked"
     STALE = "stale"
     CHANGED = "changed"
-    ROBBED = "related row lost"
+    RELATED_LOST = "related row lost"
     UNKNOWN = "unknown"
 
     def __init__(self, text: str) -> None:
@@ -104,7 +104,7 @@ async def apply(
 ) -> Written:
     """Write under the guard; joins the caller's transaction."""
     dialect = dialect_of(connection)
-    unchanged = [dialect.is_still(column, value) for column, value in write.unless_changed.items()]
+    unchanged = [dialect.is_unchanged(column, value) for column, value in write.unless_changed.items()]
     if await _update(connection, leased, item, values=write.values, provided=unchanged):
         return write.once_written
     if unchanged and await _update(connection, leased, item, values=write.when_changed):
@@ -137,10 +137,10 @@ async def lock_for_apply(
         ahead = case((is_ahead, readable_time(last)), else_=null())
         found = select(leased.column("lock_token"), database_now(), type_coerce(ahead, UtcDateTime))
         # Nothing to be said to SQLite, where the transaction has the write lock already.
-        return found.where(dialect.under_tokens(leased)).with_for_update(key_share=True, skip_locked=not waits)
+        return found.where(dialect.matches_leases(leased)).with_for_update(key_share=True, skip_locked=not waits)
 
     statement = leased.prepared((lock_for_apply, dialect, waits), build)
-    rows = (await connection.execute(statement, dialect.tokens_given(leases_of(items)))).all()
+    rows = (await connection.execute(statement, dialect.lease_parameters(leases_of(items)))).all()
     return (rows[0][1] if rows else None), {token: stamp_after(now, ahead, token) for token, now, ahead in rows}
 
 
@@ -200,8 +200,8 @@ async def _update_together(
 
     def build() -> Update:
         if not differing:
-            return update(leased.table).where(dialect.under_tokens(leased)).values(set_clause(shape))
-        given = dialect.side_by_side(leased, own)
+            return update(leased.table).where(dialect.matches_leases(leased)).values(set_clause(shape))
+        given = dialect.unnested(leased, own)
         held = (leased.key == given.c.key, leased.column("lock_token") == given.c.token)
         in_place = {name: given.c[name] for name, _ in own}
         return update(leased.table).where(*held).values(set_clause(shape, in_place))
@@ -212,7 +212,7 @@ async def _update_together(
     for place in differing:
         parameters[f"rowlock_held_{names[place]}"] = [row[place] for row in rows]
     statement = _prepared(leased, shape, (dialect, differing), build=build)
-    await connection.execute(statement, parameters | dialect.tokens_given(leases))
+    await connection.execute(statement, parameters | dialect.lease_parameters(leases))
 
 
 def _prepared(leased: LeasedTable[Any], shape: Shape, kind: Hashable, *, build: Callable[[], Update]) -> Update:

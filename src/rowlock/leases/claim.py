@@ -13,29 +13,29 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.clock import monotonic
-from rowlock.leases.claim_queue import in_line
+from rowlock.leases.claim_queue import claim_slot
 from rowlock.leases.dialects import bind_of, dialect_named, dialect_of
-from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Position
+from rowlock.leases.dialects.claim_request import ClaimedRow, ClaimRequest, Position
 from rowlock.leases.equal_keys import check_keys
 from rowlock.leases.item import LocksRelated, PipelineItem
-from rowlock.leases.release import free_dead
-from rowlock.leases.transaction import excluding_takers, in_transaction
+from rowlock.leases.release import release_dead
+from rowlock.leases.transaction import in_transaction, lockset_guard
 
 
 async def claim(
     session_factory: async_sessionmaker[AsyncSession],
-    order: ClaimOrder,
+    request: ClaimRequest,
     *,
     lease_margin: timedelta,
     timeout: timedelta,
     locker: LocksRelated | None = None,
     reached: Callable[[Position], None] | None = None,
 ) -> list[PipelineItem[Any]]:
-    """Lease up to `order.limit` rows in a transaction of its own; oldest first.
+    """Lease up to `request.limit` rows in a transaction of its own; oldest first.
 
     Args:
         session_factory: opened and committed here.
-        order: which rows, for whom, for how long.
+        request: which rows, for whom, for how long.
         lease_margin: by how much the holder's trust ends before the lease.
         timeout: longest time for the transaction.
         locker: locks related rows for the items.
@@ -46,34 +46,36 @@ async def claim(
         LockWaitTimeout: somebody in this process kept the table's lockset still for so long.
         TransactionTimeout: the database did not answer in time; rows it leased all the same become free by expiry.
     """
-    engine = bind_of(session_factory(), order.leased).engine
+    engine = bind_of(session_factory(), request.leased).engine
     surely = dialect_named(engine.dialect.name).claims_surely
     async with (
-        excluding_takers(session_factory, order.leased, timeout=timeout) as in_lockset,
-        in_line(engine, wait_s=timeout.total_seconds() / 2),
+        lockset_guard(session_factory, request.leased, timeout=timeout) as in_lockset,
+        claim_slot(engine, wait_s=timeout.total_seconds() / 2),
     ):
         sent_at = monotonic()
 
         async def lease(session: AsyncSession, connection: AsyncConnection) -> list[ClaimedRow]:
-            rows = await dialect_of(connection).claim(connection, order, in_lockset)
-            await check_keys(connection, order.leased, [row.id for row in rows])
+            rows = await dialect_of(connection).claim(connection, request, in_lockset)
+            await check_keys(connection, request.leased, [row.id for row in rows])
             for died_here in (True, False):
                 dead = [row.dead_token for row in rows if row.dead_token is not None and row.died_here is died_here]
-                for related in order.related if dead else ():
-                    await free_dead(connection, related, dead, only_ended=not died_here)
+                for related in request.related if dead else ():
+                    await release_dead(connection, related, dead, only_ended=not died_here)
             return rows
 
         # A row that cannot be read must not leave the others leased to nobody.
-        alone = not order.related and order.prepared((surely, order.with_rows), lambda: surely(order, engine.dialect))
+        autocommit = not request.related and request.prepared(
+            (surely, request.with_rows), lambda: surely(request, engine.dialect)
+        )
         rows = await in_transaction(
-            session_factory, order.leased, lease, purpose="claim rows", timeout=timeout, alone=alone
+            session_factory, request.leased, lease, purpose="claim rows", timeout=timeout, autocommit=autocommit
         )
     # A place that cannot be read is none to resume behind.
     last = next((row for row in reversed(rows) if row.unreadable is None), None)
     if last is not None and reached is not None:
         reached(last.position)
-    trust_s = (order.lock_timeout - lease_margin).total_seconds()
-    items = [_ticket(row, order, session_factory=session_factory, sent_at=sent_at, trust_s=trust_s) for row in rows]
+    trust_s = (request.lock_timeout - lease_margin).total_seconds()
+    items = [_ticket(row, request, session_factory=session_factory, sent_at=sent_at, trust_s=trust_s) for row in rows]
     for item in items:
         item.locker = locker
     return items
@@ -81,7 +83,7 @@ async def claim(
 
 def _ticket(
     row: ClaimedRow,
-    order: ClaimOrder,
+    request: ClaimRequest,
     *,
     session_factory: async_sessionmaker[AsyncSession],
     sent_at: float,
@@ -90,7 +92,7 @@ def _ticket(
     return PipelineItem(
         id=row.id,
         lock_token=row.lock_token,
-        lock_owner=order.owner,
+        lock_owner=request.owner,
         lock_expires_at=row.lock_expires_at,
         prev_lock_expired=row.dead_token is not None,
         attempt=1 if row.attempts is None else row.attempts + 1,
@@ -99,6 +101,6 @@ def _ticket(
         trusted_until=sent_at + trust_s,
         session_factory=session_factory,
         unreadable=row.unreadable,
-        leased=order.leased,
+        leased=request.leased,
         _claimed=row.row,
     )

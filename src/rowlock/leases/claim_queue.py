@@ -1,4 +1,4 @@
-"""A place in line for each claim of this process, so that a crowd of pipelines does not fight itself for the database.
+"""A slot for each claim of this process, so that a crowd of pipelines does not fight itself for the database.
 
 The one idea: claims share the connections that the engine's pool keeps. More at once would open further connections and close them
 again, which costs more than the claims, and leave none to the host; on SQLite, where one writes at a time, they would poll for the
@@ -24,32 +24,32 @@ CONNECTIONS = 5
 
 
 @asynccontextmanager
-async def in_line(engine: Engine, *, wait_s: float) -> AsyncIterator[None]:
-    """Wait for a place among the claims that are sent over `engine` from the running loop, `wait_s` at most."""
-    places = _places_of(engine)
-    has_place = False
+async def claim_slot(engine: Engine, *, wait_s: float) -> AsyncIterator[None]:
+    """Wait for a slot among the claims that are sent over `engine` from the running loop, `wait_s` at most."""
+    slots = _slots_of(engine)
+    has_slot = False
     try:
         async with asyncio.timeout(wait_s):
-            has_place = await places.acquire()
+            has_slot = await slots.acquire()
     except TimeoutError:
         pass
     try:
         yield
     finally:
-        if has_place:
-            places.release()
+        if has_slot:
+            slots.release()
 
 
-def _places_of(engine: Engine) -> asyncio.Semaphore:
+def _slots_of(engine: Engine) -> asyncio.Semaphore:
     loop = asyncio.get_running_loop()
     # Loops of other threads look here, too.
-    with _places_lock:
-        if loop not in _places:
+    with _slots_lock:
+        if loop not in _slots:
             # A semaphore that was waited for knows its loop, and so keeps its own key alive.
-            for ended in [known for known in _places if known.is_closed()]:
-                del _places[ended]
-            _places[loop] = WeakKeyDictionary()
-        by_pool = _places[loop]
+            for ended in [known for known in _slots if known.is_closed()]:
+                del _slots[ended]
+            _slots[loop] = WeakKeyDictionary()
+        by_pool = _slots[loop]
         if engine.pool not in by_pool:
             by_pool[engine.pool] = asyncio.Semaphore(_claims_at_once(engine))
         return by_pool[engine.pool]
@@ -62,5 +62,5 @@ def _claims_at_once(engine: Engine) -> int:
     return kept or CONNECTIONS
 
 
-_places_lock = threading.Lock()
-_places: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakKeyDictionary[Pool, asyncio.Semaphore]] = WeakKeyDictionary()
+_slots_lock = threading.Lock()
+_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakKeyDictionary[Pool, asyncio.Semaphore]] = WeakKeyDictionary()

@@ -12,7 +12,7 @@ from sqlalchemy import Column, Integer, Select, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects import dialect_of
-from rowlock.leases.dialects.claims import Lease
+from rowlock.leases.dialects.claim_request import Lease
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
 from rowlock.rows.assignments import ColumnValues, Slot
 from rowlock.rows.leased_table import LeasedTable, with_zone
@@ -60,14 +60,14 @@ async def _compared_there(
     slots = _slots_of(guarded)
 
     def build() -> Select[Any]:
-        given = dialect.side_by_side(leased, [_NUMBER, *slots])
+        given = dialect.unnested(leased, [_NUMBER, *slots])
         held = (leased.key == given.c.key, leased.column("lock_token") == given.c.token)
         pairs = zip(guarded, slots, strict=True)
         still = (column.is_not_distinct_from(given.c[name]) for column, (name, _) in pairs)
         return select(given.c[_NUMBER[0]]).where(*held, *still)
 
     statement = leased.prepared((_compared_there, dialect, guarded), build)
-    parameters = dialect.tokens_given([lease for lease, _ in rows.values()])
+    parameters = dialect.lease_parameters([lease for lease, _ in rows.values()])
     parameters[f"rowlock_held_{_NUMBER[0]}"] = list(rows)
     for column, (name, _) in zip(guarded, slots, strict=True):
         parameters[f"rowlock_held_{name}"] = [as_read[column] for _, as_read in rows.values()]
@@ -81,9 +81,9 @@ async def _compared_here(
     dialect, guarded = dialect_of(connection), tuple(next(iter(rows.values()))[1])
     statement = leased.prepared(
         (_compared_here, dialect, guarded),
-        lambda: select(leased.key, *guarded).where(dialect.under_tokens(leased)),
+        lambda: select(leased.key, *guarded).where(dialect.matches_leases(leased)),
     )
-    found = await connection.execute(statement, dialect.tokens_given([lease for lease, _ in rows.values()]))
+    found = await connection.execute(statement, dialect.lease_parameters([lease for lease, _ in rows.values()]))
     # Not by their tokens: related rows of one item have the same one.
     there = {key: values for key, *values in found}
 
@@ -103,7 +103,7 @@ async def all_unchanged(connection: AsyncConnection, leased: LeasedTable[Any], r
     dialect = dialect_of(connection)
     for some in in_pieces(rest, COMPARED_MAX):
         each = (
-            and_(leased.key == key, *(dialect.is_still(column, value) for column, value in values.items()))
+            and_(leased.key == key, *(dialect.is_unchanged(column, value) for column, value in values.items()))
             for (key, _), values in some
         )
         unchanged = await connection.scalar(select(func.count()).select_from(leased.table).where(or_(*each)))

@@ -14,7 +14,7 @@ from rowlock.errors import ModelError, PipelineError
 from rowlock.leases.request import write_past_lease
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import database_now
-from rowlock.rows.lease_values import pinned
+from rowlock.rows.lease_values import without_onupdate
 from rowlock.rows.leased_table import LeasedTable
 
 
@@ -66,5 +66,5 @@ async def _write(session: AsyncSession, leased: LeasedTable[Any], row: Any, *, v
     if identity is None:
         raise PipelineError(f"this {leased.name} is not in the database; add it to the session first")
     key = identity[0]
-    if not await write_past_lease(session, leased, key, values=pinned(leased, values)):
+    if not await write_past_lease(session, leased, key, values=without_onupdate(leased, values)):
         raise PipelineError(f"{leased.name} {key} is no longer there; it was deleted by another transaction")

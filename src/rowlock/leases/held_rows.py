@@ -17,7 +17,7 @@ from sqlalchemy import Column, inspect
 from sqlalchemy.orm import InstanceState
 
 from rowlock.errors import OutcomeError
-from rowlock.leases.take import Taken
+from rowlock.leases.acquire import Acquired
 from rowlock.rows.leased_table import LeasedTable
 
 T = TypeVar("T")
@@ -28,10 +28,10 @@ class HeldRows:
     """Related rows of one item, by table.
 
     Attributes:
-        turn: held while rows are being locked: one call at a time, and none while the item is settled.
+        lock: held while rows are being locked: one call at a time, and none while the item is settled.
     """
 
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tables: dict[type, LeasedTable[Any]] = field(default_factory=dict)
     _known: dict[type, dict[Any, None]] = field(default_factory=dict)
     _perhaps: dict[type, dict[Any, None]] = field(default_factory=dict)
@@ -45,15 +45,15 @@ class HeldRows:
         held = ", ".join(f"{len(keys)} of {model.__name__}" for model, keys in self._known.items())
         return f"<HeldRows {held or 'none'}>"
 
-    def count_with(self, leased: LeasedTable[Any], taken: Taken) -> int:
-        """Return how many rows there would be with those of `taken`, some of which may be here already."""
-        return len(self) + len(set(taken.keys) - self._perhaps.get(leased.model, {}).keys())
+    def count_with(self, leased: LeasedTable[Any], acquired: Acquired) -> int:
+        """Return how many rows there would be with those of `acquired`, some of which may be here already."""
+        return len(self) + len(set(acquired.keys) - self._perhaps.get(leased.model, {}).keys())
 
-    def may_hold(self, leased: LeasedTable[Any], taken: Taken) -> None:
+    def may_hold(self, leased: LeasedTable[Any], acquired: Acquired) -> None:
         """Note rows before the transaction that locks them is committed."""
         self._tables = self._tables | {leased.model: leased}
-        self._reset_by = _added(self._reset_by, leased.model, taken.reset_by)
-        self._perhaps = _added(self._perhaps, leased.model, dict.fromkeys(taken.keys))
+        self._reset_by = _added(self._reset_by, leased.model, acquired.reset_by)
+        self._perhaps = _added(self._perhaps, leased.model, dict.fromkeys(acquired.keys))
 
     def holds(self, leased: LeasedTable[Any], as_read: dict[Any, dict[Column[Any], Any]]) -> None:
         """Note rows once they are locked for certain, with those values that must still be there when they are written."""
@@ -93,10 +93,10 @@ class HeldRows:
         """Give each table with the keys that are held."""
         return ((self._tables[model], tuple(keys)) for model, keys in self._known.items() if keys)
 
-    def perhaps(self) -> Iterator[tuple[LeasedTable[Any], Taken]]:
+    def perhaps(self) -> Iterator[tuple[LeasedTable[Any], Acquired]]:
         """Give each table with the rows that may be held."""
         return (
-            (self._tables[model], Taken(tuple(keys), self._reset_by.get(model, {})))
+            (self._tables[model], Acquired(tuple(keys), self._reset_by.get(model, {})))
             for model, keys in self._perhaps.items()
             if keys
         )

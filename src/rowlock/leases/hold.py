@@ -26,21 +26,21 @@ from rowlock.backoff import exponential
 from rowlock.clock import monotonic, sleep
 from rowlock.containment import contained_task
 from rowlock.errors import LeaseLost, LockWaitTimeout, PipelineError, RelatedLockUnavailable
+from rowlock.leases.acquire import (
+    ACQUIRED_ROWS_MAX,
+    Acquired,
+    AcquireRequest,
+    Renewed,
+    acquire,
+    lock_held,
+    read_acquired,
+    read_fresh,
+    release_keys,
+    renew_keys,
+)
 from rowlock.leases.dialects import check_session_factory
 from rowlock.leases.faults import is_conflict
-from rowlock.leases.take import (
-    TAKEN_ROWS_MAX,
-    Prolonged,
-    Taken,
-    TakeOrder,
-    lock_held,
-    prolong,
-    read_fresh,
-    read_taken,
-    take,
-    unlock,
-)
-from rowlock.leases.transaction import excluding_takers, finish, in_transaction
+from rowlock.leases.transaction import finish, in_transaction, lockset_guard
 from rowlock.locks.advisory import WAIT_S_MAX, wait_limit_s
 from rowlock.logs import get_logger
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after
@@ -132,12 +132,12 @@ async def hold(
     leased.check_owner(name)
     holder = _Holder(session_factory, leased, keys, token=token, owner=name, lease_s=lease_s)
     try:
-        held = await holder.take(timeout_s)
+        held = await holder.acquire(timeout_s)
         holder.renewing = contained_task(holder.renew(held), name=f"rowlock: hold rows of {leased.name}")
         yield held
         # Letting go would wait for that very transaction.
         if not held.is_committed():
-            holder.taken = None
+            holder.acquired = None
             raise PipelineError(
                 "a guarded transaction is still open at the end of hold_rows, and would be committed without the lease; commit "
                 "inside the block. The rows stay leased until that expires"
@@ -145,16 +145,16 @@ async def hold(
         if held.keys and monotonic() >= held.trusted_until:
             raise LeaseLost(pipeline=name, row_id=", ".join(map(str, held.keys)))
     finally:
-        await finish(holder.let_go(), purpose="let go of held rows")
+        await finish(holder.release(), purpose="let go of held rows")
 
 
 @dataclass(slots=True, eq=False)
 class _Holder(Generic[ModelT]):
-    """Takes, renews and lets go.
+    """Acquires, renews and releases.
 
     Attributes:
-        taken: what there may be to let go of; a lost COMMIT leaves open whether there is.
-        renewing: prolongs the lease until it is let go of.
+        acquired: what there may be to release; a lost COMMIT leaves open whether there is.
+        renewing: renews the lease until it is released.
     """
 
     session_factory: async_sessionmaker[AsyncSession]
@@ -163,16 +163,16 @@ class _Holder(Generic[ModelT]):
     token: Any
     owner: str
     lease_s: float
-    taken: Taken | None = None
+    acquired: Acquired | None = None
     renewing: asyncio.Task[None] | None = None
 
-    async def take(self, timeout_s: float) -> HeldByService[ModelT]:
+    async def acquire(self, timeout_s: float) -> HeldByService[ModelT]:
         ends_at, tries = monotonic() + timeout_s, 0
         while True:
             tries += 1
             lockset_wait_s = min(DATABASE_TIMEOUT.total_seconds(), max(LOOK_AGAIN_S, ends_at - monotonic()))
             try:
-                return await self._take_once(lockset_wait=timedelta(seconds=lockset_wait_s))
+                return await self._acquire_once(lockset_wait=timedelta(seconds=lockset_wait_s))
             except (RelatedLockUnavailable, LockWaitTimeout, DBAPIError) as error:
                 if isinstance(error, DBAPIError) and not is_conflict(error):
                     raise
@@ -181,53 +181,53 @@ class _Holder(Generic[ModelT]):
                     raise await self._timed_out(timeout_s) from None
             await sleep(min(left_s, exponential(tries, first_s=LOOK_AGAIN_S, most_s=LOOK_AGAIN_S_MAX)))
 
-    async def _take_once(self, lockset_wait: timedelta) -> HeldByService[ModelT]:
+    async def _acquire_once(self, lockset_wait: timedelta) -> HeldByService[ModelT]:
         leased, lock_timeout = self.leased, timedelta(seconds=self.lease_s)
         named = leased.attribute(leased.key_name).in_(self.keys)
-        order = TakeOrder(leased, named, self.token, self.owner, database_time_after(lock_timeout))
-        async with excluding_takers(self.session_factory, leased, timeout=lockset_wait) as in_lockset:
+        request = AcquireRequest(leased, named, self.token, self.owner, database_time_after(lock_timeout))
+        async with lockset_guard(self.session_factory, leased, timeout=lockset_wait) as in_lockset:
             sent_at = monotonic()
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT]:
-                self.taken = await take(connection, order, in_lockset)
-                return await read_taken(session, leased, self.taken.keys)
+                self.acquired = await acquire(connection, request, in_lockset)
+                return await read_acquired(session, leased, self.acquired.keys)
 
             rows = await self._transact(work, purpose="hold rows")
-            assert self.taken is not None
-        return HeldByService(rows, self.token, self.owner, leased, self.taken.keys, self._trusted_from(sent_at))
+            assert self.acquired is not None
+        return HeldByService(rows, self.token, self.owner, leased, self.acquired.keys, self._trusted_from(sent_at))
 
     async def renew(self, held: HeldByService[ModelT]) -> None:
-        """Prolong the lease three times in its length; a failure is tried again while it lasts."""
+        """Renew the lease three times in its length; a failure is tried again while it lasts."""
 
-        async def work(session: AsyncSession, connection: AsyncConnection) -> Prolonged:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> Renewed:
             until = database_time_after(timedelta(seconds=self.lease_s))
-            return await prolong(connection, self.leased, held.keys, token=self.token, expires_at=until)
+            return await renew_keys(connection, self.leased, held.keys, token=self.token, expires_at=until)
 
         while held.keys and monotonic() < held.trusted_until:
             await sleep(self.lease_s / RENEWALS_PER_LEASE)
             sent_at = monotonic()
             try:
-                prolonged = await self._transact(work, purpose="renew held rows")
+                renewed = await self._transact(work, purpose="renew held rows")
             except Exception as error:
                 logger.warning("Renewing held rows failed: %s", self.leased.name, exc_info=error)
                 continue
-            if prolonged.lost:
+            if renewed.lost:
                 held.trusted_until = monotonic()
-            elif not prolonged.lagging and monotonic() < held.trusted_until:
-                held.keys = tuple(key for key in held.keys if key in prolonged.done)
+            elif not renewed.lagging and monotonic() < held.trusted_until:
+                held.keys = tuple(key for key in held.keys if key in renewed.done)
                 held.trusted_until = self._trusted_from(sent_at)
 
-    async def let_go(self) -> None:
-        """End the renewals and free the rows. If the database does not take it, they expire."""
+    async def release(self) -> None:
+        """End the renewals and release the rows. If the database does not take it, they expire."""
         if self.renewing is not None:
             self.renewing.cancel()
             await asyncio.wait({self.renewing})
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-            if self.taken is not None:
-                await unlock(connection, self.leased, self.taken, token=self.token)
+            if self.acquired is not None:
+                await release_keys(connection, self.leased, self.acquired, token=self.token)
 
-        if self.taken is not None:
+        if self.acquired is not None:
             try:
                 await self._transact(work, purpose="let go of held rows")
             except Exception as error:
@@ -270,8 +270,8 @@ def _checked_keys(ids: Iterable[Any]) -> tuple[Any, ...]:
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         raise TypeError(f"ids is a collection of keys, not {ids!r:.100}; pass a list")
     keys = tuple(dict.fromkeys(ids))
-    if len(keys) > TAKEN_ROWS_MAX:
-        raise ValueError(f"at most {TAKEN_ROWS_MAX} rows can be held at once, not {len(keys)}")
+    if len(keys) > ACQUIRED_ROWS_MAX:
+        raise ValueError(f"at most {ACQUIRED_ROWS_MAX} rows can be held at once, not {len(keys)}")
     return keys
 
 

@@ -47,14 +47,15 @@ class PipelineItem(Generic[ModelT]):
         lock_expires_at: when the lease ends by the database's clock, as far as this holder has heard.
         prev_lock_expired: the previous holder died with the lease in hand; side effects of its attempt may exist.
         attempt: which attempt this is, 1-based; always 1 for a model without `ScheduleColumns`.
-        place: its place in line: when it was due, in seconds since the epoch; minus infinity if it was never processed.
+        place: where it stands in the order of claims: when it was due, in seconds since the epoch; minus infinity if it was
+            never processed.
         claimed_at: when its claim was sent, on the monotonic clock, in seconds.
         trusted_until: end of trust on the monotonic clock, in seconds. Written by the heartbeater, read by everybody.
         leased: the table of the row.
         unreadable: a column of the row that holds what cannot be read; such a row is not processed. None as a rule.
         held: related rows that were locked for this item; None as long as there were none.
-        is_settled: its outcome is on its way; nothing more is locked for it.
-        when_settled: run once, in the background, when its outcome is no longer on its way, whatever became of it.
+        is_settling: its outcome is on its way; nothing more is locked for it.
+        after_settling: run once, in the background, when its outcome is no longer on its way, whatever became of it.
     """
 
     id: Any
@@ -70,8 +71,8 @@ class PipelineItem(Generic[ModelT]):
     locker: LocksRelated | None = field(default=None, repr=False)
     unreadable: str | None = None
     held: HeldRows | None = None
-    is_settled: bool = False
-    when_settled: Callable[[], Coroutine[Any, Any, None]] | None = field(default=None, repr=False)
+    is_settling: bool = False
+    after_settling: Callable[[], Coroutine[Any, Any, None]] | None = field(default=None, repr=False)
     leased: LeasedTable[ModelT] | None = field(default=None, repr=False)
     _row: ModelT | None = field(default=None, repr=False)
     _claimed: Sequence[Any] | None = field(default=None, repr=False)
@@ -183,11 +184,11 @@ class PipelineItem(Generic[ModelT]):
             self.held = HeldRows()
         return self.held
 
-    async def settle(self) -> None:
+    async def stop_locking(self) -> None:
         """Lock nothing more for this item; returns when what is being locked is locked or not."""
-        self.is_settled = True
+        self.is_settling = True
         if self.held is not None:
-            async with self.held.turn:
+            async with self.held.lock:
                 pass
 
 

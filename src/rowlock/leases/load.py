@@ -44,11 +44,11 @@ async def load_rows(
         names = [*leased.lease_columns, *(leased.mapper.get_property_by_column(column).key for column in compared)]
         # Last, so that a host's load_only cannot leave out what the outcome is planned from.
         needed = [undefer(leased.attribute(name)) for name in names]
-        return select(leased.model).where(dialect.under_tokens(leased)).options(*options, *needed)
+        return select(leased.model).where(dialect.matches_leases(leased)).options(*options, *needed)
 
     # Options are the host's, made anew each time.
     statement = build() if options else leased.prepared((load_rows, dialect, *compared), build)
-    found = await session.scalars(statement, dialect.tokens_given(leases_of(items)), bind_arguments={"bind": bind})
+    found = await session.scalars(statement, dialect.lease_parameters(leases_of(items)), bind_arguments={"bind": bind})
     by_key: dict[Any, ModelT] = {getattr(row, leased.key_name): row for row in found.unique().all()}
     session.expunge_all()
     return [_if_held(by_key.get(item.id), item) for item in items]

@@ -10,6 +10,6 @@ import threading
 from collections.abc import Callable
 
 
-def log_apart(log: Callable[[], None]) -> None:
+def log_in_thread(log: Callable[[], None]) -> None:
     """Call `log` in a thread that ends with it."""
     threading.Thread(target=log, name="rowlock log", daemon=True).start()

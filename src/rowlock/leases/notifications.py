@@ -1,12 +1,12 @@
 """Notifications: short texts to every process that listens at the same database, by PostgreSQL's ``LISTEN`` and ``NOTIFY``.
 
-The one idea: a line is one connection of its own, which hears and speaks. It is outside of the pool, so it takes nobody's place
-there, and never in a transaction: a ``NOTIFY`` in one makes its commit wait for a lock that the whole server shares. What the line
-says itself comes back to it, and is known by the server process that said it.
+The one idea: a channel is one connection of its own, which hears and speaks. It is outside of the pool, so it takes nobody's place
+there, and never in a transaction: a ``NOTIFY`` in one makes its commit wait for a lock that the whole server shares. What the
+channel says itself comes back to it, and is known by the server process that said it.
 
-What is said while nobody listens is gone. A pooler in transaction mode breaks lines; polling goes on.
+What is said while nobody listens is gone. A pooler in transaction mode breaks channels; polling goes on.
 
-Not here: what is said and when, and what to do about a line that was lost (``pipelines/notifier.py``).
+Not here: what is said and when, and what to do about a channel that was lost (``pipelines/notifier.py``).
 
 Source: PostgreSQL, "NOTIFY", "LISTEN"; asyncpg, `Connection.add_listener`.
 """
@@ -34,11 +34,11 @@ CHANNEL_BYTES_MAX = 63
 PAYLOAD_BYTES_MAX = 1000
 """Longest text that is sent, in bytes; PostgreSQL's own limit is 8000."""
 CONNECT_S_MAX = 10.0
-"""How long it may take until the line listens, in seconds."""
+"""How long it may take until the channel listens, in seconds."""
 ANSWER_S_MAX = 5.0
-"""How long the server may take to answer on the line, in seconds."""
+"""How long the server may take to answer on the channel, in seconds."""
 CLOSE_S_MAX = 2.0
-"""How long a polite end may take, in seconds; then the line is cut."""
+"""How long a polite end may take, in seconds; then the channel is cut."""
 
 _DRIVER = "asyncpg"
 
@@ -55,16 +55,16 @@ class _Driver(Protocol):
     def terminate(self) -> None: ...
 
 
-class NotificationLine:
+class NotificationChannel:
     """A connection that listens to one channel and speaks on it. Every statement is a transaction of its own.
 
     Attributes:
-        channel: the channel's name.
+        name: of the channel.
     """
 
-    def __init__(self, driver: _Driver, channel: str) -> None:
+    def __init__(self, driver: _Driver, name: str) -> None:
         self._driver = driver
-        self.channel = channel
+        self.name = name
 
     @property
     def is_lost(self) -> bool:
@@ -74,7 +74,7 @@ class NotificationLine:
     async def notify(self, payloads: Sequence[str]) -> None:
         """Send one notification for each of `payloads`; others have them when this returns."""
         statement = "SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload"
-        await self._driver.execute(statement, self.channel, list(payloads), timeout=ANSWER_S_MAX)
+        await self._driver.execute(statement, self.name, list(payloads), timeout=ANSWER_S_MAX)
 
     async def check(self) -> None:
         """Ask the server whether this connection still listens.
@@ -83,16 +83,16 @@ class NotificationLine:
             ConnectionError: it does not, so what is said is not heard.
         """
         statement = "SELECT $1 IN (SELECT pg_listening_channels()) AS listens"
-        answer = await self._driver.fetchrow(statement, self.channel, timeout=ANSWER_S_MAX)
+        answer = await self._driver.fetchrow(statement, self.name, timeout=ANSWER_S_MAX)
         if not answer["listens"]:
-            raise ConnectionError(f"the server has forgotten that the connection listens to {self.channel}")
+            raise ConnectionError(f"the server has forgotten that the connection listens to {self.name}")
 
 
 @asynccontextmanager
 async def listening(
     engine: AsyncEngine, name: str | None, *, heard: Callable[[str], None], lost: Callable[[], None]
-) -> AsyncIterator[NotificationLine]:
-    """Open a line for the time of the block; it listens from the first moment on.
+) -> AsyncIterator[NotificationChannel]:
+    """Open a channel for the time of the block; it listens from the first moment on.
 
     Args:
         engine: gives the connection, which leaves its pool at once; asyncpg only.
@@ -123,7 +123,7 @@ async def listening(
 
             driver.add_termination_listener(lambda _driver: lost())
             await driver.add_listener(channel, hear)
-        yield NotificationLine(driver, channel)
+        yield NotificationChannel(driver, channel)
 
 
 async def _hang_up(driver: _Driver) -> None:

@@ -12,27 +12,27 @@ from typing import Any, TypeAlias
 from sqlalchemy import CompoundSelect, Integer, Select, literal_column, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.leases.dialects.claims import ClaimOrder
+from rowlock.leases.dialects.claim_request import ClaimRequest
 from rowlock.leases.transaction import SessionFactory, in_transaction
 
 Poll: TypeAlias = Select[Any] | CompoundSelect[Any]
 
 
-def poll_of(orders: Sequence[ClaimOrder]) -> Poll:
+def poll_of(requests: Sequence[ClaimRequest]) -> Poll:
     """Return the statement that gives the numbers of those orders for which there is a row."""
-    return union_all(*(_one(number, order) for number, order in enumerate(orders)))
+    return union_all(*(_one(number, request) for number, request in enumerate(requests)))
 
 
 async def poll(
-    session_factory: SessionFactory, orders: Sequence[ClaimOrder], statement: Poll, *, timeout: timedelta
+    session_factory: SessionFactory, requests: Sequence[ClaimRequest], statement: Poll, *, timeout: timedelta
 ) -> frozenset[int]:
-    """Return the numbers of those of `orders` for which there is a row now; in a transaction of its own, which writes nothing.
+    """Return the numbers of those of `requests` for which there is a row now; in a transaction of its own, which writes nothing.
 
     Rows that somebody else has locked are among them, which a claim would skip: it may find less, never more.
 
     Args:
         session_factory: the host's; the session is opened and closed here.
-        orders: all of them for tables of one database.
+        requests: all of them for tables of one database.
         statement: what `poll_of` made of them.
         timeout: longest time for the transaction.
 
@@ -44,11 +44,11 @@ async def poll(
         return frozenset((await connection.scalars(statement)).all())
 
     return await in_transaction(
-        session_factory, orders[0].leased, work, purpose="poll", timeout=timeout, writes=False, alone=True
+        session_factory, requests[0].leased, work, purpose="poll", timeout=timeout, writes=False, autocommit=True
     )
 
 
-def _one(number: int, order: ClaimOrder) -> Select[Any]:
+def _one(number: int, request: ClaimRequest) -> Select[Any]:
     # In the order of claims, and not as EXISTS, for which PostgreSQL drops the order: so the plan is that of the claim.
-    first = select(order.leased.key).where(order.eligible).order_by(*order.oldest_first).limit(1)
+    first = select(request.leased.key).where(request.eligible).order_by(*request.oldest_first).limit(1)
     return select(literal_column(str(number), Integer)).select_from(first.subquery())

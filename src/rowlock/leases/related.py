@@ -28,11 +28,11 @@ from rowlock.errors import (
     RelatedLockUnavailable,
     TransactionTimeout,
 )
+from rowlock.leases.acquire import ACQUIRED_ROWS_MAX, AcquireRequest, acquire, read_acquired
 from rowlock.leases.dialects import bind_of, check_session_factory
 from rowlock.leases.faults import is_conflict
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.take import TAKEN_ROWS_MAX, TakeOrder, read_taken, take
-from rowlock.leases.transaction import excluding_takers, in_transaction
+from rowlock.leases.transaction import in_transaction, lockset_guard
 from rowlock.rows.database_time import UtcDateTime, database_instant
 from rowlock.rows.eligibility import related_owner
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -78,24 +78,24 @@ class RelatedLocker:
             # Its own row is the item's anyway.
             where = where & (leased.attribute(leased.key_name) != item.id)
         held, intent = item.held_rows(), self._intent_of(leased)
-        async with held.turn:
-            if item.is_settled or not item.is_trusted():
+        async with held.lock:
+            if item.is_settling or not item.is_trusted():
                 raise LeaseLost(pipeline=self._owner, row_id=item.id)
-            async with excluding_takers(self._session_factory, leased, timeout=self._timeout) as in_lockset:
+            async with lockset_guard(self._session_factory, leased, timeout=self._timeout) as in_lockset:
 
                 async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT]:
                     expires_at = await self._need_main(connection, item)
-                    order = TakeOrder(leased, where, leased.as_token(item.lock_token), owner, expires_at)
-                    taken = await take(connection, order, in_lockset)
-                    if held.count_with(leased, taken) > TAKEN_ROWS_MAX:
+                    request = AcquireRequest(leased, where, leased.as_token(item.lock_token), owner, expires_at)
+                    acquired = await acquire(connection, request, in_lockset)
+                    if held.count_with(leased, acquired) > ACQUIRED_ROWS_MAX:
                         raise PipelineError(
-                            f"an item holds at most {TAKEN_ROWS_MAX} related rows; lock fewer at a time"
+                            f"an item holds at most {ACQUIRED_ROWS_MAX} related rows; lock fewer at a time"
                         )
-                    held.may_hold(leased, taken)
-                    return await read_taken(session, leased, taken.keys, compared=intent)
+                    held.may_hold(leased, acquired)
+                    return await read_acquired(session, leased, acquired.keys, compared=intent)
 
                 try:
-                    rows = await self._again_if_cut(item, leased, work)
+                    rows = await self._again_if_aborted(item, leased, work)
                 except DBAPIError as error:
                     if not is_conflict(error):
                         raise
@@ -104,7 +104,7 @@ class RelatedLocker:
             held.holds(leased, {_key_of(leased, row): _as_read(leased, row, intent) for row in rows})
         return rows
 
-    async def _again_if_cut(
+    async def _again_if_aborted(
         self,
         item: PipelineItem[Any],
         leased: LeasedTable[Any],
@@ -117,7 +117,7 @@ class RelatedLocker:
                     self._session_factory, leased, work, purpose="lock related rows", timeout=self._timeout
                 )
             except TransactionTimeout as error:
-                if not error.was_cut or not item.is_trusted():
+                if not error.was_aborted or not item.is_trusted():
                     raise
 
     async def _need_main(self, connection: AsyncConnection, item: PipelineItem[Any]) -> datetime:

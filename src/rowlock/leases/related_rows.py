@@ -1,7 +1,7 @@
-"""What becomes of related rows that an item holds: renewed, written and freed together with the main row.
+"""What becomes of related rows that an item holds: renewed, written and released together with the main row.
 
 Every function joins the transaction that does the same with the main row. That row is locked there already, so none waits for a
-related row: who holds one row and waits for another may close a circle with somebody who does the reverse.
+related row: waiting for a second row lock while holding one could deadlock.
 
 Not here: how they are locked (``leases/related.py``).
 """
@@ -16,11 +16,11 @@ from sqlalchemy import bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import LeaseLost, LockWaitTimeout
+from rowlock.leases.acquire import existing, held_under, release_keys
 from rowlock.leases.apply import RelatedWrite
 from rowlock.leases.compare import all_unchanged
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, extend_each
-from rowlock.leases.take import existing, held_under, unlock
+from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew_each
 from rowlock.rows.assignments import Shape, set_clause, slots_of, split
 from rowlock.rows.leased_table import LeasedTable
 
@@ -28,17 +28,17 @@ from rowlock.rows.leased_table import LeasedTable
 async def lock_held_related(connection: AsyncConnection, item: PipelineItem[Any]) -> frozenset[tuple[type, Any]]:
     """Lock the related rows that still carry the item's token, and return their models and keys; joins the caller's transaction.
 
-    Waits for none of them, since the main row is locked already: who holds a row and waits for another may close a circle.
+    Waits for none of them, since the main row is locked already: waiting for a second row lock while holding one could deadlock.
 
     Raises:
         LockWaitTimeout: somebody has locked one of them for the moment; the whole transaction is to be tried again.
     """
     locked: set[tuple[type, Any]] = set()
-    for leased, taken in item.held.perhaps() if item.held is not None else ():
-        ours = select(leased.key).where(held_under(leased, taken.keys, leased.as_token(item.lock_token)))
+    for leased, acquired in item.held.perhaps() if item.held is not None else ():
+        ours = select(leased.key).where(held_under(leased, acquired.keys, leased.as_token(item.lock_token)))
         mine = frozenset((await connection.scalars(ours.with_for_update(key_share=True, skip_locked=True))).all())
-        if len(mine) < len(taken.keys) and len((await connection.scalars(ours)).all()) > len(mine):
-            raise LockWaitTimeout(namespace=leased.name, keys=taken.keys, timeout_s=0.0)
+        if len(mine) < len(acquired.keys) and len((await connection.scalars(ours)).all()) > len(mine):
+            raise LockWaitTimeout(namespace=leased.name, keys=acquired.keys, timeout_s=0.0)
         locked |= {(leased.model, key) for key in mine}
     return frozenset(locked)
 
@@ -65,27 +65,27 @@ async def write_related(connection: AsyncConnection, item: PipelineItem[Any], wr
             raise _lost(item, leased)
     for leased, of_table in by_table.items():
         await _write(connection, leased, of_table)
-    await _unlock_all(connection, item)
+    await _release_all(connection, item)
 
 
-async def free_related(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
-    """Free every related row that still carries the item's token; joins the caller's transaction.
+async def release_related(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
+    """Release every related row that still carries the item's token; joins the caller's transaction.
 
     Raises:
         LockWaitTimeout: as `lock_held_related`.
     """
     await lock_held_related(connection, item)
-    await _unlock_all(connection, item)
+    await _release_all(connection, item)
 
 
-async def free_what_can_be(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
-    """As `free_related`, but rows that somebody has locked for the moment are left to their expiry."""
-    await _unlock_all(connection, item, waits=False)
+async def release_unlocked_related(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
+    """As `release_related`, but rows that somebody has locked for the moment are left to their expiry."""
+    await _release_all(connection, item, waits=False)
 
 
-async def _unlock_all(connection: AsyncConnection, item: PipelineItem[Any], *, waits: bool = True) -> None:
-    for leased, taken in item.held.perhaps() if item.held is not None else ():
-        await unlock(connection, leased, taken, token=leased.as_token(item.lock_token), waits=waits)
+async def _release_all(connection: AsyncConnection, item: PipelineItem[Any], *, waits: bool = True) -> None:
+    for leased, acquired in item.held.perhaps() if item.held is not None else ():
+        await release_keys(connection, leased, acquired, token=leased.as_token(item.lock_token), waits=waits)
 
 
 async def renew_related(
@@ -100,14 +100,14 @@ async def renew_related(
     leases: dict[LeasedTable[Any], dict[tuple[Any, Any], Any]] = {}
     missing: set[Any] = set()
     for item in items:
-        for leased, taken in item.held.perhaps() if item.held is not None else ():
+        for leased, acquired in item.held.perhaps() if item.held is not None else ():
             token = leased.as_token(item.lock_token)
-            leases.setdefault(leased, {}).update({(key, token): item for key in taken.keys})
+            leases.setdefault(leased, {}).update({(key, token): item for key in acquired.keys})
     for leased, holders in leases.items():
         pairs = list(holders)
         for start in range(0, len(pairs), LEASES_PER_STATEMENT_MAX):
             chunk = pairs[start : start + LEASES_PER_STATEMENT_MAX]
-            renewed = await extend_each(connection, leased, chunk, lock_timeout=lock_timeout)
+            renewed = await renew_each(connection, leased, chunk, lock_timeout=lock_timeout)
             if len(renewed) == len(chunk):
                 continue
             there = await existing(connection, leased, [key for key, _ in chunk if key not in renewed])

@@ -1,4 +1,4 @@
-"""Release: give rows back that were claimed and not worked on; and clear what nobody will come back for."""
+"""Release: release rows that were claimed and not worked on; and clear what nobody will come back for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rowlock.leases.dialects import dialect_of
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.rows.database_time import database_now, database_time_after, is_no_time
 from rowlock.rows.eligibility import is_owned_by
-from rowlock.rows.lease_values import pinned, unlocked_values
+from rowlock.rows.lease_values import unlocked_values, without_onupdate
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.stamps import STAMP_AHEAD_MAX
 
@@ -27,15 +27,15 @@ async def release(
     """Unlock rows that were not worked on, as if they had never been claimed; joins the caller's transaction.
 
     Returns:
-        The keys of the rows that were given back. The others were no longer ours to give.
+        The keys of the rows that were released. The others were no longer ours to give.
     """
     dialect = dialect_of(connection)
-    values = pinned(leased, unlocked_values(leased))
-    statement = update(leased.table).where(dialect.under_tokens(leased)).values(values).returning(leased.key)
-    return frozenset((await connection.scalars(statement, dialect.tokens_given(leases_of(items)))).all())
+    values = without_onupdate(leased, unlocked_values(leased))
+    statement = update(leased.table).where(dialect.matches_leases(leased)).values(values).returning(leased.key)
+    return frozenset((await connection.scalars(statement, dialect.lease_parameters(leases_of(items)))).all())
 
 
-async def free_dead(
+async def release_dead(
     connection: AsyncConnection, leased: LeasedTable[Any], dead_tokens: Sequence[Any], *, only_ended: bool = False
 ) -> int:
     """Free related rows that dead holders left under their tokens; joins the transaction that claims their main rows.
@@ -55,8 +55,8 @@ async def free_dead(
     tokens = [leased.as_token(token) for token in dead_tokens]
     is_theirs = leased.column("lock_token").in_(tokens)
     has_ended = leased.column("lock_expires_at") <= database_now() if only_ended else true()
-    left = dialect_of(connection).without_waiting(leased, and_(is_theirs, has_ended))
-    return await _unlock(connection, leased, left)
+    left = dialect_of(connection).skip_locked(leased, and_(is_theirs, has_ended))
+    return await _clear_lock_columns(connection, leased, left)
 
 
 async def sweep(
@@ -88,9 +88,9 @@ async def sweep(
     # An end that is no time may stand behind all times, and would never come.
     endless = is_no_time(expires_at)
     left_by = or_(lock_owner.is_not(None), endless) if owner is None else is_owned_by(leased, owner)
-    abandoned = and_(left_by, or_(expires_at < limit, never_returned, half_a_lock, endless))
-    narrowed = dialect_of(connection).without_waiting(leased, abandoned, limit=SWEPT_ROWS_MAX)
-    return await _unlock(connection, leased, narrowed)
+    orphaned = and_(left_by, or_(expires_at < limit, never_returned, half_a_lock, endless))
+    narrowed = dialect_of(connection).skip_locked(leased, orphaned, limit=SWEPT_ROWS_MAX)
+    return await _clear_lock_columns(connection, leased, narrowed)
 
 
 async def mend_stamps(connection: AsyncConnection, leased: LeasedTable[Any]) -> int:
@@ -103,11 +103,13 @@ async def mend_stamps(connection: AsyncConnection, leased: LeasedTable[Any]) -> 
     """
     last = leased.column("last_processed_at")
     ahead = and_(leased.column("lock_token").is_(None), last > database_time_after(STAMP_AHEAD_MAX))
-    narrowed = dialect_of(connection).without_waiting(leased, ahead, limit=SWEPT_ROWS_MAX)
-    statement = update(leased.table).where(narrowed).values(pinned(leased, {last: database_now()}))
+    narrowed = dialect_of(connection).skip_locked(leased, ahead, limit=SWEPT_ROWS_MAX)
+    statement = update(leased.table).where(narrowed).values(without_onupdate(leased, {last: database_now()}))
     return (await connection.execute(statement)).rowcount
 
 
-async def _unlock(connection: AsyncConnection, leased: LeasedTable[Any], condition: ColumnElement[bool]) -> int:
-    values = pinned(leased, unlocked_values(leased))
+async def _clear_lock_columns(
+    connection: AsyncConnection, leased: LeasedTable[Any], condition: ColumnElement[bool]
+) -> int:
+    values = without_onupdate(leased, unlocked_values(leased))
     return (await connection.execute(update(leased.table).where(condition).values(values))).rowcount

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from rowlock.leases.dialects import LeaseDialect, dialect_of
-from rowlock.leases.dialects.claims import Lease
+from rowlock.leases.dialects.claim_request import Lease
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.rows.database_time import UtcDateTime, database_instant, database_time_after
 from rowlock.rows.lease_values import renewed_values
@@ -42,14 +42,14 @@ async def renew(
 
     def build() -> ReturningUpdate[*tuple[Any, ...]]:
         token, expires_at = leased.column("lock_token"), type_coerce(leased.column("lock_expires_at"), UtcDateTime)
-        return _extending(dialect, leased, lock_timeout=lock_timeout).returning(token, expires_at)
+        return _renewal(dialect, leased, lock_timeout=lock_timeout).returning(token, expires_at)
 
     statement = leased.prepared((renew, dialect, lock_timeout), build)
-    rows = (await connection.execute(statement, dialect.tokens_given(leases_of(items)))).all()
+    rows = (await connection.execute(statement, dialect.lease_parameters(leases_of(items)))).all()
     return {row[0]: row[1] for row in rows}
 
 
-async def extend_each(
+async def renew_each(
     connection: AsyncConnection,
     leased: LeasedTable[Any],
     leases: Sequence[Lease],
@@ -62,14 +62,14 @@ async def extend_each(
         The keys whose leases were extended.
     """
     dialect = dialect_of(connection)
-    statement = _extending(dialect, leased, lock_timeout=lock_timeout).returning(leased.key)
-    return frozenset((await connection.scalars(statement, dialect.tokens_given(leases))).all())
+    statement = _renewal(dialect, leased, lock_timeout=lock_timeout).returning(leased.key)
+    return frozenset((await connection.scalars(statement, dialect.lease_parameters(leases))).all())
 
 
-def _extending(dialect: LeaseDialect, leased: LeasedTable[Any], *, lock_timeout: timedelta) -> Update:
-    valid = and_(dialect.under_tokens(leased), leased.column("lock_expires_at") > database_instant())
+def _renewal(dialect: LeaseDialect, leased: LeasedTable[Any], *, lock_timeout: timedelta) -> Update:
+    valid = and_(dialect.matches_leases(leased), leased.column("lock_expires_at") > database_instant())
     values = renewed_values(leased, expires_at=database_time_after(lock_timeout))
-    return update(leased.table).where(dialect.without_waiting(leased, valid)).values(values)
+    return update(leased.table).where(dialect.skip_locked(leased, valid)).values(values)
 
 
 async def tokens_still_held(
@@ -78,5 +78,5 @@ async def tokens_still_held(
     """Return the tokens of those `items` whose lease is still theirs and valid; joins the caller's transaction."""
     token, expires_at = leased.column("lock_token"), leased.column("lock_expires_at")
     dialect = dialect_of(connection)
-    statement = select(token).where(dialect.under_tokens(leased), expires_at > database_instant())
-    return frozenset((await connection.scalars(statement, dialect.tokens_given(leases_of(items)))).all())
+    statement = select(token).where(dialect.matches_leases(leased), expires_at > database_instant())
+    return frozenset((await connection.scalars(statement, dialect.lease_parameters(leases_of(items)))).all())

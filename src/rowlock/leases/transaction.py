@@ -26,7 +26,7 @@ from rowlock.containment import contained_task
 from rowlock.errors import LockWaitTimeout, PipelineError, TransactionTimeout
 from rowlock.leases.dialects import bind_of, dialect_named, dialect_of
 from rowlock.leases.faults import is_conflict
-from rowlock.leases.standing import GivenUp, Standing, standing
+from rowlock.leases.stalled_transactions import CancelPlan, OpenTransaction, tracked_open
 from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable
 
@@ -61,7 +61,7 @@ async def in_transaction(
     purpose: str,
     timeout: timedelta,
     writes: bool = True,
-    alone: bool = False,
+    autocommit: bool = False,
 ) -> T:
     """Open a session, run `work` in one transaction, commit, and return what it returned.
 
@@ -75,18 +75,22 @@ async def in_transaction(
         purpose: a verb phrase for errors and logs, such as ``"claim rows"``.
         timeout: longest time for the whole, connecting and committing included.
         writes: whether SQLite takes its write lock at the start (``BEGIN IMMEDIATE``).
-        alone: whether `work` is one statement that is a transaction by itself: PostgreSQL is then spared two round trips.
+        autocommit: whether `work` is one statement that is a transaction by itself: PostgreSQL is then spared two round trips.
 
     Raises:
         TransactionTimeout: it did not end in time. Whether it was committed is unknown.
     """
-    own, timeout_s = Standing(purpose), timeout.total_seconds()
+    own, timeout_s = OpenTransaction(purpose), timeout.total_seconds()
 
     async def once() -> T:
-        async with session_factory() as session, standing(own, purpose=purpose, timeout_s=timeout_s), session.begin():
+        async with (
+            session_factory() as session,
+            tracked_open(own, purpose=purpose, timeout_s=timeout_s),
+            session.begin(),
+        ):
             bind = bind_of(session, leased)
-            spared = alone and bind.dialect.name == "postgresql" and not _runs_at_begin(session, bind)
-            options = {"isolation_level": "AUTOCOMMIT"} if spared else {}
+            autocommits = autocommit and bind.dialect.name == "postgresql" and not _runs_at_begin(session, bind)
+            options = {"isolation_level": "AUTOCOMMIT"} if autocommits else {}
             connection = await session.connection(bind_arguments={"bind": bind}, execution_options=options)
             dialect = dialect_of(connection)
             with dialect.hastened(connection):
@@ -94,10 +98,10 @@ async def in_transaction(
                     own.begins(connection)
                     await dialect.begin_writing(connection, wait_s=timeout_s * WAITING_MAX)
                 result = await work(session, connection)
-            own.is_whole = True
+            own.is_ready_to_commit = True
             return result
 
-    async def whole() -> T:
+    async def with_conflicts_retried() -> T:
         nonlocal own
         for conflicts in range(1, CONFLICTS_MAX):
             try:
@@ -107,14 +111,14 @@ async def in_transaction(
                     raise
                 logger.debug("A transaction is run again: %s", purpose, extra={"purpose": purpose}, exc_info=error)
             await sleep(exponential(conflicts, first_s=CONFLICT_DELAY_S, most_s=CONFLICT_DELAY_S_MAX))
-            own = Standing(purpose)
+            own = OpenTransaction(purpose)
         return await once()
 
-    def give_up(task: asyncio.Task[T]) -> GivenUp:
+    def plan_cancel(task: asyncio.Task[T]) -> CancelPlan:
         # Of the session that is open now.
-        return own.give_up(task)
+        return own.plan_cancel(task)
 
-    return await finish(whole(), purpose=purpose, timeout=timeout, give_up=give_up)
+    return await finish(with_conflicts_retried(), purpose=purpose, timeout=timeout, plan_cancel=plan_cancel)
 
 
 def _runs_at_begin(session: AsyncSession, bind: Any) -> bool:  # noqa: ANN401 - SQLAlchemy types no `dispatch`
@@ -124,7 +128,7 @@ def _runs_at_begin(session: AsyncSession, bind: Any) -> bool:  # noqa: ANN401 - 
 
 
 @asynccontextmanager
-async def excluding_takers(
+async def lockset_guard(
     session_factory: SessionFactory, leased: LeasedTable[Any], *, timeout: timedelta
 ) -> AsyncIterator[frozenset[Any]]:
     """Hold off those of this process who take rows by a lockset, around a transaction that leases rows; gives their keys.
@@ -149,7 +153,7 @@ async def finish(
     *,
     purpose: str,
     timeout: timedelta | None = None,
-    give_up: Callable[[asyncio.Task[T]], GivenUp] = lambda _task: GivenUp(),
+    plan_cancel: Callable[[asyncio.Task[T]], CancelPlan] = lambda _task: CancelPlan(),
 ) -> T:
     """Run `work` to its end in a task of its own, even if the caller is cancelled meanwhile; then let the cancellation out.
 
@@ -157,7 +161,7 @@ async def finish(
         work: what is to be done.
         purpose: a verb phrase for errors and logs.
         timeout: how long it may take; then it is cancelled.
-        give_up: called with its task before that.
+        plan_cancel: called with its task before that.
 
     Raises:
         TransactionTimeout: `work` did not end within `timeout`.
@@ -168,7 +172,7 @@ async def finish(
     cancelled = await _wait_shielded(task, None if timeout is None else timeout.total_seconds())
     out_of_time = not task.done()
     if out_of_time:
-        cancelled = await _let_go(task, give_up(task)) or cancelled
+        cancelled = await _cancel_overdue(task, plan_cancel(task)) or cancelled
     if cancelled is not None:
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             logger.warning(
@@ -200,14 +204,14 @@ async def _wait_shielded(task: asyncio.Task[Any], timeout_s: float | None) -> as
     return cancelled
 
 
-async def _let_go(task: asyncio.Task[Any], given_up: GivenUp) -> asyncio.CancelledError | None:
+async def _cancel_overdue(task: asyncio.Task[Any], plan: CancelPlan) -> asyncio.CancelledError | None:
     _overdue.add(task)
     task.add_done_callback(_forget)
-    task.cancel(given_up.message)
+    task.cancel(plan.message)
     cancelled = await _wait_shielded(task, CANCEL_WAIT_S_MAX)
-    if given_up.ending is None:
+    if plan.ending is None:
         return cancelled
-    return await _wait_shielded(given_up.ending, CANCEL_WAIT_S_MAX) or cancelled
+    return await _wait_shielded(plan.ending, CANCEL_WAIT_S_MAX) or cancelled
 
 
 def _forget(task: asyncio.Task[Any]) -> None:

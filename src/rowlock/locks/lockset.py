@@ -2,7 +2,7 @@
 
 The one idea: a `LockRequest` joins the queues of all its keys in one step and holds them, all or none, once it is first
 in each. So nobody holds some keys while waiting for others, nobody overtakes on a key that both want, and to give up
-waiting is the same step as to give back: leave the queues.
+waiting is the same step as to release: leave the queues.
 
 Invariants: whoever holds a key is first in its queue; `lock_ctx` is granted nothing while somebody is inside the lock
 of the set; the only future is that of a request, and goes with it.
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True, eq=False)
 class LockRequest:
-    """One taker's place in the queues of its keys. Written by the lockset alone."""
+    """One waiter's place in the queues of its keys. Written by the lockset alone."""
 
     keys: tuple[Hashable, ...] = ()
     by_hand: bool = False
@@ -39,7 +39,7 @@ class LockRequest:
     wakeup: asyncio.Future[None] | None = None
 
     def grant(self) -> None:
-        """Hand over; the taker holds from this moment on, even if it is cancelled before it wakes."""
+        """Hand over; the waiter holds from this moment on, even if it is cancelled before it wakes."""
         self.granted = True
         if self.wakeup is not None:
             self.wakeup.set_result(None)
@@ -48,7 +48,7 @@ class LockRequest:
         """Return whether the request was granted in time."""
         if not self.granted:
             self.wakeup = asyncio.get_running_loop().create_future()
-            # Awaited by itself, the future would be cancelled with its taker, and could not be granted any more.
+            # Awaited by itself, the future would be cancelled with its waiter, and could not be granted any more.
             await asyncio.wait((self.wakeup,), timeout=timeout_s)
         return self.granted
 
@@ -131,7 +131,7 @@ class Lockset(Set[Hashable]):
         """Unlock a key that was added by hand, and wake who waits for it. The lock of the set is not needed.
 
         Raises:
-            KeyError: no such key was added by hand; what `lock_ctx` took, only that `lock_ctx` gives back.
+            KeyError: no such key was added by hand; what `lock_ctx` took, only that `lock_ctx` releases.
         """
         holder = self._held.get(key)
         if holder is None or not holder.by_hand:
@@ -162,7 +162,7 @@ class Lockset(Set[Hashable]):
         return request
 
     def leave(self, request: LockRequest) -> None:
-        """Give back what `request` holds, or its places in the queues, and nothing else."""
+        """Release what `request` holds, or its places in the queues, and nothing else."""
         self._waiting.pop(request, None)
         for key in request.keys:
             queue = self._queues[key]
@@ -173,9 +173,9 @@ class Lockset(Set[Hashable]):
             if not queue:
                 del self._queues[key]
             elif was_first:
-                heir = next(iter(queue))
-                heir.keys_not_first -= 1
-                self._grant_if_first(heir)
+                successor = next(iter(queue))
+                successor.keys_not_first -= 1
+                self._grant_if_first(successor)
         if not self._queues:
             self._busy.pop(self.namespace, None)
 
@@ -188,18 +188,18 @@ class Lockset(Set[Hashable]):
         self._check_room()
         request = LockRequest()
         self._waiting_outside[request] = None
-        self._let_next_in()
+        self._admit_next()
         return request
 
     def leave_inside(self, request: LockRequest) -> None:
-        """Give back the lock of the set, or the place in its queue. Who waits for keys goes before the next inside."""
+        """Release the lock of the set, or the place in its queue. Who waits for keys goes before the next inside."""
         if request is not self.inside:
             del self._waiting_outside[request]
             return
         self.inside = None
         for waiting in tuple(self._waiting):
             self._grant_if_first(waiting)
-        self._let_next_in()
+        self._admit_next()
 
     def _check_room(self) -> None:
         if len(self._waiting) + len(self._waiting_outside) >= WAITERS_MAX:
@@ -213,7 +213,7 @@ class Lockset(Set[Hashable]):
             self._held.update(dict.fromkeys(request.keys, request))
             request.grant()
 
-    def _let_next_in(self) -> None:
+    def _admit_next(self) -> None:
         if self.inside is None and self._waiting_outside:
             self.inside, _ = self._waiting_outside.popitem(last=False)
             self.inside.grant()

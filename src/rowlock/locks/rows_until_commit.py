@@ -1,7 +1,7 @@
-"""Lock rows until the session's transaction ends: the same call on both databases, and nothing to give back.
+"""Lock rows until the session's transaction ends: the same call on both databases, and nothing to release.
 
 The one idea: the transaction itself is the block. On PostgreSQL the rows are locked ``FOR NO KEY UPDATE``; on SQLite their keys are
-taken in the lockset of the table, which the session gives back after its commit, and the transaction is begun as the one that
+taken in the lockset of the table, which the session releases after its commit, and the transaction is begun as the one that
 writes. So the lock cannot end before the commit, and what is returned was read after the lock: nothing can be in wrong order.
 
 Claims leave such rows alone and outcomes wait for the commit, so the transaction should be short; on SQLite all other writers wait.
@@ -26,8 +26,8 @@ from rowlock.locks.advisory import dialect_name_of, wait_limit_s, within_lock_ti
 from rowlock.locks.locker import in_order
 from rowlock.locks.unique_names import hold_and_write_alone, is_writing_alone
 from rowlock.locks.until_commit import (
-    give_back_keys_in_process,
     hold_keys_in_process,
+    release_keys_in_process,
     session_on_sqlite,
 )
 
@@ -79,8 +79,8 @@ async def _lock_on_sqlite(
         # Whoever holds a key could not write meanwhile, so to wait for it would be to wait for oneself.
         return await hold_keys_in_process(session, table, keys, timeout_s=0.0)
     hold = partial(hold_keys_in_process, session, table, keys, timeout_s=timeout_s)
-    give_back = partial(give_back_keys_in_process, session, table, keys)
-    return await hold_and_write_alone(session, hold, give_back, timeout_s=timeout_s)
+    release = partial(release_keys_in_process, session, table, keys)
+    return await hold_and_write_alone(session, hold, release, timeout_s=timeout_s)
 
 
 async def _lock_on_postgresql(

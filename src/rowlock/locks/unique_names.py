@@ -28,10 +28,10 @@ from rowlock.clock import monotonic
 from rowlock.errors import ConfigurationError
 from rowlock.locks.advisory import dialect_name_of, hold_in_database, timed_out, to_the_end, wait_limit_s
 from rowlock.locks.until_commit import (
-    give_back_in_process,
     hold_in_process,
     is_held_in_process,
     is_in_transaction,
+    release_in_process,
     session_on_sqlite,
     untouched_connection,
 )
@@ -71,8 +71,8 @@ async def lock_unique_names(
         raise ConfigurationError(
             "a lock that is taken in a savepoint ends if that is rolled back; take it before begin_nested()"
         )
-    take = _take_on_sqlite if dialect_name_of(session) == "sqlite" else _take_on_postgresql
-    if not await take(session, namespace, timeout_s):
+    acquire = _acquire_on_sqlite if dialect_name_of(session) == "sqlite" else _acquire_on_postgresql
+    if not await acquire(session, namespace, timeout_s):
         raise timed_out(namespace, timeout_s)
     with _no_writes_without_lock(session.sync_session, namespace):
         yield
@@ -96,7 +96,7 @@ def _no_writes_without_lock(session: Session, namespace: str) -> Iterator[None]:
         event.remove(session, "before_flush", check)
 
 
-async def _take_on_postgresql(session: AsyncSession, namespace: str, timeout_s: float | None) -> bool:
+async def _acquire_on_postgresql(session: AsyncSession, namespace: str, timeout_s: float | None) -> bool:
     connection = await session.connection()
     isolation = await connection.scalar(select(func.current_setting("transaction_isolation")))
     if isolation not in _FRESH_SNAPSHOTS:
@@ -107,24 +107,24 @@ async def _take_on_postgresql(session: AsyncSession, namespace: str, timeout_s: 
     return await hold_in_database(connection, namespace, timeout_s)
 
 
-async def _take_on_sqlite(session: AsyncSession, namespace: str, timeout_s: float | None) -> bool:
+async def _acquire_on_sqlite(session: AsyncSession, namespace: str, timeout_s: float | None) -> bool:
     session_on_sqlite(session)
     if is_writing_alone(session):
         return True
     held_before = is_held_in_process(session, namespace)
 
-    def give_back() -> None:
+    def release() -> None:
         if not held_before:
-            give_back_in_process(session, namespace)
+            release_in_process(session, namespace)
 
     hold = partial(hold_in_process, session, namespace, timeout_s)
-    return await hold_and_write_alone(session, hold, give_back, timeout_s=timeout_s)
+    return await hold_and_write_alone(session, hold, release, timeout_s=timeout_s)
 
 
 async def hold_and_write_alone(
     session: AsyncSession,
     hold: Callable[[], Awaitable[bool]],
-    give_back: Callable[[], None],
+    release: Callable[[], None],
     *,
     timeout_s: float | None,
 ) -> bool:
@@ -140,7 +140,7 @@ async def hold_and_write_alone(
             writing = await write_alone(session, connection, left_s)
         finally:
             if not writing:
-                give_back()
+                release()
     return writing
 
 

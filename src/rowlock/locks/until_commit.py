@@ -1,7 +1,7 @@
 """SQLite's advisory locks: keys of this process that a session holds until its transaction ends.
 
 The one idea: the session itself says when its outermost transaction is over, after the database has committed; then the key is
-given back. A block could not know: the commit may come inside it, after it, or fail.
+released. A block could not know: the commit may come inside it, after it, or fail.
 
 Not here: other processes. `lock_unique_names` keeps them out by the file's own lock.
 
@@ -137,7 +137,7 @@ async def hold_keys_in_process(
     return granted
 
 
-def give_back_keys_in_process(session: AsyncSession, namespace: str, keys: tuple[Hashable, ...]) -> None:
+def release_keys_in_process(session: AsyncSession, namespace: str, keys: tuple[Hashable, ...]) -> None:
     """Unlock keys before the transaction has ended; only for a lock under which nothing was done."""
     held = _held_by(session.sync_session)
     for key in keys:
@@ -160,7 +160,7 @@ def _once(act: Callable[[], None]) -> Callable[[], None]:
     return act_once
 
 
-def give_back_in_process(session: AsyncSession, resource: str) -> None:
+def release_in_process(session: AsyncSession, resource: str) -> None:
     """Unlock before the transaction has ended; only for a lock under which nothing was done."""
     _held_by(session.sync_session).pop(process_key(session.get_bind().engine, resource))()
 

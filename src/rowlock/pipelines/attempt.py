@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 from sqlalchemy.exc import SQLAlchemyError
 
 from rowlock.errors import HostCodeError, ProcessCancelledError, describe
-from rowlock.leases.standing import OUT_OF_TIME
+from rowlock.leases.stalled_transactions import OUT_OF_TIME
 from rowlock.pipelines.deadlines import Deadlines
 from rowlock.pipelines.outcomes import copied
 
@@ -66,17 +66,17 @@ class Attempt:
     """
 
     __slots__ = (
-        "_act_late",
         "_call",
         "_deadlines",
         "_grace",
         "_grace_s",
-        "_late",
-        "_leave",
+        "_late_result",
+        "_on_abandoned",
+        "_on_late_result",
         "_task",
         "_waiter",
         "ended",
-        "is_left",
+        "is_abandoned",
     )
 
     def __init__(self, call: Callable[[], Any], *, deadlines: Deadlines, grace_s: float) -> None:
@@ -84,20 +84,20 @@ class Attempt:
         self._deadlines = deadlines
         self._grace_s = grace_s
         self._task: asyncio.Task[Any] | None = None
-        self._leave: Callable[[], None] | None = None
-        self._act_late: Callable[[Result], None] | None = None
-        self._late: Result | None = None
+        self._on_abandoned: Callable[[], None] | None = None
+        self._on_late_result: Callable[[Result], None] | None = None
+        self._late_result: Result | None = None
         self._grace: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.ended: Ended | None = None
-        self.is_left = False
+        self.is_abandoned = False
 
     @property
     def is_running(self) -> bool:
         """Whether the host's code runs."""
         return self._task is not None
 
-    async def is_over_after(self, why: Ended) -> bool:
+    async def ends_within_grace(self, why: Ended) -> bool:
         """End it unless it was ended before, wait for the grace at most, and return whether it is over."""
         if self.is_running:
             self.end(why)
@@ -105,11 +105,11 @@ class Attempt:
             await asyncio.wait({self._waiter}, timeout=self._grace_s)
         return not self.is_running
 
-    def when_over(self, act: Callable[[Result], None]) -> None:
+    def on_late_result(self, act: Callable[[Result], None]) -> None:
         """Call `act` with what an abandoned call comes to in the end, at once if it has ended by now."""
-        self._act_late = act
-        if self._late is not None:
-            act(self._late)
+        self._on_late_result = act
+        if self._late_result is not None:
+            act(self._late_result)
 
     def end(self, why: Ended) -> None:
         """Cancel the host's code; the first reason counts."""
@@ -118,20 +118,20 @@ class Attempt:
         first, self.ended = self.ended is None, why
         if first and self._task is not None:
             self._task.cancel()
-            self._grace = asyncio.get_running_loop().call_later(self._grace_s, self._leave_behind)
+            self._grace = asyncio.get_running_loop().call_later(self._grace_s, self._abandon)
 
     def lose(self) -> None:
         """Cancel the host's code, since its lease was lost."""
         self.end(Ended.LEASE_LOST)
 
-    async def run_here(self, leave: Callable[[], None]) -> Result | None:
+    async def run_here(self, on_abandoned: Callable[[], None]) -> Result | None:
         """Run the call in the task of the caller, which is what `end` cancels, until the call ends.
 
-        If it was ended and has ignored that for `grace_s`, `leave` is called meanwhile, and it comes to None in the end.
+        If it was ended and has ignored that for `grace_s`, `on_abandoned` is called meanwhile, and it comes to None in the end.
         """
         if self.ended is not None:
             return self.ended
-        self._task, self._leave = asyncio.current_task(), leave
+        self._task, self._on_abandoned = asyncio.current_task(), on_abandoned
         self._deadlines.add(self, self._time_out)
         try:
             result: Returned | Raised = Returned(copied(await self._call()))
@@ -139,16 +139,16 @@ class Attempt:
             result = _raised(error)
         finally:
             # Between the last step of the host's code and this one nobody else runs.
-            self._task = self._leave = None
+            self._task = self._on_abandoned = None
             self._deadlines.remove(self)
             if self._grace is not None:
                 self._grace.cancel()
             if self._waiter is not None and not self._waiter.done():
                 self._waiter.set_result(None)
-        if self.is_left:
-            self._late = result
-            if self._act_late is not None:
-                self._act_late(result)
+        if self.is_abandoned:
+            self._late_result = result
+            if self._on_late_result is not None:
+                self._on_late_result(result)
             return None
         return self._or_ended(result)
 
@@ -189,10 +189,10 @@ class Attempt:
     def _time_out(self) -> None:
         self.end(Ended.TIMED_OUT)
 
-    def _leave_behind(self) -> None:
-        self.is_left = True
-        if self._leave is not None:
-            self._leave()
+    def _abandon(self) -> None:
+        self.is_abandoned = True
+        if self._on_abandoned is not None:
+            self._on_abandoned()
 
 
 async def contained(function: Callable[..., Awaitable[T]], *args: object) -> T:

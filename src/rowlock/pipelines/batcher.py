@@ -96,7 +96,7 @@ class BatchLimit:
 class Batcher(Generic[RequestT, ResultT]):
     """Runs requests in batches, one batch at a time, in the order in which they came.
 
-    What waits is bounded by who asks: callers of `submit` wait for their answers, those of `hand_in` have a bound of their own.
+    The callers bound what waits: those of `submit` wait for their answers, those of `submit_nowait` have a bound of their own.
     """
 
     def __init__(
@@ -106,20 +106,20 @@ class Batcher(Generic[RequestT, ResultT]):
         name: str,
         timeout: timedelta,
         statements_of: Callable[[RequestT], int] = lambda _request: 0,
-        is_hurried: Callable[[], bool] = lambda: False,
+        is_grace_over: Callable[[], bool] = lambda: False,
     ) -> None:
         """Say how a batch is run, within what time, and how many statements a request needs that it shares with no other.
 
-        `is_hurried`: whether what fails is not to be tried again in smaller batches.
+        `is_grace_over`: whether what fails is not to be tried again in smaller batches.
         """
         self._run = run
         self._name = name
         self._limit = BatchLimit(timeout)
         self._statements_of = statements_of
-        self._is_hurried = is_hurried
+        self._is_grace_over = is_grace_over
         self._began_at = 0.0
         self._waiting: deque[_Entry[RequestT, ResultT]] = deque()
-        self._in_hand: deque[_Entry[RequestT, ResultT]] = deque()
+        self._in_flight: deque[_Entry[RequestT, ResultT]] = deque()
         self._round: asyncio.Task[None] | None = None
         self._is_working = False
 
@@ -141,10 +141,10 @@ class Batcher(Generic[RequestT, ResultT]):
             else:
                 answer.set_exception(error)
 
-        self.hand_in(request, done)
+        self.submit_nowait(request, done)
         return await answer
 
-    def hand_in(self, request: RequestT, done: Done[RequestT, ResultT]) -> None:
+    def submit_nowait(self, request: RequestT, done: Done[RequestT, ResultT]) -> None:
         """Carry out `request` and call `done` with it, its answer and None, or with it, None and what its batch raised."""
         # Counted once, and here: a request may run code of its caller's, whose errors are the caller's and not the round's.
         entry = (request, done, self._statements_of(request))
@@ -172,7 +172,7 @@ class Batcher(Generic[RequestT, ResultT]):
     def _ended(self, _round: asyncio.Task[None]) -> None:
         # Seen to here, whatever has ended it: one that is cancelled before its first step runs no line of its own.
         self._is_working = False
-        self._tell_all(self._in_hand)
+        self._tell_all(self._in_flight)
         if not self._waiting or self._is_working:
             return
         try:
@@ -191,7 +191,7 @@ class Batcher(Generic[RequestT, ResultT]):
         while self._waiting:
             count = self._limit.fitting(statements for _, _, statements in self._waiting)
             batch = [self._waiting.popleft() for _ in range(count)]
-            self._in_hand = deque(batch)
+            self._in_flight = deque(batch)
             await self._answer(batch)
 
     async def _answer(self, batch: list[_Entry[RequestT, ResultT]]) -> None:
@@ -206,12 +206,12 @@ class Batcher(Generic[RequestT, ResultT]):
         took_s = monotonic() - self._began_at
         self._limit.learn(requests=len(batch), statements=_statements(batch), took_s=took_s)
         for _, result in zip(batch, results, strict=True):
-            self._tell(self._in_hand.popleft(), result, None)
+            self._tell(self._in_flight.popleft(), result, None)
 
     async def _fail(self, batch: list[_Entry[RequestT, ResultT]], error: BaseException) -> None:
         behind: list[_Entry[RequestT, ResultT]] = []
         if len(batch) > 1 and isinstance(error, Exception):
-            if may_be_of_the_size(error) and self._is_hurried():
+            if may_be_of_the_size(error) and self._is_grace_over():
                 # There is no time for smaller batches, nor for those behind: each may take as long as this one did.
                 behind = [*self._waiting]
                 self._waiting.clear()
@@ -220,7 +220,7 @@ class Batcher(Generic[RequestT, ResultT]):
                 # Before all others, and in batches of what is allowed now: each of these is smaller than the one that failed.
                 self._waiting.extendleft(reversed(batch))
                 for _ in batch:
-                    self._in_hand.popleft()
+                    self._in_flight.popleft()
                 return
             elif not is_outage(error):
                 half = len(batch) // 2
@@ -228,7 +228,7 @@ class Batcher(Generic[RequestT, ResultT]):
                 await self._answer(batch[half:])
                 return
         for _ in batch:
-            self._in_hand.popleft()
+            self._in_flight.popleft()
         # A round that is cancelled from outside says nothing of its requests: for those who wait it is like a lost connection.
         self._tell_all(deque([*batch, *behind]), error if isinstance(error, Exception) else None)
         if isinstance(error, asyncio.CancelledError):

@@ -19,13 +19,13 @@ from rowlock.leases.transaction import in_transaction
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Attempt, host_call
 from rowlock.pipelines.deadlines import Deadlines
+from rowlock.pipelines.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.item_queue import ItemQueue
-from rowlock.pipelines.lifeline import Lifeline
 from rowlock.pipelines.poll_groups import PollGroups
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.statistics import Counters
-from rowlock.rows.eligibility import Taker
+from rowlock.rows.eligibility import LockingPipeline
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 logger = get_logger(__name__)
@@ -65,20 +65,21 @@ class PipelineContext(Generic[ModelT]):
         name: the pipeline's class name, which is also the owner in its leases.
         hinter: wakes pipelines of this process, for ``Apply(hint=...)``.
         locker: locks related rows.
-        takers: asks who locks rows of this model as related rows.
+        locking_pipelines: asks who locks rows of this model as related rows.
         intent: columns that services own.
-        lifeline: where leases are renewed; None is here, on the host's loop and over its connections.
+        heartbeat_thread: where leases are renewed; None is here, on the host's loop and over its connections.
         poll_groups: polls for this pipeline together with others while all are idle; None is by itself.
         claims_rows: whether a claim can give whole rows: the host wants no options, and the model is plain.
-        starts_soon: whether the last item was begun so soon after its claim that the row which that gave was still fresh.
+        starts_soon: whether workers currently start items while the claimed row is still fresh (`FRESH_S`); if not, claims skip the
+            row.
         is_ending: whether the event loop ends everything; set by the run.
-        look_again_in: has the fetcher look after a delay; set by the run.
+        wake_after: has the fetcher look after a delay; set by the run.
         errors: the last failure of each loop, by the loop's name; an entry goes when the loop succeeds again.
         failures: how often each loop failed in a row.
-        in_hand: items that workers have in hand.
+        in_progress: items that workers have in hand.
         running: attempts by lock token.
         cleaning: calls of `on_stale`.
-        hurried: the grace of a shutdown is over; nothing is waited out any more.
+        grace_over: the grace of a shutdown is over; nothing is waited out any more.
         abandoned: attempts that ignored their cancellation and still run; bounded by what the host lets hang.
         background: short tasks that must end before the pipeline has stopped.
         threads: run plain `process` and `on_stale` functions.
@@ -93,21 +94,21 @@ class PipelineContext(Generic[ModelT]):
     hinter: PipelineHinter
     queue: ItemQueue[ModelT]
     locker: RelatedLocker
-    takers: Callable[[], Sequence[Taker]] = tuple
+    locking_pipelines: Callable[[], Sequence[LockingPipeline]] = tuple
     intent: Sequence[Column[Any]] = ()
-    lifeline: Lifeline | None = None
+    heartbeat_thread: HeartbeatThread | None = None
     poll_groups: PollGroups | None = None
     claims_rows: bool = False
     starts_soon: bool = True
-    is_ending: Callable[[], bool] = field(default=lambda: False)
-    look_again_in: Callable[[timedelta], None] = field(default=lambda _delay: None)
+    check_ending: Callable[[], bool] = field(default=lambda: False)
+    wake_after: Callable[[timedelta], None] = field(default=lambda _delay: None)
     counters: Counters = field(default_factory=Counters)
     errors: dict[str, str] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
-    in_hand: set[PipelineItem[ModelT]] = field(default_factory=set)
+    in_progress: set[PipelineItem[ModelT]] = field(default_factory=set)
     running: dict[Any, Attempt] = field(default_factory=dict)
     cleaning: set[Attempt] = field(default_factory=set)
-    hurried: bool = False
+    grace_over: bool = False
     abandoned: list[Attempt] = field(default_factory=list)
     background: set[asyncio.Task[None]] = field(default_factory=set)
     threads: Executor = field(init=False)
@@ -124,7 +125,7 @@ class PipelineContext(Generic[ModelT]):
         *,
         purpose: str,
         writes: bool = True,
-        alone: bool = False,
+        autocommit: bool = False,
         timeout: timedelta | None = None,
     ) -> T:
         """Run `work` in one transaction of its own, bounded by `timeout` (`database_timeout`) and shielded from cancellation."""
@@ -135,7 +136,7 @@ class PipelineContext(Generic[ModelT]):
             purpose=purpose,
             timeout=timeout or self.settings.database_timeout,
             writes=writes,
-            alone=alone,
+            autocommit=autocommit,
         )
 
     def failed(self, loop: str, error: str) -> None:
@@ -180,9 +181,9 @@ class PipelineContext(Generic[ModelT]):
                 exc_info=error,
             )
 
-    def tell_settled(self, item: PipelineItem[ModelT]) -> None:
+    def run_after_settling(self, item: PipelineItem[ModelT]) -> None:
         """Begin what waited until the outcome of `item` was settled."""
-        act, item.when_settled = item.when_settled, None
+        act, item.after_settling = item.after_settling, None
         if act is not None:
             self.in_background(act(), purpose="see to what waited for an outcome")
 

@@ -14,7 +14,7 @@ from rowlock.errors import RelatedLockUnavailable
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.attempt import Ended, Raised, Result, Returned
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.failures import note_failure
+from rowlock.pipelines.failures import record_failure
 from rowlock.pipelines.outcomes import Apply, Outcome, Reset, as_outcome, check_outcome
 from rowlock.pipelines.related_values import check_related
 
@@ -33,7 +33,7 @@ def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Resul
             return Reset()
     except BaseException as raised:  # noqa: BLE001 - out of the host's own object: never the end of this task, or of the loop
         error = raised
-    return note_failure(context, item, error)
+    return record_failure(context, item, error)
 
 
 def _checked(context: PipelineContext[Any], item: PipelineItem[Any], value: object) -> Outcome:

@@ -14,7 +14,7 @@ from rowlock.pipelines.outcomes import Park, Retry
 logger = get_logger(__name__)
 
 
-def note_failure(context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException) -> Retry:
+def record_failure(context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException) -> Retry:
     """Tell of `error` and return the outcome for it."""
     logger.error(
         "%s: processing row %s failed",
@@ -27,7 +27,7 @@ def note_failure(context: PipelineContext[Any], item: PipelineItem[Any], error: 
     return Retry(error=error)
 
 
-def note_unreadable(context: PipelineContext[Any], item: PipelineItem[Any], column: str) -> Park | Retry:
+def record_unreadable(context: PipelineContext[Any], item: PipelineItem[Any], column: str) -> Park | Retry:
     """Tell of a row that cannot be read and return the outcome for it: it is parked; without a schedule, its stamp is mended."""
     extra = {"pipeline": context.name, "row_id": item.id, "column": column}
     if context.leased.has_schedule:

@@ -23,19 +23,19 @@ from rowlock.backoff import JITTER, fetch_delay, jittered
 from rowlock.clock import monotonic
 from rowlock.errors import PipelineError, TransactionTimeout, describe
 from rowlock.leases.claim import claim
-from rowlock.leases.dialects.claims import ClaimOrder, Position
+from rowlock.leases.dialects.claim_request import ClaimRequest, Position
 from rowlock.leases.faults import is_of_the_schema, is_outage
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.release import mend_stamps, sweep
 from rowlock.leases.transaction import finish
 from rowlock.logs import get_logger
+from rowlock.pipelines.claim_builder import ClaimBuilder
 from rowlock.pipelines.claim_cursor import ClaimCursor
-from rowlock.pipelines.claim_orders import ClaimOrders
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.give_back import give_back
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.loader import LOADER
 from rowlock.pipelines.poll_groups import PollGroup
+from rowlock.pipelines.release import release_items
 from rowlock.pipelines.unstarted import Unstarted
 from rowlock.rows.leased_table import ModelT
 
@@ -82,7 +82,7 @@ class Fetcher(Generic[ModelT]):
         self.context = context
         self._heartbeater = heartbeater
         self._unstarted = Unstarted(context, heartbeater)
-        self._orders = ClaimOrders(context)
+        self._claim_builder = ClaimBuilder(context)
         self._woken = asyncio.Event()
         self._hinted = False
         self._stopped = False
@@ -90,8 +90,8 @@ class Fetcher(Generic[ModelT]):
         self._start: Position | None = None
         self._reached: Position | None = None
         self._alarm: asyncio.TimerHandle | None = None
-        self._spared_hint: asyncio.TimerHandle | None = None
-        self._looks_again_at = 0.0
+        self._deferred_hint: asyncio.TimerHandle | None = None
+        self._wakes_at = 0.0
         self._fetches_in_vain = 0
         self._rests_until = monotonic()
         self._sweeps_at = monotonic() + self._sweep_period_s()
@@ -102,29 +102,29 @@ class Fetcher(Generic[ModelT]):
         self._hinted = True
         self._woken.set()
 
-    def look_again_in(self, delay: timedelta) -> None:
+    def wake_after(self, delay: timedelta) -> None:
         """Fetch, as if hinted, once rows that were reset now have come back from their rest of `delay`."""
-        self._looks_again_at = monotonic() + delay.total_seconds() * (1 + JITTER)
+        self._wakes_at = monotonic() + delay.total_seconds() * (1 + JITTER)
         if self._alarm is None and not self._stopped:
             self._set_alarm()
 
     def _set_alarm(self) -> None:
-        delay_s = max(0.0, self._looks_again_at - monotonic())
+        delay_s = max(0.0, self._wakes_at - monotonic())
         self._alarm = asyncio.get_running_loop().call_later(delay_s, self._alarmed)
 
     def _alarmed(self) -> None:
         self._alarm = None
         self.hint()
-        if self._looks_again_at > monotonic():
+        if self._wakes_at > monotonic():
             self._set_alarm()
 
     def _hint_later(self, at: float) -> None:
-        if self._spared_hint is None and not self._stopped:
+        if self._deferred_hint is None and not self._stopped:
             delay_s = max(0.0, at - monotonic())
-            self._spared_hint = asyncio.get_running_loop().call_later(delay_s, self._hint_spared)
+            self._deferred_hint = asyncio.get_running_loop().call_later(delay_s, self._hint_deferred)
 
-    def _hint_spared(self) -> None:
-        self._spared_hint = None
+    def _hint_deferred(self) -> None:
+        self._deferred_hint = None
         self.hint()
 
     def wake_for_room(self) -> None:
@@ -135,7 +135,7 @@ class Fetcher(Generic[ModelT]):
     def stop(self) -> None:
         """Fetch no more. A claim that is under way is finished, and what it got is released."""
         self._stopped = True
-        for timer in (self._alarm, self._spared_hint):
+        for timer in (self._alarm, self._deferred_hint):
             if timer is not None:
                 timer.cancel()
         self._unstarted.stop()
@@ -171,20 +171,20 @@ class Fetcher(Generic[ModelT]):
     async def fetch_once(self, limit: int) -> int:
         """Claim up to `limit` rows, track them, then queue them; return how many there were.
 
-        Called by itself it looks from the head of the line; within the loop, from where the cursor says.
+        Called by itself it looks from the head of the order; within the loop, from where the cursor says.
         Shielded as a whole: a cancellation between the claim and the queue would leave rows leased that nobody works on.
         """
         # Host code stays out of the task: a SystemExit that leaves a task ends the whole event loop.
-        order = self._orders.next(limit, after=self._start)
+        request = self._claim_builder.next(limit, after=self._start)
         try:
-            return await finish(self._claim_and_queue(order), purpose="fetch")
+            return await finish(self._claim_and_queue(request), purpose="fetch")
         except Exception as error:
             # A row of which a column is missing is missing it in every row: without rows all of them would be claimed, and fail.
-            if not order.with_rows or is_outage(error) or is_of_the_schema(error):
+            if not request.with_rows or is_outage(error) or is_of_the_schema(error):
                 raise
             # Perhaps one of the rows cannot be read. Without them each is claimed, and fails by itself.
-            self._orders.do_without_rows()
-            return await finish(self._claim_and_queue(replace(order, with_rows=False)), purpose="fetch")
+            self._claim_builder.do_without_rows()
+            return await finish(self._claim_and_queue(replace(request, with_rows=False)), purpose="fetch")
 
     @property
     def is_idle(self) -> bool:
@@ -201,9 +201,9 @@ class Fetcher(Generic[ModelT]):
         """When the rest after the last fetch ends, on the monotonic clock."""
         return self._rests_until
 
-    def unchanged_order(self) -> ClaimOrder | None:
+    def unchanged_request(self) -> ClaimRequest | None:
         """Return what the next claim would ask for, or None if that is not what the last one did."""
-        return self._orders.unchanged()
+        return self._claim_builder.unchanged()
 
     def delay_s(self) -> float:
         """Return for how long it rests if nothing is found now, in seconds; drawn anew each time."""
@@ -253,16 +253,16 @@ class Fetcher(Generic[ModelT]):
             claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)
             await self._sweep_if_due()
         except Exception as error:  # noqa: BLE001 - ready() is host code and may raise anything
-            self._note_failure(error)
+            self._record_failure(error)
             return
         if unreadable is not None:
-            self._note_failure(PipelineError(f"no row can be read: {unreadable}"))
+            self._record_failure(PipelineError(f"no row can be read: {unreadable}"))
             return
         self.context.succeeded("fetcher")
-        self._note_claimed(is_full=claimed >= limit)
+        self._record_claimed(is_full=claimed >= limit)
         self._plan_rest(claimed, limit, resumed=resumed)
 
-    def _note_claimed(self, *, is_full: bool) -> None:
+    def _record_claimed(self, *, is_full: bool) -> None:
         if self.context.queue.ahead is not None:
             self.context.queue.ahead.claimed(is_full=is_full)
 
@@ -271,7 +271,7 @@ class Fetcher(Generic[ModelT]):
         began_at = monotonic()
         start = self._cursor.start(began_at, hinted=hinted)
         if hinted and start is not None:
-            self._hint_later(self._cursor.spared_until)
+            self._hint_later(self._cursor.deferred_until)
         self._start, self._reached = start, None
         try:
             claimed = await self.fetch_once(limit)
@@ -285,23 +285,23 @@ class Fetcher(Generic[ModelT]):
     def _plan_rest(self, claimed: int, limit: int, *, resumed: bool) -> None:
         if resumed and claimed < limit:
             # Nothing is known yet of what stands before: that is looked at first.
-            self._rests_until = self._cursor.spared_until
+            self._rests_until = self._cursor.deferred_until
             return
         self._fetches_in_vain = 0 if claimed else self._fetches_in_vain + 1
         delay_s = 0.0 if claimed >= limit else self.delay_s()
         self._rests_until = monotonic() + delay_s
 
-    async def _claim_and_queue(self, order: ClaimOrder) -> int:
+    async def _claim_and_queue(self, request: ClaimRequest) -> int:
         context, settings = self.context, self.context.settings
         began_at = monotonic()
         context.counters.fetches += 1
         items = await claim(
             context.session_factory,
-            order,
+            request,
             lease_margin=settings.lease_margin,
             timeout=settings.database_timeout,
             locker=context.locker,
-            reached=self._note_reached,
+            reached=self._record_reached,
         )
         context.counters.claimed += len(items)
         context.counters.fetches_empty += not items
@@ -310,14 +310,14 @@ class Fetcher(Generic[ModelT]):
         at = monotonic()
         is_late = any(item.trusted_until <= at for item in items)
         if self._stopped or is_late:
-            await give_back(context, items)
+            await release_items(context, items)
             if is_late and not self._stopped:
                 # Told like any fetch that failed, or rows would go round for ever without a word.
                 raise TransactionTimeout(purpose="claim rows", timeout_s=monotonic() - began_at)
         elif items:
             left = self._queue(items)
             events.emit(events.RowsClaimed(context.name, len(items), monotonic() - began_at))
-            await self._give_back_surplus(left)
+            await self._release_surplus(left)
         return len(items)
 
     def _queue(self, items: Sequence[PipelineItem[ModelT]]) -> Sequence[PipelineItem[ModelT]]:
@@ -330,19 +330,19 @@ class Fetcher(Generic[ModelT]):
         self._unstarted.watch()
         return items[places:]
 
-    async def _give_back_surplus(self, items: Sequence[PipelineItem[ModelT]]) -> None:
+    async def _release_surplus(self, items: Sequence[PipelineItem[ModelT]]) -> None:
         """Release what was claimed and has no place: a fetcher of the host's asked for more, or there is less room by now."""
         if not items:
             return
-        await give_back(self.context, items)
+        await release_items(self.context, items)
         logger.warning(
-            "%s: %s rows were claimed beyond the room in the queue, and given back",
+            "%s: %s rows were claimed beyond the room in the queue, and released",
             self.context.name,
             len(items),
             extra={"pipeline": self.context.name, "rows": len(items)},
         )
 
-    def _note_reached(self, position: Position) -> None:
+    def _record_reached(self, position: Position) -> None:
         self._reached = position
 
     async def _sweep_if_due(self) -> None:
@@ -355,7 +355,7 @@ class Fetcher(Generic[ModelT]):
         """Clear lock columns that were left behind long ago, and return of how many rows; and mend stamps that no clock wrote."""
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> int:
-            context, age = self.context, self.context.settings.abandoned_after
+            context, age = self.context, self.context.settings.orphaned_after
             swept = await sweep(connection, context.leased, older_than=age)
             if not context.leased.has_schedule:
                 await mend_stamps(connection, context.leased)
@@ -364,16 +364,16 @@ class Fetcher(Generic[ModelT]):
                 swept += await sweep(connection, related, older_than=age, owner=context.name)
             return swept
 
-        swept = await self.context.transact(work, purpose="clear abandoned locks")
+        swept = await self.context.transact(work, purpose="clear orphaned locks")
         self.context.counters.swept += swept
         return swept
 
     def _sweep_period_s(self) -> float:
-        return jittered(self.context.settings.abandoned_after.total_seconds())
+        return jittered(self.context.settings.orphaned_after.total_seconds())
 
-    def _note_failure(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         self._cursor.failed()
-        self._note_claimed(is_full=False)
+        self._record_claimed(is_full=False)
         text = describe(error)
         self.context.counters.fetches_failed += 1
         self.context.failed("fetcher", text)

@@ -3,9 +3,9 @@
 The leases of related rows are renewed with those of their main rows, in one transaction.
 
 Two loops, since one must not wait for the other. `beat` renews what is near its end, in a thread of its own where there is one
-(``pipelines/lifeline.py``), so that a host that blocks its loop keeps its leases. `watch` never touches the database: on the host's
-loop it looks at the monotonic clock and, the moment a holder's trust is over, cancels its work: before anybody else can take the
-row, also while the database is unreachable.
+(``pipelines/heartbeat_thread.py``), so that a host that blocks its loop keeps its leases. `watch` never touches the
+database: on the host's loop it looks at the monotonic clock and, the moment a holder's trust is over, cancels its work: before
+anybody else can take the row, also while the database is unreachable.
 
 What both sides write is guarded by one lock: which items are tracked, and until when they are trusted. All else that `beat` finds,
 it has done on the host's loop.
@@ -30,7 +30,7 @@ from rowlock.clock import monotonic, sleep
 from rowlock.errors import describe
 from rowlock.leases.faults import is_of_the_schema, is_transient
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.log_apart import log_apart
+from rowlock.leases.log_apart import log_in_thread
 from rowlock.leases.related_rows import renew_related
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew, tokens_still_held
 from rowlock.leases.transaction import in_transaction
@@ -44,7 +44,7 @@ logger = get_logger(__name__)
 class Heartbeater(Generic[ModelT]):
     """Tracks items from the moment they are claimed until their outcome is settled.
 
-    Where a pipeline has a lifeline, `beat` and what it calls run in that thread; everything else runs on the host's loop.
+    Where a pipeline has a heartbeat thread, `beat` and what it calls run in that thread; everything else runs on the host's loop.
 
     Attributes:
         context: what the actors of the pipeline share.
@@ -58,7 +58,7 @@ class Heartbeater(Generic[ModelT]):
         self._settings = context.settings
         self._lock = threading.Lock()
         self._rest: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-        self._let_go = self._must_come_home = self._is_check_on_its_way = False
+        self._has_given_up_leases = self._must_come_home = self._is_check_on_its_way = False
 
     def __len__(self) -> int:
         return len(self._tracked)
@@ -95,19 +95,21 @@ class Heartbeater(Generic[ModelT]):
 
     async def run(self) -> None:
         """Renew, again and again, where leases are renewed."""
-        if self.context.lifeline is not None:
-            self.context.lifeline.keep_free(self._settings.renew_timeout, look_every=self._settings.heartbeat_interval)
-            await self.context.lifeline.run(self.beat)
+        if self.context.heartbeat_thread is not None:
+            self.context.heartbeat_thread.abort_after(
+                self._settings.renew_timeout, look_every=self._settings.heartbeat_interval
+            )
+            await self.context.heartbeat_thread.run(self.beat)
             # It cannot be done there.
-            self.context.lifeline = None
+            self.context.heartbeat_thread = None
         await self.beat()
 
     async def beat(self) -> None:
         """Renew, again and again, the leases that are near their end. A failed renewal is tried again at the next beat."""
-        while self.context.lifeline is None or not self._must_come_home:
+        while self.context.heartbeat_thread is None or not self._must_come_home:
             await self._until_something_is_tracked()
             await sleep(jittered(self._settings.heartbeat_interval.total_seconds()))
-            if not self._is_wedged():
+            if not self._is_stalled():
                 await self.beat_once()
 
     async def beat_once(self) -> int:
@@ -124,17 +126,17 @@ class Heartbeater(Generic[ModelT]):
             except Exception as error:  # noqa: BLE001 - whatever went wrong, the next beat tries again while trust lasts
                 failures.append(error)
         if due:
-            self._on_host(partial(self._note_round, len(due), renewed, failures))
+            self._on_host(partial(self._record_round, len(due), renewed, failures))
         for failure in failures:
             self._come_home_if_unsuited(failure)
         return renewed
 
-    def _note_round(self, due: int, renewed: int, failures: Sequence[Exception]) -> None:
+    def _record_round(self, due: int, renewed: int, failures: Sequence[Exception]) -> None:
         if not failures:
             self.context.succeeded("heartbeater")
         events.emit(events.LeasesRenewed(self.context.name, due, renewed))
         for error in failures:
-            self._note_failure(error)
+            self._record_failure(error)
 
     def due_for_renewal(self) -> list[PipelineItem[ModelT]]:
         """Return the items of which less than `heartbeat_trigger` is left."""
@@ -189,7 +191,7 @@ class Heartbeater(Generic[ModelT]):
             for item in items:
                 expires_at = confirmed.get(item.lock_token)
                 # One of which a related row lags behind is tried again at the next beat, while the trust lasts that it has; and
-                # an item that was lost or given back meanwhile stays so.
+                # an item that was lost or released meanwhile stays so.
                 if expires_at is not None and self._is_kept(item) and item.lock_token not in lagging:
                     item.trusted_until, item.lock_expires_at = trusted_until, expires_at
             missing = [item for item in items if item.lock_token not in confirmed and self._is_kept(item)]
@@ -203,13 +205,13 @@ class Heartbeater(Generic[ModelT]):
 
         held = await self._transact(work, purpose="look which leases are still held", writes=False)
         # An outcome may have been committed meanwhile that is not noted yet: about such items the guard has decided.
-        lost = [item for item in items if item.lock_token not in held and not item.is_settled]
+        lost = [item for item in items if item.lock_token not in held and not item.is_settling]
         self._on_host(partial(self._lose_all, lost))
 
     async def _transact(self, work: Any, *, purpose: str, writes: bool = True) -> Any:  # noqa: ANN401 - as in_transaction
-        lifeline = self.context.lifeline
+        heartbeat_thread = self.context.heartbeat_thread
         return await in_transaction(
-            self.context.session_factory if lifeline is None else lifeline.sessions,
+            self.context.session_factory if heartbeat_thread is None else heartbeat_thread.sessions,
             self.context.leased,
             work,
             purpose=purpose,
@@ -225,14 +227,14 @@ class Heartbeater(Generic[ModelT]):
         self.before_renewal()
 
     def _on_host(self, act: Callable[[], None]) -> None:
-        if self.context.lifeline is None:
+        if self.context.heartbeat_thread is None:
             act()
         else:
-            self.context.lifeline.host.do(act)
+            self.context.heartbeat_thread.monitor.do(act)
 
     def _come_home_if_unsuited(self, error: Exception) -> None:
         """Go on renewing on the host's loop if the host's connections cannot be made elsewhere: some know their loop or thread."""
-        if self.context.lifeline is None or is_transient(error) or is_of_the_schema(error):
+        if self.context.heartbeat_thread is None or is_transient(error) or is_of_the_schema(error):
             return
         self._must_come_home = True
         text = (
@@ -242,16 +244,16 @@ class Heartbeater(Generic[ModelT]):
         extra = {"pipeline": self.context.name}
         self._on_host(partial(logger.warning, text, self.context.name, extra=extra, exc_info=error))
 
-    def _is_wedged(self) -> bool:
+    def _is_stalled(self) -> bool:
         """Whether the host's loop has stood still for so long that its leases are let go: it may never come back."""
-        stalled_s = 0.0 if self.context.lifeline is None else self.context.lifeline.host.stalled_s
-        is_wedged = stalled_s > self._settings.wedge_limit.total_seconds()
-        if is_wedged and not self._let_go:
+        stalled_s = 0.0 if self.context.heartbeat_thread is None else self.context.heartbeat_thread.monitor.stalled_s
+        is_stalled = stalled_s > self._settings.stall_limit.total_seconds()
+        if is_stalled and not self._has_given_up_leases:
             text = "%s: the event loop has stood still for %.0f s, so its leases are no longer renewed"
             extra = {"pipeline": self.context.name, "stalled_s": stalled_s, "leases": len(self)}
-            log_apart(partial(logger.error, text, self.context.name, stalled_s, extra=extra))
-        self._let_go = is_wedged
-        return is_wedged
+            log_in_thread(partial(logger.error, text, self.context.name, stalled_s, extra=extra))
+        self._has_given_up_leases = is_stalled
+        return is_stalled
 
     def _lose_all(self, items: Iterable[PipelineItem[ModelT]]) -> None:
         """End trust in `items` and their work, and tell of it behind that: logging runs the host's code, which may raise."""
@@ -277,9 +279,9 @@ class Heartbeater(Generic[ModelT]):
             item.id,
             extra={"pipeline": self.context.name, "row_id": item.id},
         )
-        events.emit(events.LeaseLost(self.context.name, item.id, item.lock_token))
+        events.emit(events.LeaseExpired(self.context.name, item.id, item.lock_token))
 
-    def _note_failure(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         text = describe(error)
         self.context.counters.renewals_failed += 1
         self.context.failed("heartbeater", text)

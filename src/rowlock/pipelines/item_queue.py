@@ -1,6 +1,6 @@
 """The bounded queue between fetcher and workers, with two watermarks.
 
-The order is that of the claims, also across fetches: a row that was hinted and heads the line does not wait behind
+The order is that of the claims, also across fetches: a row that was hinted and heads the order does not wait behind
 what an earlier fetch brought. Capacity bounds memory and what a crash leaves to be recovered, and grows with demand where the host
 leaves it to the pipeline (``pipelines/ahead.py``); below the low watermark the fetcher fetches. One fetcher puts, the pool takes.
 Nobody polls: the pool is told by `on_items`, the fetcher by `on_room`.
@@ -103,7 +103,7 @@ class ItemQueue(Generic[ModelT]):
             heappush(self._heap, (item.place, next(self._arrivals), item, now))
         self.on_items()
 
-    def take(self) -> PipelineItem[ModelT] | None:
+    def get(self) -> PipelineItem[ModelT] | None:
         """Return the next item; None if there is none."""
         if not self._heap:
             return None

@@ -47,14 +47,14 @@ class Loader(Generic[ModelT]):
             self._load_together,
             name=f"{context.name} reads rows",
             timeout=context.settings.database_timeout,
-            is_hurried=lambda: context.hurried,
+            is_grace_over=lambda: context.grace_over,
         )
 
-    def is_fresh(self, item: PipelineItem[ModelT]) -> bool:
+    def check_fresh(self, item: PipelineItem[ModelT]) -> bool:
         """Whether work on `item` may begin with the row that its claim gave: the claim was sent a moment ago."""
         now = monotonic()
-        is_fresh = self.context.starts_soon = now - item.claimed_at < FRESH_S
-        return is_fresh and item.has_row and now < item.trusted_until
+        check_fresh = self.context.starts_soon = now - item.claimed_at < FRESH_S
+        return check_fresh and item.has_row and now < item.trusted_until
 
     async def load(self, item: PipelineItem[ModelT]) -> bool:
         """Read the row of `item` into it; False if the lease is no longer its own.
@@ -74,7 +74,7 @@ class Loader(Generic[ModelT]):
                 gives_up_at = min(gives_up_at, monotonic() + self.context.settings.lock_timeout.total_seconds())
                 if self.concerns_all_rows(error):
                     self.context.failed(LOADER, describe(error))
-                if not is_transient(error) or monotonic() >= gives_up_at or self.context.hurried:
+                if not is_transient(error) or monotonic() >= gives_up_at or self.context.grace_over:
                     raise
                 logger.warning(
                     "%s: reading row %s is tried again",
@@ -105,7 +105,7 @@ class Loader(Generic[ModelT]):
             self._batcher.begun()
             return await load_rows(session, context.leased, items, options=options, compared=context.intent)
 
-        return await self.context.transact(work, purpose="read rows", writes=False, alone=True)
+        return await self.context.transact(work, purpose="read rows", writes=False, autocommit=True)
 
     async def _options(self) -> Sequence[LoaderOption]:
         return self.context.hooks.options()

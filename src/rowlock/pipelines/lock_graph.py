@@ -13,10 +13,10 @@ from typing import Any, Protocol
 from sqlalchemy import Column, ColumnElement, ColumnExpressionArgument
 
 from rowlock.errors import LockCycleError, ModelError
-from rowlock.pipelines.claim_orders import ready_condition
+from rowlock.pipelines.claim_builder import ready_condition
 from rowlock.pipelines.context import Hooks
 from rowlock.pipelines.settings import PipelineSettings
-from rowlock.rows.eligibility import Taker
+from rowlock.rows.eligibility import LockingPipeline
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.parameter_names import with_names_of_its_own
 from rowlock.rows.relation import relation_between
@@ -94,19 +94,19 @@ class LockGraph:
         """Note one more pipeline."""
         self._pipelines.append(pipeline)
 
-    def takers_of(self, leased: LeasedTable[Any], *, but: str) -> tuple[Taker, ...]:
+    def locking_pipelines_of(self, leased: LeasedTable[Any], *, but: str) -> tuple[LockingPipeline, ...]:
         """Return who locks rows of this model as related ones, except the pipeline named `but`. Asks the `ready` of each.
 
         One whose own rows are in the same table is not among them: its intent could not be told from the row's own state.
         """
         return tuple(
-            Taker(
+            LockingPipeline(
                 pipeline.leased,
                 owner=pipeline.name,
                 ready=ready_condition(pipeline.name, pipeline.leased, pipeline),
                 on=lock.on,
-                patience=pipeline.settings.abandoned_after,
-                patience_at_work=pipeline.settings.retry_delay + pipeline.settings.lock_timeout,
+                precedence_timeout=pipeline.settings.orphaned_after,
+                precedence_timeout_at_work=pipeline.settings.retry_delay + pipeline.settings.lock_timeout,
             )
             for pipeline in self._pipelines
             for lock in pipeline.declared_locks

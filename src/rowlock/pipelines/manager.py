@@ -20,8 +20,8 @@ from rowlock.leases.notifications import check_name, notifying_engine
 from rowlock.leases.related import check_one_database
 from rowlock.leases.transaction import finish
 from rowlock.logs import tell_counts
+from rowlock.pipelines.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.hinter import PipelineHinter, pipeline_hinter
-from rowlock.pipelines.lifeline import Lifeline
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.notifier import Notifier
 from rowlock.pipelines.pipeline import Pipeline
@@ -31,7 +31,7 @@ from rowlock.pipelines.statistics import ManagerHealth, PipelineStatistics
 PIPELINES_MAX = 1000
 """Most pipelines of one manager."""
 
-RENEWAL_LIMIT = timedelta(seconds=1)
+RENEW_TIMEOUT = timedelta(seconds=1)
 """Longest time for a renewal that is assumed of pipelines which are registered later, if there are none at the start."""
 
 DRAIN_GRACE = timedelta(seconds=30)
@@ -71,8 +71,8 @@ class PipelineManager:
         self._pipelines: dict[str, Pipeline[Any]] = {}
         self._graph = LockGraph()
         self._notifier: Notifier | None = None
-        self._heartbeat_thread = heartbeat_thread
-        self._lifeline: Lifeline | None = None
+        self._wants_heartbeat_thread = heartbeat_thread
+        self._heartbeats: HeartbeatThread | None = None
         self._poll_groups = PollGroups(session_factory)
         self._started = False
         self._shut_down = False
@@ -134,9 +134,9 @@ class PipelineManager:
         for pipeline in self._pipelines.values():
             _need_new(pipeline)
         self._started = True
-        if self._heartbeat_thread and is_real():
+        if self._wants_heartbeat_thread and is_real():
             limits = [pipeline.settings.renew_timeout for pipeline in self._pipelines.values()]
-            self._lifeline = Lifeline(self._session_factory, renewal_limit=min(limits, default=RENEWAL_LIMIT))
+            self._heartbeats = HeartbeatThread(self._session_factory, renew_timeout=min(limits, default=RENEW_TIMEOUT))
         if self._notifier is not None:
             self._notifier.start()
             for hinter in (self.hinter, pipeline_hinter):
@@ -144,7 +144,7 @@ class PipelineManager:
         self._start_all()
 
     def shutdown(self) -> None:
-        """Fetch no more and give back what was not started; work that runs goes on until `drain`.
+        """Fetch no more and release what was not started; work that runs goes on until `drain`.
 
         Does nothing before `start`. After that it may be called at any time, from any thread, and from a signal handler: the loop
         does it in its next turn.
@@ -160,7 +160,7 @@ class PipelineManager:
     async def drain(self, timeout: timedelta | float | None = None) -> None:
         """Shut down, wait for running work for `timeout` (default `DRAIN_GRACE`; a number is seconds), then interrupt it.
 
-        Interrupted rows are given back. It returns when every loop has ended. Until then hints are still sent to other replicas.
+        Interrupted rows are released. It returns when every loop has ended. Until then hints are still sent to other replicas.
         """
         grace = DRAIN_GRACE if timeout is None else timeout
         grace = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
@@ -169,7 +169,7 @@ class PipelineManager:
             await asyncio.gather(*(pipeline.drain(grace) for pipeline in self._pipelines.values()))
         finally:
             # Whole, even if the caller is cancelled: half of it could not be made up for.
-            await finish(self._stop_lines(), purpose="stop heartbeats and notifications")
+            await finish(self._stop_threads(), purpose="stop heartbeats and notifications")
             tell_counts()
 
     async def __aenter__(self) -> Self:
@@ -187,9 +187,9 @@ class PipelineManager:
         return {name: pipeline.statistics() for name, pipeline in self._pipelines.items()}
 
     def health(self) -> ManagerHealth:
-        """Return whether every pipeline works, and what became of the line to other replicas."""
+        """Return whether every pipeline works, and what became of the channel to other replicas."""
         notifications = None if self._notifier is None else self._notifier.statistics()
-        stall_s = 0.0 if self._lifeline is None else self._lifeline.host.longest_stall_s
+        stall_s = 0.0 if self._heartbeats is None else self._heartbeats.monitor.longest_stall_s
         return ManagerHealth(tuple(pipeline.health() for pipeline in self._pipelines.values()), notifications, stall_s)
 
     def _start_all(self) -> None:
@@ -201,7 +201,11 @@ class PipelineManager:
 
     def _start(self, pipeline: Pipeline[Any]) -> None:
         pipeline.start(
-            self._session_factory, self.hinter, self._graph, lifeline=self._lifeline, poll_groups=self._poll_groups
+            self._session_factory,
+            self.hinter,
+            self._graph,
+            heartbeat_thread=self._heartbeats,
+            poll_groups=self._poll_groups,
         )
         for hinter in (self.hinter, pipeline_hinter):
             hinter.attach(pipeline.leased.name, pipeline.hint)
@@ -215,10 +219,10 @@ class PipelineManager:
         tables = [pipeline.leased for pipeline in (*self._pipelines.values(), *more)]
         return notifying_engine(self._session_factory, tables)
 
-    async def _stop_lines(self) -> None:
+    async def _stop_threads(self) -> None:
         # A drain that was cancelled leaves work behind, which still needs its leases.
-        if self._lifeline is not None and all(pipeline.state == "stopped" for pipeline in self._pipelines.values()):
-            await self._lifeline.stop()
+        if self._heartbeats is not None and all(pipeline.state == "stopped" for pipeline in self._pipelines.values()):
+            await self._heartbeats.stop()
         if self._notifier is None:
             return
         for hinter in (self.hinter, pipeline_hinter):

@@ -1,11 +1,12 @@
-"""Carries hints to other replicas and takes theirs, over one line to the database (``leases/notifications.py``).
+"""Carries hints to other replicas and takes theirs, over one channel to the database (``leases/notifications.py``).
 
 The one idea: a hint is noted at once, from any thread, and sent soon by the notifier's own loop: after the commit that it is about,
 as a statement of its own, and not again for the same model within `RESEND_AFTER_S`. What others say wakes the pipelines here and is
 never passed on. Whoever may connect to the database can say it: it is looked up and nothing else, and a flood of it wakes a model
-once in `WAKE_EVERY_S`. A lost line is opened again, and since nobody knows what was said meanwhile, every pipeline then looks once.
+once in `WAKE_EVERY_S`. A lost channel is opened again, and since nobody knows what was said meanwhile, every pipeline then
+looks once.
 
-Not here: health. Without a line a replica polls, as it does without notifications.
+Not here: health. Without a channel a replica polls, as it does without notifications.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from rowlock.backoff import exponential
 from rowlock.clock import monotonic
 from rowlock.errors import describe
-from rowlock.leases.notifications import NotificationLine, is_payload, listening
+from rowlock.leases.notifications import NotificationChannel, is_payload, listening
 from rowlock.logs import get_logger
 from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.statistics import NotificationStatistics
@@ -33,7 +34,7 @@ RESEND_AFTER_S = 0.02
 WAKE_EVERY_S = 0.02
 """Least time between two wakes of one model by notifications, in seconds; all that come in between are one wake at its end."""
 CHECK_EVERY_S = 10.0
-"""How often a quiet line is asked whether it still listens, in seconds."""
+"""How often a quiet channel is asked whether it still listens, in seconds."""
 RECONNECT_DELAY_S = 0.1
 RECONNECT_DELAY_S_MAX = 5.0
 STOP_S_MAX = 1.0
@@ -52,7 +53,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class WaitForHint:
     """Wait for a hint, at most for `seconds`."""
 
     seconds: float
@@ -60,21 +61,21 @@ class Rest:
 
 def plan_sending(
     unsent: Iterable[str], rests_until: Mapping[str, float], *, now: float, check_at: float
-) -> Send | Rest:
+) -> Send | WaitForHint:
     """Decide which models are notified of now, or for how long there is nothing to do.
 
-    A model that was notified of waits until it has rested; nobody rests past the next check of the line.
+    A model that was notified of waits until it has rested; nobody rests past the next check of the channel.
     """
     waiting = list(unsent)
     models = [model for model in waiting if rests_until.get(model, now) <= now]
     if models:
         return Send(models)
     ends_at = min((rests_until[model] for model in waiting), default=check_at)
-    return Rest(max(0.0, min(ends_at, check_at) - now))
+    return WaitForHint(max(0.0, min(ends_at, check_at) - now))
 
 
 class Notifier:
-    """Keeps the line of one replica.
+    """Keeps the channel of one replica.
 
     Args:
         engine: of the database at which the replicas meet.
@@ -88,10 +89,10 @@ class Notifier:
         self._hinter = hinter
         self._supervisor = Supervisor("notifications")
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._line: NotificationLine | None = None
+        self._channel: NotificationChannel | None = None
         self._unsent: dict[str, None] = {}
         self._rests_until: dict[str, float] = {}
-        self._heard_again: dict[str, bool] = {}
+        self._received_again: dict[str, bool] = {}
         self._woken = asyncio.Event()
         self._stopping = False
         self._sent = self._received = self._dropped = self._connects = self._failures = 0
@@ -114,18 +115,18 @@ class Notifier:
         self._wake_from_anywhere()
 
     async def stop(self) -> None:
-        """Send what waits, within `STOP_S_MAX`, and end the loop and its line."""
+        """Send what waits, within `STOP_S_MAX`, and end the loop and its channel."""
         self._stopping = True
         self._woken.set()
         await self._supervisor.wait({_LOOP}, timeout_s=STOP_S_MAX)
         await self._supervisor.stop()
 
     def statistics(self) -> NotificationStatistics:
-        """Return a snapshot of the line and of what went over it."""
-        line = self._line
+        """Return a snapshot of the channel and of what went over it."""
+        channel = self._channel
         return NotificationStatistics(
-            channel=None if line is None else line.channel,
-            listening=line is not None and not line.is_lost,
+            channel=None if channel is None else channel.name,
+            listening=channel is not None and not channel.is_lost,
             sent=self._sent,
             received=self._received,
             dropped=self._dropped,
@@ -135,17 +136,17 @@ class Notifier:
         )
 
     async def run(self) -> None:
-        """Keep a line open until stopped; what was hinted shortly before is worth one more try."""
+        """Keep a channel open until stopped; what was hinted shortly before is worth one more try."""
         while not self._stopping or (self._unsent and not self._failures):
             try:
-                async with listening(self._engine, self._name, heard=self._hear, lost=self._woken.set) as line:
-                    self._line = line
+                async with listening(self._engine, self._name, heard=self._receive, lost=self._woken.set) as channel:
+                    self._channel = channel
                     self._begin()
-                    await self._serve(line)
-            except Exception as error:  # noqa: BLE001 - drivers let errors of any kind through, and each ends one line only
-                self._note_failure(error)
+                    await self._serve(channel)
+            except Exception as error:  # noqa: BLE001 - drivers let errors of any kind through, and each ends one channel only
+                self._record_failure(error)
             finally:
-                self._line = None
+                self._channel = None
             await self._rest_before_reconnecting()
 
     def _begin(self) -> None:
@@ -154,28 +155,28 @@ class Notifier:
         # Whatever was said before this moment was not heard.
         self._hinter.wake_all()
 
-    async def _serve(self, line: NotificationLine) -> None:
+    async def _serve(self, channel: NotificationChannel) -> None:
         check_at = monotonic() + CHECK_EVERY_S
-        while not (self._stopping or line.is_lost):
+        while not (self._stopping or channel.is_lost):
             if monotonic() >= check_at:
-                await line.check()
+                await channel.check()
                 self._failures = 0  # it has proven itself: one that is lost at once is opened ever more slowly
                 check_at = monotonic() + CHECK_EVERY_S
             match plan_sending(self._unsent.copy(), self._rests_until, now=monotonic(), check_at=check_at):
                 case Send(models):
-                    await self._send(line, models)
-                case Rest(seconds):
+                    await self._send(channel, models)
+                case WaitForHint(seconds):
                     await self._rest(seconds)
-        if line.is_lost:
+        if channel.is_lost:
             raise ConnectionError("the connection was closed from the other side")
-        await self._send(line, list(self._unsent.copy()))
+        await self._send(channel, list(self._unsent.copy()))
 
-    async def _send(self, line: NotificationLine, models: list[str]) -> None:
+    async def _send(self, channel: NotificationChannel, models: list[str]) -> None:
         # Taken before: a hint that comes while they are being sent is about a later commit.
         for model in models:
             del self._unsent[model]
         try:
-            await line.notify(models)
+            await channel.notify(models)
         except BaseException:
             self._unsent.update(dict.fromkeys(models))
             raise
@@ -197,21 +198,21 @@ class Notifier:
         while not self._stopping and (left_s := ends_at - monotonic()) > 0:
             await self._rest(left_s)
 
-    def _hear(self, model_name: str) -> None:
+    def _receive(self, model_name: str) -> None:
         self._received += 1
-        if model_name in self._heard_again:
-            self._heard_again[model_name] = True
+        if model_name in self._received_again:
+            self._received_again[model_name] = True
         else:
             self._wake(model_name)
 
     def _wake(self, model_name: str) -> None:
         # Only names that mean something here are remembered, or a flood of others would fill the memory.
         if self._hinter.wake(model_name):
-            self._heard_again[model_name] = False
+            self._received_again[model_name] = False
             asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._listen_again, model_name)
 
     def _listen_again(self, model_name: str) -> None:
-        if self._heard_again.pop(model_name):
+        if self._received_again.pop(model_name):
             self._wake(model_name)
 
     def _drop(self, model_name: str) -> None:
@@ -226,11 +227,11 @@ class Notifier:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._woken.set)
 
-    def _note_failure(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         self._failures += 1
         self._last_error = describe(error)
         logger.warning(
-            "The line to other replicas was lost; rows are found by polling until it is back: %s",
+            "The channel to other replicas was lost; rows are found by polling until it is back: %s",
             self._last_error,
             extra={"error": self._last_error, "failures": self._failures},
         )

@@ -21,13 +21,13 @@ from rowlock.leases.dialects import check_session_factory
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import RelatedLocker
 from rowlock.pipelines.ahead import AHEAD_MAX, Ahead
-from rowlock.pipelines.claim_orders import ready_condition
+from rowlock.pipelines.claim_builder import ready_condition
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.fetcher import Fetcher
+from rowlock.pipelines.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.item_queue import ItemQueue
-from rowlock.pipelines.lifeline import Lifeline
 from rowlock.pipelines.lock_graph import DeclaredLock, LockGraph, Related, declared_locks
 from rowlock.pipelines.outcomes import Outcome, Retry
 from rowlock.pipelines.poll_groups import PollGroups
@@ -80,8 +80,8 @@ class Pipeline(Generic[ModelT]):
     retry_delay: Duration = timedelta(seconds=1)
     retry_delay_max: Duration = timedelta(minutes=5)
     max_attempts: int = 20
-    wedge_limit: Duration | None = None
-    abandoned_after: Duration | None = None
+    stall_limit: Duration | None = None
+    orphaned_after: Duration | None = None
 
     locks: Sequence[type | Related] = ()
     intent: Sequence[Any] = ()
@@ -161,7 +161,7 @@ class Pipeline(Generic[ModelT]):
         hinter: PipelineHinter,
         graph: LockGraph | None = None,
         *,
-        lifeline: Lifeline | None = None,
+        heartbeat_thread: HeartbeatThread | None = None,
         poll_groups: PollGroups | None = None,
     ) -> None:
         """Start fetching and working; called by the manager, in the running event loop.
@@ -170,7 +170,7 @@ class Pipeline(Generic[ModelT]):
             session_factory: the host's.
             hinter: reaches the pipelines of the manager.
             graph: the pipelines beside it; this one alone if there is none.
-            lifeline: where leases are renewed; on this loop if there is none.
+            heartbeat_thread: where leases are renewed; on this loop if there is none.
             poll_groups: those with which it polls while all of them are idle; by itself if there are none.
 
         Raises:
@@ -181,7 +181,7 @@ class Pipeline(Generic[ModelT]):
             raise PipelineError(f"{self.name} was started before; build a new one")
         self.check_parts()
         self._run = self.build_run(session_factory, hinter, graph)
-        self._run.context.lifeline = lifeline
+        self._run.context.heartbeat_thread = heartbeat_thread
         self._run.context.poll_groups = poll_groups
         self._run.start()
 
@@ -227,7 +227,7 @@ class Pipeline(Generic[ModelT]):
             hinter,
             queue,
             locker,
-            takers=partial(beside.takers_of, self.leased, but=self.name),
+            locking_pipelines=partial(beside.locking_pipelines_of, self.leased, but=self.name),
             intent=self.intent_columns,
             claims_rows=self.leased.is_plain and getattr(self.options, "__func__", None) is Pipeline.options,
         )
@@ -263,12 +263,12 @@ class Pipeline(Generic[ModelT]):
             self._run.hint()
 
     def shutdown(self) -> None:
-        """Start nothing more, and give back what was claimed and not started."""
+        """Start nothing more, and release what was claimed and not started."""
         if self._run is not None:
             self._run.shutdown()
 
     async def drain(self, grace: timedelta) -> None:
-        """Wait for running work for `grace` at most, then interrupt it; give everything back."""
+        """Wait for running work for `grace` at most, then interrupt it; release everything."""
         if self._run is not None:
             await self._run.drain(grace.total_seconds())
 

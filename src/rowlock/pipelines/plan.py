@@ -22,13 +22,13 @@ from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry, delay
 from rowlock.pipelines.related_values import related_items
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.assignments import ColumnValues
-from rowlock.rows.lease_values import due_values, pinned, processed_values, reset_values, unlocked_values
+from rowlock.rows.lease_values import due_values, processed_values, reset_values, unlocked_values, without_onupdate
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import Values, column_of, column_values, resolve_now_placeholders
 
 
 class Planner:
-    """Turns the outcomes of one transaction into writes."""
+    """SubmissionLock the outcomes of one transaction into writes."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Planner:
         if self._leased.has_schedule:
             after = self._settings.min_processing_interval if outcome.after is None else delay_of(outcome.after)
             values = values | {self._leased.column("attempts"): 0} | self._due(item, after)
-        write = self._unless_changed(item, guarded, loudly_if(self._leased, written, values))
+        write = self._unless_changed(item, guarded, with_onupdate_if(self._leased, written, values))
         if not outcome.related:
             return write
         related = (self._related(item, *each) for each in related_items(outcome.related))
@@ -80,7 +80,7 @@ class Planner:
     def _share(self, written: ColumnValues) -> RowWrite:
         # Nothing in it is of one row alone.
         if self._shared is None or self._shared[0] is not written:
-            self._shared = (written, RowWrite(loudly_if(self._leased, written, self._done)))
+            self._shared = (written, RowWrite(with_onupdate_if(self._leased, written, self._done)))
         return self._shared[1]
 
     def _retry(self, item: PipelineItem[Any], outcome: Retry) -> RowWrite:
@@ -95,11 +95,11 @@ class Planner:
                 values |= self._due(item, self._retry_delay(item, outcome))
         # A failure rests on nothing that was read; but it must not overwrite a request, nor set the row aside with it.
         guarded = [*self._intent, *rests_on] if reason else [column for column in self._intent if column in written]
-        write = self._unless_changed(item, guarded, loudly_if(self._leased, written, values))
+        write = self._unless_changed(item, guarded, with_onupdate_if(self._leased, written, values))
         return replace(write, parks=reason is not None)
 
     def _park(self, item: PipelineItem[Any], outcome: Park) -> RowWrite:
-        values = pinned(self._leased, self._done | self._parked(outcome.reason))
+        values = without_onupdate(self._leased, self._done | self._parked(outcome.reason))
         return replace(self._unless_changed(item, self._intent, values), parks=True)
 
     def _reset(self, item: PipelineItem[Any]) -> RowWrite:
@@ -108,7 +108,7 @@ class Planner:
             # It lets others go first, but comes back long before a minimum interval is over.
             delay_s = jittered(self._settings.retry_delay.total_seconds(), rng=self._rng)
             values |= self._due(item, timedelta(seconds=delay_s))
-        return RowWrite(pinned(self._leased, values))
+        return RowWrite(without_onupdate(self._leased, values))
 
     def _written(self, values: Values) -> ColumnValues:
         # Outcomes of a batch are mostly alike.
@@ -137,7 +137,7 @@ class Planner:
         )
         return timedelta(seconds=exponential(item.attempt, first_s=first_s, most_s=most_s, rng=self._rng))
 
-    def _given_back(self) -> ColumnValues:
+    def _released(self) -> ColumnValues:
         due = {self._leased.column("due_at"): self._now} if self._leased.has_schedule else {}
         return unlocked_values(self._leased) | due
 
@@ -159,7 +159,7 @@ class Planner:
     def _related(self, item: PipelineItem[Any], named: object, values: Values) -> RelatedWrite:
         leased, key = item.held_rows().find(named)
         written = column_values(leased, resolve_now_placeholders(values, self._now))
-        return RelatedWrite(leased, key, loudly_if(leased, written, unlocked_values(leased)))
+        return RelatedWrite(leased, key, with_onupdate_if(leased, written, unlocked_values(leased)))
 
     def _unless_changed(
         self, item: PipelineItem[Any], columns: Sequence[Column[Any]], values: ColumnValues
@@ -167,13 +167,13 @@ class Planner:
         if not columns or not item.has_row:
             return RowWrite(values)
         as_read = {column: item.value_as_read(self._leased, column) for column in columns}
-        return RowWrite(values, unless_changed=as_read, when_changed=pinned(self._leased, self._given_back()))
+        return RowWrite(values, unless_changed=as_read, when_changed=without_onupdate(self._leased, self._released()))
 
 
-def loudly_if(leased: LeasedTable[Any], written: ColumnValues, values: ColumnValues) -> ColumnValues:
+def with_onupdate_if(leased: LeasedTable[Any], written: ColumnValues, values: ColumnValues) -> ColumnValues:
     """Let the host's ``onupdate`` and version columns move only where the host's own columns do."""
     if not written:
-        return pinned(leased, values)
+        return without_onupdate(leased, values)
     return values | leased.next_version | written
 
 

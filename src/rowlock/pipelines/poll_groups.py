@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock.clock import monotonic
 from rowlock.leases.dialects import bind_of
-from rowlock.leases.dialects.claims import ClaimOrder
+from rowlock.leases.dialects.claim_request import ClaimRequest
 from rowlock.leases.poll import Poll, poll, poll_of
 from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable
@@ -52,7 +52,7 @@ class Member(Protocol):
         """When its rest ends, on the monotonic clock."""
         ...
 
-    def unchanged_order(self) -> ClaimOrder | None:
+    def unchanged_request(self) -> ClaimRequest | None:
         """Return what its next claim would ask for, or None if that is not what the last one did.
 
         The statement of a poll is kept for as long as all that it asks for stays the same.
@@ -91,7 +91,7 @@ class PollGroup:
     variables: Context = field(default_factory=copy_context)
     members: list[Member] = field(default_factory=list)
     _polling: asyncio.Task[None] | None = None
-    _last: tuple[list[ClaimOrder], Poll] | None = None
+    _last: tuple[list[ClaimRequest], Poll] | None = None
     _rests_until: float = float("-inf")
 
     def poll_for(self, member: Member) -> asyncio.Task[None] | None:
@@ -114,10 +114,12 @@ class PollGroup:
             return False
 
     async def _poll(self, member: Member) -> None:
-        orders = {one: order for one in self.members if one.is_idle and (order := self._order_of(one)) is not None}
-        if member not in orders or len(orders) == 1:
+        requests = {
+            one: request for one in self.members if one.is_idle and (request := self._request_of(one)) is not None
+        }
+        if member not in requests or len(requests) == 1:
             return
-        rests, asked = {one: one.rests_until for one in orders}, [*orders.values()]
+        rests, asked = {one: one.rests_until for one in requests}, [*requests.values()]
         try:
             found = await poll(self.session_factory, asked, self._statement(asked), timeout=POLL_TIMEOUT)
         except Exception:
@@ -126,7 +128,7 @@ class PollGroup:
             self._rests_until = monotonic() + REST_AFTER_FAILURE_S
             return
         delay_s = member.delay_s()
-        for number, one in enumerate(orders):
+        for number, one in enumerate(requests):
             # One that was hinted meanwhile has fetched by itself.
             if one.rests_until != rests[one]:
                 continue
@@ -136,16 +138,16 @@ class PollGroup:
                 one.found_nothing(delay_s)
 
     @staticmethod
-    def _order_of(member: Member) -> ClaimOrder | None:
+    def _request_of(member: Member) -> ClaimRequest | None:
         try:
-            return member.unchanged_order()
+            return member.unchanged_request()
         except Exception:  # noqa: BLE001 - host code: its own fetch fails, and tells of it
             return None
 
-    def _statement(self, orders: list[ClaimOrder]) -> Poll:
+    def _statement(self, requests: list[ClaimRequest]) -> Poll:
         kept = None if self._last is None else self._last[0]
-        if kept is None or [id(one.statements) for one in kept] != [id(one.statements) for one in orders]:
-            self._last = (orders, poll_of(orders))
+        if kept is None or [id(one.statements) for one in kept] != [id(one.statements) for one in requests]:
+            self._last = (requests, poll_of(requests))
         assert self._last is not None
         return self._last[1]
 

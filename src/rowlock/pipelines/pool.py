@@ -34,7 +34,7 @@ class Pool(Generic[ModelT]):
 
     Attributes:
         context: what the actors of the pipeline share.
-        replaced: how often something has escaped from a worker, which then rested.
+        restarts: how often something has escaped from a worker, which then rested.
         is_open: whether it begins work.
     """
 
@@ -42,7 +42,7 @@ class Pool(Generic[ModelT]):
         self, context: PipelineContext[ModelT], workers: Sequence[Worker[ModelT]], *, settler: Settler[ModelT]
     ) -> None:
         self.context = context
-        self.replaced = 0
+        self.restarts = 0
         self.is_open = False
         self._settler = settler
         self._names = {worker: f"worker {number}" for number, worker in enumerate(workers, start=1)}
@@ -57,7 +57,7 @@ class Pool(Generic[ModelT]):
         context.queue.idle = lambda: len(self._idle)
         context.queue.on_items = settler.on_room = self.feed
         # Bound once: one for each row would be an object of each row.
-        self._done = self._over
+        self._done = self._on_worker_done
 
     def __repr__(self) -> str:
         return f"<Pool of {self.context.name}, {len(self._idle)} of {len(self._names)} idle>"
@@ -80,7 +80,7 @@ class Pool(Generic[ModelT]):
             return
         queue, self._is_feeding = self.context.queue, True
         try:
-            while self._idle and self.is_open and not self._settler.is_full and (item := queue.take()) is not None:
+            while self._idle and self.is_open and not self._settler.is_full and (item := queue.get()) is not None:
                 self._begin(self._idle.pop(), item)
         finally:
             self._is_feeding = False
@@ -109,37 +109,37 @@ class Pool(Generic[ModelT]):
                 self._begin_host_work(worker, item, variables=variables)
         except BaseException as error:  # noqa: BLE001 - `process` and `work` may be properties of the host's, which raise anything
             # If it cannot be handed over, it is a stray, and found as one.
-            self.context.in_hand.discard(item)
+            self.context.in_progress.discard(item)
             with suppress(BaseException):
-                self._settler.hand_over(item, Ended.INTERRUPTED)
-            self._over(worker, error)
+                self._settler.settle_later(item, Ended.INTERRUPTED)
+            self._on_worker_done(worker, error)
 
     def _begin_host_work(self, worker: Worker[ModelT], item: PipelineItem[ModelT], *, variables: Context) -> None:
         work = worker.work(item)
         # A host's own may begin with something else, and the item is in hand before that.
-        self.context.in_hand.add(item)
+        self.context.in_progress.add(item)
         task = contained_task(work, name="rowlock: work", context=variables)
         # The event loop itself keeps no task that waits: one that nobody else has is collected, and never ends.
         self._host_work.add(task)
-        task.add_done_callback(partial(self._host_work_over, item, worker))
+        task.add_done_callback(partial(self._on_host_work_done, item, worker))
 
-    def _host_work_over(self, item: PipelineItem[ModelT], worker: Worker[ModelT], task: asyncio.Task[None]) -> None:
+    def _on_host_work_done(self, item: PipelineItem[ModelT], worker: Worker[ModelT], task: asyncio.Task[None]) -> None:
         self._host_work.discard(task)
-        self.context.in_hand.discard(item)
-        self._over(worker, asyncio.CancelledError() if task.cancelled() else task.exception())
+        self.context.in_progress.discard(item)
+        self._on_worker_done(worker, asyncio.CancelledError() if task.cancelled() else task.exception())
 
-    def _over(self, worker: Worker[ModelT], error: BaseException | None) -> None:
+    def _on_worker_done(self, worker: Worker[ModelT], error: BaseException | None) -> None:
         self._busy -= 1
-        if error is not None and not self.context.is_ending():
+        if error is not None and not self.context.check_ending():
             self._rest(worker, error)
         else:
             if self._deaths:
                 self._deaths.pop(worker, None)
-            self._is_free(worker)
+            self._make_idle(worker)
         if self._idle_again is not None and not self._idle_again.done():
             self._idle_again.set_result(None)
 
-    def _is_free(self, worker: Worker[ModelT]) -> None:
+    def _make_idle(self, worker: Worker[ModelT]) -> None:
         self._idle.append(worker)
         self.feed()
         if self._idle and not self.context.queue.holds_ahead:
@@ -148,7 +148,7 @@ class Pool(Generic[ModelT]):
     def _rest(self, worker: Worker[ModelT], error: BaseException) -> None:
         """Let `worker` begin nothing for a while: a bug, or a cancellation that was meant for somebody else."""
         deaths = self._deaths[worker] = self._deaths.get(worker, 0) + 1
-        self.replaced += 1
+        self.restarts += 1
         delay_s = exponential(deaths, first_s=RESTART_DELAY_S, most_s=RESTART_DELAY_S_MAX)
         self._resting[worker] = asyncio.get_running_loop().call_later(delay_s, self._rested, worker)
         # Who logs or listens may raise anything.
@@ -157,7 +157,7 @@ class Pool(Generic[ModelT]):
 
     def _rested(self, worker: Worker[ModelT]) -> None:
         del self._resting[worker]
-        self._is_free(worker)
+        self._make_idle(worker)
 
     def _tell(self, name: str, error: BaseException) -> None:
         is_cancelled = isinstance(error, asyncio.CancelledError)

@@ -1,6 +1,6 @@
 """One run of a pipeline, from its start to its last drained item: builds the actors and ends them in order.
 
-The order of ending: the fetcher stops, what was queued is given back, running work gets its grace and then is interrupted, and the
+The order of ending: the fetcher stops, what was queued is released, running work gets its grace and then is interrupted, and the
 heartbeater goes last, since it keeps the leases of all that still runs.
 """
 
@@ -18,10 +18,10 @@ from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Ended
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.fetcher import Fetcher
-from rowlock.pipelines.give_back import give_back
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.loader import Loader
 from rowlock.pipelines.pool import Pool
+from rowlock.pipelines.release import release_items
 from rowlock.pipelines.settler import Settler
 from rowlock.pipelines.statistics import PipelineHealth, PipelineStatistics
 from rowlock.pipelines.supervisor import Supervisor
@@ -56,7 +56,7 @@ class PipelineRun(Generic[ModelT]):
         self.heartbeater = heartbeater_class(context)
         self.fetcher = fetcher_class(context, self.heartbeater)
         context.queue.on_room = self.fetcher.wake_for_room
-        context.look_again_in = self.fetcher.look_again_in
+        context.wake_after = self.fetcher.wake_after
         self.settler = Settler(context, self.heartbeater)
         self.heartbeater.before_renewal = self.release_strays
         loader = Loader(context)
@@ -66,7 +66,7 @@ class PipelineRun(Generic[ModelT]):
         ]
         self.pool = Pool(context, self.workers, settler=self.settler)
         self._supervisor = Supervisor(context.name)
-        context.is_ending = self._is_ending
+        context.check_ending = self._close_pool_if_ending
         self._loop = asyncio.get_running_loop()
         self._hint_is_on_its_way = False
         self._stopping = False
@@ -86,7 +86,7 @@ class PipelineRun(Generic[ModelT]):
         self.pool.start()
         self._supervisor.keep(FETCHER, self.fetcher.run)
 
-    def _is_ending(self) -> bool:
+    def _close_pool_if_ending(self) -> bool:
         """Whether the event loop ends everything; then no row is begun any more, for nobody would wait for it."""
         if self._supervisor.is_ending:
             self.pool.is_open = False
@@ -111,23 +111,23 @@ class PipelineRun(Generic[ModelT]):
         self.fetcher.hint()
 
     def release_strays(self) -> None:
-        """Give back each tracked item that has no place in the queue, no worker and no settlement: a bug lost it on its way.
+        """Release each tracked item that has no place in the queue, no worker and no settlement: a bug lost it on its way.
 
         Without this its lease would be renewed for ever, and nobody would work on its row. On this loop nothing else happens
         between two places of an item, so that none is taken for a stray which is on its way.
         """
-        queued, in_hand = frozenset(self.context.queue), self.context.in_hand
+        queued, in_progress = frozenset(self.context.queue), self.context.in_progress
         tracked = self.heartbeater.tracked()
-        strays = [item for item in tracked if not (item in queued or item in in_hand or item in self.settler)]
+        strays = [item for item in tracked if not (item in queued or item in in_progress or item in self.settler)]
         self.context.counters.strays += len(strays)
         for item in strays:
-            self.settler.hand_over(item, Ended.INTERRUPTED)
+            self.settler.settle_later(item, Ended.INTERRUPTED)
         for item in strays:
             self._tell_stray(item)
 
     def _tell_stray(self, item: PipelineItem[ModelT]) -> None:
         logger.error(
-            "%s: nobody had row %s in hand, so it is given back; please report this, with what was logged before",
+            "%s: nobody had row %s in hand, so it is released; please report this, with what was logged before",
             self.context.name,
             item.id,
             extra={"pipeline": self.context.name, "row_id": item.id},
@@ -135,7 +135,7 @@ class PipelineRun(Generic[ModelT]):
         events.emit(events.StrayFound(self.context.name, item.id, item.lock_token))
 
     def shutdown(self) -> None:
-        """Start nothing more and give back what was not started; what runs goes on until it is drained.
+        """Start nothing more and release what was not started; what runs goes on until it is drained.
 
         May be called from any thread, and from a signal handler, which stops this one wherever it is: within the queue, say. So
         nothing is done here and now, but in the next turn of the loop.
@@ -152,7 +152,7 @@ class PipelineRun(Generic[ModelT]):
         if not unstarted:
             return
         try:
-            self.context.in_background(give_back(self.context, unstarted), purpose="release what was not started")
+            self.context.in_background(release_items(self.context, unstarted), purpose="release what was not started")
         except BaseException:
             # A task factory of the host's. They stay tracked, so they are found as strays.
             logger.exception(
@@ -171,7 +171,7 @@ class PipelineRun(Generic[ModelT]):
         self._stop_fetching()
         ends_at = monotonic() + grace_s
         if not await self._work_ends(ends_at):
-            self.context.hurried = True
+            self.context.grace_over = True
             self._interrupt()
             # Each wait behind this is bounded: by the cancel grace, then by the writes' own limits.
             if not await self._work_ends(monotonic() + self._last_wait_s()):
@@ -211,7 +211,7 @@ class PipelineRun(Generic[ModelT]):
 
     def statistics(self) -> PipelineStatistics:
         """Return a snapshot of what was done."""
-        self.context.counters.loops_replaced = self._supervisor.replaced + self.pool.replaced
+        self.context.counters.loops_replaced = self._supervisor.restarts + self.pool.restarts
         return PipelineStatistics(
             self.context.name,
             queued=len(self.context.queue),

@@ -42,7 +42,7 @@ async def hold_rows(
     Args:
         session_factory: the host's.
         model: a mapped class with the lock columns.
-        ids: keys of the rows, at most `TAKEN_ROWS_MAX`; ids of rows that do not exist are passed over.
+        ids: keys of the rows, at most `ACQUIRED_ROWS_MAX`; ids of rows that do not exist are passed over.
         timeout: how long to wait for them, a number being seconds, up to `WAIT_S_MAX`; 0 asks once.
         lock_timeout: after what time the rows are free if this process dies; renewed until the block ends.
         owner: who holds them, for `LockWaitTimeout.holder` and for those who look at the table.

@@ -87,13 +87,13 @@ class PipelineSettings(BaseModel):
     """Longest rest after a failed attempt."""
     max_attempts: Annotated[int, Field(ge=1, le=ATTEMPTS_MAX)] = 20
     """After this many failed attempts in a row a row is parked (`ScheduleColumns`)."""
-    wedge_limit: _Duration = _DERIVED
+    stall_limit: _Duration = _DERIVED
     """How long leases are renewed while the host's event loop stands still. Default: ten times `lock_timeout`."""
-    abandoned_after: _Duration = _DERIVED
+    orphaned_after: _Duration = _DERIVED
     """Lock columns that nobody came back for are cleared after this. Default: ten times `lock_timeout`."""
 
     @field_validator(
-        "lease_margin", "heartbeat_interval", "renew_timeout", "wedge_limit", "abandoned_after", mode="wrap"
+        "lease_margin", "heartbeat_interval", "renew_timeout", "stall_limit", "orphaned_after", mode="wrap"
     )
     @classmethod
     def derive(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:  # noqa: ANN401
@@ -149,8 +149,8 @@ class SettingsKeywords(TypedDict, total=False):
     retry_delay: timedelta | float
     retry_delay_max: timedelta | float
     max_attempts: int
-    wedge_limit: timedelta | float | None
-    abandoned_after: timedelta | float | None
+    stall_limit: timedelta | float | None
+    orphaned_after: timedelta | float | None
 
 
 SETTING_NAMES = tuple(PipelineSettings.model_fields)
@@ -213,15 +213,15 @@ def _contradictions(s: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
             f"retry_delay ({_text(s.retry_delay)}) is above retry_delay_max ({_text(s.retry_delay_max)})",
         ),
         (
-            s.wedge_limit < s.lock_timeout,
-            ("wedge_limit", "lock_timeout"),
-            f"wedge_limit ({_text(s.wedge_limit)}) must not be less than lock_timeout ({_text(s.lock_timeout)}): so long a lease "
+            s.stall_limit < s.lock_timeout,
+            ("stall_limit", "lock_timeout"),
+            f"stall_limit ({_text(s.stall_limit)}) must not be less than lock_timeout ({_text(s.lock_timeout)}): so long a lease "
             "lasts anyway",
         ),
         (
-            s.abandoned_after <= s.lock_timeout,
-            ("abandoned_after", "lock_timeout"),
-            f"abandoned_after ({_text(s.abandoned_after)}) must be more than lock_timeout ({_text(s.lock_timeout)}): a lease "
+            s.orphaned_after <= s.lock_timeout,
+            ("orphaned_after", "lock_timeout"),
+            f"orphaned_after ({_text(s.orphaned_after)}) must be more than lock_timeout ({_text(s.lock_timeout)}): a lease "
             "that just expired belongs to its pipeline first",
         ),
     ]

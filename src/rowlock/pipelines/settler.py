@@ -22,8 +22,7 @@ from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result, Returned
 from rowlock.pipelines.batcher import BATCH_MAX
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.decisions import Decision, decide
-from rowlock.pipelines.failures import note_failure
-from rowlock.pipelines.give_back import free_held, give_back
+from rowlock.pipelines.failures import record_failure
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.outcomes import (
     NOTHING,
@@ -38,6 +37,7 @@ from rowlock.pipelines.outcomes import (
     hint_targets,
 )
 from rowlock.pipelines.related_values import check_related
+from rowlock.pipelines.release import release_items, release_related_of
 from rowlock.pipelines.submission import Submission
 from rowlock.pipelines.writer import Writer
 from rowlock.rows.leased_table import ModelT
@@ -64,7 +64,7 @@ class Settler(Generic[ModelT]):
         self.on_room: Callable[[], None] = lambda: None
         self._changed: asyncio.Future[None] | None = None
         # Bound once: one for each row would be an object of each row.
-        self._done = self._written
+        self._done = self._on_batch_done
 
     def __repr__(self) -> str:
         return f"<Settler of {self.context.name}, {len(self)} pending>"
@@ -85,31 +85,31 @@ class Settler(Generic[ModelT]):
         while self._pending:
             await self._wait_for_change()
 
-    def hand_over(self, item: PipelineItem[ModelT], decision: Decision) -> None:
+    def settle_later(self, item: PipelineItem[ModelT], decision: Decision) -> None:
         """Settle `decision` from now on; the caller need not wait."""
         self._pending.add(item)
         try:
             if not isinstance(decision, Ended):
                 submission = Submission(item, decision)
-                if submission.goes_with_others:
-                    item.is_settled = True
-                    self._writer.hand_in(submission, self._done)
+                if submission.can_join_batch_at_once:
+                    item.is_settling = True
+                    self._writer.submit_nowait(submission, self._done)
                     return
             self._in_a_task(item, self._settle(item, decision))
         except BaseException:
-            # Whoever called still has it; and if that is nobody, it is a stray and is given back.
+            # Whoever called still has it; and if that is nobody, it is a stray and is released.
             self._pending.discard(item)
             raise
         if decision is Ended.ABANDONED and (attempt := self.context.running.pop(item.lock_token, None)) is not None:
             # Noted at once: a task that is cancelled before its first step notes nothing.
             self._abandon(item, attempt)
 
-    def _written(self, submission: Submission[ModelT], written: Written | None, _error: Exception | None) -> None:
+    def _on_batch_done(self, submission: Submission[ModelT], written: Written | None, _error: Exception | None) -> None:
         # What a batch has written is settled here and now; everything else takes its time.
         item = submission.item
         if written is not None and written.is_made:
             try:
-                self._note_written(item, submission.outcome, written)
+                self._record_written(item, submission.outcome, written)
             finally:
                 self._finish(item)
             return
@@ -133,8 +133,8 @@ class Settler(Generic[ModelT]):
             self.on_room()
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
-        if item.when_settled is not None:
-            self.context.tell_settled(item)
+        if item.after_settling is not None:
+            self.context.run_after_settling(item)
 
     async def _wait_for_change(self) -> None:
         if self._changed is None or self._changed.done():
@@ -142,23 +142,23 @@ class Settler(Generic[ModelT]):
         await asyncio.shield(self._changed)
 
     async def _settle(self, item: PipelineItem[ModelT], decision: Decision) -> None:
-        await item.settle()
+        await item.stop_locking()
         match decision:
             case Ended.ABANDONED:
                 pass
             case Ended.INTERRUPTED:
                 await self._interrupt(item)
             case Ended():
-                self._note_stale(item, "lost")
-                await free_held(self.context, item)
+                self._record_stale(item, "lost")
+                await release_related_of(self.context, item)
             case Apply() | Retry() | Reset() | Park():
                 await self._write(Submission(item, decision))
                 self._hint_related(item)
 
     async def _interrupt(self, item: PipelineItem[ModelT]) -> None:
         attempt = self.context.running.pop(item.lock_token, None)
-        if attempt is None or await attempt.is_over_after(Ended.INTERRUPTED):
-            await give_back(self.context, [item])
+        if attempt is None or await attempt.ends_within_grace(Ended.INTERRUPTED):
+            await release_items(self.context, [item])
         else:
             self._abandon(item, attempt)
 
@@ -166,7 +166,7 @@ class Settler(Generic[ModelT]):
         """Leave the row of an attempt that still runs to its lease: until that ends, nobody else may have it."""
         self.context.counters.abandoned += 1
         self.context.abandon(attempt)
-        attempt.when_over(lambda result: self._clean_up_late(item, result))
+        attempt.on_late_result(lambda result: self._clean_up_late(item, result))
         logger.error(
             "%s: process ignored its cancellation and was left behind with row %s",
             self.context.name,
@@ -194,23 +194,23 @@ class Settler(Generic[ModelT]):
         item, outcome = submission.item, submission.outcome
         match written:
             case Written.APPLIED | Written.PARKED:
-                self._note_written(item, outcome, written)
-            case Written.STALE | Written.CHANGED | Written.ROBBED:
-                self._note_dropped(item, outcome, written)
-                if written is Written.ROBBED:
-                    self.context.look_again_in(self.context.settings.retry_delay)
+                self._record_written(item, outcome, written)
+            case Written.STALE | Written.CHANGED | Written.RELATED_LOST:
+                self._record_dropped(item, outcome, written)
+                if written is Written.RELATED_LOST:
+                    self.context.wake_after(self.context.settings.retry_delay)
                 if written is Written.STALE:
                     # Where trust had ended before, no transaction was begun that could have freed them.
-                    await free_held(self.context, item)
+                    await release_related_of(self.context, item)
                 await self.clean_up(item, outcome)
             case Written.UNKNOWN:
                 # It may have been applied: cleaning up would take away what the row now points to.
-                self._note_dropped(item, outcome, written, cleans_up=False)
-                await free_held(self.context, item)
+                self._record_dropped(item, outcome, written, cleans_up=False)
+                await release_related_of(self.context, item)
 
     async def _write_failure(self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception) -> None:
-        of_ours = note_failure(self.context, item, error)
-        of_hosts = self._said_by_host(item, error)
+        of_ours = record_failure(self.context, item, error)
+        of_hosts = self._refused_outcome(item, error)
         again = await self._write_instead(item, of_hosts or of_ours, of=outcome)
         if again is not None and not is_transient(again) and of_hosts is not None and not _is_usual(of_hosts, error):
             self._tell_unwritten("%s: what on_refused gave for row %s could not be written", item, again)
@@ -218,7 +218,7 @@ class Settler(Generic[ModelT]):
         if again is not None:
             text = "%s: the failure of row %s could not be written; it is free when its lease expires"
             self._tell_unwritten(text, item, again)
-        await free_held(self.context, item)
+        await release_related_of(self.context, item)
         await self.clean_up(item, outcome)
 
     async def _write_instead(self, item: PipelineItem[ModelT], failure: Outcome, *, of: Outcome) -> Exception | None:
@@ -228,16 +228,16 @@ class Settler(Generic[ModelT]):
         except Exception as error:  # noqa: BLE001 - told by the caller
             return error
         if written.is_made:
-            self._note_written(item, failure, written)
+            self._record_written(item, failure, written)
         else:
-            self._note_dropped(item, of, written)
+            self._record_dropped(item, of, written)
         return None
 
     def _tell_unwritten(self, text: str, item: PipelineItem[ModelT], error: Exception) -> None:
         extra = {"pipeline": self.context.name, "row_id": item.id}
         logger.error(text, self.context.name, item.id, extra=extra, exc_info=error)
 
-    def _said_by_host(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
+    def _refused_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
         """Return the outcome that `on_refused` gives; None if that cannot be one."""
         try:
             outcome = as_outcome(copied(self.context.hooks.on_refused(item, error)))
@@ -288,7 +288,7 @@ class Settler(Generic[ModelT]):
             if self.context.hinter.reaches(leased.model):
                 self.context.hinter.hint_fetch(leased.model)
 
-    def _note_written(self, item: PipelineItem[ModelT], outcome: Outcome, written: Written) -> None:
+    def _record_written(self, item: PipelineItem[ModelT], outcome: Outcome, written: Written) -> None:
         counters, name = self.context.counters, type(outcome).__name__
         match outcome:
             case _ if written is Written.PARKED:
@@ -302,13 +302,13 @@ class Settler(Generic[ModelT]):
                 counters.retried += 1
             case Reset():
                 counters.reset += 1
-                self.context.look_again_in(self.context.settings.retry_delay)
+                self.context.wake_after(self.context.settings.retry_delay)
             case Park():
                 counters.parked += 1
-        if events.is_heard():
+        if events.has_listeners():
             events.emit(events.ItemApplied(self.context.name, item.id, item.lock_token, name))
 
-    def _note_dropped(
+    def _record_dropped(
         self, item: PipelineItem[ModelT], outcome: Outcome, written: Written, *, cleans_up: bool = True
     ) -> None:
         name = type(outcome).__name__
@@ -321,9 +321,9 @@ class Settler(Generic[ModelT]):
             "on_stale is called" if cleans_up else "on_stale is not called, since it may have been applied",
             extra={"pipeline": self.context.name, "row_id": item.id, "outcome": name, "reason": written.value},
         )
-        self._note_stale(item, written.value)
+        self._record_stale(item, written.value)
 
-    def _note_stale(self, item: PipelineItem[ModelT], reason: str) -> None:
+    def _record_stale(self, item: PipelineItem[ModelT], reason: str) -> None:
         if reason == Written.CHANGED.value:
             self.context.counters.changed += 1
         else:

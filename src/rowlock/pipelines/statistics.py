@@ -81,17 +81,17 @@ class PipelineHealth:
 
 @dataclass(frozen=True, slots=True)
 class NotificationStatistics:
-    """The line over which a manager exchanges hints with other replicas, at one moment.
+    """The channel over which a manager exchanges hints with other replicas, at one moment.
 
     Attributes:
-        channel: its name; None while there is no line.
+        channel: its name; None while there is no channel.
         listening: whether hints of others are heard at this moment. If not, rows are found by polling.
         sent: notifications sent; several hints for a model may share one.
         received: notifications of other replicas.
         dropped: hints that could not be sent: the name is no payload, or too many models waited.
-        reconnects: how often the line was opened again.
+        reconnects: how often the channel was opened again.
         failures: how often it was lost, or could not be opened, since it last proved itself.
-        last_error: why there is no line; None while there is one.
+        last_error: why there is no channel; None while there is one.
     """
 
     channel: str | None
@@ -110,7 +110,7 @@ class ManagerHealth:
 
     Attributes:
         pipelines: each of them.
-        notifications: the line to other replicas, if the manager was told to `notify`. Without it all works, if later, so it
+        notifications: the channel to other replicas, if the manager was told to `notify`. Without it all works, if later, so it
             makes nobody unhealthy.
         longest_stall_s: for how long the event loop stood still at most since the start, in seconds, to half a second; 0
             without a heartbeat thread.

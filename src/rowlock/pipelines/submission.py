@@ -25,8 +25,8 @@ class Submission(Generic[ModelT]):
         once_written: what became of the outcome if one of these was committed.
         once_dropped: what became of it if the row is no longer held: what a try found whose end is unknown, and that left no stamp.
         ended_with: the stamp in the row when `also` ended the transaction: the row tells whether it was committed.
-        apart: its own transaction ran out of time, so it must not take those of others with it.
-        has_row: its own transaction has locked the row: what takes its time now is the outcome's own.
+        too_slow_for_batch: its own transaction ran out of time, so it must not take those of others with it.
+        row_is_locked: its own transaction has locked the row: what takes its time now is the outcome's own.
     """
 
     item: PipelineItem[ModelT]
@@ -34,8 +34,8 @@ class Submission(Generic[ModelT]):
     stamps: frozenset[datetime] = frozenset()
     once_written: Written = Written.APPLIED
     once_dropped: Written = Written.STALE
-    apart: bool = False
-    has_row: bool = False
+    too_slow_for_batch: bool = False
+    row_is_locked: bool = False
     ended_with: datetime | None = None
 
     @property
@@ -44,12 +44,12 @@ class Submission(Generic[ModelT]):
         return self.outcome.also if isinstance(self.outcome, Apply) else None
 
     @property
-    def goes_alone(self) -> bool:
+    def needs_own_transaction(self) -> bool:
         """Whether it needs a transaction of its own."""
-        return self.also is not None or bool(self.item.held) or self.apart
+        return self.also is not None or bool(self.item.held) or self.too_slow_for_batch
 
     @property
-    def goes_with_others(self) -> bool:
+    def can_join_batch_at_once(self) -> bool:
         """Whether it can be handed in at once: nothing is to be waited for, and nothing is known against it."""
         item, outcome = self.item, self.outcome
         has_also = isinstance(outcome, Apply) and outcome.also is not None
@@ -57,8 +57,8 @@ class Submission(Generic[ModelT]):
 
     def is_overrun(self, error: Exception) -> bool:
         """Whether the outcome itself took longer than its transaction may; not an outage, nor a COMMIT whose answer was lost."""
-        is_out_of_time = isinstance(error, TransactionTimeout) and not error.was_cut
-        return is_out_of_time and self.has_row and not self.stamps
+        is_out_of_time = isinstance(error, TransactionTimeout) and not error.was_aborted
+        return is_out_of_time and self.row_is_locked and not self.stamps
 
     def stamp(self, written: Written, stamps: frozenset[datetime]) -> None:
         """Remember the row's last time of a transaction: until its COMMIT is answered, it may or may not have happened."""

@@ -31,14 +31,14 @@ class Supervisor:
     """Runs the loops of one pipeline.
 
     Attributes:
-        replaced: how many loops were replaced since the start.
+        restarts: how many loops were replaced since the start.
     """
 
     def __init__(self, pipeline: str) -> None:
         self._pipeline = pipeline
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._loops: dict[str, asyncio.Task[None]] = {}
-        self.replaced = 0
+        self.restarts = 0
 
     def keep(self, name: str, loop: Loop) -> None:
         """Run `loop` under `name` until it returns by itself or `stop` is called."""
@@ -105,7 +105,7 @@ class Supervisor:
         return asyncio.CancelledError() if task.cancelled() else task.exception()
 
     def _note_death(self, name: str, error: BaseException) -> None:
-        self.replaced += 1
+        self.restarts += 1
         # Who logs or listens may raise anything; the loop is replaced all the same.
         with suppress(BaseException):
             self._tell_death(name, error)

@@ -1,8 +1,8 @@
-"""Gives back rows that were claimed ahead and wait in the queue, so that another replica can begin them.
+"""Releases rows that were claimed ahead and wait in the queue, so that another replica can begin them.
 
 Work that was short may become long from one row to the next. Then the queue is full of leased rows that nobody will begin soon.
-Those that stand behind the queue's own size are given back once they have waited for `WAITS_S_MAX`, as if they had never been
-claimed: they are due as before, keep their places in line, and no attempt is counted.
+Those that stand behind the queue's own size are released once they have waited for `WAITS_S_MAX`, as if they had never been
+claimed: they are due as before, keep their places in the order, and no attempt is counted.
 
 Not here: how many rows are claimed ahead (``pipelines/ahead.py``).
 """
@@ -16,8 +16,8 @@ from typing import Generic
 from rowlock.clock import monotonic
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.give_back import give_back
 from rowlock.pipelines.heartbeater import Heartbeater
+from rowlock.pipelines.release import release_items
 from rowlock.rows.leased_table import ModelT
 
 WAITS_S_MAX = 1.0
@@ -58,7 +58,7 @@ class Unstarted(Generic[ModelT]):
         if late:
             ahead.reset()
             # First, since a task factory of the host's may refuse it: then they stay where they are.
-            self.context.in_background(self._give_back(late), purpose="release what was claimed ahead")
+            self.context.in_background(self._release(late), purpose="release what was claimed ahead")
             for item in late:
                 self._heartbeater.untrack(item)
             queue.discard(late)
@@ -66,9 +66,9 @@ class Unstarted(Generic[ModelT]):
             queue.capacity = max(ahead.size, len(queue))
         self.watch()
 
-    async def _give_back(self, items: Sequence[PipelineItem[ModelT]]) -> None:
+    async def _release(self, items: Sequence[PipelineItem[ModelT]]) -> None:
         context = self.context
-        await give_back(context, items)
+        await release_items(context, items)
         # Also for this very pipeline, whose next claim would start behind them.
         if context.hinter.reaches(context.leased.model):
             context.hinter.hint_fetch(context.leased.model)

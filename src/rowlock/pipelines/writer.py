@@ -29,8 +29,8 @@ from rowlock.leases.apply import (
     processed_at,
 )
 from rowlock.leases.faults import is_after_an_error, is_transient, may_be_of_the_size
-from rowlock.leases.note import is_still
-from rowlock.leases.related_rows import free_related, write_related
+from rowlock.leases.patch import is_unchanged
+from rowlock.leases.related_rows import release_related, write_related
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import contained
 from rowlock.pipelines.batcher import Batcher
@@ -46,11 +46,11 @@ logger = get_logger(__name__)
 
 RETRY_DELAY_S = 0.05
 RETRY_DELAY_S_MAX = 1.0
-CUTS_MAX = 2
+ABORTS_MAX = 2
 """An outcome whose own transaction was ended so often, since the loop stood still in it, is written again; after that it failed."""
 
 ENDED_BY_ALSO = "also ended the transaction that it is part of; it must neither commit nor roll back"
-PATIENCE = 10
+LOCK_TIMEOUTS_MAX = 10
 """So many times `lock_timeout` an outcome is tried whose own errors pass, while others of its pipeline are written."""
 
 
@@ -59,8 +59,8 @@ class Writer(Generic[ModelT]):
 
     Attributes:
         context: what the actors of the pipeline share.
-        hand_in: writes an outcome together with others, and calls what is given with it with what became of it, after the COMMIT
-            was answered; with None if that could not be done, or not in this way: then `write` is to be tried.
+        submit_nowait: writes an outcome together with others, and calls what is given with it with what became of it, after the
+            COMMIT was answered; with None if that could not be done, or not in this way: then `write` is to be tried.
     """
 
     def __init__(self, context: PipelineContext[ModelT]) -> None:
@@ -71,24 +71,25 @@ class Writer(Generic[ModelT]):
             name=f"{context.name} writes outcomes",
             timeout=context.settings.database_timeout,
             statements_of=self._statements_of,
-            is_hurried=lambda: context.hurried,
+            is_grace_over=lambda: context.grace_over,
         )
-        self.hand_in = self._batcher.hand_in
+        self.submit_nowait = self._batcher.submit_nowait
 
     async def write(self, submission: Submission[ModelT]) -> Written:
         """Write an outcome under the guard and return what became of it, after the COMMIT was answered.
 
         A transient error is waited out for `lock_timeout` at most, counted while no outcome of this pipeline gets through; while
-        others do, for `PATIENCE` times as long. One that is itself too slow for its transaction is tried `OVERRUNS_MAX` times.
+        others do, for `LOCK_TIMEOUTS_MAX` times as long. One that is itself too slow for its transaction is tried `OVERRUNS_MAX`
+        times.
 
         Raises:
             Exception: the database refused the values, or did not come back in time.
         """
-        item, tries, cuts, overruns = submission.item, 0, 0, 0
+        item, tries, aborts, overruns = submission.item, 0, 0, 0
         failed_at = math.inf
         while True:
             tries += 1
-            if submission.apart and not submission.stamps:
+            if submission.too_slow_for_batch and not submission.stamps:
                 await let_a_renewal_in(item, self.context.settings)
             if not item.is_trusted() and not submission.stamps:
                 return Written.STALE
@@ -97,12 +98,12 @@ class Writer(Generic[ModelT]):
             except Exception as error:
                 # Counted from the first failure: a try may have lasted as long as the host blocked its loop.
                 failed_at = min(failed_at, monotonic())
-                cuts += isinstance(error, TransactionTimeout) and error.was_cut
+                aborts += isinstance(error, TransactionTimeout) and error.was_aborted
                 is_late = monotonic() >= self._gives_up_at(failed_at)
                 if submission.is_overrun(error):
-                    overruns, submission.apart = overruns + 1, True
-                is_late = is_late or cuts > CUTS_MAX or overruns >= OVERRUNS_MAX
-                if not is_transient(error) or is_late or self.context.hurried:
+                    overruns, submission.too_slow_for_batch = overruns + 1, True
+                is_late = is_late or aborts > ABORTS_MAX or overruns >= OVERRUNS_MAX
+                if not is_transient(error) or is_late or self.context.grace_over:
                     return await self._learn(submission, error)
                 logger.warning(
                     "%s: writing the outcome of row %s is tried again",
@@ -144,13 +145,13 @@ class Writer(Generic[ModelT]):
     def _gives_up_at(self, failed_at: float) -> float:
         # What others' transactions achieve shows that the database is there, and that this result has yet to get its turn.
         wait_s = self.context.settings.lock_timeout.total_seconds()
-        return min(max(failed_at, self._wrote_at) + wait_s, failed_at + PATIENCE * wait_s)
+        return min(max(failed_at, self._wrote_at) + wait_s, failed_at + LOCK_TIMEOUTS_MAX * wait_s)
 
     async def _try(self, submission: Submission[ModelT]) -> Written:
-        submission.has_row = False
-        if not submission.goes_alone and (written := await self._batcher.submit(submission)) is not None:
+        submission.row_is_locked = False
+        if not submission.needs_own_transaction and (written := await self._batcher.submit(submission)) is not None:
             return written
-        return await self._write_alone(submission)
+        return await self._write_in_own_transaction(submission)
 
     async def _write_together(self, submissions: Sequence[Submission[ModelT]]) -> list[Written | None]:
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[Written | None]:
@@ -186,18 +187,18 @@ class Writer(Generic[ModelT]):
             written = await self.context.transact(work, purpose="write outcomes")
         except Exception as error:
             if len(submissions) == 1:
-                submissions[0].apart = may_be_of_the_size(error)
+                submissions[0].too_slow_for_batch = may_be_of_the_size(error)
             raise
         self._wrote_at = monotonic()
         return written
 
-    async def _write_alone(self, submission: Submission[ModelT]) -> Written:
+    async def _write_in_own_transaction(self, submission: Submission[ModelT]) -> Written:
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
             leased, item, outcome = self.context.leased, submission.item, submission.outcome
             # Asked before the row is locked, as for many.
             asked = [item] if item.is_trusted() else []
             now, stamps = await lock_for_apply(connection, leased, asked, waits=True)
-            submission.has_row = now is not None
+            submission.row_is_locked = now is not None
             written, write = Written.STALE, RowWrite({})
             if now is not None:
                 write = self._planner(now, stamps[item.lock_token]).plan(item, outcome)
@@ -207,7 +208,7 @@ class Writer(Generic[ModelT]):
             if written.is_made and isinstance(outcome, Apply) and item.held:
                 await write_related(connection, item, write.related)
             else:
-                await free_related(connection, item)
+                await release_related(connection, item)
             if earlier is not None:
                 return earlier
             assert now is not None
@@ -228,9 +229,9 @@ class Writer(Generic[ModelT]):
             return await self._see_what_also_left(submission, error)
         except LeaseLost:
             # Of a related row: what was computed while it was held may no longer be true.
-            submission.stamps, submission.once_dropped = frozenset(), Written.ROBBED
-            written = await self._write_alone(Submission(submission.item, Reset()))
-            return Written.ROBBED if written.is_made else written
+            submission.stamps, submission.once_dropped = frozenset(), Written.RELATED_LOST
+            written = await self._write_in_own_transaction(Submission(submission.item, Reset()))
+            return Written.RELATED_LOST if written.is_made else written
 
     async def _earlier_try(
         self, connection: AsyncConnection, submission: Submission[ModelT], *, waits: bool = False
@@ -273,13 +274,13 @@ class Writer(Generic[ModelT]):
 
         PostgreSQL answers a COMMIT after an error that somebody has swallowed as if all were well, and rolls back.
         """
-        transaction, failure, is_undone = session.sync_session.get_transaction(), None, False
+        transaction, failure, is_rolled_back = session.sync_session.get_transaction(), None, False
         assert submission.also is not None
         try:
             await contained(submission.also, session, now)
             if session.sync_session.get_transaction() is transaction:
                 await contained(session.flush)
-                is_undone = await is_still(connection, self.context.leased, submission.item, values={})
+                is_rolled_back = await is_unchanged(connection, self.context.leased, submission.item, values={})
         except Exception as error:  # noqa: BLE001 - raised again below
             failure = error
         if session.sync_session.get_transaction() is not transaction:
@@ -292,7 +293,7 @@ class Writer(Generic[ModelT]):
             ) from failure
         if failure is not None:
             raise failure
-        if is_undone:
+        if is_rolled_back:
             raise OutcomeError(ENDED_BY_ALSO)
 
     async def _see_what_also_left(self, submission: Submission[ModelT], error: OutcomeError) -> Written:

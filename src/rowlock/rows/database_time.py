@@ -141,10 +141,10 @@ class _DatabaseSeconds(FunctionElement[int]):
     inherit_cache = True
 
 
-def is_turn(period: timedelta, turn: timedelta) -> ColumnElement[bool]:
-    """Return whether the database's time is within the last `turn` of a `period`, counted from the epoch in whole seconds."""
-    period_s, turn_s = (max(1, round(delay.total_seconds())) for delay in (period, turn))
-    return _DatabaseSeconds() % literal(period_s, BigInteger) >= literal(max(0, period_s - turn_s), BigInteger)
+def is_in_window(period: timedelta, window: timedelta) -> ColumnElement[bool]:
+    """Return whether the database's time is within the last `window` of a `period`, counted from the epoch in whole seconds."""
+    period_s, window_s = (max(1, round(delay.total_seconds())) for delay in (period, window))
+    return _DatabaseSeconds() % literal(period_s, BigInteger) >= literal(max(0, period_s - window_s), BigInteger)
 
 
 _FIRST_TIME = "TIMESTAMP WITH TIME ZONE '0001-01-01 00:00:00+00'"

@@ -76,7 +76,7 @@ def due_index_parts(
     if place == "due_at":
         in_play = named_column("parked_at").is_(None)
         where = and_(literal_column(f"({ready})") if isinstance(ready, str) else ready, in_play)
-    return [_place_in_line(table_name, place), key], {"postgresql_where": where, "sqlite_where": where}
+    return [_order_column(table_name, place), key], {"postgresql_where": where, "sqlite_where": where}
 
 
 def _refuse_lock_columns(table_name: str, ready: str | ColumnElement[bool]) -> None:
@@ -90,7 +90,7 @@ def _refuse_lock_columns(table_name: str, ready: str | ColumnElement[bool]) -> N
         )
 
 
-def _place_in_line(table_name: str, column: str) -> Any:  # noqa: ANN401 - a name or an expression
+def _order_column(table_name: str, column: str) -> Any:  # noqa: ANN401 - a name or an expression
     match column:
         case "due_at":
             return column

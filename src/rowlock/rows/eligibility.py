@@ -18,9 +18,9 @@ from sqlalchemy import ColumnElement, and_, case, exists, not_, or_, true
 from sqlalchemy.orm import InstrumentedAttribute
 
 from rowlock.backoff import JITTER
-from rowlock.rows.database_time import database_now, database_time_after, is_beyond_time, is_turn
+from rowlock.rows.database_time import database_now, database_time_after, is_beyond_time, is_in_window
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.return_tokens import is_return_token
+from rowlock.rows.reservation_tokens import is_reservation_token
 
 OWNER_SEPARATOR = ":"
 """Between the name of an owner and whom exactly it holds a row for: a main row, or one hold of a service."""
@@ -28,14 +28,14 @@ DIGEST_BYTES = 8
 """How long the digest of a key is that is too long for an owner's name."""
 RESERVED_BEYOND = timedelta(seconds=6)
 """How long a reset row is kept for its owner beyond the time at which that comes back: the longest rest between two fetches."""
-TURN_MAX = timedelta(seconds=6)
-"""Longest turn of related rows of which nobody knows how long they have waited: the longest rest between two fetches."""
-PATIENCES_PER_TURN = 4
-"""How rarely that turn comes: once in so many times the patience."""
+WINDOW_MAX = timedelta(seconds=6)
+"""Longest window for related rows of which nobody knows how long they have waited: the longest rest between two fetches."""
+PRECEDENCE_TIMEOUTS_PER_WINDOW = 4
+"""How rarely that window comes: once in so many times the precedence timeout."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taker:
+class LockingPipeline:
     """A pipeline that locks rows of this model as related rows.
 
     Attributes:
@@ -43,17 +43,17 @@ class Taker:
         owner: its name.
         ready: which of its rows want work.
         on: which main row a related row belongs to; None if nobody knows: then each main row may want each related row.
-        patience: how long it is respected: related rows that have waited longer, and main rows that stepped back longer ago,
-            are let go on.
-        patience_at_work: the same for a main row that is at work again and may still lock.
+        precedence_timeout: how long it is respected: related rows that have waited longer, and main rows that stepped back
+            longer ago, do not count.
+        precedence_timeout_at_work: the same for a main row that is at work again and may still lock.
     """
 
     leased: LeasedTable[Any]
     owner: str
     ready: ColumnElement[bool]
     on: ColumnElement[bool] | None
-    patience: timedelta
-    patience_at_work: timedelta
+    precedence_timeout: timedelta
+    precedence_timeout_at_work: timedelta
 
 
 def is_free(leased: LeasedTable[Any]) -> ColumnElement[bool]:
@@ -62,7 +62,7 @@ def is_free(leased: LeasedTable[Any]) -> ColumnElement[bool]:
     return or_(expires_at.is_(None), expires_at <= database_now())
 
 
-def is_mine_to_take(
+def is_claimable_by(
     leased: LeasedTable[Any], owner: str, *, reserved_for: timedelta = RESERVED_BEYOND
 ) -> ColumnElement[bool]:
     """The row is not reserved for another pipeline. A lease that has ended keeps nobody away, whoever held it.
@@ -114,7 +114,7 @@ def is_owned_by(leased: LeasedTable[Any], owner: str) -> ColumnElement[bool]:
     return or_(lock_owner == owner, lock_owner.startswith(owner + OWNER_SEPARATOR, autoescape=True))
 
 
-def is_returning(leased: LeasedTable[Any], owner: str) -> ColumnElement[bool]:
+def is_reserved_by(leased: LeasedTable[Any], owner: str) -> ColumnElement[bool]:
     """The row was reset by `owner`, which comes back for it."""
     return and_(leased.attribute("lock_token").is_(None), leased.attribute("lock_owner") == owner)
 
@@ -134,35 +134,43 @@ def is_due(
     due = or_(last.is_(None), last <= database_time_after(-min_processing_interval), is_beyond_time(last))
     if owner is None or reset_interval is None:
         return due
-    return or_(due, and_(is_returning(leased, owner), last <= database_time_after(-reset_interval)))
+    return or_(due, and_(is_reserved_by(leased, owner), last <= database_time_after(-reset_interval)))
 
 
-def is_awaited(leased: LeasedTable[Any], taker: Taker, min_processing_interval: timedelta) -> ColumnElement[bool]:
-    """A main row of `taker` came back for locks that it could not get, and this row may be one of those.
+def is_awaited(
+    leased: LeasedTable[Any], locking: LockingPipeline, min_processing_interval: timedelta
+) -> ColumnElement[bool]:
+    """A main row of `locking` came back for locks that it could not get, and this row may be one of those.
 
-    The intent is written in the main row alone, so it ends with it: whatever becomes of that row, no related row is left behind
-    with a mark that nobody clears.
+    The reservation is written in the main row alone, so it ends with it: whatever becomes of that row, no related row is left
+    behind with a mark that nobody clears.
     """
-    main = taker.leased
+    main = locking.leased
     token, stepped_back_at = main.attribute("lock_token"), main.attribute("last_processed_at")
     awaits = and_(
-        main.attribute("lock_owner") == taker.owner,
+        main.attribute("lock_owner") == locking.owner,
         or_(
-            and_(token.is_(None), stepped_back_at > database_time_after(-taker.patience)),
-            and_(is_return_token(token), stepped_back_at > database_time_after(-taker.patience_at_work)),
+            and_(token.is_(None), stepped_back_at > database_time_after(-locking.precedence_timeout)),
+            and_(
+                is_reservation_token(token), stepped_back_at > database_time_after(-locking.precedence_timeout_at_work)
+            ),
         ),
         main.attribute("parked_at").is_(None) if main.has_schedule else true(),
         # Nearly the same, and what the index that serves the main rows' own claims knows.
-        place_in_line(main) > database_time_after(-taker.patience),
-        taker.ready,
-        true() if taker.on is None else taker.on,
+        order_column(main) > database_time_after(-locking.precedence_timeout),
+        locking.ready,
+        true() if locking.on is None else locking.on,
     )
-    place = place_in_line(leased)
-    waits_at_most = taker.patience if leased.has_schedule else taker.patience + min_processing_interval
-    # Nobody knows how long a row has waited that was never processed: such rows have their turn now and then.
-    turn = is_turn(PATIENCES_PER_TURN * taker.patience, min(TURN_MAX, taker.patience / 10))
+    place = order_column(leased)
+    waits_at_most = (
+        locking.precedence_timeout if leased.has_schedule else locking.precedence_timeout + min_processing_interval
+    )
+    # Nobody knows how long a row has waited that was never processed: such rows have a window now and then.
+    window = is_in_window(
+        PRECEDENCE_TIMEOUTS_PER_WINDOW * locking.precedence_timeout, min(WINDOW_MAX, locking.precedence_timeout / 10)
+    )
     has_waited_long = case(
-        (place.is_(None), turn),
+        (place.is_(None), window),
         else_=place < database_time_after(-waits_at_most),
     )
     return and_(exists().select_from(main.model).where(awaits), not_(has_waited_long))
@@ -175,20 +183,20 @@ def eligible(
     owner: str,
     min_processing_interval: timedelta,
     reset_interval: timedelta | None = None,
-    takers: Sequence[Taker] = (),
+    locking_pipelines: Sequence[LockingPipeline] = (),
 ) -> ColumnElement[bool]:
     """Return the whole condition under which `owner` may claim a row."""
     reserved_for = RESERVED_BEYOND + (reset_interval or timedelta(0)) * (1 + JITTER)
     return and_(
         ready,
         is_free(leased),
-        is_mine_to_take(leased, owner, reserved_for=reserved_for),
+        is_claimable_by(leased, owner, reserved_for=reserved_for),
         is_due(leased, min_processing_interval, owner=owner, reset_interval=reset_interval),
-        *(not_(is_awaited(leased, taker, min_processing_interval)) for taker in takers),
+        *(not_(is_awaited(leased, locking, min_processing_interval)) for locking in locking_pipelines),
     )
 
 
-def is_available(leased: LeasedTable[Any], token: object) -> ColumnElement[bool]:
+def is_lockable(leased: LeasedTable[Any], token: object) -> ColumnElement[bool]:
     """The row may be locked as a related one: nobody's live lease is on it, or `token`'s own.
 
     Whoever owned it before does not matter. A reset row in particular never blocks who needs it for a row above.
@@ -196,7 +204,7 @@ def is_available(leased: LeasedTable[Any], token: object) -> ColumnElement[bool]
     return or_(is_free(leased), leased.attribute("lock_token") == token)
 
 
-def place_in_line(leased: LeasedTable[Any]) -> InstrumentedAttribute[Any]:
+def order_column(leased: LeasedTable[Any]) -> InstrumentedAttribute[Any]:
     """Return the time by which rows are ordered: when due, or when last processed."""
     return leased.attribute("due_at" if leased.has_schedule else "last_processed_at")
 
@@ -206,5 +214,5 @@ def oldest_first(leased: LeasedTable[Any]) -> tuple[ColumnElement[Any], ...]:
 
     Rows of one place stand in the order of their keys, so that a claim can tell where the last one ended.
     """
-    place = place_in_line(leased).asc()
+    place = order_column(leased).asc()
     return (place if leased.has_schedule else place.nulls_first(), leased.attribute(leased.key_name).asc())

@@ -18,7 +18,7 @@ from rowlock.rows.leased_table import LeasedTable
 
 def leased_values(leased: LeasedTable[Any], *, token: object, owner: str, expires_at: object) -> ColumnValues:
     """The row belongs to `owner` under `token` until `expires_at`."""
-    return pinned(
+    return without_onupdate(
         leased,
         {
             leased.column("lock_token"): token,
@@ -30,7 +30,7 @@ def leased_values(leased: LeasedTable[Any], *, token: object, owner: str, expire
 
 def renewed_values(leased: LeasedTable[Any], *, expires_at: object) -> ColumnValues:
     """The lease lasts until `expires_at`."""
-    return pinned(leased, {leased.column("lock_expires_at"): expires_at})
+    return without_onupdate(leased, {leased.column("lock_expires_at"): expires_at})
 
 
 def unlocked_values(leased: LeasedTable[Any], *, owner: str | None = None) -> ColumnValues:
@@ -57,7 +57,7 @@ def due_values(leased: LeasedTable[Any], due_at: datetime, *, as_read: datetime 
     return {leased.column("due_at"): UnlessChanged(due_at, as_read=as_read)}
 
 
-def pinned(leased: LeasedTable[Any], values: Mapping[Column[Any], Any]) -> ColumnValues:
+def without_onupdate(leased: LeasedTable[Any], values: Mapping[Column[Any], Any]) -> ColumnValues:
     """Return `values` with every other column that would change by itself kept as it is."""
     kept = {column: column for column in leased.columns_with_onupdate if column not in values}
     return {**kept, **values}

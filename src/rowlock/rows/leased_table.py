@@ -20,7 +20,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from rowlock.errors import ModelError, OutcomeError
 from rowlock.rows.instances import attributes_of, instance_of, is_plain
-from rowlock.rows.return_tokens import return_token
+from rowlock.rows.reservation_tokens import reservation_token
 
 ModelT = TypeVar("ModelT")
 StatementT = TypeVar("StatementT")
@@ -184,9 +184,9 @@ class LeasedTable(Generic[ModelT]):
         """The attribute name of the primary key."""
         return self.mapper.get_property_by_column(self.key).key
 
-    def new_token(self, *, returns: bool = False) -> Any:  # noqa: ANN401 - a UUID, or its text where the column is so
-        """Return a fresh lock token in the shape in which the column is read; `returns`: of a holder that comes back."""
-        return self.as_token(return_token() if returns else uuid.uuid4())
+    def new_token(self, *, is_reserved: bool = False) -> Any:  # noqa: ANN401 - a UUID, or its text where the column is so
+        """Return a fresh lock token in the shape in which the column is read; `is_reserved`: of a holder that comes back."""
+        return self.as_token(reservation_token() if is_reserved else uuid.uuid4())
 
     def as_token(self, token: Any) -> Any:  # noqa: ANN401 - as `new_token`
         """Return a token of another table in the shape of this one's column."""

@@ -1,4 +1,4 @@
-"""Steps for the host's own migrations: adopt a table, index it, and give both back.
+"""Steps for the host's own migrations: adopt a table, index it, and undo both.
 
 The one idea: the host's migration stays in charge. It hands in Alembic's ``op``, which runs the steps in the host's order and in
 the host's transaction; this room imports no Alembic and begins nothing. And what a step does to columns never changes: a migration

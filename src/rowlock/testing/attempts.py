@@ -11,31 +11,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from rowlock.testing.history import Change
-from rowlock.testing.ledger import FREE, Ledger, is_outcome, is_stamped_ahead
+from rowlock.testing.state import FREE, HistoryState, is_outcome, is_stamped_ahead
 
 __all__ = ["attempts", "endless", "kept_attempts"]
 
 
-def attempts(change: Change, ledger: Ledger) -> Iterator[str]:
+def attempts(change: Change, history_state: HistoryState) -> Iterator[str]:
     """Find a count that moved without an attempt, or by more than one."""
     before, after = change.before, change.after
     if before is None or after is None or before.attempts is None or after.attempts is None:
         return
-    if ledger.is_claim(change):
+    if history_state.is_claim(change):
         dead = before.lock_token is not None and before.lock_owner == after.lock_owner
         if after.attempts != before.attempts + dead:
             died = "whose holder had died" if dead else "that nobody had died on"
             yield f"claimed, {died}, and attempts went from {before.attempts} to {after.attempts}"
     elif after.attempts not in (before.attempts, 0):
-        life = None if before.lock_token is None else ledger.tokens.get(before.lock_token)
-        if after.lock_token is not None or life is None:
+        history = None if before.lock_token is None else history_state.tokens.get(before.lock_token)
+        if after.lock_token is not None or history is None:
             yield f"attempts went from {before.attempts} to {after.attempts} without an attempt"
-        elif life.attempts is not None and after.attempts != life.attempts + 1:
-            yield f"one attempt, claimed at {life.attempts}, was counted to {after.attempts}"
+        elif history.attempts is not None and after.attempts != history.attempts + 1:
+            yield f"one attempt, claimed at {history.attempts}, was counted to {after.attempts}"
 
 
-def kept_attempts(change: Change, ledger: Ledger) -> Iterator[str]:
-    """Find a count that was lost when its row was given back, or that stood still though an attempt had failed."""
+def kept_attempts(change: Change, history_state: HistoryState) -> Iterator[str]:
+    """Find a count that was lost when its row was released, or that stood still though an attempt had failed."""
     before, after = change.before, change.after
     if before is None or after is None or before.lock_token is None or after.lock_token is not None:
         return
@@ -53,7 +53,7 @@ def kept_attempts(change: Change, ledger: Ledger) -> Iterator[str]:
         yield f"an outcome that was neither reset nor parked left attempts at {after.attempts}"
 
 
-def endless(change: Change, _: Ledger, *, attempts_max: int | Mapping[str, int]) -> Iterator[str]:
+def endless(change: Change, _: HistoryState, *, attempts_max: int | Mapping[str, int]) -> Iterator[str]:
     """Find a row that failed as often as it may and was not parked; the limit is one for all, or that of each owner by name."""
     before, after = change.before or FREE, change.after
     # Also where the clock stood still, and the stamp with it.

@@ -8,7 +8,7 @@ no rule rests on an order that the historian does not vouch for.
 |---|---|
 | A1 | an outcome without a lease; a token that comes back after it was cleared or replaced; two outcomes under one token |
 | A2 | a lease replaced by another token while it was alive by the database's time |
-| A3 | an expired lease prolonged under its own token |
+| A3 | an expired lease renewed under its own token |
 | A5 | a related row locked without its main row, or freed later than it; half a lease |
 | A6 | an outcome that writes a column which only services write (`services_own`) |
 | A8 | `last_processed_at` going back, or ahead of the clock; two times in one transaction |
@@ -22,7 +22,7 @@ Not here: A4, A7, A10 to A12, B3 and B6, which no lock column tells of. Hosts ju
 
 What it cannot see, since the lock columns do not tell:
 
-- Who wrote. A live lease that a stranger clears, an outcome of the last holder that ends its heir's lease, and a name that a
+- Who wrote. A live lease that a stranger clears, an outcome of the last holder that ends its successor's lease, and a name that a
   stranger takes from a row that was reset, look like the holder's own doing. (A simulation knows who committed, and judges that.)
 - A second result under one token that leaves the stamp as it is: while the clock stands still or was set back, the second one is
   no outcome here. So is one that writes the host's columns alone, before the token is cleared.
@@ -44,17 +44,25 @@ from typing import Final, NamedTuple
 from rowlock.rows.stamps import STAMP_AHEAD_MAX, STAMP_SPREAD, STAMP_STEP
 from rowlock.testing.attempts import attempts, endless, kept_attempts
 from rowlock.testing.history import Change, RowState
-from rowlock.testing.lateness import ended_unseen, freed_late, taken_early, taken_late, too_long
-from rowlock.testing.ledger import Ledger, Place, is_composed, is_outcome, is_stamped_ahead, place_of, taken_token
-from rowlock.testing.owner_names import names
+from rowlock.testing.owner_rules import names
+from rowlock.testing.state import (
+    HistoryState,
+    Place,
+    acquired_token,
+    is_composed,
+    is_outcome,
+    is_stamped_ahead,
+    place_of,
+)
 from rowlock.testing.timeline import timeline
+from rowlock.testing.timing_rules import claimed_early, claimed_late, ended_unseen, released_late, too_long
 
 __all__ = ["VIOLATIONS_MAX", "Violation", "check"]
 
 VIOLATIONS_MAX: Final = 100
 """Most violations that are reported; the first ones tell more than the last."""
 
-Rule = Callable[[Change, Ledger], Iterator[str]]
+Rule = Callable[[Change, HistoryState], Iterator[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +122,15 @@ def check(
     if lock_timeouts:
         rules.append(("B2", partial(too_long, lock_timeouts=lock_timeouts)))
     if taken_within is not None:
-        rules.append(("B2", partial(taken_late, taken_within=taken_within)))
+        rules.append(("B2", partial(claimed_late, taken_within=taken_within)))
     if attempts_max is not None:
         rules.append(("B4", partial(endless, attempts_max=attempts_max)))
-    ledger = Ledger()
+    history_state = HistoryState()
     broken = chain(
-        _along_the_way(changes, ledger, rules),
+        _along_the_way(changes, history_state, rules),
         # Only when all has been entered: generators run as they are asked.
-        _in_the_end(ledger, settled=settled, stopped=stopped),
-        _unseen(changes, ledger, taken_within=taken_within),
+        _in_the_end(history_state, settled=settled, stopped=stopped),
+        _unseen(changes, history_state, taken_within=taken_within),
     )
     return [
         Violation(one.promise, one.text, *one.place, one.number, timeline(changes, *one.place))
@@ -137,18 +145,22 @@ class _Broken(NamedTuple):
     number: int | None = None
 
 
-def _along_the_way(changes: Sequence[Change], ledger: Ledger, rules: Sequence[tuple[str, Rule]]) -> Iterator[_Broken]:
+def _along_the_way(
+    changes: Sequence[Change], history_state: HistoryState, rules: Sequence[tuple[str, Rule]]
+) -> Iterator[_Broken]:
     for change in changes:
         for promise, rule in rules:
-            for text in rule(change, ledger):
+            for text in rule(change, history_state):
                 yield _Broken(promise, text, place_of(change), change.number)
-        ledger.enter(change)
+        history_state.enter(change)
 
 
-def _in_the_end(ledger: Ledger, *, settled: Callable[[str, RowState], bool] | None, stopped: bool) -> Iterator[_Broken]:
-    for place, text in _leaked(ledger):
+def _in_the_end(
+    history_state: HistoryState, *, settled: Callable[[str, RowState], bool] | None, stopped: bool
+) -> Iterator[_Broken]:
+    for place, text in _leaked(history_state):
         yield _Broken("A5", text, place)
-    for place, state in ledger.rows.items():
+    for place, state in history_state.rows.items():
         unsettled = None if settled is None else _unsettled(place, state, settled)
         if unsettled is not None:
             yield _Broken("B1", unsettled, place)
@@ -156,39 +168,41 @@ def _in_the_end(ledger: Ledger, *, settled: Callable[[str, RowState], bool] | No
             yield _Broken("B5", f"still locked by {state.lock_owner} after everybody was shut down", place)
 
 
-def _unseen(changes: Sequence[Change], ledger: Ledger, *, taken_within: timedelta | None) -> Iterator[_Broken]:
+def _unseen(
+    changes: Sequence[Change], history_state: HistoryState, *, taken_within: timedelta | None
+) -> Iterator[_Broken]:
     if taken_within is not None and changes:
-        for place, text in ended_unseen(ledger, changes[-1].at, taken_within=taken_within):
+        for place, text in ended_unseen(history_state, changes[-1].at, taken_within=taken_within):
             yield _Broken("B2", text, place)
 
 
-def _one_outcome(change: Change, ledger: Ledger) -> Iterator[str]:
+def _one_outcome(change: Change, history_state: HistoryState) -> Iterator[str]:
     before, after = change.before, change.after
     if before is not None and after is not None and is_outcome(change):
         if before.lock_token is None:
             yield "an outcome was written that no lease stands for"
         elif after.lock_token is not None:
             yield "an outcome was written that left the row locked"
-        elif (life := ledger.tokens.get(before.lock_token)) and life.home not in (None, place_of(change)):
+        elif (history := history_state.tokens.get(before.lock_token)) and history.home not in (None, place_of(change)):
             yield "an outcome was written to a related row under its main row's token"
         elif is_composed(before.lock_owner):
             yield f"an outcome was written under the lease of {before.lock_owner}, which has no outcomes"
-    token = taken_token(change)
-    life = None if token is None else ledger.tokens.get(token)
-    if life is not None and life.home in (None, place_of(change)) and place_of(change) in life.left:
+    token = acquired_token(change)
+    history = None if token is None else history_state.tokens.get(token)
+    if history is not None and history.home in (None, place_of(change)) and place_of(change) in history.left:
         yield f"token {token} came back after it was cleared or replaced"
 
 
-def _no_theft(change: Change, ledger: Ledger) -> Iterator[str]:
+def _no_theft(change: Change, history_state: HistoryState) -> Iterator[str]:
     before = change.before
-    if before is None or before.lock_token is None or taken_token(change) is None:
+    if before is None or before.lock_token is None or acquired_token(change) is None:
         return
     if before.lock_expires_at is not None and before.lock_expires_at > change.at:
         left_s = (before.lock_expires_at - change.at).total_seconds()
         yield f"the lease of {before.lock_owner} was taken {left_s:.3f} s before its end"
 
 
-def _no_revival(change: Change, ledger: Ledger) -> Iterator[str]:
+def _no_revival(change: Change, history_state: HistoryState) -> Iterator[str]:
     before, after = change.before, change.after
     if before is None or after is None or before.lock_token is None or before.lock_token != after.lock_token:
         return
@@ -196,38 +210,38 @@ def _no_revival(change: Change, ledger: Ledger) -> Iterator[str]:
     # By the start of the statement: the lease was looked at no sooner.
     if ends is None or ends_now is None or ends_now <= ends or ends > change.statement_at:
         return
-    life = ledger.tokens.get(before.lock_token)
-    if life is not None and life.home not in (None, place_of(change)):
+    history = history_state.tokens.get(before.lock_token)
+    if history is not None and history.home not in (None, place_of(change)):
         # To lock a related row once more is to take it, which is judged as that.
-        main = ledger.home_state(before.lock_token)
+        main = history_state.home_state(before.lock_token)
         if main is not None and main.lock_token == before.lock_token:
             return
-    yield f"a lease that had ended {(change.statement_at - ends).total_seconds():.3f} s before was prolonged"
+    yield f"a lease that had ended {(change.statement_at - ends).total_seconds():.3f} s before was renewed"
 
 
-def _related_with_main(change: Change, ledger: Ledger) -> Iterator[str]:
-    token, after = taken_token(change), change.after
-    life = None if token is None else ledger.tokens.get(token)
-    if token is None or after is None or life is None or life.home in (None, place_of(change)):
+def _related_with_main(change: Change, history_state: HistoryState) -> Iterator[str]:
+    token, after = acquired_token(change), change.after
+    history = None if token is None else history_state.tokens.get(token)
+    if token is None or after is None or history is None or history.home in (None, place_of(change)):
         return
-    main = ledger.home_state(token)
+    main = history_state.home_state(token)
     if main is None or main.lock_token != token:
-        yield f"locked under the token of {_named(life.home)}, which does not carry it any more"
+        yield f"locked under the token of {_named(history.home)}, which does not carry it any more"
     elif main.lock_expires_at is None or after.lock_expires_at is None:
         return
     elif change.transaction_at is not None and main.lock_expires_at <= change.transaction_at:
-        yield f"locked under the token of {_named(life.home)}, whose lease had ended"
+        yield f"locked under the token of {_named(history.home)}, whose lease had ended"
     elif after.lock_expires_at > main.lock_expires_at:
-        yield f"locked for longer than its main row {_named(life.home)}"
+        yield f"locked for longer than its main row {_named(history.home)}"
 
 
-def _whole_lease(change: Change, ledger: Ledger) -> Iterator[str]:
+def _whole_lease(change: Change, history_state: HistoryState) -> Iterator[str]:
     after = change.after
     if after is not None and (after.lock_token is None) != (after.lock_expires_at is None):
         yield "half a lease: a token and an end of the lease come and go together"
 
 
-def _time_goes_on(change: Change, ledger: Ledger) -> Iterator[str]:
+def _time_goes_on(change: Change, history_state: HistoryState) -> Iterator[str]:
     before, after = change.before, change.after
     if before is None or after is None or not is_outcome(change):
         return
@@ -241,7 +255,7 @@ def _time_goes_on(change: Change, ledger: Ledger) -> Iterator[str]:
     if became is None or (was is not None and became < was):
         yield f"last_processed_at went back from {was} to {became}"
         return
-    stamp = None if change.transaction is None else ledger.stamps.get(change.transaction)
+    stamp = None if change.transaction is None else history_state.stamps.get(change.transaction)
     if stamp is not None and stamp != became:
         yield f"one transaction wrote two times, {stamp} and {became}"
     if became > change.at and (was is None or became > was):
@@ -250,14 +264,14 @@ def _time_goes_on(change: Change, ledger: Ledger) -> Iterator[str]:
         yield f"one outcome wrote two times, {became} and {after.parked_at}"
 
 
-def _overwritten(change: Change, _: Ledger, *, columns: Sequence[str]) -> Iterator[str]:
+def _overwritten(change: Change, _: HistoryState, *, columns: Sequence[str]) -> Iterator[str]:
     before, after = change.before, change.after
     if before is None or after is None:
         return
-    # Also where the row is only given back; a service that ends its own hold may write what it likes.
+    # Also where the row is only released; a service that ends its own hold may write what it likes.
     is_freed = before.lock_token is not None and after.lock_token is None
-    is_given_back = is_freed and not is_composed(before.lock_owner)
-    if is_outcome(change) or is_given_back:
+    is_released = is_freed and not is_composed(before.lock_owner)
+    if is_outcome(change) or is_released:
         for name in columns:
             was, became = before.values.get(name), after.values.get(name)
             if was != became:
@@ -270,27 +284,27 @@ _RULES: Final[tuple[tuple[str, Rule], ...]] = (
     ("A3", _no_revival),
     ("A5", _related_with_main),
     ("A5", _whole_lease),
-    ("A5", freed_late),
+    ("A5", released_late),
     ("A8", _time_goes_on),
     ("A9", names),
     ("B4", attempts),
     ("B4", kept_attempts),
-    ("B4", taken_early),
+    ("B4", claimed_early),
 )
 
 
-def _leaked(ledger: Ledger) -> Iterator[tuple[Place, str]]:
+def _leaked(history_state: HistoryState) -> Iterator[tuple[Place, str]]:
     """Find related rows that are still locked though the transaction that ended their main row's lease should have freed them.
 
     Left to their expiry, and to the sweep, are those of a main row that was deleted, swept itself, or taken by another's claim.
     """
-    for place, state in ledger.rows.items():
-        life = None if state.lock_token is None else ledger.tokens.get(state.lock_token)
-        if life is None or life.home is None or life.home not in life.left or place == life.home:
+    for place, state in history_state.rows.items():
+        history = None if state.lock_token is None else history_state.tokens.get(state.lock_token)
+        if history is None or history.home is None or history.home not in history.left or place == history.home:
             continue
-        is_anothers = life.replaced_by is not None and life.replaced_by != life.owner
-        if not (life.home_is_deleted or life.swept or is_anothers):
-            yield place, f"still locked under the token of {_named(life.home)}, which is free of it"
+        is_anothers = history.replaced_by is not None and history.replaced_by != history.owner
+        if not (history.home_is_deleted or history.swept or is_anothers):
+            yield place, f"still locked under the token of {_named(history.home)}, which is free of it"
 
 
 def _unsettled(place: Place, state: RowState, settled: Callable[[str, RowState], bool]) -> str | None:

@@ -19,7 +19,7 @@ rows of the database and the outside world are compared with those of an undistu
 What it cannot see: an await that never suspends, as of a fake that does everything at once; have it ``await asyncio.sleep(0)``. And
 what a pipeline keeps in a session that is not its item's: reach the database by ``item.session()``.
 
-Not here: how a replica dies (``mortality``), what is compared (``endings``).
+Not here: how a replica dies (``killable_replica``), what is compared (``run_result``).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from rowlock.pipelines.pipeline import Pipeline
 from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.testing.database_clock import DEFAULT_START, DatabaseClock
 from rowlock.testing.databases import TemporaryDatabase
-from rowlock.testing.endings import Ending, keys_made_anew, read_rows
-from rowlock.testing.mortality import Life
+from rowlock.testing.killable_replica import KillableReplica
+from rowlock.testing.run_result import RunResult, keys_made_anew, read_rows
 from rowlock.testing.stepping import stepping
 
 __all__ = ["CrashContract", "CrashError", "crash_everywhere"]
@@ -115,14 +115,14 @@ async def crash_everywhere(
     expected, anew = await runs.undisturbed()
     findings: list[str] = []
     for at in range(MOMENTS_MAX):
-        life = Life(at)
-        ending = await runs.killed(life)
-        if life.moment is None:
+        replica = KillableReplica(at)
+        result = await runs.killed(replica)
+        if replica.moment is None:
             if findings:
                 raise CrashError(runs.name, findings, at)
             return at
-        if different := list(ending.differences(expected, anew=anew)):
-            findings.append("\n    ".join([life.moment, *different]))
+        if different := list(result.differences(expected, anew=anew)):
+            findings.append("\n    ".join([replica.moment, *different]))
     raise PipelineError(f"{runs.name}: a row's day has more than {MOMENTS_MAX} moments; is there an end to it?")
 
 
@@ -191,7 +191,7 @@ class _Runs(Generic[ModelT, WorldT]):
             raise PipelineError("crash_everywhere lets leases run out; give it a database with a clock")
         return self.database.clock
 
-    async def undisturbed(self) -> tuple[Ending, frozenset[str]]:
+    async def undisturbed(self) -> tuple[RunResult, frozenset[str]]:
         """Return what the row's day comes to, for certain, and the keys that are others each time."""
         self._start = self.clock.now
         first, second = [await self._run_undisturbed(is_first=is_first) for is_first in (True, False)]
@@ -208,46 +208,46 @@ class _Runs(Generic[ModelT, WorldT]):
             )
         return first, anew
 
-    async def _run_undisturbed(self, *, is_first: bool) -> Ending:
+    async def _run_undisturbed(self, *, is_first: bool) -> RunResult:
         pipeline, world = await self._set_scene(is_first=is_first)
         with _failures() as failures:
             if await self._work_off(self.database.session_factory, pipeline, failures) == 0:
                 raise PipelineError(f"{self.name} did not claim the row; return one that is ready from `row`")
-            return await self._ending(world, failures)
+            return await self._result(world, failures)
 
-    async def killed(self, life: Life) -> Ending:
-        """Have one replica die as `life` says, and another one finish its work."""
+    async def killed(self, replica: KillableReplica) -> RunResult:
+        """Have one replica die as `replica` says, and another one finish its work."""
         pipeline, world = await self._set_scene()
-        life.take_over(pipeline)
+        replica.take_over(pipeline)
         engine, before = self.database.create_engine(), asyncio.all_tasks()
         try:
             with _failures() as failures:
-                async with life.lived(engine) as sessions:
+                async with replica.sessions_of(engine) as sessions:
                     living = asyncio.create_task(self._work_off(sessions, pipeline, failures))
-                    ends: set[asyncio.Future[Any]] = {living, life.died}
+                    ends: set[asyncio.Future[Any]] = {living, replica.died}
                     await asyncio.wait(ends, timeout=RUN_S_MAX, return_when=asyncio.FIRST_COMPLETED)
-                if life.moment is None:
+                if replica.moment is None:
                     await self._must_be_done(living)
-                    return await self._ending(world, failures)
-                await life.cut_connections(self.database.engine)
+                    return await self._result(world, failures)
+                await replica.cut_connections(self.database.engine)
                 failures.clear()
-                return await self._inherit(world, failures)
+                return await self._survive(world, failures)
         finally:
-            await life.bury(asyncio.all_tasks() - before)
+            await replica.reap(asyncio.all_tasks() - before)
             await engine.dispose()
 
-    async def _inherit(self, world: WorldT, failures: list[str]) -> Ending:
-        heir = self.build(world)
-        self.clock.advance(heir.settings.lock_timeout + A_MOMENT)
+    async def _survive(self, world: WorldT, failures: list[str]) -> RunResult:
+        survivor = self.build(world)
+        self.clock.advance(survivor.settings.lock_timeout + A_MOMENT)
         trouble = None
         try:
             async with asyncio.timeout(RUN_S_MAX):
-                await self._work_off(self.database.session_factory, heir, failures)
+                await self._work_off(self.database.session_factory, survivor, failures)
         except PipelineError as error:
             trouble = str(error)
         except TimeoutError:
             trouble = _because_of(failures, f"the next replica does not come to an end within {RUN_S_MAX:g} s")
-        return await self._ending(world, failures, trouble)
+        return await self._result(world, failures, trouble)
 
     async def _must_be_done(self, living: asyncio.Task[int]) -> None:
         if not living.done():
@@ -310,14 +310,14 @@ class _Runs(Generic[ModelT, WorldT]):
         async with sessions(expire_on_commit=False) as session:
             return await session.get(self._leased.model, self._key)
 
-    async def _ending(self, world: WorldT, failures: list[str], trouble: str | None = None) -> Ending:
+    async def _result(self, world: WorldT, failures: list[str], trouble: str | None = None) -> RunResult:
         effects = self.effects(world)
         effects = copy.deepcopy(await effects if isawaitable(effects) else effects)
         async with self.database.session_factory() as session:
             rows = await read_rows(session, self._leased, self._key, ignore=self.ignore)
         if trouble is None and rows.is_locked:
             trouble = _because_of(failures, "the row is still locked")
-        return Ending(rows, effects, trouble)
+        return RunResult(rows, effects, trouble)
 
 
 def _because_of(failures: Sequence[str], trouble: str) -> str:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import event
 
-from rowlock.testing.own_loop import run_apart
+from rowlock.testing.run_in_thread import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,7 +174,7 @@ def _sqlite_text(time: datetime) -> str:
 def _set_postgresql(dsn: str, now: datetime) -> None:
     microseconds = round((now - _EPOCH) / timedelta(microseconds=1))
     # Apart: the caller may be in a loop, and must see it done.
-    run_apart(lambda: _execute(dsn, f"SELECT setval('test_clock.microseconds', {microseconds})"))
+    run_in_thread(lambda: _execute(dsn, f"SELECT setval('test_clock.microseconds', {microseconds})"))
 
 
 async def _execute(dsn: str, *statements: str) -> None:

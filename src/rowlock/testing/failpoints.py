@@ -109,7 +109,7 @@ class Failpoints:
     note: Act | None = None
     reached: Boundary | None = None
     passed: list[Boundary] = field(default_factory=list, repr=False)
-    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _undo: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     def __enter__(self) -> Failpoints:
@@ -134,7 +134,7 @@ class Failpoints:
         Raises:
             OverflowError: there were `BOUNDARIES_MAX`.
         """
-        with self._turn:
+        with self._lock:
             if not self.armed or (self.distinct and side == AFTER and statement != "COMMIT"):
                 return
             if len(self.passed) >= BOUNDARIES_MAX:

@@ -55,7 +55,7 @@ from rowlock.testing.databases import (
     open_sqlite_database,
 )
 from rowlock.testing.extras import need
-from rowlock.testing.own_loop import run_apart
+from rowlock.testing.run_in_thread import run_in_thread
 from rowlock.testing.stepping import run_until_settled, stepping
 from rowlock.testing.virtual_time import run_virtual, virtual_time_now
 
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from rowlock.pipelines.pipeline import Pipeline
     from rowlock.testing.stepping import Steps
 
-pytest_plugins = ["rowlock.testing.closing"]
+pytest_plugins = ["rowlock.testing.teardown"]
 
 ModelT = TypeVar("ModelT")
 
@@ -227,7 +227,7 @@ def _open_postgresql(
     rowlock_postgresql_url: URL, rowlock_metadata: MetaData | None, rowlock_opened: AsyncExitStack
 ) -> Callable[[DatabaseClock | None], TemporaryDatabase]:
     def open_it(clock: DatabaseClock | None) -> TemporaryDatabase:
-        database = run_apart(partial(create_postgresql_database, rowlock_postgresql_url, clock=clock))
+        database = run_in_thread(partial(create_postgresql_database, rowlock_postgresql_url, clock=clock))
         rowlock_opened.push_async_callback(drop_postgresql_database, rowlock_postgresql_url, database)
         rowlock_opened.push_async_callback(database.aclose)
         return _with_tables(database, rowlock_metadata)
@@ -237,7 +237,7 @@ def _open_postgresql(
 
 def _with_tables(database: TemporaryDatabase, metadata: MetaData | None) -> TemporaryDatabase:
     if metadata is not None:
-        run_apart(partial(_create_tables, database.url, metadata))
+        run_in_thread(partial(_create_tables, database.url, metadata))
     return database
 
 

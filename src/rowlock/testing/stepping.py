@@ -61,7 +61,7 @@ class Steps(Generic[ModelT]):
         """
         if not self.queued:
             raise PipelineError("nothing is queued; fetch_once() found no eligible row")
-        item = self.run.context.queue.take()
+        item = self.run.context.queue.get()
         assert item is not None
         await self.run.workers[0].work(item)
         await self.run.settler.wait_until_idle()

@@ -50,7 +50,7 @@ DELAY_S_MAX: Final = 600.0
 STEPS_MAX: Final = 40
 """Most steps of a sequence."""
 
-# Every database stores these, and gives them back as they were: no surrogates, and no null characters for PostgreSQL.
+# Every database stores these, and returns them as they were: no surrogates, and no null characters for PostgreSQL.
 _CHARACTERS: Final = st.characters(codec="utf-8", exclude_characters="\x00")
 _TIMES: Final = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
 
@@ -242,7 +242,7 @@ _KEPT_NO_MORE: Final = timedelta(minutes=30)
 # ---------------------------------------------------------------- settings
 
 _DEPEND_ON_ONE_ANOTHER: Final = (
-    {"lock_timeout", "heartbeat_trigger", "lease_margin", "heartbeat_interval", "renew_timeout", "abandoned_after"},
+    {"lock_timeout", "heartbeat_trigger", "lease_margin", "heartbeat_interval", "renew_timeout", "orphaned_after"},
     {"queue_lower_limit_factor", "queue_upper_limit_factor"},
     {"retry_delay", "retry_delay_max"},
 )
@@ -278,7 +278,7 @@ def pipeline_settings(draw: st.DrawFn, /, **fixed: Any) -> SettingsKeywords:  # 
         "retry_delay": retry_s,
         "retry_delay_max": retry_most_s,
         "max_attempts": draw(st.integers(1, 5)),
-        "abandoned_after": lock_timeout_s * draw(st.floats(1.5, 20)),
+        "orphaned_after": lock_timeout_s * draw(st.floats(1.5, 20)),
     }
     for together in _DEPEND_ON_ONE_ANOTHER:
         if not together.isdisjoint(fixed):

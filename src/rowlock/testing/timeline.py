@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from rowlock.testing.history import Change, RowState
-from rowlock.testing.ledger import FREE
+from rowlock.testing.state import FREE
 
 __all__ = ["LINES_MAX", "timeline"]
 

@@ -16,10 +16,10 @@ from rowlock import Apply, Event, Outcome, PipelineItem, events, logs, pipeline_
 from rowlock.pipelines.fetcher import Fetcher
 from rowlock.testing.simulation import Fault, Scenario, Simulation, SimulationReport, World
 from rowlock.testing.simulation.conditions import HOSTILE_CHANCE, ROUND_TRIPS_S, Conditions
+from rowlock.testing.simulation.engines import Engines, Schema
+from rowlock.testing.simulation.faulty_connection import FaultyConnection
 from rowlock.testing.simulation.hostile_host import HostileHost
 from rowlock.testing.simulation.kinds import ALL_ALONG
-from rowlock.testing.simulation.line import Line
-from rowlock.testing.simulation.ports import Harbour, Schema
 from rowlock.testing.simulation.processes import Process
 from rowlock.testing.virtual_time import run_virtual, virtual_time_now
 
@@ -69,23 +69,23 @@ def fingerprints(kinds: Sequence[Fault], seeds: Sequence[int]) -> list[str]:
 
 
 @pytest.fixture
-def harbour() -> Iterator[Harbour]:
+def engines() -> Iterator[Engines]:
     """A database with one engine."""
-    harbour = Harbour(lambda _: Schema([Task], {}, []))
-    harbour.have_ports(1)
-    harbour.clean()
-    yield harbour
-    harbour.close()
+    engines = Engines(lambda _: Schema([Task], {}, []))
+    engines.have_engines(1)
+    engines.clean()
+    yield engines
+    engines.close()
 
 
-def test_every_statement_takes_a_round_trip(harbour: Harbour) -> None:
+def test_every_statement_takes_a_round_trip(engines: Engines) -> None:
     """A BEGIN, a COMMIT or a ROLLBACK would be as quick as next door, so a batch would end in its time."""
-    line = Line(Random(1))
-    port = harbour.next_port(line)
+    faulty_connection = FaultyConnection(Random(1))
+    pooled = engines.next_engine(faulty_connection)
 
     async def scene() -> None:
-        async with port.engine.connect() as connection:
-            line.round_trip_s = 1.0
+        async with pooled.engine.connect() as connection:
+            faulty_connection.round_trip_s = 1.0
             took = [virtual_time_now()]
             for statement in ("BEGIN IMMEDIATE", "SELECT 1", "INSERT INTO tasks (id, status) VALUES ('1', 'todo')"):
                 await connection.execute(text(statement))
@@ -260,7 +260,7 @@ def test_hooks_raise_until_the_faults_are_over() -> None:
 def test_hooks_are_calm_in_the_end() -> None:
     """Rows would have to settle while what decides about them raises."""
     host = HostileHost(Conditions(hostile=(Fault.HOOKS,)), seed=1, is_calm=lambda: True)
-    process = Process("replica", Line(Random(1)))
+    process = Process("replica", FaultyConnection(Random(1)))
     outcomes = [process.call(lambda: host.spoil_outcome(Apply())) for _ in range(CALLS)]
     assert all(outcome.also is None for outcome in outcomes)
     hostile = host_of(Fault.HOOKS)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
-from rowlock.testing.simulation.line import Line
+from rowlock.testing.simulation.faulty_connection import FaultyConnection
 from rowlock.testing.simulation.loop import SimulationLoop
 from rowlock.testing.simulation.processes import Process, current_process
 
@@ -20,7 +20,7 @@ def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def process() -> Process:
     """Return a process that does nothing yet."""
-    return Process("it", Line(Random(1)))
+    return Process("it", FaultyConnection(Random(1)))
 
 
 async def beat(notes: list[str]) -> None:
@@ -34,7 +34,7 @@ async def beat(notes: list[str]) -> None:
 
 
 def test_a_killed_process_does_nothing_any_more() -> None:
-    """A replica that was killed would give back its rows in a ``finally``, as no killed process does."""
+    """A replica that was killed would release its rows in a ``finally``, as no killed process does."""
 
     async def scene() -> None:
         it, notes = process(), list[str]()

@@ -19,12 +19,12 @@ from rowlock.testing.simulation import (
     Simulation,
     SimulationReport,
     Wrong,
-    play,
+    run,
     run_command,
     simulate,
 )
-from rowlock.testing.simulation.chronicle import Entry
 from rowlock.testing.simulation.simulation import LINES_MAX
+from rowlock.testing.simulation.trace import Entry
 
 from .small_host import Task, TaskPipeline, Tasks
 
@@ -120,7 +120,7 @@ def test_a_task_that_dies_unasked_is_told() -> None:
 
 def test_a_task_of_the_library_that_dies_unasked_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop of the library would die silently (B3)."""
-    monkeypatch.setattr(play, "OURS", Path(__file__).parent)
+    monkeypatch.setattr(run, "OURS", Path(__file__).parent)
     with Simulation(Careless) as simulation:
         assert f"B3: {TOLD}" in str(simulation.run(1))
 

@@ -20,34 +20,34 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from rowlock.dispatch.engines.frames import GO_ON, frame_of
-from rowlock.dispatch.engines.group import end, kept_from_forks, lead, streams_aside
+from rowlock.dispatch.client_text import detail_of
+from rowlock.dispatch.engines.frames import ACK, frame_of
+from rowlock.dispatch.engines.group import end, kept_from_forks, lead, redirected_streams
 from rowlock.dispatch.engines.stream import is_last
-from rowlock.dispatch.task import Event, Failed, Heartbeat, StageDone, Task
-from rowlock.dispatch.texts import detail_of
+from rowlock.dispatch.task import AttemptEvent, Failed, Heartbeat, StageDone, Task
 from rowlock.errors import describe
 
 NOBODY_LISTENS = 70
 """Exit code of a process whose dispatcher is gone."""
 
 
-class Line:
+class DispatcherConnection:
     """The way back to the dispatcher; handler and beat take turns on it."""
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(path)
-        self._turn = threading.Lock()
+        self._send_lock = threading.Lock()
 
     def fileno(self) -> int:
         """Return the socket's number."""
         return self._socket.fileno()
 
-    def send(self, said: object) -> None:
+    def send(self, message: object) -> None:
         """Send an event, or what else is said; does not come back if nobody listens."""
-        frame = frame_of(said)
+        frame = frame_of(message)
         try:
-            with self._turn:
+            with self._send_lock:
                 self._socket.sendall(frame)
         except OSError:
             end(NOBODY_LISTENS)
@@ -55,7 +55,7 @@ class Line:
     def wait(self) -> None:
         """Wait until the dispatcher asks for what comes next; does not come back if nobody listens."""
         try:
-            answer = self._socket.recv(len(GO_ON))
+            answer = self._socket.recv(len(ACK))
         except OSError:
             answer = b""
         if not answer:
@@ -90,15 +90,20 @@ def run_task(path: str, pickled: bytes, beat_s: float) -> None:
     signal.signal(signal.SIGINT, lambda *_: None)
     lead()
     ended = threading.Event()
-    with as_before(), streams_aside() as streams, closing(Line(path)) as line, kept_from_forks(*streams, line.fileno()):
-        beats = threading.Thread(target=line.beat, args=(beat_s, ended), daemon=True)
+    with (
+        as_before(),
+        redirected_streams() as streams,
+        closing(DispatcherConnection(path)) as dispatcher,
+        kept_from_forks(*streams, dispatcher.fileno()),
+    ):
+        beats = threading.Thread(target=dispatcher.beat, args=(beat_s, ended), daemon=True)
         beats.start()
         try:
-            line.send(os.getpid())
-            line.wait()
-            _run(pickle.loads(pickled), line)  # noqa: S301 - from the process that started this one
+            dispatcher.send(os.getpid())
+            dispatcher.wait()
+            _run(pickle.loads(pickled), dispatcher)  # noqa: S301 - from the process that started this one
         except BaseException as error:  # noqa: BLE001 - the handler is host code and may raise anything
-            line.send(Failed("internal", describe(error), detail=detail_of(error)))
+            dispatcher.send(Failed("internal", describe(error), detail=detail_of(error)))
         finally:
             ended.set()
             # Cut off in the middle of a beat, it would take the dispatcher for dead.
@@ -125,30 +130,30 @@ def as_before() -> Iterator[None]:
             os.environ.update(variables)
 
 
-def _run(task: Task[Any], line: Line) -> None:
+def _run(task: Task[Any], dispatcher: DispatcherConnection) -> None:
     events: Any = task.handler(task)
     if isinstance(events, Iterator):
         for event in map(_event_of, events):
-            line.send(event)
+            dispatcher.send(event)
             if isinstance(event, StageDone):
-                line.wait()
+                dispatcher.wait()
             if is_last(event):
                 return
     else:
-        asyncio.run(_run_async(events, line))
+        asyncio.run(_run_async(events, dispatcher))
 
 
-async def _run_async(events: Any, line: Line) -> None:  # noqa: ANN401 - an async generator of the host's
-    async for said in events:
-        line.send(event := _event_of(said))
+async def _run_async(events: Any, dispatcher: DispatcherConnection) -> None:  # noqa: ANN401 - an async generator of the host's
+    async for message in events:
+        dispatcher.send(event := _event_of(message))
         if isinstance(event, StageDone):
-            await line.wait_on_loop()
+            await dispatcher.wait_on_loop()
         if is_last(event):
             return
 
 
-def _event_of(said: object) -> Event:
+def _event_of(message: object) -> AttemptEvent:
     # Here, where a None is still what the handler has said: on the line it is the end.
-    if isinstance(said, Event):
-        return said
-    return Failed("internal", f"the handler gave a {type(said).__name__}, which is no event")
+    if isinstance(message, AttemptEvent):
+        return message
+    return Failed("internal", f"the handler gave a {type(message).__name__}, which is no event")

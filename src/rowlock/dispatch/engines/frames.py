@@ -9,19 +9,19 @@ from typing import Any
 
 FRAME_BYTES_MAX = 16 * 2**20
 """Largest event, in bytes."""
-GO_ON = b"\x01"
+ACK = b"\x01"
 """What the dispatcher answers to the process's id and to each `StageDone`, when it asks for what comes next; to nothing else."""
 
 _LENGTH = struct.Struct(">I")
 
 
-def frame_of(said: object) -> bytes:
-    """Return an event, or whatever else is `said`, as it is sent.
+def frame_of(message: object) -> bytes:
+    """Return an event, or whatever else is `message`, as it is sent.
 
     Raises:
         ValueError: it is larger than `FRAME_BYTES_MAX`.
     """
-    body = pickle.dumps(said)
+    body = pickle.dumps(message)
     if len(body) > FRAME_BYTES_MAX:
         raise ValueError(f"an event of {len(body):,} bytes is too large to be sent; the limit is {FRAME_BYTES_MAX:,}")
     return _LENGTH.pack(len(body)) + body

@@ -40,7 +40,7 @@ def end(code: int) -> NoReturn:
 
 
 @contextmanager
-def streams_aside() -> Iterator[list[int]]:
+def redirected_streams() -> Iterator[list[int]]:
     """Give the block an empty input and an output that nobody reads; gives the real ones.
 
     What a subprocess prints would be taken for an answer, or fill a pipe until the subprocess stands still. And as long as one

@@ -16,7 +16,7 @@ from rowlock.containment import contained_task
 from rowlock.dispatch.backpressure import TASKS_MAX, Backpressure, BackpressureContext, TaskCountBackpressure
 from rowlock.dispatch.engine import Events, WorkerView
 from rowlock.dispatch.engines.stream import Stream
-from rowlock.dispatch.task import Event, Task
+from rowlock.dispatch.task import AttemptEvent, Task
 from rowlock.errors import SettingsError, WorkerBusy, WorkerGone
 
 
@@ -47,7 +47,7 @@ class LocalEngine(ABC):
         digits = len(str(workers))
         self._active = {f"{self.kind}-{number:0{digits}}": 0 for number in range(1, workers + 1)}
         self._on_loops: dict[asyncio.AbstractEventLoop, Counter[str]] = {}
-        self._given_up: set[asyncio.Task[None]] = set()
+        self._undoing: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self._active)} workers, {sum(self._active.values())} attempts>"
@@ -85,19 +85,19 @@ class LocalEngine(ABC):
         return Stream(attempt, beat_s=beat_s, on_end=left)
 
     @abstractmethod
-    def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:
+    def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[AttemptEvent, None]:
         """Run the task's handler and yield its events."""
 
-    async def _begun(self, attempt: AsyncGenerator[Event, None], left: Callable[[], None]) -> None:
+    async def _begun(self, attempt: AsyncGenerator[AttemptEvent, None], left: Callable[[], None]) -> None:
         has_all = contained_task(anext(attempt), name="rowlock: begin an attempt")
         try:
             await asyncio.wait({has_all})
         except asyncio.CancelledError:
-            undone = contained_task(_undo(has_all, attempt), name="rowlock: give an attempt up")
+            undoing = contained_task(_undo(has_all, attempt), name="rowlock: give an attempt up")
             # The loop itself remembers no task that waits.
-            self._given_up.add(undone)
-            undone.add_done_callback(self._given_up.discard)
-            undone.add_done_callback(lambda _: left())
+            self._undoing.add(undoing)
+            undoing.add_done_callback(self._undoing.discard)
+            undoing.add_done_callback(lambda _: left())
             raise
         try:
             has_all.result()
@@ -120,7 +120,7 @@ class LocalEngine(ABC):
                 self._left(worker)
 
 
-async def _undo(begun: asyncio.Task[Event], attempt: AsyncGenerator[Event, None]) -> None:
+async def _undo(begun: asyncio.Task[AttemptEvent], attempt: AsyncGenerator[AttemptEvent, None]) -> None:
     begun.cancel()
     await asyncio.wait({begun})
     if not begun.cancelled():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any, ClassVar
 
+from rowlock.dispatch.client_text import detail_of
 from rowlock.dispatch.engines.local import LocalEngine
-from rowlock.dispatch.task import Event, Failed, Task
-from rowlock.dispatch.texts import detail_of
+from rowlock.dispatch.task import AttemptEvent, Failed, Task
 from rowlock.errors import ConfigurationError, describe
 
 
@@ -21,7 +21,7 @@ class LoopEngine(LocalEngine):
 
     kind: ClassVar[str] = "loop"
 
-    def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:
+    def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[AttemptEvent, None]:
         """Return the events of the task's handler: its own generator, so that it is one whole."""
         try:
             events: Any = task.handler(task)
@@ -34,5 +34,5 @@ class LoopEngine(LocalEngine):
         return events  # type: ignore[no-any-return]
 
 
-async def _fails(error: Exception) -> AsyncGenerator[Event, None]:
+async def _fails(error: Exception) -> AsyncGenerator[AttemptEvent, None]:
     yield Failed("internal", describe(error), detail=detail_of(error))

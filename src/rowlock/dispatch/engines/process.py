@@ -23,7 +23,7 @@ from anyio import BrokenWorkerProcess
 from rowlock.dispatch.backpressure import Backpressure
 from rowlock.dispatch.engines.local import LocalEngine
 from rowlock.dispatch.engines.process_line import PREFIX, SOCKET, started
-from rowlock.dispatch.task import Event, Failed, Heartbeat, Task
+from rowlock.dispatch.task import AttemptEvent, Failed, Heartbeat, Task
 from rowlock.errors import ConfigurationError, WorkerGone, describe
 
 PATH_BYTES_MAX = 100
@@ -56,7 +56,7 @@ class ProcessEngine(LocalEngine):
         super().__init__(workers, backpressure=backpressure)
         _check_folder()
 
-    async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:
+    async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[AttemptEvent, None]:
         """Yield a `Heartbeat` when a process is up, then what the handler in it yields."""
         try:
             pickled = pickle.dumps(task)
@@ -64,13 +64,13 @@ class ProcessEngine(LocalEngine):
             yield Heartbeat()
             yield Failed("internal", f"the task cannot be sent to a process: {describe(error)}")
             return
-        async with started(pickled, beat_s=task.heartbeat_s) as line:
+        async with started(pickled, beat_s=task.heartbeat_s) as connection:
             yield Heartbeat()
-            while (event := await line.hear()) is not None:
+            while (event := await connection.next_event()) is not None:
                 yield event
             # Nobody is on the line any more: how the process has ended says why.
             try:
-                await line.ended()
+                await connection.ended()
             except BrokenWorkerProcess as broken:
                 raise WorkerGone(worker, "its process died") from broken
 

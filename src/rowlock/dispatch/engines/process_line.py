@@ -23,8 +23,8 @@ from rowlock.clock import monotonic
 from rowlock.containment import contained_task
 from rowlock.dispatch.engines import group
 from rowlock.dispatch.engines.child import run_task
-from rowlock.dispatch.engines.frames import GO_ON, read_frame
-from rowlock.dispatch.task import Completed, Event, Failed, Heartbeat, StageDone
+from rowlock.dispatch.engines.frames import ACK, read_frame
+from rowlock.dispatch.task import AttemptEvent, Completed, Failed, Heartbeat, StageDone
 from rowlock.errors import describe
 from rowlock.logs import get_logger
 
@@ -46,7 +46,7 @@ _Ends: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def started(pickled: bytes, *, beat_s: float) -> AsyncIterator[Line]:
+async def started(pickled: bytes, *, beat_s: float) -> AsyncIterator[WorkerConnection]:
     """Give the line to a process that is up and runs a pickled task; it is ended with the block.
 
     Raises:
@@ -61,13 +61,15 @@ async def started(pickled: bytes, *, beat_s: float) -> AsyncIterator[Line]:
         server = await asyncio.start_unix_server(lambda *ends: connected.set_result(ends), path, start_serving=False)
         stack.callback(server.close)
         await server.start_serving()
-        line = Line(connected, contained_task(_call(path, pickled, beat_s), name="rowlock: a worker process"))
-        stack.push_async_callback(_to_its_end, line.hang_up)
-        await line.open()
-        yield line
+        connection = WorkerConnection(
+            connected, contained_task(_call(path, pickled, beat_s), name="rowlock: a worker process")
+        )
+        stack.push_async_callback(_to_its_end, connection.hang_up)
+        await connection.open()
+        yield connection
 
 
-class Line:
+class WorkerConnection:
     """The connection with one process."""
 
     def __init__(self, connected: asyncio.Future[_Ends], call: asyncio.Task[None]) -> None:
@@ -95,9 +97,9 @@ class Line:
                     await self._wait_for_either()
                 if self._connected.done():
                     reader, _ = self._connected.result()
-                    while isinstance(said := await read_frame(reader), Heartbeat):
+                    while isinstance(message := await read_frame(reader), Heartbeat):
                         pass
-                    self._pid = said
+                    self._pid = message
                 if self._pid is None:
                     await self.ended()
                     raise ChildProcessError("a worker process has ended before it began")
@@ -107,12 +109,12 @@ class Line:
             why = describe(broken.__cause__ or broken)
             raise ChildProcessError(f"a worker process did not start: {why}") from broken
 
-    async def hear(self) -> Event | None:
+    async def next_event(self) -> AttemptEvent | None:
         """Return what the process says next, or None if it has hung up or died. Who asks has recorded what was said before."""
         reader, writer = self._connected.result()
         if self._is_waiting:
-            writer.write(GO_ON)
-        event: Event | None = await read_frame(reader)
+            writer.write(ACK)
+        event: AttemptEvent | None = await read_frame(reader)
         self._is_waiting = isinstance(event, StageDone)
         self._is_over = self._is_over or isinstance(event, Completed | Failed)
         return event

@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final, Self
 
-from rowlock.dispatch.task import Completed, Event, Failed, Heartbeat
-from rowlock.dispatch.texts import detail_of
+from rowlock.dispatch.client_text import detail_of
+from rowlock.dispatch.task import AttemptEvent, Completed, Failed, Heartbeat
 from rowlock.errors import WorkerGone, describe
 from rowlock.logs import get_logger
 
@@ -32,7 +32,7 @@ class Stream:
     """
 
     def __init__(
-        self, source: AsyncGenerator[Event, None], *, beat_s: float | None, on_end: Callable[[], None]
+        self, source: AsyncGenerator[AttemptEvent, None], *, beat_s: float | None, on_end: Callable[[], None]
     ) -> None:
         self._source = source
         self._beat_s = beat_s
@@ -46,14 +46,14 @@ class Stream:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> AttemptEvent:
         if self._closing is not None:
             raise StopAsyncIteration
         if self._is_new:
             self._is_new = False
             return Heartbeat()
         if self._coming is None:
-            self._go_on()
+            self._acknowledge()
         assert self._coming is not None
         await asyncio.wait({self._coming}, timeout=self._beat_s)
         if not self._coming.done():
@@ -81,7 +81,7 @@ class Stream:
         if self._coming is not None and self._coming.done():
             self._coming.exception()  # nobody asked any more
 
-    def _go_on(self) -> None:
+    def _acknowledge(self) -> None:
         self._coming = asyncio.get_running_loop().create_future()
         self._is_wanted.set()
         if self._handler is None:
@@ -93,7 +93,7 @@ class Stream:
 
     async def _run(self) -> None:
         try:
-            await self._hand_over()
+            await self._pass_on()
             await self._tell(_END)
         except WorkerGone as gone:
             await self._tell(gone)
@@ -106,7 +106,7 @@ class Stream:
         finally:
             await self._close_source()
 
-    async def _hand_over(self) -> None:
+    async def _pass_on(self) -> None:
         step = anext(self._source)
         while True:
             try:
@@ -146,6 +146,6 @@ class Stream:
             logger.exception("An attempt failed while it was closed")
 
 
-def is_last(event: Event) -> bool:
+def is_last(event: AttemptEvent) -> bool:
     """Whether nothing comes after `event`."""
     return isinstance(event, Completed | Failed)

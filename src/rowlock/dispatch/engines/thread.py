@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from rowlock.dispatch.engines.local import LocalEngine
-from rowlock.dispatch.task import Event, Heartbeat, Task
+from rowlock.dispatch.task import AttemptEvent, Heartbeat, Task
 from rowlock.errors import ConfigurationError
 
 THREADS_MAX = 1_000
@@ -31,7 +31,7 @@ class ThreadEngine(LocalEngine):
     attempts_max: ClassVar[int] = THREADS_MAX
     needs_something: ClassVar[bool] = True
 
-    async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:
+    async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[AttemptEvent, None]:
         """Yield a `Heartbeat` when there is a thread, then run the task's handler in it and yield its events."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="rowlock handler")
         try:

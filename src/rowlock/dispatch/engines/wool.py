@@ -32,9 +32,9 @@ import wool
 from rowlock.clock import monotonic, sleep
 from rowlock.dispatch.engine import Events, WorkerView
 from rowlock.dispatch.engines.stream import Stream, is_last
-from rowlock.dispatch.engines.wool_line import Line, apart
+from rowlock.dispatch.engines.wool_line import WoolConnection, run_as_task
 from rowlock.dispatch.engines.wool_worker import pickled
-from rowlock.dispatch.task import Event, Failed, Heartbeat, Task
+from rowlock.dispatch.task import AttemptEvent, Failed, Heartbeat, Task
 from rowlock.errors import ConfigurationError, WorkerBusy, WorkerGone, describe
 from rowlock.logs import get_logger
 
@@ -88,17 +88,17 @@ class WoolEngine:
     async def _open(self) -> None:
         proxy = wool.WorkerProxy(
             discovery=LastingSubscriber(self._discovery),
-            loadbalancer=TheNamed(),
+            loadbalancer=SingleWorkerBalancer(),
             credentials=self._credentials,
             quorum=None,
         )
-        (await apart(Context(), proxy.start())).result()
+        (await run_as_task(Context(), proxy.start())).result()
         self._proxy = proxy
 
     async def __aexit__(self, *_: object) -> None:
         proxy, self._proxy = self._proxy, None
         if proxy is not None:
-            (await apart(Context(), proxy.stop())).result()
+            (await run_as_task(Context(), proxy.stop())).result()
 
     def workers(self) -> Mapping[str, WorkerView]:
         """Return the workers that are known, by id. One that died stays known to wool, and is found to be gone when it is asked."""
@@ -137,7 +137,9 @@ class WoolEngine:
                 self._active[worker] = self._active.get(worker, 0) + 1
                 return Stream(attempt, beat_s=None, on_end=partial(self._left, worker))
 
-    async def _attempt(self, proxy: wool.WorkerProxy, worker: str, task: Task[Any]) -> AsyncGenerator[Event, None]:
+    async def _attempt(
+        self, proxy: wool.WorkerProxy, worker: str, task: Task[Any]
+    ) -> AsyncGenerator[AttemptEvent, None]:
         """Yield a `Heartbeat` when the worker has accepted, then what the handler yields."""
         try:
             body = pickled(task)
@@ -145,17 +147,17 @@ class WoolEngine:
             yield Heartbeat()
             yield Failed("internal", f"the task cannot be sent to a worker: {describe(error)}")
             return
-        line = Line(worker)
+        connection = WoolConnection(worker)
         try:
-            await line.open(proxy, body, beat_s=task.heartbeat_s)
+            await connection.open(proxy, body, beat_s=task.heartbeat_s)
             yield Heartbeat()
-            while (event := await line.read()) is not None:
+            while (event := await connection.read()) is not None:
                 if is_last(event):
                     # Only then has the worker room again: it would refuse the row that is brought forward.
-                    await line.read_to_end()
+                    await connection.read_to_end()
                 yield event
         finally:
-            if await line.close():
+            if await connection.close():
                 now = monotonic()
                 self._hung_up_at = {each: at for each, at in self._hung_up_at.items() if now < at + HANGING_UP_S_MAX}
                 self._hung_up_at[worker] = now
@@ -166,7 +168,7 @@ class WoolEngine:
             del self._active[worker]
 
 
-class TheNamed:
+class SingleWorkerBalancer:
     """A balancer of wool's that offers a task to the worker which its tag names, and to nobody else."""
 
     async def delegate(

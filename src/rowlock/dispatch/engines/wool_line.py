@@ -20,7 +20,7 @@ import wool
 
 from rowlock.containment import contained_task
 from rowlock.dispatch.engines.wool_worker import run_task
-from rowlock.dispatch.task import Event
+from rowlock.dispatch.task import AttemptEvent
 from rowlock.errors import WorkerBusy, WorkerGone, describe
 from rowlock.logs import get_logger
 
@@ -35,7 +35,7 @@ CLOSE_S_MAX = 3.0
 T = TypeVar("T")
 
 
-async def apart(context: Context, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+async def run_as_task(context: Context, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Run `work` as a task in `context`, and return it when it is done. Cancelled, it waits until `work` has been."""
     call = contained_task(work, name="rowlock: a call of wool", context=context)
     try:
@@ -49,7 +49,7 @@ async def apart(context: Context, work: Coroutine[Any, Any, T]) -> asyncio.Task[
     return call
 
 
-class Line:
+class WoolConnection:
     """The connection of one attempt with `worker`."""
 
     def __init__(self, worker: str) -> None:
@@ -81,7 +81,7 @@ class Line:
             # wool raises here what the worker did when it loaded the task, such as an ImportError.
             raise WorkerGone(self._worker, describe(error)) from error
 
-    async def read(self) -> Event | None:
+    async def read(self) -> AttemptEvent | None:
         """Return the next event, or None after the end.
 
         Raises:
@@ -94,7 +94,7 @@ class Line:
         if body is None:
             self._is_over = True
             return None
-        event: Event = pickle.loads(body)  # noqa: S301 - from a worker that the host trusts
+        event: AttemptEvent = pickle.loads(body)  # noqa: S301 - from a worker that the host trusts
         return event
 
     async def read_to_end(self) -> None:
@@ -116,7 +116,7 @@ class Line:
         return not self._is_over
 
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        call = await apart(self._context, work)
+        call = await run_as_task(self._context, work)
         # By whom, if not by us? So wool passes on that a worker was stopped.
         if call.cancelled():
             raise WorkerGone(self._worker, "it was stopped")

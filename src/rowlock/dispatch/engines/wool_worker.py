@@ -26,10 +26,10 @@ from typing import Any
 
 import cloudpickle
 
+from rowlock.dispatch.client_text import detail_of
 from rowlock.dispatch.engines.stream import is_last
 from rowlock.dispatch.scratch import PREFIX
-from rowlock.dispatch.task import Event, Failed, Heartbeat, Task
-from rowlock.dispatch.texts import detail_of
+from rowlock.dispatch.task import AttemptEvent, Failed, Heartbeat, Task
 from rowlock.errors import describe
 from rowlock.logs import get_logger
 
@@ -59,24 +59,24 @@ async def run_task(task: bytes, beat_s: float) -> AsyncGenerator[bytes, None]:
     Raises:
         OSError: this machine has no folder for it. RuntimeError: no thread.
     """
-    attempt = Attempt(task)
+    attempt = HandlerThread(task)
     try:
-        if (begun := await attempt.take(None)) is not None:
+        if (begun := await attempt.next_event(None)) is not None:
             yield begun
-        while (event := await attempt.take(beat_s)) is not None:
+        while (event := await attempt.next_event(beat_s)) is not None:
             yield event
     finally:
         await attempt.close()
 
 
-class Attempt:
+class HandlerThread:
     """A handler in a thread, and the events that it hands over to the loop on which this was made."""
 
     def __init__(self, task: bytes) -> None:
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._event: bytes | None = None
-        self._taken: concurrent.futures.Future[None] | None = None
+        self._acknowledged: concurrent.futures.Future[None] | None = None
         self._is_closed = False
         self._error: Exception | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -85,13 +85,13 @@ class Attempt:
 
     # On the loop ------------------------------------------------------------------------------------------------------
 
-    async def take(self, within_s: float | None) -> bytes | None:
+    async def next_event(self, within_s: float | None) -> bytes | None:
         """Return the next event, a `Heartbeat` if none comes `within_s`, or None after the last one.
 
         Raises:
             OSError: the attempt could not begin.
         """
-        self._go_on()
+        self._acknowledge()
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._wake.wait()
@@ -103,30 +103,30 @@ class Attempt:
             raise self._error
         return None if self._ended.done() else pickle.dumps(Heartbeat())
 
-    def _go_on(self) -> None:
+    def _acknowledge(self) -> None:
         """Whoever asks for another event has recorded the one before: its handler may go on."""
-        if self._taken is None or self._event is not None:
+        if self._acknowledged is None or self._event is not None:
             return
-        taken, self._taken = self._taken, None
-        if taken.set_running_or_notify_cancel():
-            taken.set_result(None)
+        acknowledged, self._acknowledged = self._acknowledged, None
+        if acknowledged.set_running_or_notify_cancel():
+            acknowledged.set_result(None)
 
     async def close(self) -> None:
         """Cancel the handler, and wait until it has ended."""
         self._is_closed = True
-        if self._taken is not None:
-            self._taken.cancel()
+        if self._acknowledged is not None:
+            self._acknowledged.cancel()
         if self._handler is not None:
             loop, handler = self._handler
             with suppress(RuntimeError):  # its loop has ended
                 loop.call_soon_threadsafe(handler.cancel)
         await asyncio.shield(self._ended)
 
-    def _arrived(self, event: bytes, taken: concurrent.futures.Future[None]) -> None:
+    def _arrived(self, event: bytes, acknowledged: concurrent.futures.Future[None]) -> None:
         if self._is_closed:
-            taken.cancel()
+            acknowledged.cancel()
             return
-        self._event, self._taken = event, taken
+        self._event, self._acknowledged = event, acknowledged
         self._wake.set()
 
     def _end(self) -> None:
@@ -141,7 +141,7 @@ class Attempt:
             try:
                 with TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
                     # What goes wrong from here on is the attempt's failure, and not this machine's.
-                    self._give(Heartbeat()).result()
+                    self._emit(Heartbeat()).result()
                     self._work(body, Path(folder))
             except OSError as error:
                 self._error = error
@@ -153,7 +153,7 @@ class Attempt:
             task: Task[Any] = pickle.loads(body)  # noqa: S301 - wool lets nobody in who might not run code here anyway
             self._handle(replace(task, workdir=folder))
         except BaseException as error:  # noqa: BLE001 - the handler is host code and may raise anything
-            self._give(Failed("internal", describe(error), detail=detail_of(error))).result()
+            self._emit(Failed("internal", describe(error), detail=detail_of(error))).result()
 
     def _handle(self, task: Task[Any]) -> None:
         events: Any = task.handler(task)
@@ -162,7 +162,7 @@ class Attempt:
             return
         try:
             for event in events:
-                self._give(event).result()
+                self._emit(event).result()
                 if is_last(event):
                     return
         finally:
@@ -177,18 +177,18 @@ class Attempt:
             raise asyncio.CancelledError
         try:
             async for event in events:
-                await asyncio.wrap_future(self._give(event))
+                await asyncio.wrap_future(self._emit(event))
                 if is_last(event):
                     return
         finally:
             if hasattr(events, "aclose"):
                 await events.aclose()
 
-    def _give(self, event: Event) -> concurrent.futures.Future[None]:
+    def _emit(self, event: AttemptEvent) -> concurrent.futures.Future[None]:
         """Hand `event` over; the future is done when it was taken, and cancelled when nobody wants it any more."""
-        taken: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._loop.call_soon_threadsafe(self._arrived, pickled(event), taken)
-        return taken
+        acknowledged: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(self._arrived, pickled(event), acknowledged)
+        return acknowledged
 
 
 def _nothing() -> None:

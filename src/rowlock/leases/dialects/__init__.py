@@ -18,7 +18,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 
 from rowlock.errors import ConfigurationError, UnsupportedDialectError
 from rowlock.leases.dialects import postgresql, sqlite
-from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease
+from rowlock.leases.dialects.claim_request import ClaimedRow, ClaimRequest, Lease
 from rowlock.rows.assignments import Slot
 from rowlock.rows.database_time import SUPPORTED_DIALECTS
 from rowlock.rows.leased_table import LeasedTable
@@ -36,47 +36,47 @@ class LeaseDialect(Protocol):
         ...
 
     def excluding(self, leased: LeasedTable[Any]) -> AbstractAsyncContextManager[frozenset[Any]]:
-        """Hold off this process's lock takers around a claim; gives the keys that they hold."""
+        """Hold off those of this process who lock keys, around a claim; gives the keys that they hold."""
         ...
 
-    async def claim(self, connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[ClaimedRow]:
-        """Lease the rows that `order` describes, save those of `held`; oldest first."""
+    async def claim(self, connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]) -> list[ClaimedRow]:
+        """Lease the rows that `request` describes, save those of `held`; oldest first."""
         ...
 
-    def claims_surely(self, order: ClaimOrder, dialect: Dialect) -> bool:
+    def claims_surely(self, request: ClaimRequest, dialect: Dialect) -> bool:
         """Return whether `claim` is one statement that cannot fail once rows are leased, so that it need not be rolled back."""
         ...
 
-    def under_tokens(self, leased: LeasedTable[Any]) -> ColumnElement[bool]:
-        """Return the condition that key and token of a row are those of one of the leases in `tokens_given`."""
+    def matches_leases(self, leased: LeasedTable[Any]) -> ColumnElement[bool]:
+        """Return the condition that key and token of a row are those of one of the leases in `lease_parameters`."""
         ...
 
-    def tokens_given(self, leases: Sequence[Lease]) -> dict[str, Any]:
-        """Return the parameters of `under_tokens` and of `side_by_side` for these leases."""
+    def lease_parameters(self, leases: Sequence[Lease]) -> dict[str, Any]:
+        """Return the parameters of `matches_leases` and of `unnested` for these leases."""
         ...
 
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
-        """Return whether `side_by_side` can give values of these types."""
+        """Return whether `unnested` can give values of these types."""
         ...
 
     def reads_alike(self, slots: Sequence[Slot]) -> bool:
         """Return whether values of these types are the same, in Python, whenever they are read; asked where no arrays are taken."""
         ...
 
-    def side_by_side(self, leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlias:
+    def unnested(self, leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlias:
         """Return leases and values as the rows of a table: key, token, and the names of the slots.
 
         The parameter for a slot is ``rowlock_held_<name>``, a list.
         """
         ...
 
-    def without_waiting(
+    def skip_locked(
         self, leased: LeasedTable[Any], condition: ColumnElement[bool], *, limit: int | None = None
     ) -> ColumnElement[bool]:
         """Narrow `condition` for an UPDATE to at most `limit` rows that it need not wait for."""
         ...
 
-    def is_still(self, column: Column[Any], value: object) -> ColumnElement[bool]:
+    def is_unchanged(self, column: Column[Any], value: object) -> ColumnElement[bool]:
         """Return the condition that `column` has `value`, nulls being equal."""
         ...
 

@@ -47,7 +47,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import UserDefinedType
 
-from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, claim_parameters
+from rowlock.leases.dialects.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
 from rowlock.leases.dialects.postgresql_columns import (
     Compared,
     as_there,
@@ -58,10 +58,10 @@ from rowlock.leases.dialects.postgresql_columns import (
 )
 from rowlock.rows.assignments import ColumnValues, Slot
 from rowlock.rows.database_time import UtcDateTime, database_time_after, is_no_time
-from rowlock.rows.eligibility import is_returning, place_in_line, was_main_lease
+from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.return_tokens import VERSION_DIGIT_AT
+from rowlock.rows.reservation_tokens import VERSION_DIGIT_AT
 from rowlock.rows.unreadable import attempts_counted, if_readable, unreadable_column
 
 
@@ -80,65 +80,65 @@ async def excluding(leased: LeasedTable[Any]) -> AsyncIterator[frozenset[Any]]:
     yield frozenset()
 
 
-async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[ClaimedRow]:
+async def claim(connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]) -> list[ClaimedRow]:
     """Lease in one statement: the locking SELECT feeds the UPDATE.
 
     The SELECT stands in a CTE, which PostgreSQL evaluates once; as a plain subquery the planner may run it again for each
     row and lease more than the limit.
     """
-    part = Part.of(order.after)
-    statement = order.prepared((_claiming, part, order.with_rows), lambda: _claiming(order, part))
-    rows = (await connection.execute(statement, claim_parameters(order))).all()
-    return [_claimed(order, row) for row in sorted(rows, key=itemgetter(0))]
+    key_range = Range.of(request.after)
+    statement = request.prepared((_claiming, key_range, request.with_rows), lambda: _claiming(request, key_range))
+    rows = (await connection.execute(statement, claim_parameters(request))).all()
+    return [_claimed(request, row) for row in sorted(rows, key=itemgetter(0))]
 
 
-def claims_surely(order: ClaimOrder, dialect: Dialect) -> bool:
+def claims_surely(request: ClaimRequest, dialect: Dialect) -> bool:
     """Return whether whatever it asks for can be read: a type or a deserializer of the host's may refuse what is there."""
-    columns = order.leased.attributes.values() if order.with_rows else [order.leased.key]
+    columns = request.leased.attributes.values() if request.with_rows else [request.leased.key]
     types = [column.type for column in columns]
     reads_documents = getattr(dialect, "_json_deserializer", None) is not None
     return all(is_read_surely(one) and not (reads_documents and isinstance(as_there(one), JSON)) for one in types)
 
 
-def _claimed(order: ClaimOrder, returned: Sequence[Any]) -> ClaimedRow:
+def _claimed(request: ClaimRequest, returned: Sequence[Any]) -> ClaimedRow:
     _number, unreadable, is_whole, place, expires_at, dead_token, died_here, attempts, *row = returned
-    places = order.leased.places
-    key, token = (row[places[order.leased.key_name]], row[places["lock_token"]]) if order.with_rows else row
-    values = row if order.with_rows and is_whole else None
+    places = request.leased.places
+    key, token = (row[places[request.leased.key_name]], row[places["lock_token"]]) if request.with_rows else row
+    values = row if request.with_rows and is_whole else None
     return ClaimedRow(key, token, expires_at, dead_token, attempts, place, place, values, bool(died_here), unreadable)
 
 
-def _claiming(order: ClaimOrder, part: Part) -> ReturningUpdate[*tuple[Any, ...]]:
-    leased = order.leased
+def _claiming(request: ClaimRequest, key_range: Range) -> ReturningUpdate[*tuple[Any, ...]]:
+    leased = request.leased
     token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
-    in_line = (
+    ordered = (
         select(
             leased.key.label("id"),
-            case((was_main_lease(leased, order.lockers), token), else_=None).label("dead_token"),
-            and_(token.is_not(None), leased.column("lock_owner") == order.owner).label("died_here"),
-            is_returning(leased, order.owner).label("returns"),
-            type_coerce(place_in_line(leased), UtcDateTime).label("place"),
+            case((was_main_lease(leased, request.lockers), token), else_=None).label("dead_token"),
+            and_(token.is_not(None), leased.column("lock_owner") == request.owner).label("died_here"),
+            is_reserved_by(leased, request.owner).label("is_reserved"),
+            type_coerce(order_column(leased), UtcDateTime).label("place"),
         )
-        .where(order.eligible, _is_behind(leased, part))
-        .order_by(*order.oldest_first)
+        .where(request.eligible, _is_behind(leased, key_range))
+        .order_by(*request.oldest_first)
         .limit(bindparam("rowlock_limit", type_=Integer))
         .with_for_update(key_share=True, skip_locked=True, of=leased.model)
         .cte("rowlock_line")
     )
     # RETURNING keeps no order, and keys sort by the database's rules, not by Python's.
-    due = select(in_line, func.row_number().over().label("number")).cte("rowlock_due")
+    due = select(ordered, func.row_number().over().label("number")).cte("rowlock_due")
     returned = (
         due.c.number,
         unreadable_column(leased),
-        _is_whole(leased) if order.with_rows else true(),
+        _is_whole(leased) if request.with_rows else true(),
         if_readable(due.c.place),
         type_coerce(leased.column("lock_expires_at"), UtcDateTime),
         due.c.dead_token,
         due.c.died_here,
         attempts.cast(Integer),
-        *(_whole_row(leased) if order.with_rows else (leased.key, token)),
+        *(_whole_row(leased) if request.with_rows else (leased.key, token)),
     )
-    return update(leased.table).where(leased.key == due.c.id).values(_values(order, due)).returning(*returned)
+    return update(leased.table).where(leased.key == due.c.id).values(_values(request, due)).returning(*returned)
 
 
 def _whole_row(leased: LeasedTable[Any]) -> list[ColumnElement[Any]]:
@@ -155,27 +155,27 @@ def _times_of(leased: LeasedTable[Any]) -> list[Column[Any]]:
     return [column for column in leased.attributes.values() if isinstance(as_there(column.type), Date | DateTime)]
 
 
-def _is_behind(leased: LeasedTable[Any], part: Part) -> ColumnElement[bool]:
+def _is_behind(leased: LeasedTable[Any], key_range: Range) -> ColumnElement[bool]:
     # Each is one range of the index. Both kinds of rows in one condition would be an OR, for which the index is walked from its
     # start; so the rows that were never processed are a line of their own.
-    place, key = leased.column(place_in_line(leased).key), leased.key
+    place, key = leased.column(order_column(leased).key), leased.key
     after_key = bindparam("rowlock_after_key", type_=key.type)
-    match part:
-        case Part.WHOLE:
+    match key_range:
+        case Range.ALL:
             return true()
-        case Part.NEVER_PROCESSED:
+        case Range.NEVER_PROCESSED:
             return and_(place.is_(None), key > after_key)
-        case Part.PLACED:
+        case Range.PLACED:
             return tuple_(place, key) > tuple_(bindparam("rowlock_after_place", type_=place.type), after_key)
 
 
-def _values(order: ClaimOrder, due: CTE) -> ColumnValues:
-    leased = order.leased
+def _values(request: ClaimRequest, due: CTE) -> ColumnValues:
+    leased = request.leased
     values = leased_values(
         leased,
-        token=_new_token(leased.column("lock_token"), returns=due.c.returns),
-        owner=order.owner,
-        expires_at=database_time_after(order.lock_timeout),
+        token=_new_token(leased.column("lock_token"), is_reserved=due.c.is_reserved),
+        owner=request.owner,
+        expires_at=database_time_after(request.lock_timeout),
     )
     if leased.has_schedule:
         died = func.coalesce(due.c.died_here, false()).cast(Integer)
@@ -183,21 +183,21 @@ def _values(order: ClaimOrder, due: CTE) -> ColumnValues:
     return values
 
 
-def _new_token(column: Column[Any], *, returns: ColumnElement[bool]) -> ColumnElement[Any]:
+def _new_token(column: Column[Any], *, is_reserved: ColumnElement[bool]) -> ColumnElement[Any]:
     digits = func.replace(cast(func.gen_random_uuid(), Text), "-", "")
-    returning = func.overlay(digits, "8", VERSION_DIGIT_AT)
-    text = case((returns, returning), else_=digits)
+    reserved = func.overlay(digits, "8", VERSION_DIGIT_AT)
+    text = case((is_reserved, reserved), else_=digits)
     # A Uuid that is declared not to be native is kept as its 32 digits.
     return cast(text, Uuid) if getattr(as_there(column.type), "native_uuid", True) else text
 
 
-def under_tokens(leased: LeasedTable[Any]) -> ColumnElement[bool]:
+def matches_leases(leased: LeasedTable[Any]) -> ColumnElement[bool]:
     """Compare with two arrays side by side: one plan for any number of leases."""
-    pairs = side_by_side(leased, ())
+    pairs = unnested(leased, ())
     return tuple_(leased.key, leased.column("lock_token")).in_(select(pairs.c.key, pairs.c.token))
 
 
-def tokens_given(leases: Sequence[Lease]) -> dict[str, Any]:
+def lease_parameters(leases: Sequence[Lease]) -> dict[str, Any]:
     """Return an array of keys and one of tokens."""
     return {"rowlock_held_key": [key for key, _ in leases], "rowlock_held_token": [token for _, token in leases]}
 
@@ -212,7 +212,7 @@ def reads_alike(slots: Sequence[Slot]) -> bool:
     return False
 
 
-def side_by_side(leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlias:
+def unnested(leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlias:
     """Unnest arrays."""
     types = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
     types += slots
@@ -222,7 +222,7 @@ def side_by_side(leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValued
     )
 
 
-def without_waiting(
+def skip_locked(
     leased: LeasedTable[Any], condition: ColumnElement[bool], *, limit: int | None = None
 ) -> ColumnElement[bool]:
     """Narrow to rows that nobody else has locked, and lock them."""
@@ -232,7 +232,7 @@ def without_waiting(
     return leased.key.in_(select(free.cte("free").c.key))
 
 
-def is_still(column: Column[Any], value: object) -> ColumnElement[bool]:
+def is_unchanged(column: Column[Any], value: object) -> ColumnElement[bool]:
     """Compare; ``json`` has no equality of its own and is compared as ``jsonb``, whose null is read as None like SQL's.
 
     What SQLAlchemy does not know to have an equality is compared as text: ``xml``, ``point`` and others have none, ``box``

@@ -43,8 +43,8 @@ from sqlalchemy.sql.selectable import TableValuedAlias, TypedReturnsRows
 from sqlalchemy.types import TypeEngine
 
 from rowlock.errors import InternalError
-from rowlock.leases.dialects.claims import ClaimedRow, ClaimOrder, Lease, Part, claim_parameters
-from rowlock.leases.dialects.sqlite_columns import is_read_alike, is_still_document, is_time
+from rowlock.leases.dialects.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
+from rowlock.leases.dialects.sqlite_columns import is_read_alike, is_time, is_unchanged_document
 from rowlock.leases.dialects.sqlite_hops import hops_of, in_one_hop_each
 from rowlock.leases.dialects.sqlite_keys import (
     SPOILT,
@@ -56,7 +56,7 @@ from rowlock.leases.dialects.sqlite_keys import (
 from rowlock.locks.locker import get_locker
 from rowlock.rows.assignments import Slot
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
-from rowlock.rows.eligibility import is_returning, place_in_line, was_main_lease
+from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.unreadable import attempts_max, times_read
@@ -117,57 +117,57 @@ async def excluding(leased: LeasedTable[Any]) -> AsyncIterator[frozenset[Any]]:
         yield frozenset(lockset)
 
 
-async def claim(connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[ClaimedRow]:
+async def claim(connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]) -> list[ClaimedRow]:
     """Read what is due, then lease it, under the write lock taken at the start."""
-    if order.with_rows and await _has_triggers(connection, order):
+    if request.with_rows and await _has_triggers(connection, request):
         # What they write when the row is leased would not be in it.
-        order = replace(order, with_rows=False)
-    found = await _read_due(connection, order, held)
+        request = replace(request, with_rows=False)
+    found = await _read_due(connection, request, held)
     if not found:
         return []
-    values = _Values.of(order, connection.dialect)
+    values = _Values.of(request, connection.dialect)
     now = values.read_place(found[0][0].now)
     assert now is not None
-    claimed = [_claimed(order, row, values, key=key, now=now) for row, key in found]
-    lease_each = order.prepared(_lease_each, lambda: _lease_each(order))
-    parameters = [_parameters(order, row, due.id) for row, (due, _) in zip(claimed, found, strict=True)]
+    claimed = [_claimed(request, row, values, key=key, now=now) for row, key in found]
+    lease_each = request.prepared(_lease_each, lambda: _lease_each(request))
+    parameters = [_parameters(request, row, due.id) for row, (due, _) in zip(claimed, found, strict=True)]
     await connection.execute(lease_each, parameters)
     return claimed
 
 
-def claims_surely(order: ClaimOrder, dialect: Dialect) -> bool:
+def claims_surely(request: ClaimRequest, dialect: Dialect) -> bool:
     """Return False: a claim reads first and writes then, which must be one transaction."""
     return False
 
 
-async def _read_due(connection: AsyncConnection, order: ClaimOrder, held: frozenset[Any]) -> list[tuple[Any, Any]]:
+async def _read_due(connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]) -> list[tuple[Any, Any]]:
     """Return what is due, each row with its key.
 
     A row that its key does not find takes no place of the others: they are read again without it.
     """
-    leased, part = order.leased, Part.of(order.after)
+    leased, key_range = request.leased, Range.of(request.after)
     keys_of, spoilt = WrittenKeys.of(leased, connection.dialect), leased.spoilt_keys
     while True:
-        known, build = len(spoilt), partial(_due, order, part, held)
-        due = build() if held else order.prepared((_due, part, order.with_rows, known > 0), build)
-        parameters = claim_parameters(order) | (spoilt_parameters(leased) if spoilt else {})
+        known, build = len(spoilt), partial(_due, request, key_range, held)
+        due = build() if held else request.prepared((_due, key_range, request.with_rows, known > 0), build)
+        parameters = claim_parameters(request) | (spoilt_parameters(leased) if spoilt else {})
         rows = (await connection.execute(due, parameters)).all()
         keys = await keys_of.keys_of(connection, [row.id for row in rows])
         for row, key in zip(rows, keys, strict=True):
             if key is SPOILT:
-                keys_of.leave_alone(row.id, owner=order.owner)
+                keys_of.leave_alone(row.id, owner=request.owner)
         # Each turn leaves another row alone, and they are bounded.
         if len(spoilt) == known:
             return [(row, key) for row, key in zip(rows, keys, strict=True) if key is not SPOILT]
 
 
-async def _has_triggers(connection: AsyncConnection, order: ClaimOrder) -> bool:
-    if _has_triggers not in order.statements:
-        table = order.leased.table
+async def _has_triggers(connection: AsyncConnection, request: ClaimRequest) -> bool:
+    if _has_triggers not in request.statements:
+        table = request.leased.table
         schema = f"{table.schema}." if table.schema else ""
         found = f"SELECT count(*) FROM {schema}sqlite_master WHERE type = 'trigger' AND tbl_name = :name"  # noqa: S608
-        order.statements[_has_triggers] = bool(await connection.scalar(text(found), {"name": table.name}))
-    return bool(order.statements[_has_triggers])
+        request.statements[_has_triggers] = bool(await connection.scalar(text(found), {"name": table.name}))
+    return bool(request.statements[_has_triggers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +180,11 @@ class _Values:
     times: dict[str, Reader | None]
 
     @classmethod
-    def of(cls, order: ClaimOrder, dialect: Dialect) -> _Values:
+    def of(cls, request: ClaimRequest, dialect: Dialect) -> _Values:
         def reader(type_: TypeEngine[Any]) -> Reader | None:
             return type_.dialect_impl(dialect).result_processor(dialect, None)
 
-        leased = order.leased
+        leased = request.leased
         times = {name: reader(column.type) for name, column in times_read(leased).items()}
         return cls(reader(leased.column("lock_token").type), reader(UtcDateTime()), reader(Integer()), times)
 
@@ -213,18 +213,18 @@ class _Values:
             return otherwise
 
 
-def _claimed(order: ClaimOrder, due: Sequence[Any], values: _Values, *, key: Any, now: datetime) -> ClaimedRow:  # noqa: ANN401
-    leased, count = order.leased, len(values.times)
+def _claimed(request: ClaimRequest, due: Sequence[Any], values: _Values, *, key: Any, now: datetime) -> ClaimedRow:  # noqa: ANN401
+    leased, count = request.leased, len(values.times)
     times = values.read_times(due[:count])
-    _written, dead, died_here, returns, failed, place_as_written, _now, *row = due[count:]
+    _written, dead, died_here, is_reserved, failed, place_as_written, _now, *row = due[count:]
     attempts = None
     if leased.has_schedule:
         attempts = min(values.read_attempts(failed) + bool(died_here), attempts_max(leased))
     unreadable = next((name for name, time in times.items() if time is UNREADABLE), None)
-    token, expires_at = leased.new_token(returns=returns), now + order.lock_timeout
-    if order.with_rows and unreadable is None:
+    token, expires_at = leased.new_token(is_reserved=is_reserved), now + request.lock_timeout
+    if request.with_rows and unreadable is None:
         # It was read before it was leased.
-        lease = {"lock_token": token, "lock_owner": order.owner, "lock_expires_at": expires_at}
+        lease = {"lock_token": token, "lock_owner": request.owner, "lock_expires_at": expires_at}
         counted = {"attempts": attempts} if leased.has_schedule else {}
         places = leased.places
         for name, value in {**times, **lease, **counted, leased.key_name: key}.items():
@@ -238,40 +238,40 @@ def _claimed(order: ClaimOrder, due: Sequence[Any], values: _Values, *, key: Any
         attempts=attempts,
         place=place,
         place_as_written=place_as_written,
-        row=row if order.with_rows and unreadable is None else None,
+        row=row if request.with_rows and unreadable is None else None,
         died_here=bool(died_here),
         unreadable=unreadable,
     )
 
 
-def _due(order: ClaimOrder, part: Part, held: frozenset[Any]) -> TypedReturnsRows[*tuple[Any, ...]]:
-    leased = order.leased
+def _due(request: ClaimRequest, key_range: Range, held: frozenset[Any]) -> TypedReturnsRows[*tuple[Any, ...]]:
+    leased = request.leased
     token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
-    in_line = select(
+    ordered = select(
         *(type_coerce(time, Text).label(f"rowlock_time_{name}") for name, time in times_read(leased).items()),
         written_key(leased).label("id"),
-        type_coerce(case((was_main_lease(leased, order.lockers), token), else_=None), Text).label("dead_token"),
-        and_(token.is_not(None), leased.column("lock_owner") == order.owner).label("died_here"),
-        is_returning(leased, order.owner).label("returns"),
+        type_coerce(case((was_main_lease(leased, request.lockers), token), else_=None), Text).label("dead_token"),
+        and_(token.is_not(None), leased.column("lock_owner") == request.owner).label("died_here"),
+        is_reserved_by(leased, request.owner).label("is_reserved"),
         type_coerce(attempts, Text).label("attempts"),
-        type_coerce(place_in_line(leased), Text).label("place_as_written"),
+        type_coerce(order_column(leased), Text).label("place_as_written"),
         # The same for all of them: read once.
         type_coerce(database_now(), Text).label("now"),
-        *_whole_row(order),
-    ).where(order.eligible, leased.key.not_in(held) if held else true())
+        *_whole_row(request),
+    ).where(request.eligible, leased.key.not_in(held) if held else true())
     if leased.spoilt_keys:
-        in_line = in_line.where(is_not_spoilt(leased))
-    first, *others = (in_line.where(range_) for range_ in _ranges(leased, part))
+        ordered = ordered.where(is_not_spoilt(leased))
+    first, *others = (ordered.where(range_) for range_ in _ranges(leased, key_range))
     limit = bindparam("rowlock_limit", type_=Integer)
     if others:
         return union_all(first, *others).order_by("place_as_written", "id").limit(limit)
-    return first.order_by(*order.oldest_first).limit(limit)
+    return first.order_by(*request.oldest_first).limit(limit)
 
 
-def _whole_row(order: ClaimOrder) -> list[ColumnElement[Any]]:
+def _whole_row(request: ClaimRequest) -> list[ColumnElement[Any]]:
     # By names of ours: a column of the host's may be called like one of those above.
-    leased = order.leased
-    columns = leased.attributes.values() if order.with_rows else ()
+    leased = request.leased
+    columns = leased.attributes.values() if request.with_rows else ()
     # What is there in these is read otherwise, or not at all.
     names = ("lock_token", "lock_expires_at", *(("attempts",) if leased.has_schedule else ()))
     as_written = {leased.key, *(leased.column(name) for name in names), *times_read(leased).values()}
@@ -279,30 +279,30 @@ def _whole_row(order: ClaimOrder) -> list[ColumnElement[Any]]:
     return [column.label(f"rowlock_row_{number}") for number, column in enumerate(as_read)]
 
 
-def _ranges(leased: LeasedTable[Any], part: Part) -> list[ColumnElement[bool]]:
+def _ranges(leased: LeasedTable[Any], key_range: Range) -> list[ColumnElement[bool]]:
     # As text, because times that others wrote in another shape are found by the very text alone.
-    place, key = type_coerce(place_in_line(leased), Text), leased.key
+    place, key = type_coerce(order_column(leased), Text), leased.key
     after_place, after_key = (
         bindparam("rowlock_after_place", type_=Text),
         bindparam("rowlock_after_key", type_=key.type),
     )
-    match part:
-        case Part.WHOLE:
+    match key_range:
+        case Range.ALL:
             return [true()]
-        case Part.NEVER_PROCESSED:
+        case Range.NEVER_PROCESSED:
             return [and_(place.is_(None), key > after_key)]
-        case Part.PLACED:
+        case Range.PLACED:
             # Two ranges that are merged as they are read. Of a comparison of pairs SQLite would use the first column alone, if
             # the key is the rowid, and walk all rows of the place again.
             return [and_(place == after_place, key > after_key), place > after_place]
 
 
-def _lease_each(order: ClaimOrder) -> Update:
-    leased = order.leased
+def _lease_each(request: ClaimRequest) -> Update:
+    leased = request.leased
     values = leased_values(
         leased,
         token=bindparam("rowlock_token", type_=leased.column("lock_token").type),
-        owner=order.owner,
+        owner=request.owner,
         expires_at=bindparam("rowlock_expiry", type_=UtcDateTime),
     )
     if leased.has_schedule:
@@ -311,12 +311,12 @@ def _lease_each(order: ClaimOrder) -> Update:
     return update(leased.table).where(written_key(leased) == bindparam("rowlock_key", type_=Text)).values(values)
 
 
-def _parameters(order: ClaimOrder, row: ClaimedRow, written: object) -> dict[str, Any]:
+def _parameters(request: ClaimRequest, row: ClaimedRow, written: object) -> dict[str, Any]:
     parameters = {"rowlock_key": written, "rowlock_token": row.lock_token, "rowlock_expiry": row.lock_expires_at}
-    return {**parameters, "rowlock_attempts": row.attempts} if order.leased.has_schedule else parameters
+    return {**parameters, "rowlock_attempts": row.attempts} if request.leased.has_schedule else parameters
 
 
-def under_tokens(leased: LeasedTable[Any]) -> ColumnElement[bool]:
+def matches_leases(leased: LeasedTable[Any]) -> ColumnElement[bool]:
     """Find by key, then compare pairs: SQLite uses no index for a comparison of pairs."""
     pair = tuple_(leased.key, leased.column("lock_token"))
     return and_(
@@ -325,7 +325,7 @@ def under_tokens(leased: LeasedTable[Any]) -> ColumnElement[bool]:
     )
 
 
-def tokens_given(leases: Sequence[Lease]) -> dict[str, Any]:
+def lease_parameters(leases: Sequence[Lease]) -> dict[str, Any]:
     """Return the keys, and the pairs."""
     return {"rowlock_held_key": [key for key, _ in leases], "rowlock_held_lease": list(leases)}
 
@@ -340,7 +340,7 @@ def reads_alike(slots: Sequence[Slot]) -> bool:
     return all(is_read_alike(one) for _, one in slots)
 
 
-def side_by_side(leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlias:
+def unnested(leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlias:
     """Refuse: there are no arrays.
 
     Raises:
@@ -349,16 +349,16 @@ def side_by_side(leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValued
     raise InternalError("SQLite has no arrays")
 
 
-def without_waiting(
+def skip_locked(
     leased: LeasedTable[Any], condition: ColumnElement[bool], *, limit: int | None = None
 ) -> ColumnElement[bool]:
     """Narrow to `limit` rows; with the write lock in hand there is nobody to wait for."""
     return condition if limit is None else leased.key.in_(select(leased.key).where(condition).limit(limit))
 
 
-def is_still(column: Column[Any], value: object) -> ColumnElement[bool]:
+def is_unchanged(column: Column[Any], value: object) -> ColumnElement[bool]:
     """Compare; times and JSON are text here, which others may write in another shape."""
-    if (is_document := is_still_document(column, value)) is not None:
+    if (is_document := is_unchanged_document(column, value)) is not None:
         return is_document
     given = literal(value, column.type)
     return same_time(column, given) if is_time(column) else column.is_not_distinct_from(given)

@@ -41,7 +41,7 @@ def is_read_alike(type_: TypeEngine[Any]) -> bool:
     return isinstance(innermost(type_, _dialect()), _PLAIN) and is_ours(type_, _dialect())
 
 
-def is_still_document(column: Column[Any], value: object) -> ColumnElement[bool] | None:
+def is_unchanged_document(column: Column[Any], value: object) -> ColumnElement[bool] | None:
     """Return the condition that a JSON column has `value`; None if the column is no such column. JSON's null is read as SQL's."""
     if not isinstance(innermost(column.type, _dialect()), JSON):
         return None

@@ -65,7 +65,7 @@ def hops_of(connection: AsyncConnection) -> Hops | None:
 def _is_known(driver: object) -> bool:
     if type(driver) is not aiosqlite.Connection or not iscoroutinefunction(getattr(driver, "_execute", None)):
         return False
-    if isinstance(vars(driver).get("rollback"), _SparedRollback):
+    if isinstance(vars(driver).get("rollback"), _SkippedRollback):
         # Of a pool that resets nothing.
         del driver.rollback
     # Whoever has put something in the place of its methods wants it to be called.
@@ -114,7 +114,7 @@ class Hops:
         finally:
             del driver.cursor, driver.interrupt
         # Not after an error: then a statement may still be on its way, and a rollback has to come behind it.
-        driver.rollback = _SparedRollback(driver)
+        driver.rollback = _SkippedRollback(driver)
 
     @contextmanager
     def sending_along(self, sql: str, *, wait_ms: int | None, usual_ms: int) -> Iterator[None]:
@@ -268,7 +268,7 @@ class HopsCursor:
             rest.close()
 
 
-class _SparedRollback:
+class _SkippedRollback:
     """The `rollback` of a connection that goes back to its pool: worth a hop if something is under way. Counts once."""
 
     def __init__(self, driver: Any) -> None:  # noqa: ANN401

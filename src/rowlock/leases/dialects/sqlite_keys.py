@@ -81,9 +81,9 @@ class WrittenKeys:
         spoilt.add(written)
         extra = {"pipeline": owner}
         shown = (owner, self.leased.name, written)
-        logger.error("%s: a row of %s is left alone: nothing finds it by its key %.100r", *shown, extra=extra)
+        logger.error("%s: skipping a row of %s: its key %.100r cannot be read back", *shown, extra=extra)
         if len(spoilt) == SPOILT_KEYS_MAX:
-            logger.error("%s: %d rows are left alone; no more of them are told", owner, SPOILT_KEYS_MAX, extra=extra)
+            logger.error("%s: skipping %d rows; no more of them are told", owner, SPOILT_KEYS_MAX, extra=extra)
 
 
 def _finding(leased: LeasedTable[Any]) -> Select[Any]:

@@ -29,11 +29,11 @@ Not here: threads (plain ``process`` functions run in the loop, and so do renewa
 
 from __future__ import annotations
 
-from rowlock.testing.simulation.chronicle import Entry, Wrong
 from rowlock.testing.simulation.command import run_command
 from rowlock.testing.simulation.kinds import Fault
 from rowlock.testing.simulation.scenario import Scenario, World
 from rowlock.testing.simulation.simulation import PromiseBrokenError, Simulation, SimulationReport, simulate
+from rowlock.testing.simulation.trace import Entry, Wrong
 
 __all__ = [
     "Entry",

@@ -16,11 +16,11 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from rowlock.testing.simulation.chronicle import Chronicle
-from rowlock.testing.simulation.crew import Crew, Replica
+from rowlock.testing.simulation.faulty_connection import SimulatedConnection, Trouble, lost
 from rowlock.testing.simulation.kinds import Fault
-from rowlock.testing.simulation.line import SimulatedConnection, Trouble, lost
+from rowlock.testing.simulation.participants import Participants, SimulatedReplica
 from rowlock.testing.simulation.processes import Process
+from rowlock.testing.simulation.trace import Trace
 
 __all__ = ["Disturber"]
 
@@ -39,10 +39,12 @@ class Disturber:
         pace_s: the shortest lease; faults last for a fraction or a multiple of it.
     """
 
-    def __init__(self, crew: Crew, *, kinds: list[Fault], pace_s: float, chronicle: Chronicle, rng: Random) -> None:
+    def __init__(
+        self, participants: Participants, *, kinds: list[Fault], pace_s: float, trace: Trace, rng: Random
+    ) -> None:
         """Draw some of `kinds`."""
         self.pace_s = pace_s
-        self._crew, self._chronicle, self._rng = crew, chronicle, rng
+        self._participants, self._trace, self._rng = participants, trace, rng
         self._kinds = sorted(rng.sample(kinds, rng.randint(min(1, len(kinds)), len(kinds))), key=lambda kind: kind.name)
         # What is arranged runs as the process that it meets; what follows from it must not stop with that process.
         self._outside = copy_context()
@@ -70,24 +72,24 @@ class Disturber:
     def calm(self) -> None:
         """Mend everything."""
         self._is_over = True
-        for process in self._crew.processes:
-            process.line.troubles.clear()
-            process.line.latency_s = self._crew.latency_s
+        for process in self._participants.processes:
+            process.faulty_connection.troubles.clear()
+            process.faulty_connection.latency_s = self._participants.latency_s
             process.hints_lost = 0.0
-            process.line.heal()
+            process.faulty_connection.heal()
             process.thaw()
 
     def _kill(self) -> None:
         process = self._any_process()
         if self._perhaps(0.3):
-            self._chronicle.note(f"{process.name} is killed")
+            self._trace.record(f"{process.name} is killed")
             self._die(process)
         else:
             self._arrange(process, self._killed_at, what="will be killed")
 
     async def _killed_at(self, connection: SimulatedConnection) -> None:
         process = self._process_of(connection)
-        self._chronicle.note("is killed here")
+        self._trace.record("is killed here")
         self._die(process)
         await asyncio.get_running_loop().create_future()
 
@@ -98,13 +100,13 @@ class Disturber:
     def _freeze(self) -> None:
         process = self._any_process()
         if self._perhaps(0.3):
-            self._chronicle.note(f"{process.name} is frozen")
+            self._trace.record(f"{process.name} is frozen")
             self._stand_still(process)
         else:
             self._arrange(process, self._frozen_at, what="will be frozen")
 
     async def _frozen_at(self, connection: SimulatedConnection) -> None:
-        self._chronicle.note("is frozen here")
+        self._trace.record("is frozen here")
         self._stand_still(self._process_of(connection))
         await asyncio.sleep(0)
 
@@ -118,35 +120,35 @@ class Disturber:
 
     def _thaw(self, process: Process) -> None:
         if not process.is_running and process.is_alive:
-            self._chronicle.note(f"{process.name} goes on")
+            self._trace.record(f"{process.name} goes on")
             process.thaw()
 
     def _outage(self) -> None:
         seconds, hangs = self._duration_s(), self._perhaps(0.5)
-        self._chronicle.note(f"nobody reaches the database for {seconds:.2f} s{', and nobody is told so' * hangs}")
-        for process in self._crew.processes:
+        self._trace.record(f"nobody reaches the database for {seconds:.2f} s{', and nobody is told so' * hangs}")
+        for process in self._participants.processes:
             self._cut_off(process, seconds, hangs=hangs)
 
     def _cut(self) -> None:
         process, seconds, hangs = self._any_process(), self._duration_s(), self._perhaps(0.5)
         told = ", and is not told so" * hangs
-        self._chronicle.note(f"{process.name} does not reach the database for {seconds:.2f} s{told}")
+        self._trace.record(f"{process.name} does not reach the database for {seconds:.2f} s{told}")
         self._cut_off(process, seconds, hangs=hangs)
 
     def _cut_off(self, process: Process, seconds: float, *, hangs: bool) -> None:
-        process.line.cut(hangs=hangs)
-        self._later(seconds, process.line.heal)
+        process.faulty_connection.cut(hangs=hangs)
+        self._later(seconds, process.faulty_connection.heal)
 
     def _slow(self) -> None:
         latency_s, seconds = self._rng.choice(SLOWER), self._duration_s()
-        self._chronicle.note(f"each way to the database takes {latency_s:g} s, for {seconds:.2f} s")
-        for process in self._crew.processes:
+        self._trace.record(f"each way to the database takes {latency_s:g} s, for {seconds:.2f} s")
+        for process in self._participants.processes:
             self._slow_down(process, latency_s, seconds)
 
     def _slow_down(self, process: Process, latency_s: float, seconds: float) -> None:
-        line = process.line
-        line.latency_s = latency_s
-        self._later(seconds, partial(setattr, line, "latency_s", self._crew.latency_s))
+        faulty_connection = process.faulty_connection
+        faulty_connection.latency_s = latency_s
+        self._later(seconds, partial(setattr, faulty_connection, "latency_s", self._participants.latency_s))
 
     def _spoil_statement(self) -> None:
         process = self._any_process()
@@ -160,35 +162,35 @@ class Disturber:
 
     def _lose_hints(self) -> None:
         share, seconds = self._rng.choice((0.5, 1.0)), self._duration_s()
-        self._chronicle.note(f"{share:.0%} of all hints get lost for {seconds:.2f} s")
-        for process in self._crew.processes:
+        self._trace.record(f"{share:.0%} of all hints get lost for {seconds:.2f} s")
+        for process in self._participants.processes:
             process.hints_lost = share
             self._later(seconds, partial(setattr, process, "hints_lost", 0.0))
 
     def _hint(self) -> None:
-        self._chronicle.note("everybody is hinted for nothing")
-        for replica in self._crew.in_service:
+        self._trace.record("everybody is hinted for nothing")
+        for replica in self._participants.in_service:
             for pipeline in replica.pipelines:
                 replica.process.call(pipeline.hint)
 
     def _shut_down(self) -> None:
-        if in_service := self._crew.in_service:
+        if in_service := self._participants.in_service:
             replica = self._rng.choice(in_service)
             grace_s = self.pace_s * self._rng.choice((0, 0.05, 0.5, 2))
-            self._chronicle.note(f"{replica.process.name} is shut down, with a grace of {grace_s:g} s")
-            replica.shut_down(grace_s, self._chronicle)
+            self._trace.record(f"{replica.process.name} is shut down, with a grace of {grace_s:g} s")
+            replica.shut_down(grace_s, self._trace)
             self._later(self.pace_s * self._rng.choice((0, 0.1)), self._restart)
 
     def _set_clock(self) -> None:
         process = self._any_process()
         process.skew = SKEW_MAX * self._rng.uniform(-1, 1)
-        self._chronicle.note(f"the wall clock of {process.name} is now wrong by {process.skew.total_seconds():.0f} s")
+        self._trace.record(f"the wall clock of {process.name} is now wrong by {process.skew.total_seconds():.0f} s")
 
     def _restart(self) -> None:
         if not self._is_over:
-            self._started(self._crew.new_replica())
+            self._started(self._participants.new_replica())
 
-    def _started(self, replica: Replica) -> None:
+    def _started(self, replica: SimulatedReplica) -> None:
         replica.process.skew = SKEW_MAX * self._rng.uniform(-1, 1)
 
     def _arrange(
@@ -203,16 +205,22 @@ class Disturber:
         left = self._rng.randrange(3 if commits else STATEMENTS_MAX)
         after = self._perhaps(0.5) if answers is None else answers
         which = f"{'after' if after else 'before'} {'COMMIT' if commits else 'statement'} {left + 1} from now"
-        self._chronicle.note(f"{process.name} {what}, {which}")
-        process.line.troubles.append(Trouble(act, left, commits=commits, answers=after))
+        self._trace.record(f"{process.name} {what}, {which}")
+        process.faulty_connection.troubles.append(Trouble(act, left, commits=commits, answers=after))
 
     def _process_of(self, connection: SimulatedConnection) -> Process:
-        return next(process for process in self._crew.processes if process.line is connection.line)
+        return next(
+            process
+            for process in self._participants.processes
+            if process.faulty_connection is connection.faulty_connection
+        )
 
     def _any_process(self) -> Process:
         # Replicas twice: they are what this is about.
-        replicas = [replica.process for replica in self._crew.in_service]
-        return self._rng.choice([*replicas, *replicas, *self._crew.processes] or [self._crew.new_replica().process])
+        replicas = [replica.process for replica in self._participants.in_service]
+        return self._rng.choice(
+            [*replicas, *replicas, *self._participants.processes] or [self._participants.new_replica().process]
+        )
 
     def _perhaps(self, chance: float) -> bool:
         return self._rng.random() < chance
@@ -237,6 +245,6 @@ async def _refuse(_: SimulatedConnection) -> None:
 
 def _evict(process: Process) -> None:
     if not process.is_running:
-        for connection in list(process.line.connections):
+        for connection in list(process.faulty_connection.connections):
             if connection.in_transaction:
                 connection.drop()

@@ -3,7 +3,7 @@
 The one idea: a fetcher that is hinted looks at once, so its count of fetches moves long before its rest is over. A rest may end
 just then by itself, so one look may miss it; there are many replicas, pipelines and runs.
 
-Not here: hints that are lost, which cost a fetch delay at most (``patience.py``).
+Not here: hints that are lost, which cost a fetch delay at most (``liveness.py``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from functools import partial
 from typing import Final
 
 from rowlock import pipeline_hinter
-from rowlock.testing.simulation.chronicle import Chronicle
-from rowlock.testing.simulation.crew import Replica
+from rowlock.testing.simulation.participants import SimulatedReplica
+from rowlock.testing.simulation.trace import Trace
 
 __all__ = ["look_at_hints"]
 
@@ -25,7 +25,7 @@ ROUND_TRIPS_MAX: Final = 40
 """How many statements may come before that, those of other writers among them, where each takes a round trip."""
 
 
-async def look_at_hints(replicas: Sequence[Replica], chronicle: Chronicle, *, round_trip_s: float = 0.0) -> None:
+async def look_at_hints(replicas: Sequence[SimulatedReplica], trace: Trace, *, round_trip_s: float = 0.0) -> None:
     """Hint each pipeline of `replicas`, and see whether it looks."""
     resting = {
         (replica.process, pipeline): pipeline.statistics().counters["fetches"]
@@ -40,4 +40,4 @@ async def look_at_hints(replicas: Sequence[Replica], chronicle: Chronicle, *, ro
     for (process, pipeline), fetches in resting.items():
         # A fetcher that fails rests whoever hints it, or a busy service would hammer an ailing database.
         if pipeline.statistics().counters["fetches"] == fetches and not pipeline.health().fetch_failures:
-            chronicle.wrong(f"B6: {pipeline.name} of {process.name} was hinted, and has not looked for {within_s:g} s")
+            trace.wrong(f"B6: {pipeline.name} of {process.name} was hinted, and has not looked for {within_s:g} s")

@@ -31,7 +31,7 @@ class SimulationLoop(VirtualTimeLoop):
     def __init__(self, *, max_virtual_s: float, max_iterations: int) -> None:
         """Set the limits of `VirtualTimeLoop`."""
         super().__init__(max_virtual_s=max_virtual_s, max_iterations=max_iterations)
-        self._ready = _Turns(self)
+        self._ready = _Iterations(self)
         self._died: list[Death] = []
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401 - as the loop's own
@@ -70,7 +70,7 @@ def _is_unasked(task: asyncio.Task[Any]) -> bool:
     return bool(task._log_traceback)
 
 
-class _Turns(deque[asyncio.Handle]):
+class _Iterations(deque[asyncio.Handle]):
     """The callbacks whose turn it is."""
 
     def __init__(self, loop: SimulationLoop) -> None:

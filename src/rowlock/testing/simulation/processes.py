@@ -4,7 +4,7 @@ The one idea: a context variable names the process. It is set when a process sta
 that comes of it, so the loop (``loop.py``) knows of each callback whose it is. A dead process is one whose callbacks never run
 again: no ``finally``, no release, as after ``kill -9``. A frozen one runs none either, and then all of them at once.
 
-Not here: its way to the database (``line.py``), and when any of this happens (``faults.py``).
+Not here: its way to the database (``faulty_connection.py``), and when any of this happens (``faults.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from rowlock.testing.simulation.line import Line
+    from rowlock.testing.simulation.faulty_connection import FaultyConnection
 
 __all__ = ["Process", "State", "current_process"]
 
@@ -37,7 +37,7 @@ class Process:
 
     Attributes:
         name: for the history.
-        line: its way to the database.
+        faulty_connection: its way to the database.
         state: what becomes of its callbacks.
         held: callbacks that came due while it did not run; read by the loop.
         skew: by how much its wall clock is wrong.
@@ -45,10 +45,10 @@ class Process:
         hints_lost: the share of hints that do not reach it.
     """
 
-    def __init__(self, name: str, line: Line) -> None:
+    def __init__(self, name: str, faulty_connection: FaultyConnection) -> None:
         """Begin to run; nothing has been started in it yet."""
         self.name = name
-        self.line = line
+        self.faulty_connection = faulty_connection
         self.state = State.RUNNING
         self.held: list[asyncio.Handle] = []
         self.skew = timedelta(0)
@@ -86,7 +86,7 @@ class Process:
     def kill(self) -> None:
         """Be gone in the middle of whatever it does; the database rolls back what it had open."""
         self.state = State.DEAD
-        self.line.drop_all()
+        self.faulty_connection.drop_all()
 
     def freeze(self) -> None:
         """Stop in the middle of whatever it does, and notice nothing of it."""
@@ -101,7 +101,7 @@ class Process:
 
     def rise(self) -> None:
         """Let a dead one go on as a ghost that reaches nothing any more, so that its tasks can be ended."""
-        self.line.is_gone = True
+        self.faulty_connection.is_gone = True
         self._release()
 
     def _release(self) -> None:

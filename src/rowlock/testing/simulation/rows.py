@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import hint_after_commit, pipeline_hinter
-from rowlock.testing.simulation.chronicle import Chronicle
+from rowlock.testing.simulation.trace import Trace
 
 __all__ = ["put_at_once", "put_rows"]
 
@@ -24,7 +24,7 @@ async def put_rows(
     rows: Sequence[object],
     *,
     pace_s: float,
-    chronicle: Chronicle,
+    trace: Trace,
     rng: Random,
 ) -> None:
     """Add `rows` one after the other, with rests between."""
@@ -38,9 +38,7 @@ async def put_rows(
     for row in rows:
         await asyncio.sleep(pace_s * rng.choice((0, 0.02, 0.2)))
         way = rng.choice(ways)
-        chronicle.note(
-            f"a {type(row).__name__} comes{way.__name__.replace('_', ' ').replace(' add', ' without a hint')}"
-        )
+        trace.record(f"a {type(row).__name__} comes{way.__name__.replace('_', ' ').replace(' add', ' without a hint')}")
         await way(session_factory, row)
 
 

@@ -19,10 +19,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from rowlock import Pipeline
-from rowlock.testing.simulation.chronicle import Chronicle, place_of_row
+from rowlock.testing.simulation.engines import Engines, PooledEngine
 from rowlock.testing.simulation.kinds import Fault
-from rowlock.testing.simulation.ports import Harbour, Port
 from rowlock.testing.simulation.processes import Process, current_process
+from rowlock.testing.simulation.trace import Trace, place_of_row
 
 if TYPE_CHECKING:
     from rowlock.testing.database_clock import DatabaseClock
@@ -41,28 +41,28 @@ class World:
         is_calm: the faults are over; what is drawn should let rows settle from now on.
     """
 
-    def __init__(self, seed: int, harbour: Harbour, chronicle: Chronicle) -> None:
+    def __init__(self, seed: int, engines: Engines, trace: Trace) -> None:
         """Belong to one run."""
         self.seed = seed
         self.random = Random(f"{seed} scenario")
         self.is_calm = False
-        self._harbour = harbour
-        self._chronicle = chronicle
-        self._ports: dict[Process, Port] = {}
+        self._engines = engines
+        self._trace = trace
+        self._pooled: dict[Process, PooledEngine] = {}
 
-    def add(self, process: Process, port: Port) -> None:
+    def add(self, process: Process, pooled: PooledEngine) -> None:
         """Let a process have that line; called by the simulation."""
-        self._ports[process] = port
+        self._pooled[process] = pooled
 
     @property
     def clock(self) -> DatabaseClock:
         """The database's time."""
-        return self._harbour.clock
+        return self._engines.clock
 
     @property
     def file(self) -> sqlite3.Connection:
         """What is committed, by a plain connection of the driver that takes no time; not to be written to."""
-        return self._harbour.file
+        return self._engines.file
 
     @property
     def process(self) -> Process | None:
@@ -79,7 +79,7 @@ class World:
         process = current_process.get()
         if process is None:
             raise RuntimeError("only replicas and services have a line to the database; read() reads from outside")
-        return self._ports[process].session_factory
+        return self._pooled[process].session_factory
 
     def utc_now(self) -> datetime:
         """Return what the wall clock of the running process shows, right or wrong."""
@@ -88,15 +88,15 @@ class World:
 
     def note(self, text: str, *, row: object = None) -> None:
         """Write a line into the timeline; `row` is a mapped instance that it is about."""
-        self._chronicle.note(text, place=None if row is None else _place_of(row))
+        self._trace.record(text, place=None if row is None else _place_of(row))
 
     def wrong(self, text: str, *, row: object = None) -> None:
         """Say that something is wrong: the run has failed."""
-        self._chronicle.wrong(text, place=None if row is None else _place_of(row))
+        self._trace.wrong(text, place=None if row is None else _place_of(row))
 
     def read(self, model: type[RowT]) -> list[RowT]:
         """Return all committed rows of `model` by key, detached, read outside of any process and in no time."""
-        with Session(self._harbour.eye, expire_on_commit=False) as session:
+        with Session(self._engines.eye, expire_on_commit=False) as session:
             return _all_rows(session, model)
 
 

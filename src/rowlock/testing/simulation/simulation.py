@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
-from rowlock.testing.ledger import Place
-from rowlock.testing.simulation.choices import check_choices
-from rowlock.testing.simulation.chronicle import Chronicle, Entry, Wrong
-from rowlock.testing.simulation.play import Play
-from rowlock.testing.simulation.ports import Harbour, Schema
+from rowlock.testing.simulation.engines import Engines, Schema
+from rowlock.testing.simulation.quiescence import tables_of
+from rowlock.testing.simulation.run import SimulationRun
 from rowlock.testing.simulation.scenario import Scenario, World
-from rowlock.testing.simulation.settling import tables_of
+from rowlock.testing.simulation.trace import Entry, Trace, Wrong
+from rowlock.testing.simulation.validation import check_scenario
+from rowlock.testing.state import Place
 
 __all__ = ["PromiseBrokenError", "Simulation", "SimulationReport", "simulate"]
 
@@ -55,14 +55,14 @@ class SimulationReport:
         seed: its number.
         wrongs: promises that were broken; empty if all is well.
         entries: what happened, in order.
-        settled_after_s: how long after the last fault all rows had settled. **Unit** virtual seconds.
+        quiet_after_s: how long after the last fault all rows had settled. **Unit** virtual seconds.
         replay: the command that plays it again.
     """
 
     seed: int
     wrongs: list[Wrong]
     entries: list[Entry]
-    settled_after_s: float
+    quiet_after_s: float
     replay: str
     fingerprint: str = field(default="", repr=False)
 
@@ -78,7 +78,7 @@ class SimulationReport:
     def __str__(self) -> str:
         """Tell what was broken, how to replay it, and the story of the rows concerned."""
         if self.is_good:
-            return f"seed {self.seed}: all is well, settled {self.settled_after_s:.1f} s after the last fault"
+            return f"seed {self.seed}: all is well, settled {self.quiet_after_s:.1f} s after the last fault"
         lines = [
             f"seed {self.seed} broke a promise:",
             *(f"  {wrong}" for wrong in self.wrongs[:WRONGS_MAX]),
@@ -114,7 +114,7 @@ class Simulation:
         """Read the scenario's models; the tables are created once, and emptied before each run."""
         self.replay = f"simulate({scenario.__name__}, seed={{seed}})" if replay is None else replay
         self._scenario = scenario
-        self._harbour = Harbour(lambda harbour: _schema(scenario, harbour))
+        self._engines = Engines(lambda engines: _schema(scenario, engines))
 
     def __enter__(self) -> Self:
         """Return it."""
@@ -124,7 +124,7 @@ class Simulation:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Remove the database file."""
-        self._harbour.close()
+        self._engines.close()
 
     def run(self, seed: int) -> SimulationReport:
         """Play one run and return what became of it.
@@ -136,15 +136,15 @@ class Simulation:
         levels = {name: logging.getLogger(name).level for name in QUIET}
         for name in levels:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-        play = Play(self._scenario, self._harbour, seed)
+        play = SimulationRun(self._scenario, self._engines, seed)
         try:
             play.run()
         finally:
             for name, level in levels.items():
                 logging.getLogger(name).setLevel(level)
-        told = play.chronicle
+        told = play.trace
         return SimulationReport(
-            seed, told.wrongs, told.entries, play.settled_after_s, self.replay.format(seed=seed), _fingerprint(told)
+            seed, told.wrongs, told.entries, play.quiet_after_s, self.replay.format(seed=seed), _fingerprint(told)
         )
 
     def run_all(self, seeds: Iterable[int]) -> Iterator[SimulationReport]:
@@ -163,10 +163,10 @@ def simulate(scenario: type[Scenario], *, seed: int) -> SimulationReport:
         return simulation.run(seed).check()
 
 
-def _schema(scenario: type[Scenario], harbour: Harbour) -> Schema:
-    probe = scenario(World(0, harbour, Chronicle(harbour.file)))
+def _schema(scenario: type[Scenario], engines: Engines) -> Schema:
+    probe = scenario(World(0, engines, Trace(engines.file)))
     models = [*probe.models, *(leased.model for leased in tables_of(probe.pipelines()).values())]
-    check_choices(probe, models)
+    check_scenario(probe, models)
     return Schema(models, probe.watched, list(probe.schema))
 
 
@@ -179,6 +179,6 @@ def _refuse_inside_a_loop() -> None:
         )
 
 
-def _fingerprint(told: Chronicle) -> str:
+def _fingerprint(told: Trace) -> str:
     text = "\n".join([*map(str, told.entries), *map(repr, told.changes)])
     return hashlib.sha256(text.encode()).hexdigest()

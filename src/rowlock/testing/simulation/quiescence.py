@@ -1,0 +1,84 @@
+"""Which rows still want something: those that some pipeline wants, and those with a lock column that is set.
+
+Not here: for how long they may (``liveness.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, or_, select
+from sqlalchemy.orm import Session
+
+from rowlock import Pipeline
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.testing.simulation.engines import Engines
+from rowlock.testing.simulation.liveness import Liveness
+from rowlock.testing.simulation.scenario import Scenario
+from rowlock.testing.simulation.trace import Trace, place_of_row
+from rowlock.testing.state import Place
+
+__all__ = ["Quiescence", "tables_of"]
+
+
+class Quiescence:
+    """Knows which rows have not settled, and which of them take too long, now that nothing goes wrong any more."""
+
+    def __init__(
+        self,
+        engines: Engines,
+        pipelines: Sequence[Pipeline[Any]],
+        *,
+        scenario: Scenario,
+        trace: Trace,
+        round_trip_s: float,
+    ) -> None:
+        """Look at the tables of `pipelines`, and of the rows that they lock, from now on."""
+        self._engines, self._pipelines, self._unsettled = engines, pipelines, scenario.unsettled
+        self._liveness = Liveness(
+            pipelines,
+            trace.changes,
+            since=engines.clock.now,
+            rounds_max=scenario.rounds_max,
+            round_trip=timedelta(seconds=round_trip_s),
+        )
+
+    def left(self) -> list[tuple[Place, str]]:
+        """Return the rows that have not settled, each with what is the matter."""
+        tables = tables_of(self._pipelines).values()
+        with self._engines.eye.connect() as connection:
+            return [one for leased in tables for one in _left_in(connection, leased, self._wants(leased))]
+
+    def late(self, left: Collection[Place], *, hungry: Collection[str], served: bool) -> list[tuple[Place, str]]:
+        """Return the rows that have waited for too long; see `Liveness.look`."""
+        with Session(self._engines.eye) as session:
+            now = self._engines.clock.now
+            return list(self._liveness.look(session, now, unsettled=left, hungry=hungry, served=served))
+
+    def _wants(self, leased: LeasedTable[Any]) -> ColumnElement[bool]:
+        own = [pipeline for pipeline in self._pipelines if pipeline.leased.table is leased.table]
+        wants = or_(False, *(self._unsettled(pipeline) for pipeline in own))
+        return and_(wants, leased.column("parked_at").is_(None)) if leased.has_schedule else wants
+
+
+def tables_of(pipelines: Sequence[Pipeline[Any]]) -> dict[str, LeasedTable[Any]]:
+    """Return the tables that pipelines lease rows of, related ones among them, by name."""
+    locked = [lock.leased for pipeline in pipelines for lock in pipeline.declared_locks]
+    return {leased.table.name: leased for leased in (*(pipeline.leased for pipeline in pipelines), *locked)}
+
+
+def _left_in(connection: Connection, leased: LeasedTable[Any], wants: ColumnElement[bool]) -> list[tuple[Place, str]]:
+    owner, token = leased.column("lock_owner"), leased.column("lock_token")
+    held = or_(*(leased.column(name).is_not(None) for name in ("lock_token", "lock_owner", "lock_expires_at")))
+    statement = select(leased.key, wants, owner, token).where(or_(wants, held)).order_by(leased.key)
+    return [
+        (place_of_row(leased.table.name, key), _matter(is_wanting, holder, by))
+        for key, is_wanting, holder, by in connection.execute(statement)
+    ]
+
+
+def _matter(is_wanting: object, owner: str | None, token: object) -> str:
+    held = f"leased by {owner}" if token is not None else f"kept for {owner}" if owner is not None else ""
+    return " and ".join(part for part in ("still wants work" if is_wanting else "", held) if part) or "has an expiry"
