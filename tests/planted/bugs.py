@@ -309,7 +309,7 @@ BUGS = (
         "a changed row is written again",
         "pipelines/settler.py",
         "Settler._on_batch_done",
-        " if written is None else self._see_to(submission, written)",
+        " if written is None else partial(self._see_to, submission, written)",
         "",
         (f"{SETTLER}::test_a_changed_row_is_cleaned_up_and_not_written_again",),
     ),

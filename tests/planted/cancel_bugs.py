@@ -5,6 +5,7 @@ from __future__ import annotations
 from bug import Bug
 
 FACTORIES = "tests/pipelines/test_task_factories.py"
+SETTLEMENT = "tests/pipelines/test_settlements_cancelled.py::test_a_cancelled_settlement_is_carried_out_and_told"
 SUPERVISOR = "tests/pipelines/test_supervisor.py"
 
 CANCEL_BUGS = (
@@ -34,6 +35,30 @@ CANCEL_BUGS = (
         "return error",
         "raise",
         (f"{SUPERVISOR}::test_a_loop_whose_task_is_refused_is_replaced",),
+    ),
+    Bug(
+        "a settlement that is cancelled before it began is dropped",
+        "pipelines/settler.py",
+        "Settler._in_a_task.over",
+        "not has_begun",
+        "False",
+        (SETTLEMENT,),
+    ),
+    Bug(
+        "an outcome whose settlement is cancelled is written and not told",
+        "pipelines/settler.py",
+        "Settler._carried_out",
+        "self.context.check_ending() or task is None",
+        "True",
+        (SETTLEMENT,),
+    ),
+    Bug(
+        "a background task is cancelled without a word",
+        "pipelines/context.py",
+        "PipelineContext._ended",
+        "not task.cancelled() or self.check_ending()",
+        "True",
+        (SETTLEMENT,),
     ),
     Bug(
         "rows that were not started are untracked though nobody releases them",

@@ -82,8 +82,8 @@ FAILPOINT_BUGS = (
         "a batch that lost its connection is forgotten",
         "pipelines/settler.py",
         "Settler._on_batch_done",
-        "._in_a_task(item, self._write(submission) if written is None else self._see_to(submission, written))",
-        "._finish(item) if written is None else self._in_a_task(item, self._see_to(submission, written))",
+        "._in_a_task",
+        "._finish(item) if written is None else self._in_a_task",
         (f"{OUTAGE}[sqlite-apply-together]",),
     ),
     Bug(

@@ -136,9 +136,9 @@ ESCAPE_BUGS = (
     Bug(
         "a settlement ends only if it has begun",
         "pipelines/settler.py",
-        "Settler._in_a_task",
-        "_task:",
-        "task: None if task.cancelled() else",
+        "Settler._in_a_task.over",
+        "self._finish",
+        "if not task.cancelled():\n                self._finish",
         (f"{ESCAPES}::test_a_settlement_that_is_cancelled_before_it_began_has_ended",),
     ),
     Bug(

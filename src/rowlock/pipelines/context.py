@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from sqlalchemy import Column, ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 from sqlalchemy.orm.interfaces import LoaderOption
 
+from rowlock.containment import begin_task
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import RelatedLocker
 from rowlock.leases.transaction import in_transaction
@@ -152,16 +154,13 @@ class PipelineContext(Generic[ModelT]):
 
     def in_background(self, work: Coroutine[Any, Any, None], *, purpose: str) -> asyncio.Task[None]:
         """Run `work` without waiting for it; `drain` does. Whatever it raises is logged."""
-        contained = self._contained(work, purpose)
         try:
-            task = asyncio.create_task(contained, name=f"rowlock: {purpose}")
+            task = begin_task(self._contained(work, purpose), name=f"rowlock: {purpose}")
         except BaseException:
-            # A task factory of the host's: what was not begun is closed, or Python would warn of it.
-            contained.close()
             work.close()
             raise
         self.background.add(task)
-        task.add_done_callback(self.background.discard)
+        task.add_done_callback(partial(self._ended, purpose))
         # One that was cancelled before its first step has not begun `work`, which Python would warn of.
         task.add_done_callback(lambda _task: work.close())
         return task
@@ -180,6 +179,16 @@ class PipelineContext(Generic[ModelT]):
                 extra={"pipeline": self.name, "purpose": purpose},
                 exc_info=error,
             )
+
+    def _ended(self, purpose: str, task: asyncio.Task[None]) -> None:
+        self.background.discard(task)
+        if not task.cancelled() or self.check_ending():
+            return
+        text, extra = (
+            "%s: a background task was cancelled from outside: %s",
+            {"pipeline": self.name, "purpose": purpose},
+        )
+        logger.error(text, self.name, purpose, extra=extra)
 
     def run_after_settling(self, item: PipelineItem[ModelT]) -> None:
         """Begin what waited until the outcome of `item` was settled."""

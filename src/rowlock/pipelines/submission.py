@@ -25,7 +25,7 @@ class Submission(Generic[ModelT]):
         once_written: what became of the outcome if one of these was committed.
         once_dropped: what became of it if the row is no longer held: what a try found whose end is unknown, and that left no stamp.
         ended_with: the stamp in the row when `also` ended the transaction: the row tells whether it was committed.
-        too_slow_for_batch: its own transaction ran out of time, so it must not take those of others with it.
+        kept_from_batches: it gets a transaction of its own: the last one ran out of time, or a batch may still hold it.
         row_is_locked: its own transaction has locked the row: what takes its time now is the outcome's own.
     """
 
@@ -34,7 +34,7 @@ class Submission(Generic[ModelT]):
     stamps: frozenset[datetime] = frozenset()
     once_written: Written = Written.APPLIED
     once_dropped: Written = Written.STALE
-    too_slow_for_batch: bool = False
+    kept_from_batches: bool = False
     row_is_locked: bool = False
     ended_with: datetime | None = None
 
@@ -46,7 +46,7 @@ class Submission(Generic[ModelT]):
     @property
     def needs_own_transaction(self) -> bool:
         """Whether it needs a transaction of its own."""
-        return self.also is not None or bool(self.item.held) or self.too_slow_for_batch
+        return self.also is not None or bool(self.item.held) or self.kept_from_batches
 
     @property
     def can_join_batch_at_once(self) -> bool:

@@ -33,7 +33,7 @@ from rowlock.leases.patch import is_unchanged
 from rowlock.leases.related_rows import release_related, write_related
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import contained
-from rowlock.pipelines.batcher import Batcher
+from rowlock.pipelines.batcher import Batcher, Done
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.outcomes import Apply, Reset, Retry
 from rowlock.pipelines.overruns import OVERRUNS_MAX, let_a_renewal_in, time_for
@@ -59,8 +59,6 @@ class Writer(Generic[ModelT]):
 
     Attributes:
         context: what the actors of the pipeline share.
-        submit_nowait: writes an outcome together with others, and calls what is given with it with what became of it, after the
-            COMMIT was answered; with None if that could not be done, or not in this way: then `write` is to be tried.
     """
 
     def __init__(self, context: PipelineContext[ModelT]) -> None:
@@ -73,7 +71,13 @@ class Writer(Generic[ModelT]):
             statements_of=self._statements_of,
             is_grace_over=lambda: context.grace_over,
         )
-        self.submit_nowait = self._batcher.submit_nowait
+
+    def submit_nowait(self, submission: Submission[ModelT], done: Done[Submission[ModelT], Written | None]) -> None:
+        """Write an outcome together with others, and call `done` with what became of it, after the COMMIT was answered.
+
+        It is called with None if that could not be done, or not in this way: then `write` is to be tried.
+        """
+        self._batcher.submit_nowait(submission, done)
 
     async def write(self, submission: Submission[ModelT]) -> Written:
         """Write an outcome under the guard and return what became of it, after the COMMIT was answered.
@@ -89,7 +93,7 @@ class Writer(Generic[ModelT]):
         failed_at = math.inf
         while True:
             tries += 1
-            if submission.too_slow_for_batch and not submission.stamps:
+            if submission.kept_from_batches and not submission.stamps:
                 await let_a_renewal_in(item, self.context.settings)
             if not item.is_trusted() and not submission.stamps:
                 return Written.STALE
@@ -101,7 +105,7 @@ class Writer(Generic[ModelT]):
                 aborts += isinstance(error, TransactionTimeout) and error.was_aborted
                 is_late = monotonic() >= self._gives_up_at(failed_at)
                 if submission.is_overrun(error):
-                    overruns, submission.too_slow_for_batch = overruns + 1, True
+                    overruns, submission.kept_from_batches = overruns + 1, True
                 is_late = is_late or aborts > ABORTS_MAX or overruns >= OVERRUNS_MAX
                 if not is_transient(error) or is_late or self.context.grace_over:
                     return await self._learn(submission, error)
@@ -187,7 +191,7 @@ class Writer(Generic[ModelT]):
             written = await self.context.transact(work, purpose="write outcomes")
         except Exception as error:
             if len(submissions) == 1:
-                submissions[0].too_slow_for_batch = may_be_of_the_size(error)
+                submissions[0].kept_from_batches = may_be_of_the_size(error)
             raise
         self._wrote_at = monotonic()
         return written
