@@ -31,27 +31,28 @@ from rowlock.errors import (
     WorkerGone,
 )
 from rowlock.events import Event, subscribe
-from rowlock.leases.due import make_due, unpark
-from rowlock.leases.hold import HeldByService
+from rowlock.hints.hinter import PipelineHinter, hint_after_commit, pipeline_hinter
+from rowlock.hints.notifier import NotificationStatistics
 from rowlock.leases.item import PipelineItem
 from rowlock.locks.advisory import advisory_lock_ctx, string_to_lock_id, try_advisory_lock_ctx
 from rowlock.locks.locker import ResourceLocker, get_locker
 from rowlock.locks.rows_until_commit import lock_rows
 from rowlock.locks.unique_names import lock_unique_names
-from rowlock.pipelines.fetcher import Fetcher
-from rowlock.pipelines.heartbeater import Heartbeater
-from rowlock.pipelines.hinter import PipelineHinter, hint_after_commit, pipeline_hinter
+from rowlock.pipelines.fetching.fetcher import Fetcher
 from rowlock.pipelines.lock_graph import Related
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry
 from rowlock.pipelines.pipeline import Pipeline
-from rowlock.pipelines.services import hold_rows, request_update
+from rowlock.pipelines.processing.worker import Worker
+from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.settings import PipelineSettings, SettingsKeywords
-from rowlock.pipelines.statistics import ManagerHealth, NotificationStatistics, PipelineHealth, PipelineStatistics
-from rowlock.pipelines.worker import Worker
+from rowlock.pipelines.statistics import ManagerHealth, PipelineHealth, PipelineStatistics
 from rowlock.rows.columns import LockColumns, ScheduleColumns
 from rowlock.rows.database_time import UtcDateTime, database_now
 from rowlock.rows.updates import NOW_PLACEHOLDER, resolve_now_placeholders
+from rowlock.services.due import make_due, unpark
+from rowlock.services.handlers import hold_rows, request_update
+from rowlock.services.hold import HeldByService
 
 __all__ = [
     "NOW_PLACEHOLDER",

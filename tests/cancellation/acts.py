@@ -11,9 +11,9 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import Apply, PipelineItem, PipelineManager, hold_rows
-from rowlock.pipelines.release import release_items
-from rowlock.pipelines.submission import Submission
-from rowlock.pipelines.writer import Writer
+from rowlock.pipelines.settling.release import release_items
+from rowlock.pipelines.settling.submission import Submission
+from rowlock.pipelines.settling.writer import Writer
 from rowlock.testing import Steps, stepping
 
 from ..host import Attachment, Volume, VolumePipeline

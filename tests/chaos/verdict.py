@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rowlock.testing import Change, RowState, check, timeline
-from rowlock.testing.state import is_outcome
+from rowlock.testing.judge.state import is_outcome
 
 from .host import ATTEMPTS_MAX, LOCK_TIMEOUT_S, sites_of
 from .replicas import Replica

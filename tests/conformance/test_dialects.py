@@ -15,17 +15,18 @@ import pytest
 from sqlalchemy import null, select, text, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock.database.begin import begin_writing
+from rowlock.database.transaction import in_transaction
 from rowlock.errors import UnsupportedDialectError
 from rowlock.leases import dialects
 from rowlock.leases.apply import RowWrite, Written, apply, apply_locked, lock_for_apply, processed_at
 from rowlock.leases.claim import claim
+from rowlock.leases.claim_request import ClaimRequest
 from rowlock.leases.dialects import dialect_named, dialect_of, postgresql, sqlite
-from rowlock.leases.dialects.claim_request import ClaimRequest
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.leases.load import load_rows
 from rowlock.leases.release import release, sweep
 from rowlock.leases.renew import renew, tokens_still_held
-from rowlock.leases.transaction import in_transaction
 from rowlock.rows.eligibility import eligible, oldest_first
 from rowlock.rows.lease_values import processed_values, unlocked_values
 from rowlock.rows.leased_table import LeasedTable
@@ -37,7 +38,7 @@ T = TypeVar("T")
 TIMEOUT = timedelta(seconds=20)
 LOCK_TIMEOUT = timedelta(seconds=30)
 FUNCTIONS = (
-    *("hastened", "begin_writing", "excluding", "claim", "claims_surely", "matches_leases", "lease_parameters"),
+    *("excluding", "claim", "claims_surely", "matches_leases", "lease_parameters"),
     *("takes_arrays", "reads_alike", "unnested", "skip_locked", "is_unchanged", "kept_as"),
 )
 each_kind = pytest.mark.parametrize("model", KINDS, ids=lambda model: model.__name__)
@@ -213,7 +214,7 @@ async def test_writing_begins_before_the_first_statement(database: TemporaryData
     """A claim would begin as a reader, and fail half-way when another one wrote meanwhile."""
     await insert_rows(database, ByUuid())
     async with database.engine.begin() as connection:
-        await dialect_of(connection).begin_writing(connection, wait_s=5)
+        await begin_writing(connection, wait_s=5)
         await connection.execute(update(ByUuid.__table__).values(status="written"))
         raw = await connection.get_raw_connection()
         assert raw.driver_connection is not None

@@ -13,7 +13,7 @@ from sqlalchemy import delete
 
 from rowlock import PipelineItem
 from rowlock.dispatch import COMPLETED, PENDING, AttemptEvent, Completed, DispatchPipeline, Progress, StageDone, Task
-from rowlock.dispatch.scratch import Scratch
+from rowlock.dispatch.delivering.scratch import Scratch
 from rowlock.testing import Steps, TemporaryDatabase, stepping
 
 from ..cancellation.cancelling import Canceller, background_ends, cancelled_at

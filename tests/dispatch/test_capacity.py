@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from rowlock.database.transaction import in_transaction
 from rowlock.dispatch import PENDING, RUNNING
-from rowlock.dispatch.capacity import KEPT_S, ROOM_MAX, Capacity, bring_forward
-from rowlock.leases.transaction import in_transaction
+from rowlock.dispatch.delivering.capacity import KEPT_S, ROOM_MAX, Capacity, bring_forward
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, virtual_time
 

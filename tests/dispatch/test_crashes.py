@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from rowlock import PipelineManager
 from rowlock.dispatch import COMPLETED, AttemptEvent, Completed, DispatchPipeline, Progress, StageDone, Task
 from rowlock.testing import Failpoints, TemporaryDatabase, crash_everywhere, virtual_time
-from rowlock.testing.failpoints import lose_connection
+from rowlock.testing.crashes.failpoints import lose_connection
 
 from .renders import Base, Fleet, Render, Scenes, all_renders, settled, submit
 

@@ -12,7 +12,7 @@ import pytest
 from rowlock import PipelineManager
 from rowlock.dispatch import COMPLETED, FAILED, RUNNING, AttemptEvent, Completed, Progress, StageDone, Task
 from rowlock.dispatch.columns import WORKER_CHARS_MAX
-from rowlock.dispatch.delivery import Delivery
+from rowlock.dispatch.delivering.delivery import Delivery
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..pipelines.scenes import until
@@ -91,7 +91,7 @@ async def test_an_attempt_knows_the_databases_time(database: TemporaryDatabase) 
 async def test_stages_are_bounded(virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """A handler that records each frame would write a row of megabytes with each of them."""
     await virtual_database.create_tables(Base.metadata)
-    monkeypatch.setattr("rowlock.dispatch.delivery.STAGES_MAX", 3)
+    monkeypatch.setattr("rowlock.dispatch.delivering.delivery.STAGES_MAX", 3)
     scenes = Scenes()
 
     async def frames(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:

@@ -27,8 +27,8 @@ from rowlock.dispatch import (
     Task,
     WorkerGone,
 )
-from rowlock.dispatch.delivery import END_S_MAX
-from rowlock.dispatch.scratch import Scratch
+from rowlock.dispatch.delivering.delivery import END_S_MAX
+from rowlock.dispatch.delivering.scratch import Scratch
 from rowlock.dispatch.settings import LEASES_PER_TICK_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 

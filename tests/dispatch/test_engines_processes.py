@@ -30,7 +30,7 @@ from rowlock.dispatch import (
     WorkerGone,
 )
 from rowlock.dispatch.engines import process_line
-from rowlock.dispatch.engines.frames import ACK, read_frame
+from rowlock.dispatch.engines.framing import ACK, read_frame
 from rowlock.testing import TemporaryDatabase
 
 from . import handlers

@@ -26,9 +26,9 @@ from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock.testing import DatabaseClock
-from rowlock.testing.database_clock import follow_on_sqlite
-from rowlock.testing.databases import sqlite_database, without_durability
-from rowlock.testing.failpoints import Failpoints, die, freeze
+from rowlock.testing.crashes.failpoints import Failpoints, die, freeze
+from rowlock.testing.databases.clock import follow_on_sqlite
+from rowlock.testing.databases.temporary import sqlite_database, without_durability
 
 from ..host import Base
 from .stories import STORIES, Scene

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import Apply, Pipeline, PipelineItem, PipelineManager, Reset, Retry
 from rowlock.testing import Steps, stepping
-from rowlock.testing.failpoints import Failpoints
+from rowlock.testing.crashes.failpoints import Failpoints
 
 from ..host import Attachment, AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline
 from ..pipelines.related_scenes import GatheringPipeline, SharingPipeline, write_all

@@ -30,8 +30,8 @@ from rowlock.testing import (
     read_history,
     stepping,
 )
-from rowlock.testing.history import HISTORY_TABLE
-from rowlock.testing.state import place_of
+from rowlock.testing.judge.history import HISTORY_TABLE
+from rowlock.testing.judge.state import place_of
 
 from ..host import Attachment, Base, Run, Volume
 from ..leases.transactions import file_may_be_written

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock.testing import TemporaryDatabase, check
-from rowlock.testing.failpoints import Failpoints
+from rowlock.testing.crashes.failpoints import Failpoints
 
 from ..leases.transactions import checked_out
 from .stories import STORIES, Scene

@@ -103,7 +103,7 @@ async def test_replicas_an_hour_apart_share_the_work(postgresql_database: Tempor
             await one.end()
     told = Counter(line["event"] for one in started for line in one.told)
     assert [letter for letter, _ in await history(database)] == list(range(1, count + 1))
-    assert (told["LeaseLost"], told["ItemStale"], told["ItemStarted"]) == (0, 0, count)
+    assert (told["LeaseExpired"], told["ItemStale"], told["ItemStarted"]) == (0, 0, count)
     assert await locked(database) == 0
 
 

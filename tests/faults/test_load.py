@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from rowlock import PipelineManager, events, hint_after_commit, pipeline_hinter
-from rowlock.pipelines.hinter import PipelineHinter
+from rowlock.hints.hinter import PipelineHinter
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Volume, VolumePipeline, heard_events

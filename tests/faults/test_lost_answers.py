@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 
 from rowlock import Apply, Park, Reset, Retry, events
 from rowlock.leases.apply import Written
-from rowlock.pipelines import writer as writer_module
-from rowlock.pipelines.submission import Submission
+from rowlock.pipelines.settling import writer as writer_module
+from rowlock.pipelines.settling.submission import Submission
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events

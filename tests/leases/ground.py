@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock.database.transaction import in_transaction
 from rowlock.leases.claim import claim
-from rowlock.leases.dialects.claim_request import ClaimRequest
+from rowlock.leases.claim_request import ClaimRequest
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.transaction import in_transaction
 from rowlock.rows.eligibility import eligible, oldest_first
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase

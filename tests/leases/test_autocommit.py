@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.leases.transaction import in_transaction
+from rowlock.database.transaction import in_transaction
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Volume

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, insert, text
 
 from rowlock.leases.claim import claim
-from rowlock.leases.dialects.claim_request import Position
+from rowlock.leases.claim_request import Position
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 

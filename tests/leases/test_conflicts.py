@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from sqlalchemy.util import await_only
 
 from rowlock import RelatedLockUnavailable, hold_rows
-from rowlock.leases.faults import is_conflict
-from rowlock.leases.transaction import CONFLICTS_MAX
+from rowlock.database.faults import is_conflict
+from rowlock.database.transaction import CONFLICTS_MAX
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Attachment, Run, Volume

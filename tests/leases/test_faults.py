@@ -13,8 +13,7 @@ import pytest
 from sqlalchemy import exc, insert, make_url, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.errors import HostCodeError, LeaseLost, OutcomeError, TransactionTimeout
-from rowlock.leases.faults import (
+from rowlock.database.faults import (
     is_after_an_error,
     is_conflict,
     is_of_the_schema,
@@ -22,6 +21,7 @@ from rowlock.leases.faults import (
     is_transient,
     may_be_of_the_size,
 )
+from rowlock.errors import HostCodeError, LeaseLost, OutcomeError, TransactionTimeout
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run, Volume

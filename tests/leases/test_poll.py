@@ -11,11 +11,11 @@ from sqlalchemy import Connection, bindparam, event
 from sqlalchemy.dialects import postgresql
 
 from rowlock import database_now
-from rowlock.leases.dialects.claim_request import ClaimRequest
+from rowlock.leases.claim_request import ClaimRequest
 from rowlock.leases.poll import poll, poll_of
 from rowlock.rows.database_time import database_time_after
 from rowlock.rows.eligibility import eligible
-from rowlock.rows.parameter_names import with_names_of_its_own
+from rowlock.rows.expressions.parameter_names import with_names_of_its_own
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Run, Volume

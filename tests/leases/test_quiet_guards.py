@@ -13,10 +13,10 @@ from sqlalchemy.orm import joinedload, load_only
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import make_due, unpark
+from rowlock.database.transaction import in_transaction
 from rowlock.errors import PipelineError
 from rowlock.leases.load import load_rows
 from rowlock.leases.release import release, sweep
-from rowlock.leases.transaction import in_transaction
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 

@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import delete
 
 from rowlock.errors import LeaseLost
-from rowlock.leases import related_rows as related_rows_module
 from rowlock.leases.acquire import Acquired
 from rowlock.leases.apply import RelatedWrite
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.related_rows import lock_held_related, release_related, renew_related, write_related
+from rowlock.leases.related import writes as related_rows_module
+from rowlock.leases.related.writes import lock_held_related, release_related, renew_related, write_related
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import Steps, TemporaryDatabase, stepping
 

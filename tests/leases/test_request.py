@@ -13,8 +13,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.orm.exc import StaleDataError
 
 from rowlock import NOW_PLACEHOLDER, LockColumns, OutcomeError
-from rowlock.leases.request import write_request
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.services.request import write_request
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run, Volume

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import event, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
-from rowlock.leases.dialects import sqlite_hops
-from rowlock.leases.dialects.sqlite_hops import HopsCursor
+from rowlock.database import sqlite_hops
+from rowlock.database.sqlite_hops import HopsCursor
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Run

@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import event, text
 
 from rowlock import TransactionTimeout
-from rowlock.leases import stalled_transactions
-from rowlock.leases.separate_pool import SeparatePool
-from rowlock.leases.stalled_transactions import abort_stalled
+from rowlock.database import stalled_transactions
+from rowlock.database.separate_pool import SeparatePool
+from rowlock.database.stalled_transactions import abort_stalled
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run

@@ -20,8 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session
 
 from rowlock.leases.claim import claim
-from rowlock.leases.due import make_due
 from rowlock.leases.load import load_rows
+from rowlock.services.due import make_due
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run
@@ -120,7 +120,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from rowlock import LockColumns
 from rowlock.leases.claim import claim
-from rowlock.leases.dialects.claim_request import ClaimRequest
+from rowlock.leases.claim_request import ClaimRequest
 from rowlock.rows.eligibility import eligible, oldest_first
 from rowlock.rows.leased_table import LeasedTable
 

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock import shielding
 from rowlock.errors import TransactionTimeout
-from rowlock.leases import transaction as transaction_module
-from rowlock.leases.transaction import finish
+from rowlock.shielding import finish
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Run
@@ -45,7 +45,7 @@ async def test_a_hanging_transaction_ends_in_time(virtual_database: TemporaryDat
     assert checked_out(virtual_database.engine) == 0
     assert file_may_be_written(virtual_database)
     assert (await row_of(virtual_database, RUNS, 1)).status == "queued"
-    assert transaction_module._overdue == set()
+    assert shielding._overdue == set()
 
 
 async def test_a_hanging_statement_ends_in_time(postgresql_database: TemporaryDatabase) -> None:
@@ -85,13 +85,13 @@ async def test_what_ignores_its_cancellation_is_left_behind(
     started_at = loop.time()
     with pytest.raises(TransactionTimeout):
         await run_in(virtual_database.session_factory, deaf, timeout=timedelta(seconds=7))
-    assert loop.time() - started_at == 7 + transaction_module.CANCEL_WAIT_S_MAX
-    (overdue,) = transaction_module._overdue
+    assert loop.time() - started_at == 7 + shielding.CANCEL_WAIT_S_MAX
+    (overdue,) = shielding._overdue
     answered.set()
     with pytest.raises(LookupError):
         await overdue
     await asyncio.sleep(0)
-    assert transaction_module._overdue == set()
+    assert shielding._overdue == set()
     text = "An overdue transaction failed in the end: rowlock: take a step"
     assert told(caplog, "") == [Line(text, {"task": "rowlock: take a step"}, "LookupError('late')")]
 

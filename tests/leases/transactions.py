@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
-from rowlock.leases.transaction import in_transaction
+from rowlock.database.transaction import in_transaction
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Run

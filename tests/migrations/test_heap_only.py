@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock import Pipeline
 from rowlock.leases.renew import renew
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.testing import PostgresqlServer, TemporaryDatabase, databases, stepping
+from rowlock.testing import PostgresqlServer, TemporaryDatabase, stepping
+from rowlock.testing.databases import temporary as databases
 
 from .conftest import Tree
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from rowlock import Pipeline
-from rowlock.pipelines.fetcher import Fetcher
+from rowlock.pipelines.fetching.fetcher import Fetcher
 from rowlock.testing import TemporaryDatabase, stepping
 
 from .conftest import Tree, WithOp

@@ -7,28 +7,20 @@ from typing import Any, NoReturn
 
 import pytest
 
-from rowlock import events
-from rowlock.pipelines import (
-    batcher,
-    context,
-    failures,
-    fetcher,
-    heartbeater,
-    hinter,
-    loader,
-    notifier,
-    release,
-    run,
-    settler,
-    supervisor,
-    writer,
-)
+from rowlock import events, supervisor
+from rowlock.database import batcher
+from rowlock.hints import hinter, notifier
+from rowlock.pipelines import context, run
+from rowlock.pipelines.fetching import fetcher
+from rowlock.pipelines.processing import loader
+from rowlock.pipelines.renewing import heartbeater
+from rowlock.pipelines.settling import decisions, release, settler, writer
 
 LOGGING = (
     batcher,
     context,
     events,
-    failures,
+    decisions,
     fetcher,
     release,
     heartbeater,

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
 from rowlock import NotificationStatistics, PipelineHinter, PipelineManager
-from rowlock.leases.notifications import listening
+from rowlock.database.notify_channel import listening
 from rowlock.testing import TemporaryDatabase
 
 WAIT_S_MAX = 20.0

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rowlock.errors import ProcessCancelledError
-from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result, Returned, host_call
-from rowlock.pipelines.deadlines import Deadlines
+from rowlock.pipelines.host_code.call import Attempt, Ended, Raised, Result, Returned, host_call
+from rowlock.pipelines.host_code.deadlines import Deadlines
 from rowlock.testing import virtual_time
 
 from .scenes import hang, turns

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
+from rowlock.database.faults import is_transient
 from rowlock.errors import HostCodeError
-from rowlock.leases.faults import is_transient
-from rowlock.pipelines.attempt import contained
+from rowlock.pipelines.host_code.call import contained
 
 REFUSED = IntegrityError("INSERT", {}, Exception("there is one already"))
 

@@ -7,8 +7,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rowlock.pipelines.attempt import Attempt, Ended, host_call
-from rowlock.pipelines.deadlines import Deadlines
+from rowlock.pipelines.host_code.call import Attempt, Ended, host_call
+from rowlock.pipelines.host_code.deadlines import Deadlines
 
 from .scenes import turns
 

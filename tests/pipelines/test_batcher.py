@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy.exc import DBAPIError
 
+from rowlock.database import batcher as batcher_module
+from rowlock.database.batcher import BATCH_MAX, GROWS_AFTER, STATEMENTS_FIRST, Batcher, BatchLimit
 from rowlock.errors import TransactionTimeout
-from rowlock.pipelines import batcher as batcher_module
-from rowlock.pipelines.batcher import BATCH_MAX, GROWS_AFTER, STATEMENTS_FIRST, Batcher, BatchLimit
 from rowlock.testing import virtual_time
 
 from .hostile import break_loggers

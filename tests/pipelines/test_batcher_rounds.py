@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rowlock.pipelines import batcher as batcher_module
-from rowlock.pipelines.batcher import Batcher
+from rowlock.database import batcher as batcher_module
+from rowlock.database.batcher import Batcher
 
 from .scenes import turns
 

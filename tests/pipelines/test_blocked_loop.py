@@ -19,7 +19,7 @@ from sqlalchemy import event, false
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from rowlock import Apply, Outcome, PipelineItem, PipelineManager, Related, events
-from rowlock.pipelines.writer import ABORTS_MAX
+from rowlock.pipelines.settling.writer import ABORTS_MAX
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Attachment, AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events
@@ -267,7 +267,7 @@ async def test_an_outcome_that_always_blocks_fails_in_the_end(sqlite_database: T
     handler.emit = cut_logs.append  # type: ignore[method-assign]
     # A fetch may stand still beside it.
     handler.addFilter(lambda record: record.rowlock_purpose == "write an outcome")  # type: ignore[attr-defined]
-    logger = logging.getLogger("rowlock.leases.stalled_transactions")
+    logger = logging.getLogger("rowlock.database.stalled_transactions")
     logger.addHandler(handler)
     settings = SETTINGS | {"lock_timeout": 60, "heartbeat_trigger": 30, "heartbeat_interval": 0.1, "renew_timeout": 0.5}
     try:

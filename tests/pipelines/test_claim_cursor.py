@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rowlock.leases.dialects.claim_request import Position
-from rowlock.pipelines.claim_cursor import DEFERRED_PER_EXPENSIVE, EXPENSIVE_S, REMEMBERED, ClaimCursor
+from rowlock.leases.claim_request import Position
+from rowlock.pipelines.fetching.cursor import DEFERRED_PER_EXPENSIVE, EXPENSIVE_S, REMEMBERED, ClaimCursor
 
 DELAYS_S = (0.5, 1.0, 2.0, 5.0)
 LOCK_TIMEOUT_S = 30.0

@@ -12,9 +12,10 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.util import await_only
 
 from rowlock import Apply, Fetcher, PipelineItem, PipelineManager, events
-from rowlock.pipelines import ahead, unstarted
+from rowlock.pipelines import ahead
 from rowlock.pipelines.ahead import AHEAD_MAX, CLAIM_S_MAX
-from rowlock.pipelines.unstarted import WAITS_S_MAX
+from rowlock.pipelines.fetching import unstarted
+from rowlock.pipelines.fetching.unstarted import WAITS_S_MAX
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import HeardEvents, Run, RunPipeline, heard_events

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from rowlock import Apply, Outcome, PipelineItem, PipelineManager, events
-from rowlock.pipelines.attempt import Returned
+from rowlock.pipelines.host_code.call import Returned
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Volume, VolumePipeline, heard_events

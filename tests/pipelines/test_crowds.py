@@ -12,8 +12,8 @@ from sqlalchemy import ColumnElement, NullPool, event
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock import PipelineManager, events
-from rowlock.leases import claim_queue
-from rowlock.leases.claim_queue import CONNECTIONS, claim_slot
+from rowlock.database import claim_slots as claim_queue
+from rowlock.database.claim_slots import CONNECTIONS, claim_slot
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, RecordingPipeline, Run, Volume, heard_events

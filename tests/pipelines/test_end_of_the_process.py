@@ -54,7 +54,7 @@ STUCK = """
 import asyncio, sys, threading
 from datetime import timedelta
 from rowlock import TransactionTimeout
-from rowlock.leases.transaction import in_transaction
+from rowlock.database.transaction import in_transaction
 from rowlock.rows.leased_table import LeasedTable
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine

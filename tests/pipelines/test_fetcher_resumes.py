@@ -13,9 +13,9 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.util import await_only
 
 from rowlock import Apply, PipelineHinter, PipelineItem, PipelineManager, events
-from rowlock.pipelines.claim_cursor import DEFERRED_PER_EXPENSIVE, REMEMBERED
+from rowlock.pipelines.fetching.cursor import DEFERRED_PER_EXPENSIVE, REMEMBERED
 from rowlock.testing import TemporaryDatabase, virtual_time
-from rowlock.testing.inline_sqlite import BUSY_RETRY_S
+from rowlock.testing.databases.inline_sqlite import BUSY_RETRY_S
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import Faults, add, change, faults_of, is_claim, now, replica, until

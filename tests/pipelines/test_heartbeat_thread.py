@@ -15,8 +15,8 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock import Apply, Heartbeater, Outcome, PipelineItem, PipelineManager, events
 from rowlock.errors import HostCodeError
-from rowlock.pipelines.heartbeat_thread import HeartbeatThread
-from rowlock.pipelines.loop_monitor import LoopMonitor
+from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
+from rowlock.pipelines.renewing.loop_monitor import LoopMonitor
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Volume, VolumePipeline, heard_events
@@ -155,7 +155,7 @@ async def test_a_cut_that_exits_is_made_again(
     async def nothing() -> None:
         pass
 
-    monkeypatch.setattr("rowlock.pipelines.heartbeat_thread.abort_stalled", cut)
+    monkeypatch.setattr("rowlock.pipelines.renewing.heartbeat_thread.abort_stalled", cut)
     monkeypatch.setattr(LoopMonitor, "stalled_s", 2.0)
     heartbeat_thread = HeartbeatThread(sqlite_database.session_factory, renew_timeout=timedelta(seconds=1))
     heartbeat_thread.abort_after(timedelta(seconds=1), look_every=timedelta(milliseconds=10))

@@ -16,8 +16,8 @@ import pytest
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from rowlock import Heartbeater
-from rowlock.pipelines import heartbeat_thread as heartbeat_thread_module
-from rowlock.pipelines.heartbeat_thread import HeartbeatThread
+from rowlock.pipelines.renewing import heartbeat_thread as heartbeat_thread_module
+from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline
@@ -62,7 +62,7 @@ async def beating(
     await add(database, Volume())
     other = OtherSide(replica(database))
     async with stepping(database.session_factory, VolumePipeline(**settings)) as steps:
-        steps.run.context.heartbeat_thread = other  # type: ignore[assignment]
+        steps.run.heartbeater.thread = other  # type: ignore[assignment]
         heartbeater = steps.run.heartbeater
         running = asyncio.create_task(heartbeater.run())
         await steps.fetch_once()
@@ -92,7 +92,7 @@ async def test_what_cannot_be_done_there_is_done_at_home(
         with faults_of(other.sessions.kw["bind"]) as faults:
             faults.fail(UNSUITED)
             await asyncio.sleep(100)
-        assert (other.ended, steps.run.context.heartbeat_thread) == (1, None)
+        assert (other.ended, steps.run.heartbeater.thread) == (1, None)
         assert (counted(steps)["renewals_failed"], steps.queued[0].is_trusted()) == (1, True)
     text = (
         "VolumePipeline: leases cannot be renewed in a thread of their own here, and are from now on renewed on the event "
@@ -121,7 +121,7 @@ def test_an_outage_is_no_reason_to_come_home(virtual_database: TemporaryDatabase
                 await asyncio.sleep(20)
                 faults.heal()
                 await asyncio.sleep(5)
-            assert (other.ended, steps.run.context.heartbeat_thread) == (0, other)
+            assert (other.ended, steps.run.heartbeater.thread) == (0, other)
             assert steps.run.health().renewal_failures == 0
             assert steps.queued[0].is_trusted()
 
@@ -202,7 +202,7 @@ async def test_an_idle_pipeline_has_no_timers(virtual_database: TemporaryDatabas
     await add(virtual_database)
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         if apart:
-            steps.run.context.heartbeat_thread = OtherSide(replica(virtual_database))  # type: ignore[assignment]
+            steps.run.heartbeater.thread = OtherSide(replica(virtual_database))  # type: ignore[assignment]
         heartbeater = steps.run.heartbeater
         loops = [asyncio.create_task(loop()) for loop in (heartbeater.run, heartbeater.watch)]
         await turns()

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from rowlock import PipelineHinter, hint_after_commit, pipeline_hinter
-from rowlock.pipelines.hinter import WARNED_NAMES_MAX
+from rowlock.hints.hinter import WARNED_NAMES_MAX
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Attachment, Base, Run, Volume

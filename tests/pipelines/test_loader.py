@@ -12,7 +12,7 @@ from sqlalchemy.orm import load_only, selectinload
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import PipelineItem
-from rowlock.pipelines.loader import FRESH_S, Loader
+from rowlock.pipelines.processing.loader import FRESH_S, Loader
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, Run, RunPipeline, Volume, VolumePipeline

@@ -6,8 +6,8 @@ import asyncio
 import threading
 from typing import Any
 
-from rowlock.pipelines import loop_monitor
-from rowlock.pipelines.loop_monitor import LoopMonitor
+from rowlock.pipelines.renewing import loop_monitor
+from rowlock.pipelines.renewing.loop_monitor import LoopMonitor
 from rowlock.testing import virtual_time
 
 from .scenes import turns

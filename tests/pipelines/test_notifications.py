@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import event, text
 
 from rowlock import Apply, PipelineHinter, PipelineManager, events, hint_after_commit, pipeline_hinter
-from rowlock.leases.notifications import CHANNEL_BYTES_MAX, PAYLOAD_BYTES_MAX, channel_named, is_payload
-from rowlock.pipelines import notifier
-from rowlock.pipelines.notifier import Send, WaitForHint, plan_sending
+from rowlock.database.notify_channel import CHANNEL_BYTES_MAX, PAYLOAD_BYTES_MAX, channel_named, is_payload
+from rowlock.hints import notifier
+from rowlock.hints.notifier import Send, WaitForHint, plan_sending
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Volume, VolumePipeline, heard_events

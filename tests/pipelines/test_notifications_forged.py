@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from rowlock import PipelineManager, events
-from rowlock.pipelines import notifier
+from rowlock.hints import notifier
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Volume, VolumePipeline, heard_events

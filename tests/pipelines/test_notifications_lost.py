@@ -12,8 +12,8 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock import ConfigurationError, PipelineManager, pipeline_hinter
-from rowlock.leases import notifications
-from rowlock.pipelines import notifier
+from rowlock.database import notify_channel as notifications
+from rowlock.hints import notifier
 from rowlock.testing import PostgresqlServer, TemporaryDatabase
 
 from ..host import Attachment, AttachmentPipeline, Base, Volume, VolumePipeline

@@ -14,8 +14,8 @@ from rowlock.errors import OutcomeError
 from rowlock.leases.acquire import Acquired
 from rowlock.leases.apply import RowWrite
 from rowlock.leases.held_rows import HeldRows
-from rowlock.pipelines.plan import Planner
 from rowlock.pipelines.settings import PipelineSettings
+from rowlock.pipelines.settling.planner import Planner
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import virtual_time
 

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 
 from rowlock import Fetcher, PipelineManager
 from rowlock.leases.poll import poll_of
-from rowlock.pipelines import poll_groups
-from rowlock.pipelines.poll_groups import MEMBERS_MAX, POLL_TIMEOUT, REST_AFTER_FAILURE_S, PollGroups
+from rowlock.pipelines.fetching import poll_groups
+from rowlock.pipelines.fetching.poll_groups import MEMBERS_MAX, POLL_TIMEOUT, REST_AFTER_FAILURE_S, PollGroups
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, virtual_time
 

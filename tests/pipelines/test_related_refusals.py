@@ -24,10 +24,11 @@ from rowlock import (
     events,
     get_locker,
 )
+from rowlock.hints.hinter import PipelineHinter
 from rowlock.leases import acquire as take_module
-from rowlock.leases import related as related_module
-from rowlock.pipelines.hinter import PipelineHinter
-from rowlock.testing import TemporaryDatabase, databases, stepping
+from rowlock.leases.related import locker as related_module
+from rowlock.testing import TemporaryDatabase, stepping
+from rowlock.testing.databases import temporary as databases
 
 from ..host import Attachment, Base, Run, Volume, VolumePipeline, heard_events
 from .related_scenes import ATTACHMENTS, GatheringPipeline, add_volume, at_work, attachments_of, locks_of

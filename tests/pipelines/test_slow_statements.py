@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only
 
 from rowlock import Apply, Outcome, PipelineManager, events
-from rowlock.pipelines.batcher import STATEMENTS_FIRST
-from rowlock.pipelines.overruns import OVERRUNS_MAX
+from rowlock.database.batcher import STATEMENTS_FIRST
+from rowlock.pipelines.settling.overruns import OVERRUNS_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events

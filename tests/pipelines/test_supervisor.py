@@ -9,7 +9,7 @@ import pytest
 
 from rowlock import Apply, PipelineHinter, PipelineItem, events
 from rowlock.backoff import JITTER
-from rowlock.pipelines.supervisor import RESTART_DELAY_S, Supervisor
+from rowlock.supervisor import RESTART_DELAY_S, Supervisor
 from rowlock.testing import TemporaryDatabase, run_virtual, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events

@@ -32,7 +32,7 @@ ADMISSION_BUGS = (
     ),
     Bug(
         "submissions take no turns on SQLite",
-        "dispatch/submission_lock.py",
+        "dispatch/submitting/submission_lock.py",
         "SubmissionLock._is_needed",
         'is_bound and bind_of(session, self._leased).dialect.name == "sqlite"',
         "False",
@@ -40,7 +40,7 @@ ADMISSION_BUGS = (
     ),
     Bug(
         "hosts that begin transactions themselves have no turns",
-        "dispatch/submission_lock.py",
+        "dispatch/submitting/submission_lock.py",
         "SubmissionLock.acquire",
         " and (not is_new or await unless())",
         "",
@@ -48,7 +48,7 @@ ADMISSION_BUGS = (
     ),
     Bug(
         "what a host wrote before its submission is lost",
-        "dispatch/submission_lock.py",
+        "dispatch/submitting/submission_lock.py",
         "SubmissionLock.acquire",
         "(not is_new or await unless())",
         "await unless()",
@@ -56,7 +56,7 @@ ADMISSION_BUGS = (
     ),
     Bug(
         "who attaches keeps others from writing",
-        "dispatch/submission_lock.py",
+        "dispatch/submitting/submission_lock.py",
         "SubmissionLock.acquire",
         "(not is_new or await unless())",
         "not is_new",
@@ -64,7 +64,7 @@ ADMISSION_BUGS = (
     ),
     Bug(
         "somebody writes between the look and the row",
-        "dispatch/submission_lock.py",
+        "dispatch/submitting/submission_lock.py",
         "SubmissionLock.acquire",
         "=begun_by_host",
         "=False",
@@ -72,7 +72,7 @@ ADMISSION_BUGS = (
     ),
     Bug(
         "who waited for the file in vain keeps the turn",
-        "dispatch/submission_lock.py",
+        "dispatch/submitting/submission_lock.py",
         "SubmissionLock._wait",
         "self.release(session)\n            ",
         "",
@@ -80,7 +80,7 @@ ADMISSION_BUGS = (
     ),
     Bug(
         "who writes nothing keeps the turn",
-        "dispatch/admission.py",
+        "dispatch/submitting/admission.py",
         "Admission.submit",
         "holds_lock and not made",
         "False",
@@ -88,7 +88,7 @@ ADMISSION_BUGS = (
     ),
     Bug(
         "the ceiling does not count what waits",
-        "dispatch/admission.py",
+        "dispatch/submitting/admission.py",
         "Admission.count_active",
         "is_active(self._leased)",
         "self._model.status == RUNNING",
@@ -96,7 +96,7 @@ ADMISSION_BUGS = (
     ),
     Bug(
         "those who were refused at once come back at once",
-        "dispatch/admission.py",
+        "dispatch/submitting/admission.py",
         "Admission._admit",
         " + random.random() * self._settings.jitter",
         "",
@@ -104,7 +104,7 @@ ADMISSION_BUGS = (
     ),
     Bug(
         "work that was released a moment ago is stale",
-        "dispatch/admission.py",
+        "dispatch/submitting/admission.py",
         "Admission._is_stale",
         "released)",
         "model.started_at <= long_ago)",

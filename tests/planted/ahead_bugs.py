@@ -117,7 +117,7 @@ AHEAD_BUGS = (
     ),
     Bug(
         "claims stay large when they fail",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher._record_failure",
         "        self._record_claimed(is_full=False)\n",
         "",
@@ -157,7 +157,7 @@ AHEAD_BUGS = (
     ),
     Bug(
         "nobody looks for rows that were claimed ahead and wait",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher._queue",
         "        self._unstarted.watch()\n",
         "",
@@ -165,7 +165,7 @@ AHEAD_BUGS = (
     ),
     Bug(
         "rows that are released stay tracked",
-        "pipelines/unstarted.py",
+        "pipelines/fetching/unstarted.py",
         "Unstarted._look",
         "self._heartbeater.untrack(item)",
         "pass",
@@ -173,7 +173,7 @@ AHEAD_BUGS = (
     ),
     Bug(
         "rows within the queue's own size are released",
-        "pipelines/unstarted.py",
+        "pipelines/fetching/unstarted.py",
         "Unstarted._look",
         "[ahead.size :]",
         "",
@@ -181,7 +181,7 @@ AHEAD_BUGS = (
     ),
     Bug(
         "rows that were just queued are released",
-        "pipelines/unstarted.py",
+        "pipelines/fetching/unstarted.py",
         "Unstarted._look",
         " if queued_at <= limit",
         "",
@@ -189,7 +189,7 @@ AHEAD_BUGS = (
     ),
     Bug(
         "rows that were queued later are forgotten",
-        "pipelines/unstarted.py",
+        "pipelines/fetching/unstarted.py",
         "Unstarted",
         "        self.watch()\n",
         "",
@@ -197,7 +197,7 @@ AHEAD_BUGS = (
     ),
     Bug(
         "what was released is claimed ahead again",
-        "pipelines/unstarted.py",
+        "pipelines/fetching/unstarted.py",
         "Unstarted._look",
         "            ahead.reset()\n",
         "",
@@ -205,7 +205,7 @@ AHEAD_BUGS = (
     ),
     Bug(
         "places of what was released stay",
-        "pipelines/unstarted.py",
+        "pipelines/fetching/unstarted.py",
         "Unstarted._look",
         "            queue.capacity = max(ahead.size, len(queue))\n",
         "",
@@ -213,7 +213,7 @@ AHEAD_BUGS = (
     ),
     Bug(
         "nobody hears of what was released",
-        "pipelines/unstarted.py",
+        "pipelines/fetching/unstarted.py",
         "Unstarted._release",
         "context.hinter.hint_fetch(context.leased.model)",
         "pass",

@@ -17,7 +17,7 @@ SILENCE = "tests/dispatch/test_liveness.py"
 ATTEMPT_BUGS = (
     Bug(
         "a loop that stood still takes its workers for dead",
-        "dispatch/liveness.py",
+        "dispatch/delivering/liveness.py",
         "next_event",
         "=CATCH_UP_S",
         "=0",
@@ -25,7 +25,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "a loop that stood still twice takes its workers for dead",
-        "dispatch/liveness.py",
+        "dispatch/delivering/liveness.py",
         "next_event",
         " and monotonic() - began_at < 2 * CATCH_UP_S",
         "",
@@ -33,7 +33,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "somebody listens on after a cancellation",
-        "dispatch/liveness.py",
+        "dispatch/delivering/liveness.py",
         "next_event",
         "if not coming.done():",
         "if False:",
@@ -49,7 +49,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "machines on their way do not count",
-        "dispatch/provisioner.py",
+        "dispatch/delivering/provisioner.py",
         "Provisioner.ask",
         "+ len(self._expected)",
         "+ len(self._in_flight)",
@@ -57,7 +57,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "a machine that never came is expected for ever",
-        "dispatch/provisioner.py",
+        "dispatch/delivering/provisioner.py",
         "Provisioner._expect_no_more",
         " if until > now",
         "",
@@ -65,7 +65,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "a key is asked for while its machine is on its way",
-        "dispatch/provisioner.py",
+        "dispatch/delivering/provisioner.py",
         "Provisioner.ask",
         " key in self._expected or",
         "",
@@ -73,7 +73,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "a machine that was refused is expected",
-        "dispatch/provisioner.py",
+        "dispatch/delivering/provisioner.py",
         "Provisioner._call",
         "self._expected.pop(key, None)\n            ",
         "",
@@ -81,7 +81,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "a slip that shows when nobody accepts fails the row",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._run",
         "Exception",
         "OSError",
@@ -89,7 +89,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "what was noted is not known to who is cancelled",
-        "dispatch/status_updates.py",
+        "dispatch/delivering/status_updates.py",
         "StatusUpdates.write",
         'finish(self._try(Patch(item, values, unless_changed), tries=tries), purpose="write status")',
         "self._try(Patch(item, values, unless_changed), tries=tries)",
@@ -97,7 +97,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "a note whose answer was lost is taken for one that was refused",
-        "dispatch/status_updates.py",
+        "dispatch/delivering/status_updates.py",
         "StatusUpdates._try",
         'written is None and tries and "status" in patch.values',
         "False",
@@ -105,7 +105,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "a note that an outage interrupts is not written again",
-        "dispatch/status_updates.py",
+        "dispatch/delivering/status_updates.py",
         "StatusUpdates.write",
         "not is_transient(error) or not item.is_trusted()",
         "True",
@@ -145,7 +145,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "a folder that was being made stays",
-        "dispatch/scratch.py",
+        "dispatch/delivering/scratch.py",
         "Scratch._make",
         "for folder in made:\n                _remove(folder)\n            ",
         "",
@@ -161,7 +161,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "who is cancelled twice gives the row away under the attempt",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "_end",
         'finish(close(), purpose="end an attempt")',
         "events.aclose()",
@@ -169,7 +169,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "a silent handler never hears that it was cancelled",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._look",
         "monotonic() >= self._looks_at",
         "False",
@@ -177,7 +177,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "an outage cancels what is silent",
-        "dispatch/status_updates.py",
+        "dispatch/delivering/status_updates.py",
         "StatusUpdates.check",
         "not is_transient(error)",
         "True",
@@ -185,7 +185,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "who is cancelled twice listens on",
-        "dispatch/liveness.py",
+        "dispatch/delivering/liveness.py",
         "next_event",
         'finish(_wait(coming), purpose="hear no more of an attempt")',
         "_wait(coming)",
@@ -193,7 +193,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "an engine that cannot close fails the row",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "_end.close",
         "Exception",
         "ZeroDivisionError",
@@ -201,7 +201,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "a row is held for ever by a handler that has no end",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._out_of_time",
         ", timeout_s=END_S_MAX",
         "",
@@ -209,7 +209,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "a first loss rests as long as many overflows",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._lost",
         "after=self._rest(losses), ",
         "",
@@ -257,7 +257,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "folders wait for threads of the host",
-        "dispatch/scratch.py",
+        "dispatch/delivering/scratch.py",
         "Scratch._in_thread",
         "self._threads",
         "None",
@@ -265,7 +265,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "a worker that was out of sight is taken for a new machine",
-        "dispatch/provisioner.py",
+        "dispatch/delivering/provisioner.py",
         "Provisioner._remember",
         "list",
         "[gone for gone in self._seen if gone not in workers] or list",
@@ -281,7 +281,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "a row that was decided before it was read is begun",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._run",
         "self._row.status not in ACTIVE",
         "False",
@@ -305,7 +305,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "who cancels waits for no turn",
-        "dispatch/admission.py",
+        "dispatch/submitting/admission.py",
         "Admission.cancel",
         "await self._submission_lock.acquire(session, unless=_never)",
         "False",
@@ -313,7 +313,7 @@ ATTEMPT_BUGS = (
     ),
     Bug(
         "a late result leaves no word",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._see_to",
         "._record_dropped(item, outcome, written)",
         "._record_stale(item, written.value)",

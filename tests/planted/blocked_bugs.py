@@ -13,23 +13,23 @@ HOST = "tests/pipelines/test_loop_monitor.py"
 BLOCKED_BUGS = (
     Bug(
         "leases are renewed on the host's loop",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater.run",
-        ".context.heartbeat_thread.run(self.beat)",
+        ".thread.run(self.beat)",
         ".beat()",
         (f"{BLOCKED}::test_a_blocked_loop_costs_no_lease[sqlite]",),
     ),
     Bug(
         "heartbeats take a connection of the host's",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater._transact",
-        " if heartbeat_thread is None else heartbeat_thread.sessions",
+        " if thread is None else thread.sessions",
         "",
         (f"{BLOCKED}::test_a_full_pool_costs_no_lease[sqlite]",),
     ),
     Bug(
         "a wedged loop keeps its leases for ever",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater.beat",
         "not self._is_stalled()",
         "True",
@@ -37,7 +37,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a transaction that stands still is left standing",
-        "pipelines/heartbeat_thread.py",
+        "pipelines/renewing/heartbeat_thread.py",
         "HeartbeatThread._abort_stalled.abort",
         "await abort_stalled(self.sessions, thread=self.monitor.thread, older_than_s=self._limit_s)",
         "pass",
@@ -45,7 +45,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a transaction that stands within a statement is left standing",
-        "leases/stalled_transactions.py",
+        "database/stalled_transactions.py",
         "_terminate",
         " OR state = 'active' AND wait_event = 'ClientRead'",
         "",
@@ -53,7 +53,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a transaction that could not be cut is left standing",
-        "leases/stalled_transactions.py",
+        "database/stalled_transactions.py",
         "OpenTransaction.abort_if_stalled",
         "(self.was_aborted and not self._must_terminate)",
         "self.was_aborted",
@@ -61,7 +61,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a server that is not reached is not asked again",
-        "leases/stalled_transactions.py",
+        "database/stalled_transactions.py",
         "OpenTransaction.abort_if_stalled",
         "                    self._must_terminate = True\n",
         "",
@@ -69,7 +69,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a transaction that was cut is cut again at each look",
-        "leases/stalled_transactions.py",
+        "database/stalled_transactions.py",
         "OpenTransaction.abort_if_stalled",
         "                    self._must_terminate = not ended\n",
         "",
@@ -77,7 +77,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "what a beat finds is told in its own thread",
-        "pipelines/loop_monitor.py",
+        "pipelines/renewing/loop_monitor.py",
         "LoopMonitor.do",
         "threading.get_ident() == self.thread",
         "True",
@@ -85,7 +85,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a loop that has ended kills who asks it",
-        "pipelines/loop_monitor.py",
+        "pipelines/renewing/loop_monitor.py",
         "LoopMonitor.do",
         "with suppress(RuntimeError):\n            ",
         "",
@@ -93,7 +93,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "the log is full of one block",
-        "pipelines/loop_monitor.py",
+        "pipelines/renewing/loop_monitor.py",
         "LoopMonitor.ask",
         " and not self._is_told",
         "",
@@ -101,7 +101,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a SystemExit ends the thread for heartbeats",
-        "pipelines/heartbeat_thread.py",
+        "pipelines/renewing/heartbeat_thread.py",
         "HeartbeatThread._live",
         "while",
         "if",
@@ -109,7 +109,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a SystemExit of the thread ends the host's loop",
-        "pipelines/heartbeat_thread.py",
+        "pipelines/renewing/heartbeat_thread.py",
         "HeartbeatThread.run",
         "without_exits(work",
         "work(",
@@ -117,7 +117,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "an exit out of a connection's listener ends the cutting of transactions",
-        "pipelines/heartbeat_thread.py",
+        "pipelines/renewing/heartbeat_thread.py",
         "HeartbeatThread._abort_stalled",
         "without_exits(abort)",
         "abort()",
@@ -133,7 +133,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a host that dies hangs for the thread",
-        "pipelines/heartbeat_thread.py",
+        "pipelines/renewing/heartbeat_thread.py",
         "HeartbeatThread._running_loop",
         "True",
         "False",
@@ -141,7 +141,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "connections for heartbeats are the host's",
-        "leases/separate_pool.py",
+        "database/separate_pool.py",
         "SeparatePool._clone_of_root",
         "        clone.pool = engine.pool.recreate()\n",
         "",
@@ -149,7 +149,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "options of the engine are forgotten",
-        "leases/separate_pool.py",
+        "database/separate_pool.py",
         "SeparatePool._clone",
         "clone._proxied = self._clone(proxied)  # type: ignore[attr-defined]\n            return clone",
         "return self._clone(proxied)",
@@ -157,7 +157,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a renewal waits for a locked file past its limit",
-        "leases/separate_pool.py",
+        "database/separate_pool.py",
         "SeparatePool._clone_of_root",
         'event.listen(clone.pool, "connect", self._wait_less)',
         "pass",
@@ -165,7 +165,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "connections for heartbeats stay open",
-        "leases/separate_pool.py",
+        "database/separate_pool.py",
         "SeparatePool.close",
         "await AsyncEngine(engine).dispose()",
         "pass",
@@ -173,7 +173,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a transaction within its time is cut",
-        "leases/stalled_transactions.py",
+        "database/stalled_transactions.py",
         "OpenTransaction.abort_if_stalled",
         " or monotonic() - self._began_at < older_than_s",
         "",
@@ -181,7 +181,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "transactions that have ended are kept for ever",
-        "leases/stalled_transactions.py",
+        "database/stalled_transactions.py",
         "OpenTransaction.ends",
         "        _open.discard(self)\n",
         "",
@@ -189,7 +189,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a connection that was closed goes back into the pool",
-        "leases/stalled_transactions.py",
+        "database/stalled_transactions.py",
         "OpenTransaction._retire",
         "        pooled.invalidate(soft=True)\n",
         "",
@@ -197,7 +197,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a COMMIT on a closed connection passes for one",
-        "leases/stalled_transactions.py",
+        "database/stalled_transactions.py",
         "tracked_open",
         "was_aborted:",
         "was_aborted and error is not None:",
@@ -205,7 +205,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a timeout of a blocked loop passes for one of the database",
-        "leases/transaction.py",
+        "shielding.py",
         "_wait_shielded",
         "ends_at, left_s = loop.time() + STALL_S_MAX, STALL_S_MAX",
         "pass",
@@ -213,7 +213,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "an outcome is given up after one try that a blocked loop made long",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer.write",
         "math.inf",
         "monotonic()",
@@ -221,7 +221,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a beat that crosses a commit tells of a lost lease",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater._lose_unless_held",
         " and not item.is_settling",
         "",
@@ -231,7 +231,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a SystemExit in a transaction ends the event loop",
-        "leases/transaction.py",
+        "shielding.py",
         "finish",
         "contained_task",
         "asyncio.create_task",
@@ -242,7 +242,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a transaction that is out of time keeps the file locked",
-        "leases/transaction.py",
+        "shielding.py",
         "finish",
         "plan_cancel(task)",
         "CancelPlan()",
@@ -250,7 +250,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "an outcome that blocks the loop each time is written again for ever",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer.write",
         " or aborts > ABORTS_MAX",
         "",
@@ -258,7 +258,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a log handler that blocks stops the heartbeats",
-        "leases/log_apart.py",
+        "shielding.py",
         "log_in_thread",
         'threading.Thread(target=log, name="rowlock log", daemon=True).start',
         "log",
@@ -266,7 +266,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "connections that know their loop are used in the thread for ever",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater._come_home_if_unsuited",
         "self._must_come_home = True",
         "pass",
@@ -274,7 +274,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a loop that ended without a drain leaves its thread",
-        "pipelines/loop_monitor.py",
+        "pipelines/renewing/loop_monitor.py",
         "LoopMonitor.ask",
         "not self._loop.is_closed()",
         "True",
@@ -282,7 +282,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "options for one session cost a connection",
-        "leases/separate_pool.py",
+        "database/separate_pool.py",
         "SeparatePool._clone",
         "engine.pool not in self._engines",
         "True",
@@ -290,7 +290,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a transaction of another loop is cut",
-        "leases/stalled_transactions.py",
+        "database/stalled_transactions.py",
         "OpenTransaction.abort_if_stalled",
         "self._thread != thread or ",
         "",
@@ -298,7 +298,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "a lock that was cut fails the attempt",
-        "leases/related.py",
+        "leases/related/locker.py",
         "RelatedLocker._again_if_aborted",
         "not error.was_aborted or not item.is_trusted()",
         "True",
@@ -306,7 +306,7 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "rows of a claim that was answered too late are worked on",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher._claim_and_queue",
         "any(item.trusted_until <= at for item in items)",
         "False",

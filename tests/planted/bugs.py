@@ -103,7 +103,7 @@ BUGS = (
     ),
     Bug(
         "a claim is not exclusive on SQLite",
-        "leases/dialects/sqlite.py",
+        "database/begin.py",
         "",
         '"BEGIN IMMEDIATE"',
         '"BEGIN DEFERRED"',
@@ -123,7 +123,7 @@ BUGS = (
     ),
     Bug(
         "a claim stamps the host's onupdate columns",
-        "rows/lease_values.py",
+        "rows/assignments.py",
         "without_onupdate",
         "kept, **",
         "",
@@ -179,7 +179,7 @@ BUGS = (
     ),
     Bug(
         "an item without trust is written",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._write_in_own_transaction.work",
         " if item.is_trusted() else []",
         "",
@@ -187,7 +187,7 @@ BUGS = (
     ),
     Bug(
         "a lost COMMIT answer is taken for stale",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._earlier_tries",
         "alike.setdefault(submission.stamps, []).append((number, submission))",
         "pass",
@@ -195,7 +195,7 @@ BUGS = (
     ),
     Bug(
         "also runs without a matching guard",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._write_in_own_transaction.work",
         "written.is_made and submission",
         "submission",
@@ -203,7 +203,7 @@ BUGS = (
     ),
     Bug(
         "a bad row fails its whole batch",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "Batcher._fail",
         "not is_outage(error)",
         "False",
@@ -219,7 +219,7 @@ BUGS = (
     ),
     Bug(
         "work of a cancelled worker is not released",
-        "pipelines/worker.py",
+        "pipelines/processing/worker.py",
         "Worker._work",
         "running.release(error)\n            ",
         "",
@@ -227,7 +227,7 @@ BUGS = (
     ),
     Bug(
         "work that a shutdown interrupted is not released",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._interrupt",
         "await release_items(self.context, [item])",
         "pass",
@@ -235,7 +235,7 @@ BUGS = (
     ),
     Bug(
         "a loop dies of a foreign cancellation",
-        "pipelines/supervisor.py",
+        "supervisor.py",
         "Supervisor._run",
         "asyncio.CancelledError()",
         "None",
@@ -243,7 +243,7 @@ BUGS = (
     ),
     Bug(
         "a transaction is cancelled with its caller",
-        "leases/transaction.py",
+        "shielding.py",
         "_wait_shielded",
         "cancelled ",
         "task.cancel()\n            cancelled ",
@@ -251,7 +251,7 @@ BUGS = (
     ),
     Bug(
         "a hint is taken down after the fetch",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher._fetch",
         ", self._hinted = self._hinted, False\n        try:\n            claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)",
         " = self._hinted\n        try:\n            claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)\n            self._hinted = False",
@@ -259,7 +259,7 @@ BUGS = (
     ),
     Bug(
         "a hint does not end the rest",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher.hint",
         "        self._woken.set()\n",
         "",
@@ -267,7 +267,7 @@ BUGS = (
     ),
     Bug(
         "lost work is not cancelled",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater._lose_all",
         "attempt.lose()",
         "pass",
@@ -275,7 +275,7 @@ BUGS = (
     ),
     Bug(
         "a released savepoint raises its hints",
-        "pipelines/hinter.py",
+        "hints/hinter.py",
         "_committed",
         "savepoint is not None",
         "False",
@@ -283,7 +283,7 @@ BUGS = (
     ),
     Bug(
         "what waits to be settled is not bounded",
-        "pipelines/pool.py",
+        "pipelines/processing/pool.py",
         "Pool.feed",
         " and not self._settler.is_full",
         "",
@@ -291,7 +291,7 @@ BUGS = (
     ),
     Bug(
         "an item is let go before its outcome is settled",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler.settle_later",
         "add(item)",
         "add(item)\n        self._heartbeater.untrack(item)",
@@ -307,7 +307,7 @@ BUGS = (
     ),
     Bug(
         "a changed row is written again",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._on_batch_done",
         " if written is None else partial(self._see_to, submission, written)",
         "",
@@ -315,7 +315,7 @@ BUGS = (
     ),
     Bug(
         "an outcome without trust is tried with others",
-        "pipelines/submission.py",
+        "pipelines/settling/submission.py",
         "Submission.can_join_batch_at_once",
         " and item.is_trusted()",
         "",

@@ -11,7 +11,7 @@ SUPERVISOR = "tests/pipelines/test_supervisor.py"
 CANCEL_BUGS = (
     Bug(
         "one keeper that is cancelled passes for the end of the loop",
-        "pipelines/supervisor.py",
+        "supervisor.py",
         "Supervisor.is_ending",
         "all(",
         "any(",
@@ -19,7 +19,7 @@ CANCEL_BUGS = (
     ),
     Bug(
         "a keeper that is cancelled alone leaves its loop dead",
-        "pipelines/supervisor.py",
+        "supervisor.py",
         "Supervisor._keeper_over",
         "            self.keep(name, loop)\n",
         "",
@@ -30,7 +30,7 @@ CANCEL_BUGS = (
     ),
     Bug(
         "a loop whose task is refused is gone without a word",
-        "pipelines/supervisor.py",
+        "supervisor.py",
         "Supervisor._run",
         "return error",
         "raise",
@@ -38,7 +38,7 @@ CANCEL_BUGS = (
     ),
     Bug(
         "a settlement that is cancelled before it began is dropped",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._in_a_task.over",
         "not has_begun",
         "False",
@@ -46,7 +46,7 @@ CANCEL_BUGS = (
     ),
     Bug(
         "an outcome whose settlement is cancelled is written and not told",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._carried_out",
         "self.context.check_ending() or task is None",
         "True",
@@ -70,7 +70,7 @@ CANCEL_BUGS = (
     ),
     Bug(
         "rows that wait too long leave the queue though nobody releases them",
-        "pipelines/unstarted.py",
+        "pipelines/fetching/unstarted.py",
         "Unstarted._look",
         "# First, since a task factory of the host's may refuse it: then they stay where they are.",
         "for item in late:\n                self._heartbeater.untrack(item)\n            queue.discard(late)",

@@ -12,7 +12,7 @@ OTHER_REASONS = f"{CAPACITY}::test_rows_that_rest_for_another_reason_rest_on"
 CAPACITY_BUGS = (
     Bug(
         "room that came during the offers is forgotten",
-        "dispatch/capacity.py",
+        "dispatch/delivering/capacity.py",
         "Capacity.refused",
         "min(self._places, self._freed - since)",
         "0",
@@ -20,7 +20,7 @@ CAPACITY_BUGS = (
     ),
     Bug(
         "room that was refused is remembered",
-        "dispatch/placement.py",
+        "dispatch/delivering/placement.py",
         "Placement.place",
         "        self.capacity.refused(task.id, since=freed_before)\n",
         "",
@@ -28,7 +28,7 @@ CAPACITY_BUGS = (
     ),
     Bug(
         "a row that is brought forward uses two places",
-        "dispatch/capacity.py",
+        "dispatch/delivering/capacity.py",
         "Capacity.keep_for",
         "self._kept_until |= dict.fromkeys(keys, monotonic() + KEPT_S)",
         "for key in keys:\n            self.occupied(key)",
@@ -39,7 +39,7 @@ CAPACITY_BUGS = (
     ),
     Bug(
         "a place is kept for a row that was refused",
-        "dispatch/capacity.py",
+        "dispatch/delivering/capacity.py",
         "Capacity.refused",
         "_kept_until.pop(key, None)\n        self.",
         "",
@@ -47,7 +47,7 @@ CAPACITY_BUGS = (
     ),
     Bug(
         "a place is kept for ever",
-        "dispatch/capacity.py",
+        "dispatch/delivering/capacity.py",
         "Capacity.look",
         " if until > now",
         "",
@@ -55,7 +55,7 @@ CAPACITY_BUGS = (
     ),
     Bug(
         "room is counted anew at each look",
-        "dispatch/capacity.py",
+        "dispatch/delivering/capacity.py",
         "Capacity.look",
         "        self._workers = here\n",
         "",
@@ -63,7 +63,7 @@ CAPACITY_BUGS = (
     ),
     Bug(
         "room has no bound",
-        "dispatch/capacity.py",
+        "dispatch/delivering/capacity.py",
         "Capacity._add",
         "= min(max(ROOM_MAX, len(self._workers)), self._places + places)",
         "+= places",
@@ -74,7 +74,7 @@ CAPACITY_BUGS = (
     ),
     Bug(
         "workers beyond what one fetch brings stay idle",
-        "dispatch/capacity.py",
+        "dispatch/delivering/capacity.py",
         "Capacity._add",
         "max(ROOM_MAX, len(self._workers))",
         "ROOM_MAX",
@@ -82,7 +82,7 @@ CAPACITY_BUGS = (
     ),
     Bug(
         "room of many workers is given at once",
-        "dispatch/capacity.py",
+        "dispatch/delivering/capacity.py",
         "Capacity.look",
         ", max",
         " * 1000, max",
@@ -90,7 +90,7 @@ CAPACITY_BUGS = (
     ),
     Bug(
         "the rest after a loss is cut short",
-        "dispatch/capacity.py",
+        "dispatch/delivering/capacity.py",
         "bring_forward",
         '        model.last_error.startswith(f"{CAPACITY}:"),\n',
         "",
@@ -98,7 +98,7 @@ CAPACITY_BUGS = (
     ),
     Bug(
         "a held row is brought forward",
-        "dispatch/capacity.py",
+        "dispatch/delivering/capacity.py",
         "bring_forward",
         "        is_free(leased),\n",
         "",
@@ -106,7 +106,7 @@ CAPACITY_BUGS = (
     ),
     Bug(
         "a parked row is brought forward",
-        "dispatch/capacity.py",
+        "dispatch/delivering/capacity.py",
         "bring_forward",
         "        model.parked_at.is_(None),\n",
         "",
@@ -114,7 +114,7 @@ CAPACITY_BUGS = (
     ),
     Bug(
         "the latest submission is brought forward first",
-        "dispatch/capacity.py",
+        "dispatch/delivering/capacity.py",
         "bring_forward",
         ", leased.",
         ".desc(), leased.",

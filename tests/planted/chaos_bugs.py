@@ -41,7 +41,7 @@ CHAOS_BUGS = (
     ),
     Bug(
         "chaos: work goes on when its lease is lost",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater._lose_all",
         "attempt.lose()",
         "pass",

@@ -12,7 +12,7 @@ INDEX = "tests/rows/test_due_index.py"
 CLAIM_BUGS = (
     Bug(
         "claims resume for ever",
-        "pipelines/claim_cursor.py",
+        "pipelines/fetching/cursor.py",
         "ClaimCursor.start",
         " if now < self.resumes_until else None",
         "",
@@ -20,7 +20,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "claims never resume",
-        "pipelines/claim_cursor.py",
+        "pipelines/fetching/cursor.py",
         "ClaimCursor.start",
         "self.position if now < self.resumes_until else ",
         "",
@@ -28,7 +28,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "a hint does not lead to the head",
-        "pipelines/claim_cursor.py",
+        "pipelines/fetching/cursor.py",
         "ClaimCursor.start",
         "or hinted",
         "or False",
@@ -36,7 +36,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "a spared look is forgotten",
-        "pipelines/claim_cursor.py",
+        "pipelines/fetching/cursor.py",
         "ClaimCursor.start",
         "self.head_scan_due or ",
         "",
@@ -44,7 +44,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "a short claim that resumed does not lead to the head",
-        "pipelines/claim_cursor.py",
+        "pipelines/fetching/cursor.py",
         "ClaimCursor.ended",
         "or not is_full",
         "or False",
@@ -52,7 +52,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "a rest does not lead to the head",
-        "pipelines/claim_cursor.py",
+        "pipelines/fetching/cursor.py",
         "ClaimCursor.ended",
         "= not is_full",
         "= False",
@@ -60,7 +60,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "cheap looks are spared",
-        "pipelines/claim_cursor.py",
+        "pipelines/fetching/cursor.py",
         "ClaimCursor._excess_s",
         "excess_s if excess_s >= EXPENSIVE_S else 0.0",
         "max(0.0, excess_s)",
@@ -68,7 +68,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "dear looks are not spared",
-        "pipelines/claim_cursor.py",
+        "pipelines/fetching/cursor.py",
         "ClaimCursor._excess_s",
         "excess_s if excess_s >= EXPENSIVE_S else ",
         "",
@@ -76,7 +76,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "one slow look is taken for a dear one",
-        "pipelines/claim_cursor.py",
+        "pipelines/fetching/cursor.py",
         "ClaimCursor._excess_s",
         "len(self._head_scans_s) < REMEMBERED",
         "not self._head_scans_s",
@@ -84,7 +84,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "looks are spared without bounds",
-        "pipelines/claim_cursor.py",
+        "pipelines/fetching/cursor.py",
         "ClaimCursor.ended",
         "min(DEFERRED_PER_EXPENSIVE * self._excess_s(), self._deferred_for_s_max)",
         "DEFERRED_PER_EXPENSIVE * self._excess_s()",
@@ -92,7 +92,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "claims resume for as long as the host rests",
-        "pipelines/claim_cursor.py",
+        "pipelines/fetching/cursor.py",
         "ClaimCursor.__init__",
         "*fetch_delays_s, lock_timeout_s",
         "fetch_delays_s",
@@ -100,7 +100,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "looks are spared for as long as the host rests",
-        "pipelines/claim_cursor.py",
+        "pipelines/fetching/cursor.py",
         "ClaimCursor.__init__",
         "min(max(fetch_delays_s), lock_timeout_s)",
         "max(fetch_delays_s)",
@@ -108,7 +108,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "a failure keeps the cursor",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher._record_failure",
         "        self._cursor.failed()\n",
         "",
@@ -116,7 +116,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "a spared hint waits for the next claim",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher._fetch_from",
         "not None:",
         "None:",
@@ -124,7 +124,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "the timer of a spared hint outlives the fetcher",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher.stop",
         " self._deferred_hint",
         "",
@@ -132,7 +132,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "the fetcher rests before it has looked at the head",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher._plan_rest",
         "< limit:",
         "< 0:",

@@ -10,7 +10,7 @@ APART = "tests/pipelines/test_heartbeater_apart.py"
 CROWD_BUGS = (
     Bug(
         "claims of one process fight for a SQLite file",
-        "leases/claim_queue.py",
+        "database/claim_slots.py",
         "claim_slot",
         "has_slot = await slots.acquire()",
         "pass",
@@ -18,7 +18,7 @@ CROWD_BUGS = (
     ),
     Bug(
         "claims open more connections than the pool keeps",
-        "leases/claim_queue.py",
+        "database/claim_slots.py",
         "_claims_at_once",
         "kept or ",
         "",
@@ -26,7 +26,7 @@ CROWD_BUGS = (
     ),
     Bug(
         "the queue of claims of a loop that has ended is kept",
-        "leases/claim_queue.py",
+        "database/claim_slots.py",
         "_slots_of",
         ".is_closed()",
         " is None",
@@ -34,7 +34,7 @@ CROWD_BUGS = (
     ),
     Bug(
         "loops of two threads change the queues of claims at the same time",
-        "leases/claim_queue.py",
+        "database/claim_slots.py",
         "_slots_of",
         "with _slots_lock",
         "if True",
@@ -42,7 +42,7 @@ CROWD_BUGS = (
     ),
     Bug(
         "claims that hang keep all others waiting",
-        "leases/claim_queue.py",
+        "database/claim_slots.py",
         "claim_slot",
         "(wait_s):",
         "(None):",
@@ -50,7 +50,7 @@ CROWD_BUGS = (
     ),
     Bug(
         "who went on without a place releases one",
-        "leases/claim_queue.py",
+        "database/claim_slots.py",
         "claim_slot",
         "has_slot:",
         "True:",
@@ -58,7 +58,7 @@ CROWD_BUGS = (
     ),
     Bug(
         "a place is never released",
-        "leases/claim_queue.py",
+        "database/claim_slots.py",
         "claim_slot",
         "slots.release()",
         "pass",
@@ -66,7 +66,7 @@ CROWD_BUGS = (
     ),
     Bug(
         "idle pipelines have timers",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater._until_something_is_tracked",
         "if self._tracked:\n                ",
         "",
@@ -74,7 +74,7 @@ CROWD_BUGS = (
     ),
     Bug(
         "what is tracked wakes nobody",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater.track",
         "loop.call_soon_threadsafe(something.set)",
         "pass",
@@ -82,7 +82,7 @@ CROWD_BUGS = (
     ),
     Bug(
         "one failure ends the watch over what a blocked loop keeps locked",
-        "pipelines/heartbeat_thread.py",
+        "pipelines/renewing/heartbeat_thread.py",
         "HeartbeatThread._abort_stalled",
         "Exception",
         "ZeroDivisionError",

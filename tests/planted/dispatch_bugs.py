@@ -16,7 +16,7 @@ STORY = "tests/dispatch/test_story.py"
 DISPATCH_BUGS = (
     Bug(
         "a flood is taken whole",
-        "dispatch/admission.py",
+        "dispatch/submitting/admission.py",
         "Admission._admit",
         "active - gives_way >= ceiling",
         "False",
@@ -24,7 +24,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "the ceiling is one too high",
-        "dispatch/admission.py",
+        "dispatch/submitting/admission.py",
         "Admission._admit",
         "= ceiling",
         " ceiling",
@@ -32,7 +32,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "a client that polls its own job is sent away",
-        "dispatch/admission.py",
+        "dispatch/submitting/admission.py",
         "Admission._submit",
         "self._settings.attach_at_ceiling",
         "False",
@@ -56,7 +56,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "work that is under way is failed by who asks for it",
-        "dispatch/admission.py",
+        "dispatch/submitting/admission.py",
         "Admission._is_stale",
         "and_(is_free(self._leased), or_(orphaned, overdue, parked))",
         "or_(orphaned, overdue, parked, model.status == RUNNING)",
@@ -64,7 +64,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "a stale row keeps its key",
-        "dispatch/admission.py",
+        "dispatch/submitting/admission.py",
         "Admission._is_stale",
         "func.coalesce(and_(is_free(self._leased), or_(orphaned, overdue, parked)), false())",
         "false()",
@@ -72,7 +72,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "nobody is told what took a stale row's place",
-        "dispatch/admission.py",
+        "dispatch/submitting/admission.py",
         "Admission._submit",
         "await self._supersede(session, row, made)",
         "pass",
@@ -88,7 +88,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "a row is running before a worker accepts",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._run",
         "async with AsyncExitStack",
         'await self._record_status({"status": RUNNING}, unless_changed={"status": PENDING})\n        async with AsyncExitStack',
@@ -104,7 +104,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "what somebody else settled is overwritten",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._apply",
         'unless_changed=["status"], ',
         "",
@@ -112,7 +112,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "a lost attempt brings back what was settled",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._lost",
         '"status": self._row.status',
         "",
@@ -120,7 +120,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "an overflow is offered again at once",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._overflow",
         "=rest,",
         "=1,",
@@ -128,7 +128,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "all overflows come back at the same moment",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._overflow",
         " + random.random() * settings.jitter",
         "",
@@ -136,7 +136,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "there is no deadline",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._run",
         "self._waited() >= self._context.settings.dispatch_deadline",
         "False",
@@ -144,7 +144,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "a row that kills its workers is tried for ever",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._lost",
         "losses >= self._context.settings.max_losses",
         "False",
@@ -152,7 +152,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "a silent worker is waited for",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._next_event",
         "next_event(events, within_s=limit_s)",
         "anext(events)",
@@ -160,7 +160,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "an attempt has no time limit",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._run",
         "self._context.settings.time_limit.total_seconds()",
         "None",
@@ -168,7 +168,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "stages are forgotten",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._record",
         'await self._record_status({"stages": stages}, unless_changed={"status": RUNNING})',
         "pass",
@@ -184,7 +184,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "scratch folders stay",
-        "dispatch/scratch.py",
+        "dispatch/delivering/scratch.py",
         "Scratch.folder",
         "await asyncio.shield(self._in_thread(partial(_remove, folder)))",
         "pass",
@@ -208,7 +208,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "what a shutdown cut short shows as running",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery.run",
         'return self._apply({"status": PENDING}, after=0)',
         "raise",
@@ -216,7 +216,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "one busy worker keeps all work waiting",
-        "dispatch/placement.py",
+        "dispatch/delivering/placement.py",
         "Placement.place",
         "continue",
         "break",
@@ -224,7 +224,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "a worker that is gone is asked each time",
-        "dispatch/placement.py",
+        "dispatch/delivering/placement.py",
         "Placement.place",
         "self._evict(worker, gone)",
         "pass",
@@ -232,7 +232,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "a provisioner is asked for one key many times",
-        "dispatch/provisioner.py",
+        "dispatch/delivering/provisioner.py",
         "Provisioner.ask",
         "key in self._in_flight or key in self._expected or ",
         "",
@@ -240,7 +240,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "a flood starts a thousand machines",
-        "dispatch/provisioner.py",
+        "dispatch/delivering/provisioner.py",
         "Provisioner.ask",
         "is_full or ",
         "",
@@ -248,7 +248,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "the fleet has no cap",
-        "dispatch/provisioner.py",
+        "dispatch/delivering/provisioner.py",
         "Provisioner.ask",
         " or at_cap",
         "",
@@ -304,7 +304,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "a worker is given away before its row has ended",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._run",
         "self._item.after_settling = partial(self._close, stack.pop_all())",
         "pass",
@@ -312,7 +312,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "an attempt that still runs is left for later",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._run",
         "self._has_ended",
         "True",

@@ -25,7 +25,7 @@ CONTAINMENT = "tests/ground/test_containment.py"
 DISPATCH_EDGE_BUGS = (
     Bug(
         "a key that cannot be stored aborts the caller's transaction",
-        "dispatch/admission.py",
+        "dispatch/submitting/admission.py",
         "_check_key",
         " or not is_storable(str(dedup_key))",
         "",
@@ -33,7 +33,7 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "a cancellation takes any key",
-        "dispatch/admission.py",
+        "dispatch/submitting/admission.py",
         "Admission.cancel",
         "_check_key(dedup_key)\n        ",
         "",
@@ -49,7 +49,7 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "a worker's name is only cut",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._follow",
         "shorten(worker, chars_max=WORKER_CHARS_MAX)",
         "worker[: WORKER_CHARS_MAX - 1]",
@@ -57,7 +57,7 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "a flood of notifications wakes a model with each",
-        "pipelines/notifier.py",
+        "hints/notifier.py",
         "Notifier._wake",
         "self._received_again[model_name] = False",
         "pass",
@@ -65,7 +65,7 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "what is heard while a model rests is forgotten",
-        "pipelines/notifier.py",
+        "hints/notifier.py",
         "Notifier._listen_again",
         "self._received_again.pop(model_name)",
         "not self._received_again.pop(model_name, True)",
@@ -73,7 +73,7 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "every name that anybody notifies of is remembered",
-        "pipelines/notifier.py",
+        "hints/notifier.py",
         "Notifier._wake",
         "(model_name):",
         "(model_name) or model_name:",
@@ -89,7 +89,7 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "nobody is told that workers are missing until rows fail",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._overflow",
         "        self._context.log.overflowed(self._item.id, nobody, waited=self._waited(), rest=rest)\n",
         "",
@@ -105,7 +105,7 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "only outages that are listed are waited out by dispatch",
-        "leases/faults.py",
+        "database/faults.py",
         "is_transient",
         "not sqlstate.startswith(_FINAL_SQLSTATES)",
         "sqlstate.startswith(('08', '40', '57P01'))",
@@ -113,7 +113,7 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "a batch of dispatch that ran out of time is tried again whole",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "Batcher._fail",
         "may_be_of_the_size(error):",
         "False:",
@@ -180,7 +180,7 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "the next event of an engine passes for a shutdown",
-        "dispatch/liveness.py",
+        "dispatch/delivering/liveness.py",
         "next_event",
         "as_host_code(partial(anext, events)",
         "partial(anext, events)(",
@@ -188,7 +188,7 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "an offer passes for a shutdown",
-        "dispatch/placement.py",
+        "dispatch/delivering/placement.py",
         "Placement.place",
         "as_host_code(partial(self._engine.offer, worker, task))",
         "partial(self._engine.offer, worker, task)()",
@@ -196,7 +196,7 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "a close that exits fails the row",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "_end.close",
         "as_host_code(events.aclose)",
         "events.aclose()",
@@ -212,7 +212,7 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "a provisioner that exits is taken for one that has promised",
-        "dispatch/provisioner.py",
+        "dispatch/delivering/provisioner.py",
         "Provisioner._call",
         "as_host_code(partial(self._provision, key))",
         "self._provision(key)",
@@ -220,7 +220,7 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "a drain waits for a provisioner for ever",
-        "dispatch/provisioner.py",
+        "dispatch/delivering/provisioner.py",
         "Provisioner.stop",
         ", timeout=grace.total_seconds()",
         "",
@@ -228,7 +228,7 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "sessions that commit in two phases are taken",
-        "leases/dialects/__init__.py",
+        "database/binds.py",
         "check_session_factory",
         "session.sync_session.twophase",
         "False",

@@ -13,7 +13,7 @@ REFUSED = "tests/pipelines/test_refused.py"
 EDGE_BUGS = (
     Bug(
         "nobody is asked what comes of a refused result",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._refused_outcome",
         "as_outcome(copied(self.context.hooks.on_refused(item, error)))",
         "failure",
@@ -21,7 +21,7 @@ EDGE_BUGS = (
     ),
     Bug(
         "a host that exits where it is asked about a refusal ends the event loop",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._refused_outcome",
         "BaseException",
         "Exception",
@@ -29,7 +29,7 @@ EDGE_BUGS = (
     ),
     Bug(
         "a slip about a slip keeps the row",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._refused_outcome",
         "BaseException",
         "ZeroDivisionError",
@@ -53,7 +53,7 @@ EDGE_BUGS = (
     ),
     Bug(
         "where a handler failed is told to nobody",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._failed_by_handler",
         "failed.detail:",
         "False:",
@@ -61,7 +61,7 @@ EDGE_BUGS = (
     ),
     Bug(
         "a row that kills replicas is offered on",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._run",
         "self._row.losses >= self._context.settings.max_losses",
         "False",
@@ -69,7 +69,7 @@ EDGE_BUGS = (
     ),
     Bug(
         "what was released counts as a loss",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._recover_orphan",
         "self._item.prev_lock_expired",
         "1",
@@ -77,7 +77,7 @@ EDGE_BUGS = (
     ),
     Bug(
         "an attempt shows how far another one was",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._follow",
         '                    "progress": None,\n',
         "",
@@ -85,7 +85,7 @@ EDGE_BUGS = (
     ),
     Bug(
         "nobody says that a worker is free",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._close",
         "        self._context.hint()\n",
         "",
@@ -93,7 +93,7 @@ EDGE_BUGS = (
     ),
     Bug(
         "the deadline is late by the margin",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._database_time",
         "(lease.lock_timeout - lease.lease_margin)",
         "lease.lock_timeout",
@@ -101,7 +101,7 @@ EDGE_BUGS = (
     ),
     Bug(
         "stages have no bound",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._record",
         "len(stages) > STAGES_MAX",
         "False",
@@ -109,7 +109,7 @@ EDGE_BUGS = (
     ),
     Bug(
         "a worker with a long name fails every row",
-        "dispatch/delivery.py",
+        "dispatch/delivering/delivery.py",
         "Delivery._follow",
         "shorten(worker, chars_max=WORKER_CHARS_MAX)",
         "worker",

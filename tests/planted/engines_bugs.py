@@ -18,7 +18,7 @@ COMMITTED: Final = f"{DIALECTS}::test_sessions_that_commit_every_statement_are_r
 ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "sessions of one connection are taken",
-        "leases/dialects/__init__.py",
+        "database/binds.py",
         "check_session_factory",
         "isinstance(bind, Connection)",
         "False",
@@ -26,7 +26,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "only an engine that connects under AUTOCOMMIT is refused",
-        "leases/dialects/__init__.py",
+        "database/binds.py",
         "_isolation_level",
         ", bind.get_execution_options()",
         "",
@@ -34,7 +34,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "AUTOCOMMIT of the session is overlooked",
-        "leases/dialects/__init__.py",
+        "database/binds.py",
         "_isolation_level",
         'getattr(session.sync_session, "execution_options", {}), ',
         "",
@@ -53,7 +53,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "a serialization failure is not run again",
-        "leases/transaction.py",
+        "database/transaction.py",
         "in_transaction.with_conflicts_retried",
         "if not is_conflict(error):\n                    ",
         "",
@@ -64,7 +64,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "whatever the database refuses is asked again",
-        "leases/transaction.py",
+        "database/transaction.py",
         "in_transaction.with_conflicts_retried",
         "not is_conflict(error)",
         "False",
@@ -72,7 +72,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "a deadlock is not run again",
-        "leases/faults.py",
+        "database/faults.py",
         "is_conflict",
         ', "40P01"',
         "",
@@ -80,7 +80,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "a transaction is run again for as long as there is time",
-        "leases/transaction.py",
+        "database/transaction.py",
         "in_transaction.with_conflicts_retried",
         "CONFLICTS_MAX",
         "50",
@@ -88,7 +88,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "a serialization failure comes out of lock_related",
-        "leases/related.py",
+        "leases/related/locker.py",
         "RelatedLocker.lock",
         "if not is_conflict(error):\n                        ",
         "",
@@ -96,7 +96,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "a serialization failure comes out of hold_rows",
-        "leases/hold.py",
+        "services/hold.py",
         "_Holder.acquire",
         " and not is_conflict(error)",
         "",
@@ -104,7 +104,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "a single statement needs no transaction though the host sets something in it",
-        "leases/transaction.py",
+        "database/transaction.py",
         "in_transaction.once",
         " and not _runs_at_begin(session, bind)",
         "",
@@ -112,7 +112,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "listeners of the session are overlooked",
-        "leases/transaction.py",
+        "database/transaction.py",
         "_runs_at_begin",
         "bool(dispatch.after_begin) or ",
         "",
@@ -120,7 +120,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "listeners of the engine are overlooked",
-        "leases/transaction.py",
+        "database/transaction.py",
         "_runs_at_begin",
         " or bool(bind.dispatch.begin)",
         "",
@@ -131,7 +131,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "a first listener that comes later is not heard beside the pool",
-        "leases/separate_pool.py",
+        "database/separate_pool.py",
         "SeparatePool._clone",
         "        clone._has_events = engine._has_events\n",
         "",
@@ -139,7 +139,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "a copy of the engine has listeners of its own",
-        "leases/separate_pool.py",
+        "database/separate_pool.py",
         "SeparatePool._clone_of_root",
         "        assert engine.dispatch is not None\n",
         "",
@@ -147,7 +147,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "a session beside the pool has a copy of the engine for each question",
-        "leases/separate_pool.py",
+        "database/separate_pool.py",
         "SeparatePool.__call__.get_bind",
         "engine not in clones",
         "True",
@@ -155,31 +155,31 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "a transaction waits for the file as long as the host's own may",
-        "leases/dialects/sqlite.py",
-        "begin_writing",
+        "database/begin.py",
+        "_take_write_lock",
         "usual_ms > wait_ms",
         "False",
         (f"{ENDS}::test_it_ends_while_the_table_is_locked[sqlite]",),
     ),
     Bug(
         "the host's busy timeout is not what it was",
-        "leases/dialects/sqlite.py",
-        "begin_writing",
+        "database/begin.py",
+        "_take_write_lock",
         "is_longer and not connection.invalidated",
         "False",
         (f"{SQLITE_START}::test_the_wait_is_bounded_whatever_the_host_has_set",),
     ),
     Bug(
         "the host's shorter wait for the file is forgotten",
-        "leases/dialects/sqlite.py",
-        "begin_writing",
+        "database/begin.py",
+        "_take_write_lock",
         "usual_ms > wait_ms",
         "True",
         (f"{SQLITE_START}::test_a_shorter_wait_of_the_host_is_kept",),
     ),
     Bug(
         "a connection that is closed from two sides is waited for without an end",
-        "leases/stalled_transactions.py",
+        "database/stalled_transactions.py",
         "OpenTransaction.plan_cancel",
         "        _stop_once(driver)\n",
         "",
@@ -187,7 +187,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     ),
     Bug(
         "a transaction that was cut is given up again",
-        "leases/stalled_transactions.py",
+        "database/stalled_transactions.py",
         "OpenTransaction.plan_cancel",
         " or self.was_aborted",
         "",

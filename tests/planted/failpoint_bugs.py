@@ -13,7 +13,7 @@ SUSPENSIONS = "tests/testing/test_suspensions.py"
 FAILPOINT_BUGS = (
     Bug(
         "a cancellation reaches into a transaction",
-        "leases/transaction.py",
+        "database/transaction.py",
         "in_transaction",
         "finish(with_conflicts_retried(), purpose=purpose, timeout=timeout, plan_cancel=plan_cancel)",
         "with_conflicts_retried()",
@@ -24,7 +24,7 @@ FAILPOINT_BUGS = (
     ),
     Bug(
         "a cancellation comes between the claim and the queue",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher.fetch_once",
         'finish(self._claim_and_queue(request), purpose="fetch")',
         "self._claim_and_queue(request)",
@@ -40,7 +40,7 @@ FAILPOINT_BUGS = (
     ),
     Bug(
         "a cancelled worker keeps its row",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._interrupt",
         " or await attempt.ends_within_grace(Ended.INTERRUPTED)",
         "",
@@ -48,7 +48,7 @@ FAILPOINT_BUGS = (
     ),
     Bug(
         "an interrupted row stays leased",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._settle",
         "await self._interrupt(item)",
         "pass",
@@ -64,7 +64,7 @@ FAILPOINT_BUGS = (
     ),
     Bug(
         "related rows of a lost answer are forgotten",
-        "leases/related.py",
+        "leases/related/locker.py",
         "RelatedLocker.lock.work",
         "                    held.may_hold(leased, acquired)\n",
         "",
@@ -72,7 +72,7 @@ FAILPOINT_BUGS = (
     ),
     Bug(
         "an outcome is given up at the first error",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer.write",
         "not is_transient(error) or is_late",
         "True",
@@ -80,7 +80,7 @@ FAILPOINT_BUGS = (
     ),
     Bug(
         "a batch that lost its connection is forgotten",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._on_batch_done",
         "._in_a_task",
         "._finish(item) if written is None else self._in_a_task",
@@ -88,7 +88,7 @@ FAILPOINT_BUGS = (
     ),
     Bug(
         "a row is read once, and given up",
-        "pipelines/loader.py",
+        "pipelines/processing/loader.py",
         "Loader.load",
         " or monotonic() >= gives_up_at or self.context.grace_over",
         ":\n                    raise\n                return False\n                if True",
@@ -96,7 +96,7 @@ FAILPOINT_BUGS = (
     ),
     Bug(
         "the dead go on when they are cancelled",
-        "testing/suspensions.py",
+        "testing/crashes/suspensions.py",
         "Watched._barrier",
         ": asyncio.Future[None] = holds_until.get_loop().create_future()",
         " = holds_until",
@@ -104,7 +104,7 @@ FAILPOINT_BUGS = (
     ),
     Bug(
         "the dead keep their locks in memory",
-        "testing/killable_replica.py",
+        "testing/crashes/killable_replica.py",
         "KillableReplica.sessions_of",
         ", sqlite=InMemoryLocker()",
         "",
@@ -112,7 +112,7 @@ FAILPOINT_BUGS = (
     ),
     Bug(
         "the dead keep their connections",
-        "testing/killable_replica.py",
+        "testing/crashes/killable_replica.py",
         "KillableReplica.cut_connections",
         "self._connections",
         "()",
@@ -120,7 +120,7 @@ FAILPOINT_BUGS = (
     ),
     Bug(
         "a crash after the outcome's COMMIT is not tried",
-        "testing/killable_replica.py",
+        "testing/crashes/killable_replica.py",
         "KillableReplica._record_commit",
         "self._process_is_over and boundary.is_lost_answer",
         "False",
@@ -136,7 +136,7 @@ FAILPOINT_BUGS = (
     ),
     Bug(
         "related rows of a failed attempt stay locked until their lease ends",
-        "leases/related_rows.py",
+        "leases/related/writes.py",
         "release_related",
         "    await _release_all(connection, item)\n",
         "",
@@ -144,7 +144,7 @@ FAILPOINT_BUGS = (
     ),
     Bug(
         "tables with long names share a historian",
-        "testing/history.py",
+        "testing/judge/history.py",
         "_Watched.of",
         '"rowlock_note_{hashlib.sha256(leased.table.fullname.encode()).hexdigest()[:16]}"',
         '"rowlock_note_{leased.table.name}"[:50]',

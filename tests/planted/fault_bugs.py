@@ -12,7 +12,7 @@ VALUES = "tests/faults/test_values.py"
 FAULT_BUGS = (
     Bug(
         "a COMMIT whose answer was lost counts as refused",
-        "pipelines/submission.py",
+        "pipelines/settling/submission.py",
         "Submission.stamp",
         "            self.stamps = self.stamps | stamps if self.stamps else stamps\n",
         "",
@@ -20,7 +20,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "a COMMIT that lost to another transaction counts as one whose answer was lost",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._learn",
         "submission.stamps = frozenset()\n            raise error",
         "return Written.UNKNOWN",
@@ -68,7 +68,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "rows are claimed that nobody can read, because a migration was not run",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher.fetch_once",
         " or is_of_the_schema(error)",
         "",
@@ -76,7 +76,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "a failure that came too late is not told",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._write_instead",
         "self._record_dropped(item, of, written)",
         "pass",
@@ -84,7 +84,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "a statement that was prepared before a migration is the row's failure",
-        "leases/faults.py",
+        "database/faults.py",
         "_is_of_the_connection",
         ' or type(error.orig).__name__ == "InvalidCachedStatementError"',
         "",
@@ -92,7 +92,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "a row fails because no row can be read",
-        "pipelines/worker.py",
+        "pipelines/processing/worker.py",
         "Worker._prevented",
         "Ended.INTERRUPTED if self._loader.concerns_all_rows(error) else ",
         "",
@@ -100,7 +100,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "rows are claimed again and again while none can be read",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher._fetch",
         "        limit = limit if unreadable is None else min(limit, 2)\n",
         "",
@@ -108,7 +108,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "health does not tell that no row can be read",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher._fetch",
         "unreadable is not None",
         "False",
@@ -116,7 +116,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "one kind of row that cannot be read stops all others",
-        "pipelines/loader.py",
+        "pipelines/processing/loader.py",
         "Loader.concerns_all_rows",
         " and monotonic() >= self._others_load_until",
         "",
@@ -196,7 +196,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "a statement of `also` that is out of time is the host's own affair",
-        "pipelines/attempt.py",
+        "pipelines/host_code/call.py",
         "_raised",
         "error.args == (OUT_OF_TIME,)",
         "False",

@@ -104,7 +104,7 @@ FREE_LEASE_BUGS = (
     ),
     Bug(
         "related rows of its own table look like main rows",
-        "leases/related.py",
+        "leases/related/locker.py",
         "RelatedLocker.lock",
         "or is_own_table ",
         "",
@@ -112,7 +112,7 @@ FREE_LEASE_BUGS = (
     ),
     Bug(
         "what was not declared is locked all the same",
-        "leases/related.py",
+        "leases/related/locker.py",
         "RelatedLocker._table_of",
         "leased.table is self._leased.table",
         "True",
@@ -120,7 +120,7 @@ FREE_LEASE_BUGS = (
     ),
     Bug(
         "rows of its own table cannot be locked",
-        "leases/related.py",
+        "leases/related/locker.py",
         "RelatedLocker._table_of",
         "leased.table is self._leased.table or ",
         "",
@@ -128,7 +128,7 @@ FREE_LEASE_BUGS = (
     ),
     Bug(
         "related rows of another database are declared",
-        "leases/related.py",
+        "leases/related/locker.py",
         "check_one_database",
         "not ",
         "None and ",
@@ -136,7 +136,7 @@ FREE_LEASE_BUGS = (
     ),
     Bug(
         "an engine with other options is another database",
-        "leases/related.py",
+        "leases/related/locker.py",
         "check_one_database",
         ".engine.pool is not bind_of(session, leased).engine.pool",
         " is not bind_of(session, leased)",
@@ -152,7 +152,7 @@ FREE_LEASE_BUGS = (
     ),
     Bug(
         "the judge lets reservations be run over",
-        "testing/owner_rules.py",
+        "testing/judge/owner_rules.py",
         "names",
         "timedelta(0) <= kept_for < RESERVED_BEYOND",
         "False",

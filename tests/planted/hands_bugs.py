@@ -20,7 +20,7 @@ GIVEN_BACK = f"{STRAYS}::test_an_item_that_nobody_has_is_given_back"
 STRAY_BUGS = (
     Bug(
         "an item that nobody has is renewed for ever",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater._check",
         "self.before_renewal()",
         "pass",
@@ -28,7 +28,7 @@ STRAY_BUGS = (
     ),
     Bug(
         "strays are looked for in the heartbeat thread",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater.beat_once",
         "._on_host(self._check)",
         "._check()",
@@ -36,7 +36,7 @@ STRAY_BUGS = (
     ),
     Bug(
         "a loop that stands still is asked again and again for strays",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater.beat_once",
         "self._is_check_on_its_way = True",
         "pass",
@@ -44,7 +44,7 @@ STRAY_BUGS = (
     ),
     Bug(
         "strays are looked for once",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater._check",
         "self._is_check_on_its_way = False",
         "pass",
@@ -52,7 +52,7 @@ STRAY_BUGS = (
     ),
     Bug(
         "an idle pipeline wakes the loop at every beat",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater.beat_once",
         "self._tracked and ",
         "",
@@ -76,7 +76,7 @@ STRAY_BUGS = (
     ),
     Bug(
         "an item is a stray while a worker of the host's prepares for it",
-        "pipelines/pool.py",
+        "pipelines/processing/pool.py",
         "Pool._begin_host_work",
         "        self.context.in_progress.add(item)\n",
         "",
@@ -84,7 +84,7 @@ STRAY_BUGS = (
     ),
     Bug(
         "an item that a worker lost counts as in hand",
-        "pipelines/pool.py",
+        "pipelines/processing/pool.py",
         "Pool._on_host_work_done",
         "context.in_progress.discard(item)\n        self.",
         "",
@@ -108,7 +108,7 @@ STRAY_BUGS = (
     ),
     Bug(
         "the process of a stray goes on",
-        "pipelines/attempt.py",
+        "pipelines/host_code/call.py",
         "Attempt.ends_within_grace",
         "end(why)\n            self.",
         "",
@@ -119,7 +119,7 @@ STRAY_BUGS = (
 ESCAPE_BUGS = (
     Bug(
         "only a cancelled worker releases its row",
-        "pipelines/worker.py",
+        "pipelines/processing/worker.py",
         "Worker._work",
         "BaseException",
         "asyncio.CancelledError",
@@ -127,7 +127,7 @@ ESCAPE_BUGS = (
     ),
     Bug(
         "an outcome that could not be handed in is settled for ever",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler.settle_later",
         "self._pending.discard(item)\n            ",
         "",
@@ -135,7 +135,7 @@ ESCAPE_BUGS = (
     ),
     Bug(
         "a settlement ends only if it has begun",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._in_a_task.over",
         "self._finish",
         "if not task.cancelled():\n                self._finish",
@@ -151,7 +151,7 @@ ESCAPE_BUGS = (
     ),
     Bug(
         "a lost lease is told of before the work of the others is ended",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater._lose_all",
         "for item in lost:\n            self",
         "    self",
@@ -159,7 +159,7 @@ ESCAPE_BUGS = (
     ),
     Bug(
         "a renewal that fails is told of before the others are tried",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater.beat_once",
         "failures.append",
         "self._record_failure",
@@ -167,7 +167,7 @@ ESCAPE_BUGS = (
     ),
     Bug(
         "a round in which a renewal failed counts as a success",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater._record_round",
         "not failures:",
         "True:\n            failures, failed = [], failures",
@@ -175,7 +175,7 @@ ESCAPE_BUGS = (
     ),
     Bug(
         "an exit out of a loop ends the event loop",
-        "pipelines/supervisor.py",
+        "supervisor.py",
         "_contained",
         "SystemExit ",
         "MemoryError ",
@@ -183,7 +183,7 @@ ESCAPE_BUGS = (
     ),
     Bug(
         "a loop whose death cannot be told is gone",
-        "pipelines/supervisor.py",
+        "supervisor.py",
         "Supervisor._note_death",
         "with suppress(BaseException)",
         "if True",
@@ -191,7 +191,7 @@ ESCAPE_BUGS = (
     ),
     Bug(
         "an outcome that raises an exit ends the event loop",
-        "pipelines/decisions.py",
+        "pipelines/settling/decisions.py",
         "decide",
         "BaseException",
         "Exception",
@@ -202,7 +202,7 @@ ESCAPE_BUGS = (
 CALLBACK_BUGS = (
     Bug(
         "one bad wake keeps the others asleep",
-        "pipelines/hinter.py",
+        "hints/hinter.py",
         "_call_each",
         "BaseException ",
         "ZeroDivisionError ",
@@ -210,7 +210,7 @@ CALLBACK_BUGS = (
     ),
     Bug(
         "a bad wake is told of before the others are called",
-        "pipelines/hinter.py",
+        "hints/hinter.py",
         "_call_each",
         "(error)",
         '(error)\n            logger.error("told at once")',
@@ -218,7 +218,7 @@ CALLBACK_BUGS = (
     ),
     Bug(
         "a bad answer keeps the others from theirs",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "Batcher._tell",
         "BaseException:",
         "ZeroDivisionError:",
@@ -226,7 +226,7 @@ CALLBACK_BUGS = (
     ),
     Bug(
         "an outcome that was written is settled for ever if it cannot be told",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._on_batch_done",
         "             self._finish(item)",
         "             pass\n            self._finish(item)",
@@ -250,7 +250,7 @@ CALLBACK_BUGS = (
     ),
     Bug(
         "a plain function knows no context variables",
-        "pipelines/attempt.py",
+        "pipelines/host_code/call.py",
         "_in_thread.in_the_thread",
         "variables.run(call)",
         "call()",
@@ -261,7 +261,7 @@ CALLBACK_BUGS = (
 SURPLUS_BUGS = (
     Bug(
         "rows beyond the room stay leased",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher._release_surplus",
         "await release_items(self.context, items)\n        ",
         "",
@@ -277,7 +277,7 @@ SURPLUS_BUGS = (
     ),
     Bug(
         "a fetch that brought too much counts as one that found little",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher._plan_rest",
         ">=",
         "==",

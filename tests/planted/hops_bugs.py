@@ -10,7 +10,7 @@ WRONG = "tests/leases/test_sqlite_hops_gone_wrong.py"
 HOPS_BUGS = (
     Bug(
         "a statement that came along with its BEGIN runs though nobody waits for it",
-        "leases/dialects/sqlite_hops.py",
+        "database/sqlite_hops.py",
         "Hops._run",
         "            if self._is_stopped:\n                raise _interrupted()\n",
         "",
@@ -18,7 +18,7 @@ HOPS_BUGS = (
     ),
     Bug(
         "a BEGIN that failed is not sent again",
-        "leases/dialects/sqlite_hops.py",
+        "database/sqlite_hops.py",
         "Hops._run",
         "self._begin.run(self._driver._conn)\n            self._begin = None",
         "begin, self._begin = self._begin, None\n            begin.run(self._driver._conn)",
@@ -26,7 +26,7 @@ HOPS_BUGS = (
     ),
     Bug(
         "a BEGIN with a comment of the host's is not sent along",
-        "leases/dialects/sqlite_hops.py",
+        "database/sqlite_hops.py",
         "Hops.takes",
         "not in",
         "!=",
@@ -34,7 +34,7 @@ HOPS_BUGS = (
     ),
     Bug(
         "a connection keeps the cursors of its hops",
-        "leases/dialects/sqlite_hops.py",
+        "database/sqlite_hops.py",
         "Hops.taken",
         "del driver.cursor, driver.interrupt",
         "del driver.interrupt",
@@ -42,7 +42,7 @@ HOPS_BUGS = (
     ),
     Bug(
         "a connection of a host's own class is hastened",
-        "leases/dialects/sqlite_hops.py",
+        "database/sqlite_hops.py",
         "_is_known",
         "type(driver) is not aiosqlite.Connection",
         "not isinstance(driver, aiosqlite.Connection)",
@@ -50,7 +50,7 @@ HOPS_BUGS = (
     ),
     Bug(
         "a transaction takes the hops of the one before",
-        "leases/dialects/sqlite_hops.py",
+        "database/sqlite_hops.py",
         "in_one_hop_each",
         "info.pop(_HOPS, None)\n        ",
         "",
@@ -58,7 +58,7 @@ HOPS_BUGS = (
     ),
     Bug(
         "the host's busy timeout stays as it was for a BEGIN",
-        "leases/dialects/sqlite_hops.py",
+        "database/sqlite_hops.py",
         "_Begin.run",
         '"PRAGMA busy_timeout = {self.usual_ms}"',
         '"PRAGMA busy_timeout = {self.wait_ms}"',
@@ -66,7 +66,7 @@ HOPS_BUGS = (
     ),
     Bug(
         "a rollback is spared though something is under way",
-        "leases/dialects/sqlite_hops.py",
+        "database/sqlite_hops.py",
         "_SkippedRollback.__call__",
         "        if self._driver.in_transaction:\n            await self._roll_back()\n",
         "",
@@ -74,7 +74,7 @@ HOPS_BUGS = (
     ),
     Bug(
         "a hop brings all rows that there will ever be",
-        "leases/dialects/sqlite_hops.py",
+        "database/sqlite_hops.py",
         "HopsCursor._bring",
         "len(rows) < ROWS_MAX",
         "rows is not None",

@@ -53,7 +53,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "rows are locked for a main row that is lost",
-        "leases/related.py",
+        "leases/related/locker.py",
         "RelatedLocker._need_main",
         "None:",
         "None and False:",
@@ -61,7 +61,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "an expired main row still locks",
-        "leases/related.py",
+        "leases/related/locker.py",
         "RelatedLocker._need_main",
         ", expires_at > database_instant()",
         "",
@@ -69,7 +69,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "an item whose outcome is on its way still locks",
-        "leases/related.py",
+        "leases/related/locker.py",
         "RelatedLocker.lock",
         "item.is_settling or ",
         "",
@@ -85,7 +85,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "rows are noted only once the commit was answered",
-        "leases/related.py",
+        "leases/related/locker.py",
         "RelatedLocker.lock.work",
         "                    held.may_hold(leased, acquired)\n",
         "",
@@ -93,7 +93,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "outcomes do not free related rows",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._write_in_own_transaction.work",
         "await release_related(connection, item)",
         "pass",
@@ -101,7 +101,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "what is released keeps its related rows",
-        "pipelines/release.py",
+        "pipelines/settling/release.py",
         "_release.work",
         "        for item in items:\n            await release_unlocked_related(connection, item)\n",
         "",
@@ -109,7 +109,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "a lost item keeps its related rows",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._settle",
         "                await release_related_of(self.context, item)\n",
         "",
@@ -125,7 +125,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "related rows are not renewed",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater._renew.work",
         "await renew_related(connection, holders, lock_timeout=timeout)",
         "frozenset()",
@@ -133,7 +133,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "an item is trusted though a related row was not renewed",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater._renew",
         " and item.lock_token not in lagging",
         "",
@@ -141,7 +141,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "a lost related row does not spoil the result",
-        "leases/related_rows.py",
+        "leases/related/writes.py",
         "write_related",
         "any((leased.model, key) not in locked for key in keys)",
         "False",
@@ -253,7 +253,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "an outcome waits for related rows",
-        "leases/related_rows.py",
+        "leases/related/writes.py",
         "lock_held_related",
         ", skip_locked=True",
         "",
@@ -261,7 +261,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "a deleted related row lags for ever",
-        "leases/related_rows.py",
+        "leases/related/writes.py",
         "renew_related",
         "key in there and ",
         "",
@@ -269,7 +269,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "what services own of related rows is overwritten",
-        "leases/related_rows.py",
+        "leases/related/writes.py",
         "write_related",
         "not await all_unchanged(connection, leased, as_read)",
         "False",
@@ -285,7 +285,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "a task group hides that locks were not to be had",
-        "pipelines/decisions.py",
+        "pipelines/settling/decisions.py",
         "_is_unavailable",
         "error.split(RelatedLockUnavailable)[1] is None",
         "False",
@@ -293,7 +293,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "others' rows are swept before their time",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher.sweep_once.work",
         ", owner=context.name",
         "",

@@ -141,7 +141,7 @@ LOGS_BUGS = (
     ),
     Bug(
         "simulation: what one run logged decides what the next one logs",
-        "testing/simulation/hostile_host.py",
+        "testing/simulation/faults/hostile_host.py",
         "HostileHost._spoilt_logging",
         "logs.forget()\n        _WAYS",
         "_WAYS",

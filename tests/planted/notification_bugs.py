@@ -7,9 +7,9 @@ from bug import Bug
 NOTIFICATIONS = "tests/pipelines/test_notifications.py"
 LOST = "tests/pipelines/test_notifications_lost.py"
 ACROSS = "tests/walks/test_cross_replica_hints.py"
-LINE = "leases/notifications.py"
-NOTIFIER = "pipelines/notifier.py"
-HINTER = "pipelines/hinter.py"
+LINE = "database/notify_channel.py"
+NOTIFIER = "hints/notifier.py"
+HINTER = "hints/hinter.py"
 MANAGER = "pipelines/manager.py"
 
 NOTIFICATION_BUGS = (

@@ -11,7 +11,7 @@ ODD = f"{GROUPS}::test_who_cannot_be_polled_for_costs_the_others_nothing"
 POLL_BUGS = (
     Bug(
         "a poll that found a row tells nobody",
-        "pipelines/poll_groups.py",
+        "pipelines/fetching/poll_groups.py",
         "PollGroup._poll",
         ".found_something()",
         ".found_nothing(delay_s)",
@@ -19,7 +19,7 @@ POLL_BUGS = (
     ),
     Bug(
         "a poll is for one pipeline alone",
-        "pipelines/poll_groups.py",
+        "pipelines/fetching/poll_groups.py",
         "PollGroup._poll",
         "one.found_nothing",
         "member.found_nothing",
@@ -27,7 +27,7 @@ POLL_BUGS = (
     ),
     Bug(
         "a poll that failed is tried again at once",
-        "pipelines/poll_groups.py",
+        "pipelines/fetching/poll_groups.py",
         "PollGroup._poll",
         "            self._rests_until = monotonic() + REST_AFTER_FAILURE_S\n",
         "",
@@ -35,7 +35,7 @@ POLL_BUGS = (
     ),
     Bug(
         "a poll that failed ends the loop's round",
-        "pipelines/poll_groups.py",
+        "pipelines/fetching/poll_groups.py",
         "PollGroup._poll",
         "Exception",
         "KeyError",
@@ -43,7 +43,7 @@ POLL_BUGS = (
     ),
     Bug(
         "a poll that hangs holds up the others",
-        "pipelines/poll_groups.py",
+        "pipelines/fetching/poll_groups.py",
         "PollGroup._poll",
         "POLL_TIMEOUT",
         "timedelta(minutes=5)",
@@ -51,7 +51,7 @@ POLL_BUGS = (
     ),
     Bug(
         "a condition that changes has the statement built anew each time",
-        "pipelines/claim_builder.py",
+        "pipelines/fetching/claim_builder.py",
         "ClaimBuilder.unchanged",
         " if last is self._last else None",
         "",
@@ -59,7 +59,7 @@ POLL_BUGS = (
     ),
     Bug(
         "a condition that raises is everybody's failure",
-        "pipelines/poll_groups.py",
+        "pipelines/fetching/poll_groups.py",
         "PollGroup._request_of",
         "Exception:  # noqa: BLE001 - host code: its own fetch fails, and tells of it",
         "KeyError:",
@@ -67,7 +67,7 @@ POLL_BUGS = (
     ),
     Bug(
         "nothing is swept while all are idle",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher.is_idle",
         "            and monotonic() < self._sweeps_at\n",
         "",
@@ -75,7 +75,7 @@ POLL_BUGS = (
     ),
     Bug(
         "a fetcher of the host's own is passed over",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher._join_group",
         " and type(self).fetch_once is Fetcher.fetch_once",
         "",
@@ -83,7 +83,7 @@ POLL_BUGS = (
     ),
     Bug(
         "a hint waits for the end of a poll",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher._is_polled_for",
         "_hinted or self.",
         "",
@@ -91,15 +91,15 @@ POLL_BUGS = (
     ),
     Bug(
         "who has stopped is polled for",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher.stop",
-        "self.context.poll_groups.leave(self)",
+        "self.poll_groups.leave(self)",
         "pass",
         (f"{GROUPS}::test_who_has_stopped_is_polled_for_no_more",),
     ),
     Bug(
         "a group has no bound",
-        "pipelines/poll_groups.py",
+        "pipelines/fetching/poll_groups.py",
         "PollGroups.join",
         "len(group.members) < MEMBERS_MAX",
         "True",
@@ -107,7 +107,7 @@ POLL_BUGS = (
     ),
     Bug(
         "groups are of several databases",
-        "pipelines/poll_groups.py",
+        "pipelines/fetching/poll_groups.py",
         "PollGroups.join",
         "(bind_of(self._session_factory(), leased).engine, fetch_delays_s)",
         "fetch_delays_s",
@@ -139,7 +139,7 @@ POLL_BUGS = (
     ),
     Bug(
         "parameters of one name are shared by all pipelines of a statement",
-        "rows/parameter_names.py",
+        "rows/expressions/parameter_names.py",
         "with_names_of_its_own",
         "not any(_is_named(element) for element in iterate(condition))",
         "True",
@@ -150,7 +150,7 @@ POLL_BUGS = (
     ),
     Bug(
         "a condition of the host's keeps its names",
-        "pipelines/claim_builder.py",
+        "pipelines/host_code/hooks.py",
         "ready_condition",
         "with_names_of_its_own(condition)",
         "condition",
@@ -166,7 +166,7 @@ POLL_BUGS = (
     ),
     Bug(
         "groups are of several contexts",
-        "pipelines/poll_groups.py",
+        "pipelines/fetching/poll_groups.py",
         "PollGroup.is_of",
         "bool(self.variables == variables)",
         "True",

@@ -11,7 +11,7 @@ FACTORIES = "tests/pipelines/test_task_factories.py"
 POOL_BUGS = (
     Bug(
         "work that cannot be begun keeps its row",
-        "pipelines/pool.py",
+        "pipelines/processing/pool.py",
         "Pool._begin",
         "self._settler.settle_later(item, Ended.INTERRUPTED)",
         "pass",
@@ -19,7 +19,7 @@ POOL_BUGS = (
     ),
     Bug(
         "a late result that nobody has asked for yet is forgotten",
-        "pipelines/attempt.py",
+        "pipelines/host_code/call.py",
         "Attempt.on_late_result",
         "        if self._late_result is not None:\n            act(self._late_result)\n",
         "",
@@ -35,7 +35,7 @@ POOL_BUGS = (
     ),
     Bug(
         "who is busy counts as idle",
-        "pipelines/pool.py",
+        "pipelines/processing/pool.py",
         "Pool.__init__",
         "(self._idle)",
         "(self._names)",
@@ -43,7 +43,7 @@ POOL_BUGS = (
     ),
     Bug(
         "nobody says that a worker is idle",
-        "pipelines/pool.py",
+        "pipelines/processing/pool.py",
         "Pool._make_idle",
         "        if self._idle and not self.context.queue.holds_ahead:\n            self.context.queue.on_room()\n",
         "",
@@ -51,7 +51,7 @@ POOL_BUGS = (
     ),
     Bug(
         "a task that is cancelled before its first step keeps its row",
-        "pipelines/worker.py",
+        "pipelines/processing/worker.py",
         "Worker.begin",
         "        task.add_done_callback(running.on_task_done)\n",
         "",
@@ -59,7 +59,7 @@ POOL_BUGS = (
     ),
     Bug(
         "a worker from which something escapes takes the next row at once",
-        "pipelines/pool.py",
+        "pipelines/processing/pool.py",
         "Pool._on_worker_done",
         "error is not None and not self.context.check_ending()",
         "False",
@@ -67,7 +67,7 @@ POOL_BUGS = (
     ),
     Bug(
         "context variables of one row are those of the next",
-        "pipelines/pool.py",
+        "pipelines/processing/pool.py",
         "Pool._begin",
         "self._variables.copy()",
         "None",
@@ -83,7 +83,7 @@ POOL_BUGS = (
     ),
     Bug(
         "the end of the loop is a failure of each row",
-        "pipelines/worker.py",
+        "pipelines/processing/worker.py",
         "Worker._decide",
         "context.check_ending()",
         "not context",
@@ -91,7 +91,7 @@ POOL_BUGS = (
     ),
     Bug(
         "a SystemExit of ours in the task of a row ends the event loop",
-        "pipelines/worker.py",
+        "pipelines/processing/worker.py",
         "Worker._work",
         "if running.is_with_host or isinstance(error, asyncio.CancelledError):\n                ",
         "",
@@ -99,7 +99,7 @@ POOL_BUGS = (
     ),
     Bug(
         "the objects of a row point at each other when it is done",
-        "pipelines/attempt.py",
+        "pipelines/host_code/call.py",
         "Attempt.run_here",
         "self._on_abandoned = None",
         "None",
@@ -107,7 +107,7 @@ POOL_BUGS = (
     ),
     Bug(
         "a row that is read when the grace of a shutdown ends is begun",
-        "pipelines/worker.py",
+        "pipelines/processing/worker.py",
         "Worker._work",
         "(context.grace_over or self._heartbeater.has_lost(item))",
         "self._heartbeater.has_lost(item)",
@@ -115,7 +115,7 @@ POOL_BUGS = (
     ),
     Bug(
         "a row whose lease ended while it was read is begun",
-        "pipelines/worker.py",
+        "pipelines/processing/worker.py",
         "Worker._work",
         "(context.grace_over or self._heartbeater.has_lost(item))",
         "context.grace_over",
@@ -123,7 +123,7 @@ POOL_BUGS = (
     ),
     Bug(
         "work that a task factory has thrown away stays in hand",
-        "pipelines/worker.py",
+        "pipelines/processing/worker.py",
         "_RunningItem.on_task_done",
         "not self.attempt.is_running",
         "task.cancelled()",
@@ -131,7 +131,7 @@ POOL_BUGS = (
     ),
     Bug(
         "an attempt that a task factory has thrown away is waited for",
-        "pipelines/attempt.py",
+        "pipelines/host_code/call.py",
         "Attempt.run.see_to",
         "not self.is_running",
         "task.cancelled()",
@@ -139,7 +139,7 @@ POOL_BUGS = (
     ),
     Bug(
         "what was given up is begun all the same",
-        "pipelines/worker.py",
+        "pipelines/processing/worker.py",
         "Worker._work",
         "item not in context.in_progress",
         "False",
@@ -147,7 +147,7 @@ POOL_BUGS = (
     ),
     Bug(
         "a coroutine out of a thread begins after its cancellation",
-        "pipelines/attempt.py",
+        "pipelines/host_code/call.py",
         "_in_the_loop",
         "not unwanted",
         "True",
@@ -155,7 +155,7 @@ POOL_BUGS = (
     ),
     Bug(
         "who feeds is fed within",
-        "pipelines/pool.py",
+        "pipelines/processing/pool.py",
         "Pool.feed",
         "self._is_feeding:",
         "False:",
@@ -163,7 +163,7 @@ POOL_BUGS = (
     ),
     Bug(
         "a worker of the host's that cannot begin keeps its row",
-        "pipelines/pool.py",
+        "pipelines/processing/pool.py",
         "Pool",
         "self._on_worker_done(worker, error)",
         "if type(worker).work is not Worker.work:\n                raise\n            self._on_worker_done(worker, error)",
@@ -171,7 +171,7 @@ POOL_BUGS = (
     ),
     Bug(
         "a row of which no task could be made stays in hand",
-        "pipelines/pool.py",
+        "pipelines/processing/pool.py",
         "Pool._begin",
         "self.context.in_progress.discard(item)\n            ",
         "",
@@ -187,7 +187,7 @@ POOL_BUGS = (
     ),
     Bug(
         "work that cannot be left behind keeps its worker",
-        "pipelines/worker.py",
+        "pipelines/processing/worker.py",
         "_RunningItem",
         "self.release(error)",
         "raise",
@@ -195,7 +195,7 @@ POOL_BUGS = (
     ),
     Bug(
         "task factories must know what a context is",
-        "pipelines/worker.py",
+        "pipelines/processing/worker.py",
         "Worker.begin",
         "variables.run(begin)",
         "begin(context=variables)",
@@ -203,7 +203,7 @@ POOL_BUGS = (
     ),
     Bug(
         "what cannot be settled is renewed for ever",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._on_batch_done",
         "            # Nobody else has it: better that its lease ends than that it is renewed for ever.\n            self._finish(item)\n",
         "",
@@ -211,7 +211,7 @@ POOL_BUGS = (
     ),
     Bug(
         "what was left behind is noted by a task alone",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler.settle_later",
         "# Noted at once: a task that is cancelled before its first step notes nothing.\n            self._abandon(item, attempt)",
         "async def note(left: Attempt = attempt) -> None:\n                self._abandon(item, left)\n            self.context.in_background(note(), purpose='x').cancel()",
@@ -219,7 +219,7 @@ POOL_BUGS = (
     ),
     Bug(
         "work of a host's own is kept by nobody",
-        "pipelines/pool.py",
+        "pipelines/processing/pool.py",
         "Pool._begin_host_work",
         "        self._host_work.add(task)\n",
         "",

@@ -17,7 +17,7 @@ PROMISE_BUGS = (
     ),
     Bug(
         "items are queued before they are tracked",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher._queue",
         "_heartbeater.track(queued)\n        self.context.queue.put",
         "context.queue.put(queued)\n        self._heartbeater.track",
@@ -25,7 +25,7 @@ PROMISE_BUGS = (
     ),
     Bug(
         "an outcome is two transactions",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._write_in_own_transaction",
         'if written.is_made and submission.also is not None:\n                await self._within(session, connection, submission, now=now, stamp=stamp)\n            submission.stamp(written, frozenset({stamp}))\n            return written\n\n        time = time_for(submission.item, self.context.settings)\n        try:\n            written = await self.context.transact(work, purpose="write an outcome", timeout=time)\n            self._wrote_at = monotonic()',
         'submission.stamp(written, frozenset({stamp}))\n            return written\n\n        try:\n            written = await self.context.transact(work, purpose="write an outcome")\n            if written.is_made and submission.also is not None:\n                async with self.context.session_factory.begin() as other:\n                    await submission.also(other, max(submission.stamps))',

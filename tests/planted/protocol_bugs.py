@@ -27,7 +27,7 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "work goes on when its lease is lost",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater._lose_all",
         "attempt.lose()",
         "pass",
@@ -35,7 +35,7 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "what was not started stays leased after a shutdown",
-        "pipelines/release.py",
+        "pipelines/settling/release.py",
         "_release.work",
         "released.update(await release(connection, context.leased, items))",
         "pass",
@@ -43,7 +43,7 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "a result whose COMMIT was not answered is taken for lost",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._earlier_tries",
         "alike.setdefault(submission.stamps, []).append((number, submission))",
         "pass",
@@ -75,7 +75,7 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "a failed fetch ends the fetcher",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher._fetch",
         "Exception as error:  # noqa: BLE001 - ready() is host code and may raise anything",
         "ZeroDivisionError as error:",
@@ -99,7 +99,7 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "related rows are not freed with their main row",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._write_in_own_transaction.work",
         "await release_related(connection, item)",
         "pass",
@@ -123,7 +123,7 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "no hint is followed",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher.hint",
         "self._hinted = True\n        self._woken.set()",
         "pass",
@@ -139,7 +139,7 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "rows are released by one try",
-        "pipelines/release.py",
+        "pipelines/settling/release.py",
         "_transact",
         "not is_transient(error) or isinstance(error, TransactionTimeout | LockWaitTimeout)",
         "True",
@@ -147,7 +147,7 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "a row that was not released is told as released",
-        "pipelines/release.py",
+        "pipelines/settling/release.py",
         "release_items",
         "item.id in released",
         "True",
@@ -155,7 +155,7 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "a release whose COMMIT was not answered is not told",
-        "pipelines/release.py",
+        "pipelines/settling/release.py",
         "_release.work",
         ".update",
         ".clear()\n        released.update",
@@ -163,7 +163,7 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "a release that took all its time is tried again",
-        "pipelines/release.py",
+        "pipelines/settling/release.py",
         "_transact",
         " or isinstance(error, TransactionTimeout | LockWaitTimeout)",
         "",
@@ -195,7 +195,7 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "the judge lets parked rows be taken",
-        "testing/timing_rules.py",
+        "testing/judge/timing_rules.py",
         "claimed_early",
         "before.parked_at is not None",
         "False",
@@ -203,7 +203,7 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "the judge lets rows be taken early",
-        "testing/timing_rules.py",
+        "testing/judge/timing_rules.py",
         "claimed_early",
         "before.due_at is not None and before.due_at > change.at",
         "False",

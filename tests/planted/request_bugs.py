@@ -13,7 +13,7 @@ LOST_STOP = "tests/walks/test_lost_stop.py"
 REQUEST_BUGS = (
     Bug(
         "a request does not make its row due",
-        "leases/request.py",
+        "services/request.py",
         "write_request",
         'written = {leased.column("due_at"): now} | written',
         "pass",
@@ -21,7 +21,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "a request overrides when the service wants it",
-        "leases/request.py",
+        "services/request.py",
         "write_request",
         '{leased.column("due_at"): now} | written',
         'written | {leased.column("due_at"): now}',
@@ -29,7 +29,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "a request has two times",
-        "leases/request.py",
+        "services/request.py",
         "write_request",
         '{leased.column("due_at"): now} | written',
         '{leased.column("due_at"): database_now()} | written',
@@ -37,7 +37,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "a request does not move the version",
-        "leases/request.py",
+        "services/request.py",
         "write_request",
         "version is not None and written",
         "False",
@@ -45,7 +45,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "a request goes past what is pending",
-        "leases/request.py",
+        "services/request.py",
         "write_request",
         "    await session.flush()\n",
         "",
@@ -53,7 +53,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "a request is not shown in its session",
-        "leases/request.py",
+        "services/request.py",
         "write_past_lease",
         "set_committed_value(instance, name, value)",
         "pass",
@@ -61,7 +61,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "a request that was taken back is still shown",
-        "leases/request.py",
+        "services/request.py",
         "write_past_lease",
         '"fetch"',
         "False",
@@ -69,7 +69,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "services' columns are not compared",
-        "pipelines/plan.py",
+        "pipelines/settling/planner.py",
         "Planner._apply",
         "*self._intent, *(column_of(self._leased, key) for key in outcome.unless_changed)",
         "column_of(self._leased, key) for key in outcome.unless_changed",
@@ -77,7 +77,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "services' columns are compared only where they are written",
-        "pipelines/plan.py",
+        "pipelines/settling/planner.py",
         "Planner._apply",
         "self._intent",
         "(column for column in self._intent if column in self._written(outcome.values))",
@@ -85,7 +85,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "a retry overwrites what a service asked for",
-        "pipelines/plan.py",
+        "pipelines/settling/planner.py",
         "Planner._retry",
         "column for column in self._intent if column in written",
         "",
@@ -93,7 +93,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "a failure costs nothing while services ask for something",
-        "pipelines/plan.py",
+        "pipelines/settling/planner.py",
         "Planner._retry",
         "if reason else",
         "or",
@@ -101,7 +101,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "the last attempt sets a row aside with a request in it",
-        "pipelines/plan.py",
+        "pipelines/settling/planner.py",
         "Planner._retry",
         "*self._intent, *rests_on] if reason else [",
         "",
@@ -109,7 +109,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "a deadline that a service extends meanwhile has passed",
-        "pipelines/plan.py",
+        "pipelines/settling/planner.py",
         "Planner._retry",
         "[*self._intent, *rests_on]",
         "self._intent",
@@ -117,7 +117,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "who extends a deadline takes a limit of attempts away",
-        "pipelines/plan.py",
+        "pipelines/settling/planner.py",
         "Planner._reason_to_park",
         '"gave up after {item.attempt} attempts", ()',
         '"gave up after {item.attempt} attempts", (self._leased.column("deadline_at"),)',
@@ -125,7 +125,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "a row is parked with a request in it",
-        "pipelines/plan.py",
+        "pipelines/settling/planner.py",
         "Planner._park",
         "self._unless_changed(item, self._intent, ",
         "RowWrite(",
@@ -133,7 +133,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "an outcome that was refused waits for its interval",
-        "pipelines/plan.py",
+        "pipelines/settling/planner.py",
         "Planner._released",
         'due = {self._leased.column("due_at"): self._now} if self._leased.has_schedule else {}\n        return unlocked_values(self._leased) | due',
         "return self._done",
@@ -141,7 +141,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "lock columns may be services' columns",
-        "pipelines/service_columns.py",
+        "pipelines/pipeline.py",
         "intent_columns",
         "column.key in leased.lease_columns or column is leased.key",
         "False",
@@ -149,7 +149,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "the letters of a name are columns",
-        "pipelines/service_columns.py",
+        "pipelines/pipeline.py",
         "intent_columns",
         "isinstance(intent, str) or ",
         "",

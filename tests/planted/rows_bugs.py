@@ -15,7 +15,7 @@ INDEX = "tests/migrations/test_due_index.py"
 TROUBLE_BUGS = (
     Bug(
         "trouble of the server that is in no list drops finished work",
-        "leases/faults.py",
+        "database/faults.py",
         "is_transient",
         "not sqlstate.startswith(_FINAL_SQLSTATES)",
         "sqlstate.startswith(_OUTAGE_SQLSTATES)",
@@ -23,7 +23,7 @@ TROUBLE_BUGS = (
     ),
     Bug(
         "a code of SQLite that nobody knows drops finished work",
-        "leases/faults.py",
+        "database/faults.py",
         "is_transient",
         "not in _FINAL_SQLITE_CODES",
         "in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)",
@@ -31,7 +31,7 @@ TROUBLE_BUGS = (
     ),
     Bug(
         "the trouble of one row is taken for that of all",
-        "leases/faults.py",
+        "database/faults.py",
         "is_outage",
         "sqlstate.startswith(_OUTAGE_SQLSTATES)",
         "True",
@@ -39,7 +39,7 @@ TROUBLE_BUGS = (
     ),
     Bug(
         "what no database raised is taken for a migration that was not run",
-        "leases/faults.py",
+        "database/faults.py",
         "is_of_the_schema",
         "not _is_of_a_driver",
         "_is_of_a_driver",
@@ -55,7 +55,7 @@ TROUBLE_BUGS = (
     ),
     Bug(
         "a dispatched row fails because a note could not be written for a while",
-        "dispatch/status_updates.py",
+        "dispatch/delivering/status_updates.py",
         "StatusUpdates.write",
         ' TransactionTimeout(purpose="write status", timeout_s=self._retry_timeout_s) from error',
         "",
@@ -117,7 +117,7 @@ UNREADABLE_BUGS = (
     ),
     Bug(
         "a row that cannot be read is begun",
-        "pipelines/worker.py",
+        "pipelines/processing/worker.py",
         "Worker._prevented",
         "item.unreadable is not None",
         "False",
@@ -133,7 +133,7 @@ UNREADABLE_BUGS = (
     ),
     Bug(
         "attempts overflow in the claim on PostgreSQL",
-        "rows/unreadable.py",
+        "rows/expressions/unreadable.py",
         "attempts_counted",
         "case((attempts >= most, literal(most, Integer)), else_=attempts + more)",
         "attempts + more",

@@ -37,7 +37,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "a service takes rows beside whoever is inside the lockset",
-        "leases/transaction.py",
+        "leases/lockset_guard.py",
         "lockset_guard",
         "await stack.enter_async_context(dialect.excluding(leased))",
         "frozenset()",
@@ -61,7 +61,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "a connection is held inside the block",
-        "leases/hold.py",
+        "services/hold.py",
         "hold",
         "yield",
         "async with session_factory() as kept:\n            await kept.connection()\n            yield",
@@ -69,7 +69,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "a connection is held while a service waits",
-        "leases/hold.py",
+        "services/hold.py",
         "_Holder.acquire",
         "await sleep",
         "kept = self.session_factory()\n            await kept.connection()\n            await sleep",
@@ -77,7 +77,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "a service waits past its time",
-        "leases/hold.py",
+        "services/hold.py",
         "_Holder.acquire",
         "min(left_s, exponential(tries, first_s=LOOK_AGAIN_S, most_s=LOOK_AGAIN_S_MAX))",
         "exponential(tries, first_s=LOOK_AGAIN_S, most_s=LOOK_AGAIN_S_MAX)",
@@ -85,7 +85,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "a refusal names a holder that has gone",
-        "leases/hold.py",
+        "services/hold.py",
         "_Holder._timed_out",
         ", not_(is_free(self.leased))",
         "",
@@ -93,7 +93,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "a refusal names whoever leaves first",
-        "leases/hold.py",
+        "services/hold.py",
         "_Holder._timed_out",
         ".desc()",
         "",
@@ -101,7 +101,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "a service that died counts as a pipeline that died with the row",
-        "leases/hold.py",
+        "services/hold.py",
         "hold",
         '"{owner}{OWNER_SEPARATOR}{str(token)[:8]}"',
         '"{owner}{str(token)[:8]}"',
@@ -109,7 +109,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "nobody renews the lease of a service",
-        "leases/hold.py",
+        "services/hold.py",
         "_Holder.renew",
         "held.keys and monotonic() < held.trusted_until",
         "False",
@@ -117,7 +117,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "a failed renewal ends the renewals of a service",
-        "leases/hold.py",
+        "services/hold.py",
         "_Holder.renew",
         "continue",
         "return",
@@ -125,7 +125,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "a lease that a service lost is not told",
-        "leases/hold.py",
+        "services/hold.py",
         "hold",
         "held.keys and monotonic() >= held.trusted_until",
         "False",
@@ -133,7 +133,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "a renewal does not look for rows that were lost",
-        "leases/hold.py",
+        "services/hold.py",
         "_Holder.renew",
         "renewed.lost",
         "False",
@@ -165,7 +165,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "the guard of a service looks at the clock alone",
-        "leases/hold.py",
+        "services/hold.py",
         "HeldByService.guard",
         "lost or ",
         "",
@@ -173,7 +173,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "the guard of a service does not look at the clock",
-        "leases/hold.py",
+        "services/hold.py",
         "HeldByService.guard",
         " or monotonic() >= self.trusted_until",
         "",
@@ -189,7 +189,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "the hold of no row is lost after a while",
-        "leases/hold.py",
+        "services/hold.py",
         "HeldByService.guard",
         "        if not self.keys:\n            return []\n",
         "",
@@ -197,7 +197,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "a lost answer leaves rows leased that nobody knows of",
-        "leases/hold.py",
+        "services/hold.py",
         "_Holder._acquire_once",
         "self.acquired = await acquire(connection, request, in_lockset)\n                return await read_acquired(session, leased, self.acquired.keys)\n\n           ",
         "acquired = await acquire(connection, request, in_lockset)\n                return acquired, await read_acquired(session, leased, acquired.keys)\n\n            self.acquired,",
@@ -205,7 +205,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "letting go is cancelled with the service",
-        "leases/hold.py",
+        "services/hold.py",
         "hold",
         'finish(holder.release(), purpose="let go of held rows")',
         "holder.release()",
@@ -213,7 +213,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "what cannot be freed hides what the service did",
-        "leases/hold.py",
+        "services/hold.py",
         "_Holder.release",
         "Exception",
         "ZeroDivisionError",
@@ -224,7 +224,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "renewals go on after the block",
-        "leases/hold.py",
+        "services/hold.py",
         "_Holder.release",
         "self.renewing.cancel()\n            await asyncio.wait({self.renewing})",
         "pass",
@@ -232,7 +232,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "too many rows are sent to the database",
-        "leases/hold.py",
+        "services/hold.py",
         "_checked_keys",
         "len(keys) > ACQUIRED_ROWS_MAX",
         "False",
@@ -240,7 +240,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "the letters of an id are ids",
-        "leases/hold.py",
+        "services/hold.py",
         "_checked_keys",
         "isinstance(ids, str | bytes) or ",
         "",
@@ -248,15 +248,15 @@ SERVICE_BUGS = (
     ),
     Bug(
         "a request is hinted before its commit",
-        "pipelines/services.py",
+        "services/handlers.py",
         "request_update",
         "hint_after_commit(own, model)",
-        "from rowlock.pipelines.hinter import pipeline_hinter\n        pipeline_hinter.hint_fetch(model)",
+        "from rowlock.hints.hinter import pipeline_hinter\n        pipeline_hinter.hint_fetch(model)",
         (f"{REQUESTS}::test_a_hint_follows_the_commit", f"{REQUESTS}::test_a_savepoint_that_is_taken_back"),
     ),
     Bug(
         "a request is not hinted",
-        "pipelines/services.py",
+        "services/handlers.py",
         "request_update",
         ", model",
         "",
@@ -264,7 +264,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "a missing row is hinted",
-        "pipelines/services.py",
+        "services/handlers.py",
         "request_update",
         "found:",
         "True:",
@@ -272,7 +272,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "services' columns are not read",
-        "pipelines/loader.py",
+        "pipelines/processing/loader.py",
         "Loader._load_together.work",
         "context.intent",
         "()",

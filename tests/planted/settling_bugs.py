@@ -52,7 +52,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "what parked its row is told as applied after a lost answer",
-        "pipelines/submission.py",
+        "pipelines/settling/submission.py",
         "Submission.stamp",
         "            self.once_written = written\n",
         "",
@@ -60,7 +60,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "a value that cannot be looked at costs its worker",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._statements_of",
         "BaseException",
         "ZeroDivisionError",
@@ -76,7 +76,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "lost answers are settled one by one",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._write_together.work",
         " if earlier is Written.STALE else earlier",
         "",
@@ -84,7 +84,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "an error that also swallows is told as applied",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._within",
         "is_rolled_back = await is_unchanged(connection, self.context.leased, submission.item, values={})",
         "pass",
@@ -92,7 +92,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "an error that also swallows is waited out",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._within",
         "failure is not None and is_after_an_error(failure)",
         "False",
@@ -100,7 +100,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "what also commits is told as stale",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._write_in_own_transaction",
         "return await self._see_what_also_left(submission, error)",
         "raise",
@@ -108,7 +108,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "what also rolled back is told as applied",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._see_what_also_left",
         "Written.STALE",
         "None",
@@ -116,7 +116,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "a COMMIT that is still under way is told as stale",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._write_in_own_transaction.work",
         "(connection, submission, waits=True)",
         "(connection, submission)",
@@ -156,7 +156,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "what fails behind the COMMIT counts as refused by it",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer.write",
         "return await self._learn(submission, error)",
         "raise",
@@ -172,7 +172,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "an outcome of which the row would tell is given up as unknown",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._learn",
         'written = await self.context.transact(work, purpose="see what became of an outcome")',
         "return Written.UNKNOWN",
@@ -180,7 +180,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "a host's name for an error of the database makes it final",
-        "leases/faults.py",
+        "database/faults.py",
         "_of_database",
         "cause = cause.__cause__",
         "break",
@@ -188,7 +188,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "what host code raised is taken for the database's",
-        "leases/faults.py",
+        "database/faults.py",
         "_of_database",
         " or isinstance(cause, RowlockError)",
         "",
@@ -196,7 +196,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "a row of which nothing more can be said stays leased",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._write_failure",
         "            again = await self._write_instead(item, of_ours, of=outcome)\n",
         "",
@@ -204,7 +204,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "what on_refused writes to rows that are not held is found too late",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._refused_outcome",
         "check_related(item, outcome.related)",
         "pass",
@@ -212,7 +212,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "a changed row whose COMMIT was not answered is told as stale",
-        "pipelines/submission.py",
+        "pipelines/settling/submission.py",
         "Submission.stamp",
         "self.once_dropped = written",
         "pass",
@@ -220,7 +220,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "a lost related row is told as a lost lease if the COMMIT was not answered",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._write_in_own_transaction",
         ", Written.RELATED_LOST",
         ", Written.STALE",

@@ -16,7 +16,7 @@ TELLING = "tests/testing/simulation/test_telling.py"
 SIMULATION_BUGS = (
     Bug(
         "related rows are not freed by a reset or a retry",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._write_in_own_transaction.work",
         "await release_related(connection, item)",
         "pass",
@@ -24,7 +24,7 @@ SIMULATION_BUGS = (
     ),
     Bug(
         "a row that is released keeps its related rows",
-        "pipelines/release.py",
+        "pipelines/settling/release.py",
         "_release",
         "await release_unlocked_related(connection, item)",
         "pass",
@@ -32,7 +32,7 @@ SIMULATION_BUGS = (
     ),
     Bug(
         "a holder that lost its row keeps its related rows",
-        "pipelines/release.py",
+        "pipelines/settling/release.py",
         "release_related_of",
         "not item.held",
         "True",
@@ -48,7 +48,7 @@ SIMULATION_BUGS = (
     ),
     Bug(
         "related rows are locked without a main row",
-        "leases/related.py",
+        "leases/related/locker.py",
         "RelatedLocker._need_main",
         "raise LeaseLost(pipeline=self._owner, row_id=item.id)",
         "return item.lock_expires_at",
@@ -56,7 +56,7 @@ SIMULATION_BUGS = (
     ),
     Bug(
         "related rows are locked under a token that the main row has no more",
-        "leases/related.py",
+        "leases/related/locker.py",
         "RelatedLocker._need_main",
         "token == item.lock_token, ",
         "",
@@ -64,7 +64,7 @@ SIMULATION_BUGS = (
     ),
     Bug(
         "related rows are let expire",
-        "pipelines/heartbeater.py",
+        "pipelines/renewing/heartbeater.py",
         "Heartbeater._renew.work",
         "await renew_related(connection, holders, lock_timeout=timeout)",
         "frozenset()",
@@ -88,7 +88,7 @@ SIMULATION_BUGS = (
     ),
     Bug(
         "a result is written although a related row was lost",
-        "leases/related_rows.py",
+        "leases/related/writes.py",
         "write_related",
         "any((leased.model, key) not in locked for key in keys)",
         "False",
@@ -96,7 +96,7 @@ SIMULATION_BUGS = (
     ),
     Bug(
         "related rows are not noted before the COMMIT",
-        "leases/related.py",
+        "leases/related/locker.py",
         "RelatedLocker.lock.work",
         "                    held.may_hold(leased, acquired)\n",
         "",
@@ -120,7 +120,7 @@ SIMULATION_BUGS = (
     ),
     Bug(
         "an outcome overwrites what a service asked for",
-        "pipelines/plan.py",
+        "pipelines/settling/planner.py",
         "Planner._apply",
         "self._intent, *",
         "",
@@ -184,7 +184,7 @@ SIMULATION_BUGS = (
     ),
     Bug(
         "freed related rows wait for the next poll",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._settle",
         "                self._hint_related(item)\n",
         "",
@@ -192,7 +192,7 @@ SIMULATION_BUGS = (
     ),
     Bug(
         "a refused row waits for the next poll",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._record_written",
         "                self.context.wake_after(self.context.settings.retry_delay)\n",
         "",
@@ -203,7 +203,7 @@ SIMULATION_BUGS = (
 SIMULATOR_BUGS = (
     Bug(
         "a simulation that ends leaves its connections open",
-        "testing/simulation/engines.py",
+        "testing/simulation/environment/engines.py",
         "Engines.close",
         "_lose_all()\n        self.",
         "",
@@ -219,7 +219,7 @@ SIMULATOR_BUGS = (
     ),
     Bug(
         "a lease may be ended by anybody",
-        "testing/simulation/foreign_writes.py",
+        "testing/judge/foreign_writes.py",
         "by_another",
         "ends is not None and ends > change.at",
         "False",
@@ -227,7 +227,7 @@ SIMULATOR_BUGS = (
     ),
     Bug(
         "a lease may be prolonged by anybody",
-        "testing/simulation/foreign_writes.py",
+        "testing/judge/foreign_writes.py",
         "by_another",
         "after.lock_expires_at != ends",
         "False",
@@ -235,7 +235,7 @@ SIMULATOR_BUGS = (
     ),
     Bug(
         "an outcome may be written by anybody",
-        "testing/simulation/foreign_writes.py",
+        "testing/judge/foreign_writes.py",
         "by_another",
         "is_outcome(change)",
         "False",
@@ -299,7 +299,7 @@ SIMULATOR_BUGS = (
     ),
     Bug(
         "a failed check does not say where",
-        "testing/simulation/reasons.py",
+        "testing/simulation/trace.py",
         "reason",
         "text and ",
         "",
@@ -315,7 +315,7 @@ SIMULATOR_BUGS = (
     ),
     Bug(
         "own columns are not watched",
-        "testing/simulation/engines.py",
+        "testing/simulation/environment/engines.py",
         "_create_tables",
         ", also=schema.watched",
         "",
@@ -355,7 +355,7 @@ SIMULATOR_BUGS = (
     ),
     Bug(
         "an outcome under a service's lease passes",
-        "testing/checker.py",
+        "testing/judge/checker.py",
         "_one_outcome",
         "is_composed(before.lock_owner)",
         "False",
@@ -363,7 +363,7 @@ SIMULATOR_BUGS = (
     ),
     Bug(
         "who releases a row may write what services own",
-        "testing/checker.py",
+        "testing/judge/checker.py",
         "_overwritten",
         " or is_released",
         "",
@@ -371,7 +371,7 @@ SIMULATOR_BUGS = (
     ),
     Bug(
         "a COMMIT is told when its process has its next turn",
-        "testing/simulation/faulty_connection.py",
+        "testing/simulation/environment/faulty_connection.py",
         "_commit",
         "faulty_connection.on_commit()",
         "asyncio.get_running_loop().call_soon(faulty_connection.on_commit)",

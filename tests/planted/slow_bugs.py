@@ -11,7 +11,7 @@ SLOW = "tests/pipelines/test_slow_statements.py"
 SLOW_BUGS = (
     Bug(
         "an outcome that never fits into its transaction is tried for ever",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer.write",
         " or overruns >= OVERRUNS_MAX",
         "",
@@ -19,7 +19,7 @@ SLOW_BUGS = (
     ),
     Bug(
         "no renewal gets in between two tries of a slow outcome",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer.write",
         "await let_a_renewal_in(item, self.context.settings)",
         "pass",
@@ -43,7 +43,7 @@ SLOW_BUGS = (
     ),
     Bug(
         "related rows that host code stamps share a stamp",
-        "leases/related_rows.py",
+        "leases/related/writes.py",
         "_write",
         "await connection.execute(statement.values(set_clause(shape)), rows)",
         "stamps = {one: one.onupdate.arg(None) for one in leased.columns_stamped_by_host_code}\n        await connection.execute(statement.values({**set_clause(shape), **stamps}), rows)",
@@ -51,7 +51,7 @@ SLOW_BUGS = (
     ),
     Bug(
         "related rows of any number of kinds are accepted",
-        "pipelines/related_values.py",
+        "pipelines/outcomes.py",
         "check_related",
         "len(kinds) > RELATED_KINDS_MAX",
         "False",
@@ -83,7 +83,7 @@ SLOW_BUGS = (
     ),
     Bug(
         "a token that is a text on this database is accepted",
-        "leases/dialects/__init__.py",
+        "database/binds.py",
         "check_session_factory",
         "    leased.check_token(bind.dialect)\n",
         "",

@@ -16,7 +16,7 @@ ATTEMPT = "tests/pipelines/test_attempt.py"
 SPEED_BUGS = (
     Bug(
         "a row that came with its claim never grows old",
-        "pipelines/loader.py",
+        "pipelines/processing/loader.py",
         "Loader.check_fresh",
         "check_fresh and ",
         "",
@@ -24,7 +24,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "rows come with claims however slow the queue is",
-        "pipelines/claim_builder.py",
+        "pipelines/fetching/claim_builder.py",
         "ClaimBuilder.next",
         "context.starts_soon and ",
         "",
@@ -56,7 +56,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "the order of claims is made once and for all",
-        "pipelines/claim_builder.py",
+        "pipelines/fetching/claim_builder.py",
         "ClaimBuilder.next",
         " or not is_same(fingerprints, self._last[0])",
         "",
@@ -64,7 +64,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "takers' conditions are asked once",
-        "pipelines/claim_builder.py",
+        "pipelines/fetching/claim_builder.py",
         "ClaimBuilder._fingerprints",
         "            fingerprints += [fingerprint_of(condition, self._dialect) for condition in conditions]\n",
         "",
@@ -72,7 +72,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "values that are asked for late are taken to be the same",
-        "rows/sql_fingerprint.py",
+        "rows/expressions/fingerprint.py",
         "fingerprint_of",
         "        if bound.callable is not None:\n            return None\n",
         "",
@@ -80,7 +80,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "types of values are not compared",
-        "rows/sql_fingerprint.py",
+        "rows/expressions/fingerprint.py",
         "fingerprint_of",
         "repr(bound.type), type(bound.value), ",
         "",
@@ -88,7 +88,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "equal values are taken to be the same",
-        "pipelines/plan.py",
+        "pipelines/settling/planner.py",
         "_is_alike",
         "all(map(is_, one.values(), other.values()))",
         "list(one.values()) == list(other.values())",
@@ -128,7 +128,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "a row that cannot be read stops its pipeline",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher.fetch_once",
         "not request.with_rows or is_outage(error) or is_of_the_schema(error)",
         "error",
@@ -144,7 +144,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "claims ask for a row that cannot be read again and again",
-        "pipelines/claim_builder.py",
+        "pipelines/fetching/claim_builder.py",
         "ClaimBuilder.next",
         " and monotonic() >= self._with_rows_from",
         "",
@@ -160,7 +160,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "a fresh row is worked on without trust",
-        "pipelines/loader.py",
+        "pipelines/processing/loader.py",
         "Loader.check_fresh",
         " and now < item.trusted_until",
         "",
@@ -176,7 +176,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "expressions share a statement with the values of one of them",
-        "rows/formulas.py",
+        "rows/expressions/formulas.py",
         "Formula.filled.replaced",
         "places.get(id(element))",
         "None",
@@ -187,7 +187,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "an expression whose value is asked for each time is taken for one like others",
-        "rows/formulas.py",
+        "rows/expressions/formulas.py",
         "_is_plain",
         "parameter.required or parameter.callable is not None",
         "False",
@@ -211,7 +211,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "the timer of the first call is the last",
-        "pipelines/deadlines.py",
+        "pipelines/host_code/deadlines.py",
         "Deadlines._look",
         "self._timer = loop.call_at(at, self._look)\n                ",
         "",
@@ -219,7 +219,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "a call that has ended keeps its place among the deadlines",
-        "pipelines/attempt.py",
+        "pipelines/host_code/call.py",
         "Attempt.run_here",
         "self._deadlines.remove(self)",
         "pass",
@@ -227,7 +227,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "an attempt whose task was cancelled before its first step is waited for",
-        "pipelines/attempt.py",
+        "pipelines/host_code/call.py",
         "Attempt.run",
         "        task.add_done_callback(see_to)\n",
         "",

@@ -10,7 +10,7 @@ STRATEGIES = "tests/testing/test_strategies.py"
 TESTING_BUGS = (
     Bug(
         "a crash may change any row but one",
-        "testing/run_result.py",
+        "testing/crashes/run_result.py",
         "RunResult.differences_of_rows",
         "more or less",
         "False",
@@ -18,7 +18,7 @@ TESTING_BUGS = (
     ),
     Bug(
         "keys that are made anew are taken for the crash's doing",
-        "testing/run_result.py",
+        "testing/crashes/run_result.py",
         "keys_made_anew",
         "_not_in(_values(first, table, name), _values(second, table, name))",
         "False",
@@ -26,7 +26,7 @@ TESTING_BUGS = (
     ),
     Bug(
         "every column of a name that we use is taken for ours",
-        "testing/run_result.py",
+        "testing/crashes/run_result.py",
         "_kept_by_rowlock",
         " if LOCK_COLUMNS[0] in mapper.columns",
         "",
@@ -34,7 +34,7 @@ TESTING_BUGS = (
     ),
     Bug(
         "what a host leaves out is compared all the same",
-        "testing/run_result.py",
+        "testing/crashes/run_result.py",
         "read_rows",
         " and not _names_of(column) & {*ignore}",
         "",
@@ -42,7 +42,7 @@ TESTING_BUGS = (
     ),
     Bug(
         "a contract leaves nothing out",
-        "testing/crash_everywhere.py",
+        "testing/crashes/crash_everywhere.py",
         "CrashContract.test_survives_a_crash_at_every_await",
         "            ignore=self.ignore,\n",
         "",
@@ -50,7 +50,7 @@ TESTING_BUGS = (
     ),
     Bug(
         "the wrong row is worked on",
-        "testing/crash_everywhere.py",
+        "testing/crashes/crash_everywhere.py",
         "_Runs._set_scene",
         " or not isinstance(rows[0], pipeline.model)",
         "",

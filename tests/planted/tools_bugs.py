@@ -13,7 +13,7 @@ CONTRACT = "tests/testing/test_contract.py"
 FOUND_BY_CONDITIONS = (
     Bug(
         "simulation: batches never shrink",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "BatchLimit.shrink",
         "self._fast = 0",
         "return",
@@ -21,7 +21,7 @@ FOUND_BY_CONDITIONS = (
     ),
     Bug(
         "simulation: a wake that raises is let out",
-        "pipelines/hinter.py",
+        "hints/hinter.py",
         "_call_each",
         "BaseException ",
         "ZeroDivisionError ",
@@ -49,7 +49,7 @@ FOUND_BY_CONDITIONS = (
 OF_THE_CONDITIONS = (
     Bug(
         "simulation: statements travel in no time",
-        "testing/simulation/faulty_connection.py",
+        "testing/simulation/environment/faulty_connection.py",
         "FaultyConnection._travel",
         "await asyncio.sleep(self.round_trip_s / 2)",
         "pass",
@@ -57,7 +57,7 @@ OF_THE_CONDITIONS = (
     ),
     Bug(
         "simulation: a ROLLBACK takes no time",
-        "testing/simulation/faulty_connection.py",
+        "testing/simulation/environment/faulty_connection.py",
         "SimulatedConnection.rollback",
         "is_sent and self.faulty_connection.round_trip_s",
         "False",
@@ -73,7 +73,7 @@ OF_THE_CONDITIONS = (
     ),
     Bug(
         "simulation: latency comes where it may not",
-        "testing/simulation/conditions.py",
+        "testing/simulation/faults/conditions.py",
         "Conditions.drawn",
         " if Fault.LATENCY in kinds else 0.0",
         "",
@@ -105,7 +105,7 @@ OF_THE_CONDITIONS = (
     ),
     Bug(
         "simulation: handlers do not raise",
-        "testing/simulation/hostile_host.py",
+        "testing/simulation/faults/hostile_host.py",
         "HostileHost._with_a_raising_handler",
         "partial(self._raise_told, Fault.LOGGING)",
         "lambda: None",
@@ -113,7 +113,7 @@ OF_THE_CONDITIONS = (
     ),
     Bug(
         "simulation: a record factory does not raise",
-        "testing/simulation/hostile_host.py",
+        "testing/simulation/faults/hostile_host.py",
         "HostileHost._with_a_raising_factory.factory",
         "name.startswith(LOGGER)",
         "False",
@@ -121,7 +121,7 @@ OF_THE_CONDITIONS = (
     ),
     Bug(
         "simulation: the host sets no fields of ours",
-        "testing/simulation/hostile_host.py",
+        "testing/simulation/faults/hostile_host.py",
         "HostileHost._with_fields_of_its_own.factory",
         "FIELDS",
         "()",
@@ -129,7 +129,7 @@ OF_THE_CONDITIONS = (
     ),
     Bug(
         "simulation: hostile logging outlives its run",
-        "testing/simulation/hostile_host.py",
+        "testing/simulation/faults/hostile_host.py",
         "HostileHost",
         "         logging.setLogRecordFactory(factory)",
         "         pass",
@@ -137,7 +137,7 @@ OF_THE_CONDITIONS = (
     ),
     Bug(
         "simulation: nobody listens",
-        "testing/simulation/hostile_host.py",
+        "testing/simulation/faults/hostile_host.py",
         "HostileHost.at_home",
         "stack.callback(subscribe(self._listen))",
         "pass",
@@ -145,7 +145,7 @@ OF_THE_CONDITIONS = (
     ),
     Bug(
         "simulation: no wake is attached",
-        "testing/simulation/hostile_host.py",
+        "testing/simulation/faults/hostile_host.py",
         "HostileHost.attach",
         "pipeline_hinter.attach(pipeline.leased.name, self._wake)",
         "pass",
@@ -153,7 +153,7 @@ OF_THE_CONDITIONS = (
     ),
     Bug(
         "simulation: no relay is attached",
-        "testing/simulation/hostile_host.py",
+        "testing/simulation/faults/hostile_host.py",
         "HostileHost.at_home",
         "self._wake",
         "",
@@ -161,7 +161,7 @@ OF_THE_CONDITIONS = (
     ),
     Bug(
         "simulation: hooks raise to the end",
-        "testing/simulation/hostile_host.py",
+        "testing/simulation/faults/hostile_host.py",
         "HostileHost._is_hook_drawn",
         " and not self._is_calm()",
         "",

@@ -14,7 +14,7 @@ TOGETHER = "tests/leases/test_apply_together.py"
 WRITE_BUGS = (
     Bug(
         "a batch that ran out of time fails all that are in it",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "Batcher._fail",
         "may_be_of_the_size(error):",
         "False:",
@@ -22,7 +22,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "a batch that ran out of time is tried at the same size",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "BatchLimit.shrink",
         "0.5",
         "1.0",
@@ -30,7 +30,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "nothing is learned of how long a batch takes",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "BatchLimit.learn",
         "took_s > self._wanted_s",
         "False",
@@ -38,7 +38,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "a limit never grows again",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "BatchLimit.learn",
         "self._fast += 1",
         "pass",
@@ -46,7 +46,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "a size that fails is tried again at once",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "BatchLimit.learn",
         "GROWS_AFTER",
         "1",
@@ -54,7 +54,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "a batch's wait for its turn counts as its own time",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "Batcher.begun",
         "monotonic",
         "self._began_at or monotonic",
@@ -62,7 +62,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "statements of one outcome alone are not counted",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer.__init__",
         "self._statements_of",
         "lambda _: 0",
@@ -70,7 +70,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "an outcome that ran out of time by itself joins others again",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._write_together",
         "submissions[0].kept_from_batches = may_be_of_the_size(error)",
         "pass",
@@ -78,7 +78,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "an outcome is given up while others get through",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._gives_up_at",
         "max(failed_at, self._wrote_at)",
         "failed_at",
@@ -86,7 +86,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "an outcome is tried for ever while others get through",
-        "pipelines/writer.py",
+        "pipelines/settling/writer.py",
         "Writer._gives_up_at",
         "failed_at + LOCK_TIMEOUTS_MAX * wait_s",
         "math.inf",
@@ -102,7 +102,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "rows share what the host goes on changing",
-        "pipelines/attempt.py",
+        "pipelines/host_code/call.py",
         "_contained",
         "copied(await call())",
         "await call()",
@@ -110,7 +110,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "what a thread returns is copied after others could change it",
-        "pipelines/attempt.py",
+        "pipelines/host_code/call.py",
         "_in_thread.in_the_thread",
         "copied(variables.run(call))",
         "variables.run(call)",
@@ -118,7 +118,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "a result that is dropped is no warning",
-        "pipelines/settler.py",
+        "pipelines/settling/settler.py",
         "Settler._record_dropped",
         "warning",
         "info",
@@ -126,7 +126,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "a row of another century never has its turn",
-        "pipelines/fetcher.py",
+        "pipelines/fetching/fetcher.py",
         "Fetcher.sweep_once.work",
         "await mend_stamps(connection, context.leased)",
         "pass",
@@ -166,7 +166,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "who waits behind a round that was cancelled hears nothing",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "Batcher._ended",
         "if not self._waiting or self._is_working:\n            return\n        try:\n            self._begin()",
         "try:\n            pass",
@@ -177,7 +177,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "a request that was refused is carried out",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "Batcher.submit_nowait",
         "                self._waiting.pop()\n",
         "",
@@ -185,7 +185,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "a round that is not known yet has another beside it",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "Batcher.submit_nowait",
         "_is_working",
         "_round is not None and not self._round.done()",
@@ -193,7 +193,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "who waits for a round that cannot be begun waits for ever",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "Batcher._ended",
         "self._tell_all(self._waiting)",
         "pass",
@@ -201,7 +201,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "a shutdown waits for one batch after another",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "Batcher._fail",
         "may_be_of_the_size(error) and self._is_grace_over()",
         "False",
@@ -273,7 +273,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "the statements of a request are counted in the round of all",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "Batcher._work",
         "statements for _, _, statements",
         "self._statements_of(request) for request, _, _",
@@ -281,7 +281,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "a round that ends by an error is heard of by nobody",
-        "pipelines/batcher.py",
+        "database/batcher.py",
         "Batcher._ended",
         "        self._tell_all(self._in_flight)\n",
         "",
@@ -289,7 +289,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "the judge allows for no more than a step of a stamp that is ahead",
-        "testing/checker.py",
+        "testing/judge/checker.py",
         "_time_goes_on",
         "STAMP_SPREAD + ",
         "",

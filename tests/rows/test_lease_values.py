@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.rows.assignments import ColumnValues, UnlessChanged
+from rowlock.rows.assignments import ColumnValues, UnlessChanged, without_onupdate
 from rowlock.rows.lease_values import (
     due_values,
     leased_values,
@@ -16,7 +16,6 @@ from rowlock.rows.lease_values import (
     renewed_values,
     reset_values,
     unlocked_values,
-    without_onupdate,
 )
 from rowlock.rows.leased_table import LeasedTable
 

@@ -12,7 +12,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import Boolean, TypeDecorator
 
 from rowlock.rows.database_time import database_now
-from rowlock.rows.sql_fingerprint import fingerprint_of, is_same
+from rowlock.rows.expressions.fingerprint import fingerprint_of, is_same
 
 from ..host import Attachment, Run, Volume
 

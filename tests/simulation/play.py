@@ -14,7 +14,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rowlock.testing import DatabaseClock, inline_sqlite_engine, run_virtual, virtual_time_now
-from rowlock.testing.database_clock import follow_on_connection
+from rowlock.testing.databases.clock import follow_on_connection
 
 from .line import Exchange
 from .schedule import Ground, Schedule

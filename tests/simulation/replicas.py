@@ -12,8 +12,8 @@ from random import Random
 from typing import Any, Final
 
 from rowlock import PipelineError
-from rowlock.pipelines.attempt import Ended
-from rowlock.pipelines.hinter import PipelineHinter
+from rowlock.hints.hinter import PipelineHinter
+from rowlock.pipelines.host_code.call import Ended
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.testing import Steps
 

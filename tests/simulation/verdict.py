@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from rowlock.testing import Change, RowState, check
-from rowlock.testing.history import HISTORY_QUERY, changes_from
+from rowlock.testing.judge.history import HISTORY_QUERY, changes_from
 
 from .book import Book, Place
 from .pipelines import PIPELINES, SimulatedPipeline

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from rowlock.testing.checker import check
+from rowlock.testing.judge.checker import check
 
 from .stories import LEASE_S, MOMENT, Story
 

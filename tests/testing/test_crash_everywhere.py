@@ -14,7 +14,7 @@ from sqlalchemy import update
 from rowlock import NOW_PLACEHOLDER, Apply, PipelineItem, Retry
 from rowlock.errors import PipelineError
 from rowlock.testing import TemporaryDatabase, virtual_time
-from rowlock.testing.crash_everywhere import CrashContract, CrashError, crash_everywhere
+from rowlock.testing.crashes.crash_everywhere import CrashContract, CrashError, crash_everywhere
 
 from ..host import Attachment, Base, Run, RunPipeline, Volume, VolumePipeline
 from ..leases.transactions import checked_out

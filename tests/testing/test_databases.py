@@ -14,7 +14,7 @@ from sqlalchemy import URL, Column, Integer, MetaData, Table, inspect, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from rowlock.testing import TemporaryDatabase
-from rowlock.testing.databases import ConnectionsLeftBehindError, postgresql_database
+from rowlock.testing.databases.temporary import ConnectionsLeftBehindError, postgresql_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,7 +137,7 @@ async def test_leaks_fail_a_test(tmp_path: Path, pytestconfig: pytest.Config) ->
     output = (await child.communicate())[0].decode()
     for line in (
         "ERROR test_leaks.py::test_leaks_a_task - rowlock.testing.virtual_time.TasksLeftBehindError",
-        "ERROR test_leaks.py::test_leaks_a_connection - rowlock.testing.databases.ConnectionsLeftBehindError",
+        "ERROR test_leaks.py::test_leaks_a_connection - rowlock.testing.databases.temporary.ConnectionsLeftBehindError",
         "PASSED test_leaks.py::test_is_tidy",
     ):
         assert line in output

@@ -17,8 +17,8 @@ from rowlock import LockColumns, PipelineManager, Retry, ScheduleColumns, databa
 from rowlock.errors import ConfigurationError, UnsupportedDialectError
 from rowlock.rows.database_time import database_time_after
 from rowlock.testing import TemporaryDatabase
-from rowlock.testing.checker import check
-from rowlock.testing.history import (
+from rowlock.testing.judge.checker import check
+from rowlock.testing.judge.history import (
     HISTORY_QUERY,
     Change,
     RowState,

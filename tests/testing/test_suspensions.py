@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.testing.suspensions import frames_of, observed
+from rowlock.testing.crashes.suspensions import frames_of, observed
 
 
 @dataclass(eq=False)

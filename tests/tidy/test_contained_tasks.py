@@ -8,13 +8,13 @@ from .reading import Source, package, planted
 
 BARE: dict[str, str] = {
     "src/rowlock/containment.py": "it is the helper",
-    "src/rowlock/pipelines/attempt.py": "whatever the call raises is a value; and this is done for each row",
-    "src/rowlock/pipelines/worker.py": "whatever escapes releases the row; and this is done for each row",
+    "src/rowlock/pipelines/host_code/call.py": "whatever the call raises is a value; and this is done for each row",
+    "src/rowlock/pipelines/processing/worker.py": "whatever escapes releases the row; and this is done for each row",
     "src/rowlock/pipelines/context.py": "whatever a background task raises is logged by itself",
-    "src/rowlock/pipelines/supervisor.py": "its loops let a KeyboardInterrupt through, which is the user's",
+    "src/rowlock/supervisor.py": "its loops let a KeyboardInterrupt through, which is the user's",
     "src/rowlock/dispatch/engines/stream.py": "whatever the handler raises is an event",
     "src/rowlock/dispatch/engines/process_line.py": "it ends a process of ours",
-    "src/rowlock/leases/stalled_transactions.py": "the driver's ROLLBACK, in the thread of its connection",
+    "src/rowlock/database/stalled_transactions.py": "the driver's ROLLBACK, in the thread of its connection",
 }
 STARTS = ("create_task", "ensure_future", "begin_task")
 OUTSIDE = ("src/rowlock/testing/", "src/rowlock/demo/")

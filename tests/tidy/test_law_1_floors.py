@@ -12,20 +12,26 @@ import pytest
 from .reading import PACKAGE, Source, imports, package, planted, room_of
 
 FLOORS: dict[str, int] = {
-    **dict.fromkeys(("clock", "backoff", "redaction", "repeats"), -2),
-    **dict.fromkeys(("errors", "logs"), -1),
-    **dict.fromkeys(("containment", "events"), 0),
-    "rows": 1,
-    "locks": 2,
+    **dict.fromkeys(("clock", "backoff", "redaction", "repeats"), -3),
+    **dict.fromkeys(("errors", "logs"), -2),
+    **dict.fromkeys(("containment", "events"), -1),
+    **dict.fromkeys(("shielding", "supervisor"), 0),
+    **dict.fromkeys(("rows", "locks"), 1),
+    "database": 2,
     "leases": 3,
-    "pipelines": 4,
-    **dict.fromkeys(("dispatch", "graphs", "streams"), 6),
-    **dict.fromkeys(("telemetry", "dashboard", "cli", "testing", "demo"), 7),
-    "__main__": 8,
+    "hints": 4,
+    **dict.fromkeys(("pipelines", "services"), 5),
+    **dict.fromkeys(("dispatch", "graph", "streams"), 7),
+    **dict.fromkeys(("telemetry", "dashboard", "cli", "testing", "demo"), 8),
+    "__main__": 9,
 }
-"""The ground has three steps: events need the log, and the log needs the time."""
-FRONT_DOOR_FLOOR = 5
+"""The ground has four steps: tasks need errors and the log, and these need the time."""
+FRONT_DOOR_FLOOR = 6
 """``__init__`` shows the public names of the floors below it; wings and windows may come in by it, as a host does."""
+STAGES: dict[str, int] = {"host_code": 0, "renewing": 1, "settling": 2, "processing": 3, "fetching": 4}
+"""Within ``pipelines/``: a stage hands its rows on, so it may know those with lower numbers."""
+SHARED: tuple[str, ...] = ("ahead", "context", "item_queue", "outcomes", "settings", "statistics")
+"""Modules of ``pipelines/`` that all stages may know, and that know no stage but `host_code`."""
 
 
 def floor_of(room: str) -> int | None:
@@ -57,6 +63,31 @@ def upward_imports(tree: list[Source]) -> list[str]:
     return found
 
 
+def stage_of(module: str) -> int | None:
+    """Return the number of the stage that a module belongs to; nothing for the modules that put the stages together."""
+    parts = module.split(".")
+    if parts[1:2] != ["pipelines"] or len(parts) < 3:
+        return None
+    return -1 if parts[2] in SHARED else STAGES.get(parts[2])
+
+
+def backward_imports(tree: list[Source]) -> list[str]:
+    """Find stages, and what they share, that know a stage which hands its rows to them, or what puts the stages together."""
+    known = {source.module for source in tree}
+    found = []
+    for source in tree:
+        own = stage_of(source.module)
+        if own is None:
+            continue
+        for module, line in imported_modules(source, known):
+            other = stage_of(module)
+            is_within = module.startswith(f"{PACKAGE}.pipelines.")
+            is_same = source.module.split(".")[:3] == module.split(".")[:3]
+            if is_within and not is_same and (other is None or other > max(own, 0)):
+                found.append(source.finding(line, f"{source.module} may not know {module}"))
+    return found
+
+
 def circles(tree: list[Source]) -> list[str]:
     """Find modules that import themselves by way of others."""
     known = {source.module for source in tree}
@@ -80,6 +111,26 @@ def test_imports_point_down() -> None:
     assert upward_imports(package()) == []
 
 
+def test_stages_hand_rows_on() -> None:
+    """A row's day could not be read in the order of the folders: a stage would reach back to one that is done with the row."""
+    assert backward_imports(package()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("src/rowlock/pipelines/settling/a.py", "from rowlock.pipelines.processing.worker import Worker"),
+        ("src/rowlock/pipelines/renewing/a.py", "from rowlock.pipelines.settling.settler import Settler"),
+        ("src/rowlock/pipelines/processing/a.py", "from rowlock.pipelines.fetching.fetcher import Fetcher"),
+        ("src/rowlock/pipelines/fetching/a.py", "from rowlock.pipelines.run import PipelineRun"),
+        ("src/rowlock/pipelines/context.py", "from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread"),
+    ],
+)
+def test_planted_backward_import(path: str, text: str) -> None:
+    """The law above would pass stages that know each other both ways."""
+    assert len(backward_imports(planted(text, path))) == 1
+
+
 def test_no_circles() -> None:
     """Two modules that import each other are one module in two files."""
     assert circles(package()) == []
@@ -89,11 +140,11 @@ def test_no_circles() -> None:
     ("path", "text"),
     [
         ("src/rowlock/rows/a.py", "from rowlock.leases import claim"),
-        ("src/rowlock/rows/a.py", "import rowlock.pipelines.worker"),
+        ("src/rowlock/rows/a.py", "import rowlock.pipelines.processing.worker"),
         ("src/rowlock/rows/a.py", "from ..leases.claim import claim"),
         ("src/rowlock/rows/a.py", "from rowlock import Pipeline"),
         ("src/rowlock/rows/a.py", "def f():\n    from rowlock.locks import locker"),
-        ("src/rowlock/rows/a.py", "if TYPE_CHECKING:\n    from rowlock.pipelines.worker import Worker"),
+        ("src/rowlock/rows/a.py", "if TYPE_CHECKING:\n    from rowlock.pipelines.processing.worker import Worker"),
         ("src/rowlock/clock.py", "from rowlock.errors import RowlockError"),
         ("src/rowlock/demo/a.py", "from rowlock.testing import faults"),
         ("src/rowlock/__init__.py", "from rowlock.testing import faults"),
@@ -111,7 +162,7 @@ def test_planted_upward_import(path: str, text: str) -> None:
         ("src/rowlock/rows/a.py", "from rowlock.errors import ModelError"),
         ("src/rowlock/rows/a.py", "from rowlock.rows.b import x"),
         ("src/rowlock/demo/a.py", "from rowlock import Pipeline"),
-        ("src/rowlock/__init__.py", "from rowlock.pipelines.worker import Worker"),
+        ("src/rowlock/__init__.py", "from rowlock.pipelines.processing.worker import Worker"),
         ("src/rowlock/rows/a.py", "from rowlocker import x"),
     ],
 )

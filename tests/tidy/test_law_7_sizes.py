@@ -1,13 +1,18 @@
-"""Law 7: a module has at most 400 lines, a function at most 70 and mostly 10, and at most 7 parameters, 3 of them by position."""
+"""Law 7: a folder has at most 15 files, a module at most 400 lines, a function at most 70 and mostly 10.
+
+And a function has at most 7 parameters, 3 of them by position.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import median
 
 import pytest
 
 from .reading import Source, functions, package, planted, sources
 
+FOLDER_FILES_MAX = 15
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 FUNCTION_LINES_MEDIAN_MAX = 10
@@ -15,6 +20,16 @@ PARAMETERS_MAX = 7
 BY_POSITION_MAX = 3
 FIXED = frozenset({"request_update"})
 """Promised to hosts with four by position: whose transaction, which row of which model, and what to write."""
+
+
+def full_folders(tree: list[Source]) -> list[str]:
+    """Find folders in which a reader does not see what there is."""
+    counts = Counter(source.path.rpartition("/")[0] for source in tree)
+    return [
+        f"{folder}: {count} files, not {FOLDER_FILES_MAX}"
+        for folder, count in counts.items()
+        if count > FOLDER_FILES_MAX
+    ]
 
 
 def long_modules(tree: list[Source]) -> list[str]:
@@ -56,6 +71,11 @@ def many_parameters(tree: list[Source]) -> list[str]:
     return found
 
 
+def test_folders_are_small() -> None:
+    """A reader would have to know what there is before looking for it."""
+    assert full_folders(package()) == []
+
+
 def test_modules_are_short() -> None:
     """A file would have to be scrolled instead of read."""
     assert long_modules(sources()) == []
@@ -74,6 +94,13 @@ def test_most_functions_are_very_short() -> None:
 def test_calls_can_be_read() -> None:
     """A call would be a row of values whose meaning has to be looked up."""
     assert many_parameters(sources("src/", "examples/", "noxfile.py")) == []
+
+
+def test_planted_full_folder() -> None:
+    """The law above would pass any folder."""
+    tree = [Source(f"src/rowlock/rows/{number}.py", "") for number in range(FOLDER_FILES_MAX + 1)]
+    assert len(full_folders(tree)) == 1
+    assert full_folders(tree[1:]) == []
 
 
 def test_planted_long_module() -> None:

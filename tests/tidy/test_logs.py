@@ -12,7 +12,7 @@ import pytest
 from .reading import Source, dotted, imports, package, planted
 
 LOGS = "src/rowlock/logs.py"
-HOST = "src/rowlock/testing/simulation/hostile_host.py"
+HOST = "src/rowlock/testing/simulation/faults/hostile_host.py"
 """Sets up logging as a host does."""
 LOGGERS = frozenset({"getLogger", "Logger", "LoggerAdapter", "getLoggerClass"})
 CALLS = frozenset({"debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log"})

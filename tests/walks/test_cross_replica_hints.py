@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from rowlock import PipelineHinter, PipelineManager, hint_after_commit
-from rowlock.leases.notifications import listening
+from rowlock.database.notify_channel import listening
 from rowlock.testing import TemporaryDatabase
 
 from .notified import NAME, Base, Parcel

@@ -57,7 +57,7 @@ async def test_a_thawed_replica_applies_nothing(database: TemporaryDatabase) -> 
             await heir.wait_for("Done")
         os.kill(frozen.pid, signal.SIGCONT)
         frozen.say_go_on()
-        await frozen.wait_for("LeaseLost")
+        await frozen.wait_for("LeaseExpired")
         await frozen.wait_for("Done")
         assert "ItemApplied" not in {line["event"] for line in frozen.told}
     assert await history(database) == [(1, heir.pid)]

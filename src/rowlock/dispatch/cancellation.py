@@ -15,9 +15,9 @@ from typing import Any
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from rowlock.database.binds import bind_of
 from rowlock.dispatch.client_text import error_of
 from rowlock.dispatch.states import CANCELLED, FAILED, is_active, shows_anew
-from rowlock.leases.dialects import bind_of
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable, ModelT
 

@@ -16,15 +16,16 @@ from typing import Any, ClassVar, Unpack
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.dispatch.admission import Admission
+from rowlock.database.faults import is_of_the_schema, is_transient
 from rowlock.dispatch.balancers import Balancer, PriorityLoadBalancer
-from rowlock.dispatch.capacity import bring_forward
-from rowlock.dispatch.delivery import Delivery, DeliveryContext
+from rowlock.dispatch.delivering.capacity import bring_forward
+from rowlock.dispatch.delivering.delivery import Delivery, DeliveryContext
+from rowlock.dispatch.delivering.placement import Placement
+from rowlock.dispatch.delivering.provisioner import Provisioner
+from rowlock.dispatch.delivering.scratch import Scratch
+from rowlock.dispatch.delivering.status_updates import StatusUpdates
 from rowlock.dispatch.dispatch_log import DispatchLog
 from rowlock.dispatch.engine import Engine
-from rowlock.dispatch.placement import Placement
-from rowlock.dispatch.provisioner import Provisioner
-from rowlock.dispatch.scratch import Scratch
 from rowlock.dispatch.settings import (
     LEASES_PER_TICK_MAX,
     DispatchKeywords,
@@ -34,12 +35,11 @@ from rowlock.dispatch.settings import (
     split_settings,
 )
 from rowlock.dispatch.states import DISPATCH_COLUMNS, is_active
-from rowlock.dispatch.status_updates import StatusUpdates
+from rowlock.dispatch.submitting.admission import Admission
 from rowlock.dispatch.task import Handler
 from rowlock.errors import ConfigurationError, Draining, ModelError
-from rowlock.leases.faults import is_of_the_schema, is_transient
 from rowlock.leases.item import PipelineItem
-from rowlock.pipelines.fetcher import Fetcher
+from rowlock.pipelines.fetching.fetcher import Fetcher
 from rowlock.pipelines.outcomes import Outcome
 from rowlock.pipelines.pipeline import Duration, Pipeline
 from rowlock.pipelines.settings import WORKERS_MAX

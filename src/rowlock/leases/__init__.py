@@ -1,1 +1,1 @@
-"""The lock written into the row: claim, renew, load, apply, release. The only room that runs SQL writing ``lock_*`` columns."""
+"""The lock written into the row, one file per verb. The only room that runs SQL writing ``lock_*`` columns."""

@@ -3,7 +3,7 @@
 A claim leases whatever is due; this leases what was asked for. It never waits for a row: what somebody else holds, by lease, row
 lock or lockset, cannot be acquired now, and the caller decides whether to come back.
 
-Used for related rows of an item (``leases/related.py``) and for rows that a service holds (``leases/hold.py``).
+Used for related rows of an item (``leases/related/locker.py``) and for rows that a service holds (``services/hold.py``).
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from sqlalchemy import Column, ColumnElement, case, func, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import undefer
 
+from rowlock.database.binds import bind_of
 from rowlock.errors import PipelineError, RelatedLockUnavailable
-from rowlock.leases.dialects import bind_of, dialect_of
+from rowlock.leases.dialects import dialect_of
 from rowlock.leases.equal_keys import check_keys
+from rowlock.rows.assignments import without_onupdate
 from rowlock.rows.database_time import database_instant
 from rowlock.rows.eligibility import is_lockable
-from rowlock.rows.lease_values import leased_values, renewed_values, unlocked_values, without_onupdate
+from rowlock.rows.lease_values import leased_values, renewed_values, unlocked_values
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 ACQUIRED_ROWS_MAX = 10_000

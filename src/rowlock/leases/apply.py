@@ -28,9 +28,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.leases.claim_request import Lease
 from rowlock.leases.compare import compare_many
 from rowlock.leases.dialects import dialect_of
-from rowlock.leases.dialects.claim_request import Lease
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.rows.assignments import ColumnValues, Shape, can_be_kept, set_clause, slots_of, split, varying
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after, readable_time

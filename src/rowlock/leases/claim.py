@@ -13,13 +13,15 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.clock import monotonic
-from rowlock.leases.claim_queue import claim_slot
-from rowlock.leases.dialects import bind_of, dialect_named, dialect_of
-from rowlock.leases.dialects.claim_request import ClaimedRow, ClaimRequest, Position
+from rowlock.database.binds import bind_of
+from rowlock.database.claim_slots import claim_slot
+from rowlock.database.transaction import in_transaction
+from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Position
+from rowlock.leases.dialects import dialect_named, dialect_of
 from rowlock.leases.equal_keys import check_keys
 from rowlock.leases.item import LocksRelated, PipelineItem
+from rowlock.leases.lockset_guard import lockset_guard
 from rowlock.leases.release import release_dead
-from rowlock.leases.transaction import in_transaction, lockset_guard
 
 
 async def claim(

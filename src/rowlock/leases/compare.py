@@ -11,8 +11,8 @@ from typing import Any, TypeAlias, TypeVar
 from sqlalchemy import Column, Integer, Select, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.leases.claim_request import Lease
 from rowlock.leases.dialects import dialect_of
-from rowlock.leases.dialects.claim_request import Lease
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
 from rowlock.rows.assignments import ColumnValues, Slot
 from rowlock.rows.leased_table import LeasedTable, with_zone

@@ -27,7 +27,7 @@ RelatedT = TypeVar("RelatedT")
 
 
 class LocksRelated(Protocol):
-    """Who locks related rows for an item: ``leases/related.py``, seen from the ticket."""
+    """Who locks related rows for an item: ``leases/related/locker.py``, seen from the ticket."""
 
     async def lock(
         self, item: PipelineItem[Any], model: type[RelatedT], where: ColumnElement[bool], *, shared: bool

@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import undefer
 from sqlalchemy.orm.interfaces import LoaderOption
 
-from rowlock.leases.dialects import bind_of, dialect_named
+from rowlock.database.binds import bind_of
+from rowlock.leases.dialects import dialect_named
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.rows.leased_table import LeasedTable, ModelT
 

@@ -1,6 +1,7 @@
 """Poll: ask for several claim orders at once which of them would find a row, and lease nothing.
 
-One statement instead of a transaction for each order. Not here: whose orders are asked for together (``pipelines/poll_groups.py``).
+One statement instead of a transaction for each order. Not here: whose orders are asked for together
+(``pipelines/fetching/poll_groups.py``).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any, TypeAlias
 from sqlalchemy import CompoundSelect, Integer, Select, literal_column, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.leases.dialects.claim_request import ClaimRequest
-from rowlock.leases.transaction import SessionFactory, in_transaction
+from rowlock.database.transaction import SessionFactory, in_transaction
+from rowlock.leases.claim_request import ClaimRequest
 
 Poll: TypeAlias = Select[Any] | CompoundSelect[Any]
 

@@ -11,9 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.dialects import dialect_of
 from rowlock.leases.item import PipelineItem, leases_of
+from rowlock.rows.assignments import without_onupdate
 from rowlock.rows.database_time import database_now, database_time_after, is_no_time
 from rowlock.rows.eligibility import is_owned_by
-from rowlock.rows.lease_values import unlocked_values, without_onupdate
+from rowlock.rows.lease_values import unlocked_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.stamps import STAMP_AHEAD_MAX
 

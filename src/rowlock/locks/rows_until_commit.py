@@ -5,7 +5,7 @@ taken in the lockset of the table, which the session releases after its commit, 
 writes. So the lock cannot end before the commit, and what is returned was read after the lock: nothing can be in wrong order.
 
 Claims leave such rows alone and outcomes wait for the commit, so the transaction should be short; on SQLite all other writers wait.
-Not here: leases, which last longer than a transaction (``leases/hold.py``).
+Not here: leases, which last longer than a transaction (``services/hold.py``).
 
 Source: dstack, "Release in-memory locks only after committing changes" and "Start new transaction after acquiring a lock".
 """

@@ -6,7 +6,7 @@ have begun. So the capacity is not guessed but found: it doubles while the rows 
 halved when one has waited for longer than `SHRINKS_ABOVE_S`, or when a claim has taken longer than `CLAIM_S_MAX`. A claim that
 brings less than was asked for ends it.
 
-Decides only; the fetcher acts. Not here: what becomes of rows that wait all the same (``pipelines/unstarted.py``).
+Decides only; the fetcher acts. Not here: what becomes of rows that wait all the same (``pipelines/fetching/unstarted.py``).
 
 Source: the congestion window of TCP, which is found in the same way.
 """

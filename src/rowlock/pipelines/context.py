@@ -8,23 +8,21 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Column, ColumnElement
+from sqlalchemy import Column
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
-from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.containment import begin_task
+from rowlock.database.transaction import in_transaction
+from rowlock.hints.hinter import PipelineHinter
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.related import RelatedLocker
-from rowlock.leases.transaction import in_transaction
+from rowlock.leases.related.locker import RelatedLocker
 from rowlock.logs import get_logger
-from rowlock.pipelines.attempt import Attempt, host_call
-from rowlock.pipelines.deadlines import Deadlines
-from rowlock.pipelines.heartbeat_thread import HeartbeatThread
-from rowlock.pipelines.hinter import PipelineHinter
+from rowlock.pipelines.host_code.call import Attempt, host_call
+from rowlock.pipelines.host_code.deadlines import Deadlines
+from rowlock.pipelines.host_code.hooks import Hooks
 from rowlock.pipelines.item_queue import ItemQueue
-from rowlock.pipelines.poll_groups import PollGroups
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.statistics import Counters
 from rowlock.rows.eligibility import LockingPipeline
@@ -33,30 +31,6 @@ from rowlock.rows.leased_table import LeasedTable, ModelT
 logger = get_logger(__name__)
 
 T = TypeVar("T")
-
-
-class Hooks(Protocol[ModelT]):
-    """What the host writes: `Pipeline` itself, seen from its actors."""
-
-    def ready(self) -> ColumnElement[bool]:
-        """Which rows want work."""
-        ...
-
-    def process(self, item: PipelineItem[ModelT]) -> Any:  # noqa: ANN401 - an outcome, or an awaitable of one
-        """Work on one row."""
-        ...
-
-    def options(self) -> Sequence[LoaderOption]:
-        """Loader options for the row."""
-        ...
-
-    def on_stale(self, item: PipelineItem[ModelT], outcome: Any) -> Awaitable[None] | None:  # noqa: ANN401
-        """Clean up after a result that was not applied."""
-        ...
-
-    def on_refused(self, item: PipelineItem[ModelT], error: Exception) -> Any:  # noqa: ANN401
-        """Say what comes of a row whose result the database refused: an outcome."""
-        ...
 
 
 @dataclass(eq=False)
@@ -69,8 +43,6 @@ class PipelineContext(Generic[ModelT]):
         locker: locks related rows.
         locking_pipelines: asks who locks rows of this model as related rows.
         intent: columns that services own.
-        heartbeat_thread: where leases are renewed; None is here, on the host's loop and over its connections.
-        poll_groups: polls for this pipeline together with others while all are idle; None is by itself.
         claims_rows: whether a claim can give whole rows: the host wants no options, and the model is plain.
         starts_soon: whether workers currently start items while the claimed row is still fresh (`FRESH_S`); if not, claims skip the
             row.
@@ -98,8 +70,6 @@ class PipelineContext(Generic[ModelT]):
     locker: RelatedLocker
     locking_pipelines: Callable[[], Sequence[LockingPipeline]] = tuple
     intent: Sequence[Column[Any]] = ()
-    heartbeat_thread: HeartbeatThread | None = None
-    poll_groups: PollGroups | None = None
     claims_rows: bool = False
     starts_soon: bool = True
     check_ending: Callable[[], bool] = field(default=lambda: False)

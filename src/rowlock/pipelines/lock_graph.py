@@ -13,12 +13,11 @@ from typing import Any, Protocol
 from sqlalchemy import Column, ColumnElement, ColumnExpressionArgument
 
 from rowlock.errors import LockCycleError, ModelError
-from rowlock.pipelines.claim_builder import ready_condition
-from rowlock.pipelines.context import Hooks
+from rowlock.pipelines.host_code.hooks import Hooks, ready_condition
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.eligibility import LockingPipeline
+from rowlock.rows.expressions.parameter_names import with_names_of_its_own
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.parameter_names import with_names_of_its_own
 from rowlock.rows.relation import relation_between
 
 

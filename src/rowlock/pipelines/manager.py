@@ -14,19 +14,19 @@ from typing import Any, Self
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from rowlock.clock import is_real
+from rowlock.database.binds import check_session_factory
+from rowlock.database.notify_channel import check_name, notifying_engine
 from rowlock.errors import ConfigurationError, PipelineError
-from rowlock.leases.dialects import check_session_factory
-from rowlock.leases.notifications import check_name, notifying_engine
-from rowlock.leases.related import check_one_database
-from rowlock.leases.transaction import finish
+from rowlock.hints.hinter import PipelineHinter, pipeline_hinter
+from rowlock.hints.notifier import Notifier
+from rowlock.leases.related.locker import check_one_database
 from rowlock.logs import tell_counts
-from rowlock.pipelines.heartbeat_thread import HeartbeatThread
-from rowlock.pipelines.hinter import PipelineHinter, pipeline_hinter
+from rowlock.pipelines.fetching.poll_groups import PollGroups
 from rowlock.pipelines.lock_graph import LockGraph
-from rowlock.pipelines.notifier import Notifier
 from rowlock.pipelines.pipeline import Pipeline
-from rowlock.pipelines.poll_groups import PollGroups
+from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.statistics import ManagerHealth, PipelineStatistics
+from rowlock.shielding import finish
 
 PIPELINES_MAX = 1000
 """Most pipelines of one manager."""

@@ -1,11 +1,11 @@
 """What `process` may return: pure data, checked before any transaction is opened.
 
-Not here: what each outcome writes (``pipelines/plan.py``) and who writes it (``pipelines/writer.py``).
+Not here: what each outcome writes (``pipelines/settling/planner.py``) and who writes it (``pipelines/settling/writer.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -18,8 +18,10 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.errors import OutcomeError, describe, shorten
+from rowlock.leases.item import PipelineItem
+from rowlock.rows.assignments import split
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.updates import Values, columns_written, compared_column
+from rowlock.rows.updates import Values, column_values, columns_written, compared_column
 
 DELAY_MAX = timedelta(days=366)
 """Longest ``after`` of an outcome."""
@@ -326,3 +328,42 @@ def _sequence(value: object, name: str) -> Sequence[Any]:
 def _need_schedule(leased: LeasedTable[Any], what: str) -> None:
     if not leased.has_schedule:
         raise OutcomeError(f"{what} needs ScheduleColumns, which {leased.name} does not have; mix them in")
+
+
+RELATED_KINDS_MAX = 100
+"""Most kinds of update maps in `related` of one outcome: of one kind are those that name the same columns, and whose expressions of
+SQL differ in bound values alone. Each needs a statement at least, and the most rows that an item may hold, written a hundred at a
+time, as many again: both together take half of the default `database_timeout` where a round trip takes 25 ms."""
+
+
+def related_items(related: object) -> Iterable[tuple[Any, Values]]:
+    """Return pairs of a row and its update map.
+
+    Raises:
+        OutcomeError: `related` is something else than a dict.
+    """
+    if type(related) is not dict and not isinstance(related, Mapping):
+        raise OutcomeError(f"related must be a dict of locked rows and values, not {type(related).__name__}")
+    return related.items()
+
+
+def check_related(item: PipelineItem[Any], related: object) -> None:
+    """Refuse what cannot be written to the related rows of `item`, before any transaction is opened.
+
+    Raises:
+        OutcomeError: says which row or value, and what to change.
+    """
+    seen: set[tuple[type, Any]] = set()
+    kinds: set[Hashable] = set()
+    for named, values in related_items(related):
+        leased, key = item.held_rows().find(named)
+        written = column_values(leased, values)
+        kinds.add((leased.model, split(written)[0]))
+        if len(kinds) > RELATED_KINDS_MAX:
+            raise OutcomeError(
+                f"related writes more than {RELATED_KINDS_MAX} kinds of values, each of which costs a statement; name the same "
+                "columns for all rows, and write values, or SQL expressions that differ in bound values alone"
+            )
+        if (leased.model, key) in seen:
+            raise OutcomeError(f"{leased.name} {key} is in related twice")
+        seen.add((leased.model, key))

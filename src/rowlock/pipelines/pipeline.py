@@ -16,27 +16,27 @@ from sqlalchemy import Column, ColumnElement
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm.interfaces import LoaderOption
 
-from rowlock.errors import ConfigurationError, ModelError, PipelineError
-from rowlock.leases.dialects import check_session_factory
+from rowlock.database.binds import check_session_factory
+from rowlock.errors import ConfigurationError, ModelError, OutcomeError, PipelineError
+from rowlock.hints.hinter import PipelineHinter
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.related import RelatedLocker
+from rowlock.leases.related.locker import RelatedLocker
 from rowlock.pipelines.ahead import AHEAD_MAX, Ahead
-from rowlock.pipelines.claim_builder import ready_condition
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.fetcher import Fetcher
-from rowlock.pipelines.heartbeat_thread import HeartbeatThread
-from rowlock.pipelines.heartbeater import Heartbeater
-from rowlock.pipelines.hinter import PipelineHinter
+from rowlock.pipelines.fetching.fetcher import Fetcher
+from rowlock.pipelines.fetching.poll_groups import PollGroups
+from rowlock.pipelines.host_code.hooks import ready_condition
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.lock_graph import DeclaredLock, LockGraph, Related, declared_locks
 from rowlock.pipelines.outcomes import Outcome, Retry
-from rowlock.pipelines.poll_groups import PollGroups
+from rowlock.pipelines.processing.worker import Worker
+from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
+from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.run import PipelineRun
-from rowlock.pipelines.service_columns import intent_columns
 from rowlock.pipelines.settings import SETTING_NAMES, PipelineSettings, SettingsKeywords, build_settings
 from rowlock.pipelines.statistics import Counters, PipelineHealth, PipelineStatistics
-from rowlock.pipelines.worker import Worker
 from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.rows.updates import compared_column
 
 Duration = timedelta | float
 """A `timedelta`, or a number of seconds."""
@@ -181,8 +181,8 @@ class Pipeline(Generic[ModelT]):
             raise PipelineError(f"{self.name} was started before; build a new one")
         self.check_parts()
         self._run = self.build_run(session_factory, hinter, graph)
-        self._run.context.heartbeat_thread = heartbeat_thread
-        self._run.context.poll_groups = poll_groups
+        self._run.heartbeater.thread = heartbeat_thread
+        self._run.fetcher.poll_groups = poll_groups
         self._run.start()
 
     def build_run(
@@ -327,3 +327,25 @@ _RESERVED = frozenset(
     }
 )
 """Names that a subclass may not use for something of its own."""
+
+
+def intent_columns(name: str, leased: LeasedTable[Any], intent: object) -> tuple[Column[Any], ...]:
+    """Return the columns of `intent`, given as attributes or names.
+
+    Raises:
+        ModelError: the model has no such column, or rowlock writes it itself.
+    """
+    if isinstance(intent, str) or not isinstance(intent, Sequence):
+        raise ModelError(f"{name}.intent is a list of columns, not {intent!r:.100}", model=leased.name)
+    try:
+        columns = tuple(dict.fromkeys(compared_column(leased, key) for key in intent))
+    except OutcomeError as error:
+        raise ModelError(f"{name}.intent: {error.args[0]}", model=leased.name, column=error.column) from None
+    for column in columns:
+        if column.key in leased.lease_columns or column is leased.key:
+            raise ModelError(
+                f"{name}.intent names {leased.name}.{column.name}, which no service changes for itself; list columns of the host's",
+                model=leased.name,
+                column=column.name,
+            )
+    return columns

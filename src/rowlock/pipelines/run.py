@@ -15,18 +15,18 @@ from rowlock import events
 from rowlock.clock import monotonic
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
-from rowlock.pipelines.attempt import Ended
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.fetcher import Fetcher
-from rowlock.pipelines.heartbeater import Heartbeater
-from rowlock.pipelines.loader import Loader
-from rowlock.pipelines.pool import Pool
-from rowlock.pipelines.release import release_items
-from rowlock.pipelines.settler import Settler
+from rowlock.pipelines.fetching.fetcher import Fetcher
+from rowlock.pipelines.host_code.call import Ended
+from rowlock.pipelines.processing.loader import Loader
+from rowlock.pipelines.processing.pool import Pool
+from rowlock.pipelines.processing.worker import Worker
+from rowlock.pipelines.renewing.heartbeater import Heartbeater
+from rowlock.pipelines.settling.release import release_items
+from rowlock.pipelines.settling.settler import Settler
 from rowlock.pipelines.statistics import PipelineHealth, PipelineStatistics
-from rowlock.pipelines.supervisor import Supervisor
-from rowlock.pipelines.worker import Worker
 from rowlock.rows.leased_table import ModelT
+from rowlock.supervisor import Supervisor
 
 logger = get_logger(__name__)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rowlock.hints.notifier import NotificationStatistics
+
 
 @dataclass(slots=True)
 class Counters:
@@ -77,31 +79,6 @@ class PipelineHealth:
         """Whether it is running with every loop alive and the database answering."""
         failing = self.fetch_failures or self.renewal_failures
         return self.state == "running" and all(self.loops_alive.values()) and not failing
-
-
-@dataclass(frozen=True, slots=True)
-class NotificationStatistics:
-    """The channel over which a manager exchanges hints with other replicas, at one moment.
-
-    Attributes:
-        channel: its name; None while there is no channel.
-        listening: whether hints of others are heard at this moment. If not, rows are found by polling.
-        sent: notifications sent; several hints for a model may share one.
-        received: notifications of other replicas.
-        dropped: hints that could not be sent: the name is no payload, or too many models waited.
-        reconnects: how often the channel was opened again.
-        failures: how often it was lost, or could not be opened, since it last proved itself.
-        last_error: why there is no channel; None while there is one.
-    """
-
-    channel: str | None
-    listening: bool
-    sent: int
-    received: int
-    dropped: int
-    reconnects: int
-    failures: int
-    last_error: str | None
 
 
 @dataclass(frozen=True, slots=True)

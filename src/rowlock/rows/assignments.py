@@ -17,7 +17,8 @@ from sqlalchemy import Column, ColumnElement, bindparam, case
 from sqlalchemy.types import TypeEngine
 
 from rowlock.rows.database_time import same_time
-from rowlock.rows.formulas import Formula, formula_of
+from rowlock.rows.expressions.formulas import Formula, formula_of
+from rowlock.rows.leased_table import LeasedTable
 
 ColumnValues: TypeAlias = dict[Column[Any], Any]
 """Columns and what they become: a plain value, an SQL expression, or `UnlessChanged`."""
@@ -140,3 +141,9 @@ def _parameter(name: str, type_: TypeEngine[Any], given: Mapping[str, ColumnElem
 def _is_sql(value: object) -> bool:
     # Asked for its attributes, an expression takes its time.
     return isinstance(value, ColumnElement) or hasattr(value, "__clause_element__")
+
+
+def without_onupdate(leased: LeasedTable[Any], values: Mapping[Column[Any], Any]) -> ColumnValues:
+    """Return `values` with every other column that would change by itself kept as it is."""
+    kept = {column: column for column in leased.columns_with_onupdate if column not in values}
+    return {**kept, **values}

@@ -6,13 +6,10 @@ otherwise SQLAlchemy would stamp them on every heartbeat.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column
-
-from rowlock.rows.assignments import ColumnValues, UnlessChanged
+from rowlock.rows.assignments import ColumnValues, UnlessChanged, without_onupdate
 from rowlock.rows.leased_table import LeasedTable
 
 
@@ -55,9 +52,3 @@ def due_values(leased: LeasedTable[Any], due_at: datetime, *, as_read: datetime 
     So a service that makes a row due while an attempt runs is heard, and no minimum interval delays its request.
     """
     return {leased.column("due_at"): UnlessChanged(due_at, as_read=as_read)}
-
-
-def without_onupdate(leased: LeasedTable[Any], values: Mapping[Column[Any], Any]) -> ColumnValues:
-    """Return `values` with every other column that would change by itself kept as it is."""
-    kept = {column: column for column in leased.columns_with_onupdate if column not in values}
-    return {**kept, **values}

@@ -12,18 +12,25 @@ for Hypothesis. Not here: anything that production code needs.
 
 from __future__ import annotations
 
-from rowlock.testing.checker import Violation, check
 from rowlock.testing.contract import PipelineContract
-from rowlock.testing.crash_everywhere import CrashContract, CrashError, crash_everywhere
-from rowlock.testing.database_clock import DatabaseClock
-from rowlock.testing.databases import PostgresqlServer, TemporaryDatabase, inline_sqlite_database
-from rowlock.testing.failpoints import Failpoints
-from rowlock.testing.history import Change, RowState, historian_statements, install_historian, key_text, read_history
-from rowlock.testing.inline_sqlite import inline_sqlite_engine
+from rowlock.testing.crashes.crash_everywhere import CrashContract, CrashError, crash_everywhere
+from rowlock.testing.crashes.failpoints import Failpoints
+from rowlock.testing.databases.clock import DatabaseClock
+from rowlock.testing.databases.inline_sqlite import inline_sqlite_engine
+from rowlock.testing.databases.temporary import PostgresqlServer, TemporaryDatabase, inline_sqlite_database
+from rowlock.testing.judge.checker import Violation, check
+from rowlock.testing.judge.history import (
+    Change,
+    RowState,
+    historian_statements,
+    install_historian,
+    key_text,
+    read_history,
+)
+from rowlock.testing.judge.timeline import timeline
 from rowlock.testing.simulation import PromiseBrokenError, Scenario, Simulation, SimulationReport, simulate
 from rowlock.testing.stepping import Steps, run_until_settled, stepping
 from rowlock.testing.steps import Step, StepKind, take_step
-from rowlock.testing.timeline import timeline
 from rowlock.testing.virtual_time import VirtualTimeLoop, run_virtual, virtual_time, virtual_time_now
 
 __all__ = [

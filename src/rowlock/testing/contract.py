@@ -31,8 +31,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock.clock import utc_now
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.pipeline import Pipeline
-from rowlock.pipelines.services import hold_rows
 from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable, ModelT
+from rowlock.services.handlers import hold_rows
 from rowlock.testing.stepping import stepping
 
 Sessions = async_sessionmaker[AsyncSession]

@@ -45,8 +45,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import pytest
 from sqlalchemy import URL, MetaData, make_url
 
-from rowlock.testing.database_clock import DatabaseClock
-from rowlock.testing.databases import (
+from rowlock.testing.databases.clock import DatabaseClock
+from rowlock.testing.databases.temporary import (
     PostgresqlServer,
     TemporaryDatabase,
     create_postgresql_database,

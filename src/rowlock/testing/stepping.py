@@ -19,9 +19,9 @@ from typing import Any, Generic
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock.errors import PipelineError
+from rowlock.hints.hinter import PipelineHinter
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import tell_counts
-from rowlock.pipelines.hinter import PipelineHinter
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.run import PipelineRun

@@ -30,7 +30,7 @@ from rowlock.pipelines.settings import SettingsKeywords
 from rowlock.rows.database_time import UtcDateTime
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import NOW_PLACEHOLDER, column_of
-from rowlock.testing.database_clock import DEFAULT_START
+from rowlock.testing.databases.clock import DEFAULT_START
 from rowlock.testing.extras import need
 from rowlock.testing.steps import Step, StepKind
 

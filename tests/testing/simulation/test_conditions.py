@@ -13,14 +13,14 @@ import pytest
 from sqlalchemy import text
 
 from rowlock import Apply, Event, Outcome, PipelineItem, events, logs, pipeline_hinter
-from rowlock.pipelines.fetcher import Fetcher
+from rowlock.pipelines.fetching.fetcher import Fetcher
 from rowlock.testing.simulation import Fault, Scenario, Simulation, SimulationReport, World
-from rowlock.testing.simulation.conditions import HOSTILE_CHANCE, ROUND_TRIPS_S, Conditions
-from rowlock.testing.simulation.engines import Engines, Schema
-from rowlock.testing.simulation.faulty_connection import FaultyConnection
-from rowlock.testing.simulation.hostile_host import HostileHost
-from rowlock.testing.simulation.kinds import ALL_ALONG
-from rowlock.testing.simulation.processes import Process
+from rowlock.testing.simulation.environment.engines import Engines, Schema
+from rowlock.testing.simulation.environment.faulty_connection import FaultyConnection
+from rowlock.testing.simulation.environment.processes import Process
+from rowlock.testing.simulation.faults.conditions import HOSTILE_CHANCE, ROUND_TRIPS_S, Conditions
+from rowlock.testing.simulation.faults.fault_kinds import ALL_ALONG
+from rowlock.testing.simulation.faults.hostile_host import HostileHost
 from rowlock.testing.virtual_time import run_virtual, virtual_time_now
 
 from .small_host import Task, TaskPipeline, Tasks

@@ -13,9 +13,14 @@ import pytest
 from sqlalchemy import insert, select
 from sqlalchemy.exc import DBAPIError
 
-from rowlock.leases.faults import is_transient
-from rowlock.testing.simulation.engines import Engines, PooledEngine, Schema
-from rowlock.testing.simulation.faulty_connection import FaultyConnection, SimulatedConnection, Trouble, lost
+from rowlock.database.faults import is_transient
+from rowlock.testing.simulation.environment.engines import Engines, PooledEngine, Schema
+from rowlock.testing.simulation.environment.faulty_connection import (
+    FaultyConnection,
+    SimulatedConnection,
+    Trouble,
+    lost,
+)
 from rowlock.testing.virtual_time import run_virtual
 
 from .small_host import Task

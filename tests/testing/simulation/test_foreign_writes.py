@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import update
 
 from rowlock.rows.database_time import database_now, database_time_after
+from rowlock.testing.judge.foreign_writes import by_another
 from rowlock.testing.simulation import Simulation
-from rowlock.testing.simulation.foreign_writes import by_another
 from tests.testing.stories import LEASE_S, Story
 
 from .small_host import Task, Tasks

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from rowlock import Apply, Outcome, PipelineItem
-from rowlock.pipelines.fetcher import Fetcher
+from rowlock.pipelines.fetching.fetcher import Fetcher
 from rowlock.testing.simulation import Scenario, Simulation, World
 from rowlock.testing.simulation.liveness import RESETS_MAX, Liveness
 from tests.testing.stories import START, Story

@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
-from rowlock.testing.simulation.faulty_connection import FaultyConnection
-from rowlock.testing.simulation.loop import SimulationLoop
-from rowlock.testing.simulation.processes import Process, current_process
+from rowlock.testing.simulation.environment.faulty_connection import FaultyConnection
+from rowlock.testing.simulation.environment.loop import SimulationLoop
+from rowlock.testing.simulation.environment.processes import Process, current_process
 
 
 def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -21,7 +21,7 @@ from rowlock.testing.simulation import (
     run_command,
     simulate,
 )
-from rowlock.testing.simulation.kinds import ALL_ALONG
+from rowlock.testing.simulation.faults.fault_kinds import ALL_ALONG
 
 from .small_host import Task, TaskPipeline, Tasks
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rowlock.dispatch.client_text import detail_of
-from rowlock.dispatch.engines.frames import ACK, frame_of
+from rowlock.dispatch.engines.framing import ACK, frame_of
 from rowlock.dispatch.engines.group import end, kept_from_forks, lead, redirected_streams
 from rowlock.dispatch.engines.stream import is_last
 from rowlock.dispatch.task import AttemptEvent, Failed, Heartbeat, StageDone, Task

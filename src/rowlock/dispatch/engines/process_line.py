@@ -23,7 +23,7 @@ from rowlock.clock import monotonic
 from rowlock.containment import contained_task
 from rowlock.dispatch.engines import group
 from rowlock.dispatch.engines.child import run_task
-from rowlock.dispatch.engines.frames import ACK, read_frame
+from rowlock.dispatch.engines.framing import ACK, read_frame
 from rowlock.dispatch.task import AttemptEvent, Completed, Failed, Heartbeat, StageDone
 from rowlock.errors import describe
 from rowlock.logs import get_logger

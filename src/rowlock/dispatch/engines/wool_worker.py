@@ -27,8 +27,8 @@ from typing import Any
 import cloudpickle
 
 from rowlock.dispatch.client_text import detail_of
+from rowlock.dispatch.delivering.scratch import PREFIX
 from rowlock.dispatch.engines.stream import is_last
-from rowlock.dispatch.scratch import PREFIX
 from rowlock.dispatch.task import AttemptEvent, Failed, Heartbeat, Task
 from rowlock.errors import describe
 from rowlock.logs import get_logger

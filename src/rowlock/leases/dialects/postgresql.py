@@ -7,7 +7,7 @@ referencing row takes. They skip what is locked, so that one long transaction of
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from datetime import datetime
 from operator import itemgetter
 from typing import Any
@@ -47,7 +47,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import UserDefinedType
 
-from rowlock.leases.dialects.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
+from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
 from rowlock.leases.dialects.postgresql_columns import (
     Compared,
     as_there,
@@ -59,19 +59,10 @@ from rowlock.leases.dialects.postgresql_columns import (
 from rowlock.rows.assignments import ColumnValues, Slot
 from rowlock.rows.database_time import UtcDateTime, database_time_after, is_no_time
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
+from rowlock.rows.expressions.unreadable import attempts_counted, if_readable, unreadable_column
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.reservation_tokens import VERSION_DIGIT_AT
-from rowlock.rows.unreadable import attempts_counted, if_readable, unreadable_column
-
-
-def hastened(connection: AsyncConnection) -> AbstractContextManager[None]:
-    """Do nothing: a statement is one round trip already."""
-    return nullcontext()
-
-
-async def begin_writing(connection: AsyncConnection, *, wait_s: float) -> None:
-    """Do nothing: any transaction may write."""
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ SQLAlchemy's driver would begin a deferred transaction by itself before the firs
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -37,15 +37,13 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias, TypedReturnsRows
 from sqlalchemy.types import TypeEngine
 
 from rowlock.errors import InternalError
-from rowlock.leases.dialects.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
+from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
 from rowlock.leases.dialects.sqlite_columns import is_read_alike, is_time, is_unchanged_document
-from rowlock.leases.dialects.sqlite_hops import hops_of, in_one_hop_each
 from rowlock.leases.dialects.sqlite_keys import (
     SPOILT,
     WrittenKeys,
@@ -57,56 +55,14 @@ from rowlock.locks.locker import get_locker
 from rowlock.rows.assignments import Slot
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
+from rowlock.rows.expressions.unreadable import attempts_max, times_read
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.unreadable import attempts_max, times_read
 
 Reader: TypeAlias = Callable[[Any], Any]
 """Makes a value of what is written; None where it is taken as it is."""
 UNREADABLE: Any = object()
 """Stands for a time that is none."""
-BEGIN = "BEGIN IMMEDIATE"
-
-
-def hastened(connection: AsyncConnection) -> AbstractContextManager[None]:
-    """Have each statement take one hop to the driver's thread."""
-    return in_one_hop_each(connection)
-
-
-async def begin_writing(connection: AsyncConnection, *, wait_s: float) -> None:
-    """Take the write lock at once, or with the first statement where that saves a hop; switch the file to WAL the first time.
-
-    A connection that is in a transaction already (the host's engine begins them itself) has read nothing yet: it starts over.
-
-    The wait for the file happens in the driver's thread, where nothing can end it: neither a cancellation nor SQLite's own
-    interrupt. A transaction that is out of time would be left in there, and with it the end of its event loop. So it is no longer
-    than it may be, whatever the host's busy timeout is.
-    """
-    raw = await connection.get_raw_connection()
-    driver_connection: Any = raw.driver_connection
-    if driver_connection.in_transaction:
-        await connection.exec_driver_sql("ROLLBACK")
-    if "rowlock_wal" not in raw.info:
-        # While somebody writes, the switch fails at once whatever the busy timeout; then a later transaction makes it.
-        with suppress(OperationalError):
-            await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-            raw.info["rowlock_wal"] = True
-    if "rowlock_busy_ms" not in raw.info:
-        raw.info["rowlock_busy_ms"] = (await connection.exec_driver_sql("PRAGMA busy_timeout")).scalar_one()
-    usual_ms, wait_ms = raw.info["rowlock_busy_ms"], round(wait_s * 1000)
-    is_longer = usual_ms > wait_ms
-    if (hops := hops_of(connection)) is not None:
-        with hops.sending_along(BEGIN, wait_ms=wait_ms if is_longer else None, usual_ms=usual_ms):
-            await connection.exec_driver_sql(BEGIN)
-        return
-    if is_longer:
-        await connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait_ms}")
-    try:
-        await connection.exec_driver_sql(BEGIN)
-    finally:
-        # Not of one that was cancelled: it is never used again.
-        if is_longer and not connection.invalidated:
-            await connection.exec_driver_sql(f"PRAGMA busy_timeout = {usual_ms}")
 
 
 @asynccontextmanager

@@ -21,8 +21,8 @@ chance, also that of tokens and jitter, comes from one integer. The same integer
 
 Replicas are killed and restarted, frozen for longer than their leases and thawed, shut down with and without grace; the database is
 away, slow, loses connections and the answers of COMMITs; hints get lost or come too early; wall clocks are wrong by up to an hour.
-Then all that ends, every row must settle, each phase of its way within a bound, and the one checker (``rowlock.testing.checker``)
-judges what the database wrote down, and the simulation what it alone knows: who did it.
+Then all that ends, every row must settle, each phase of its way within a bound, and the one checker
+(``rowlock.testing.judge.checker``) judges what the database wrote down, and the simulation what it alone knows: who did it.
 
 Not here: threads (plain ``process`` functions run in the loop, and so do renewals), sockets, and PostgreSQL.
 """
@@ -30,7 +30,7 @@ Not here: threads (plain ``process`` functions run in the loop, and so do renewa
 from __future__ import annotations
 
 from rowlock.testing.simulation.command import run_command
-from rowlock.testing.simulation.kinds import Fault
+from rowlock.testing.simulation.faults.fault_kinds import Fault
 from rowlock.testing.simulation.scenario import Scenario, World
 from rowlock.testing.simulation.simulation import PromiseBrokenError, Simulation, SimulationReport, simulate
 from rowlock.testing.simulation.trace import Entry, Wrong

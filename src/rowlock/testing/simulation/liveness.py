@@ -30,9 +30,9 @@ from rowlock.backoff import JITTER
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.rows.eligibility import PRECEDENCE_TIMEOUTS_PER_WINDOW
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.testing.history import Change
+from rowlock.testing.judge.history import Change
+from rowlock.testing.judge.state import Place, acquired_token, is_composed, place_of
 from rowlock.testing.simulation.trace import place_of_row
-from rowlock.testing.state import Place, acquired_token, is_composed, place_of
 
 __all__ = ["Liveness"]
 

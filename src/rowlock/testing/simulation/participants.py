@@ -14,15 +14,14 @@ from random import Random
 from typing import Any
 
 from rowlock import Outcome, Pipeline, PipelineItem, PipelineManager
-from rowlock.testing.simulation.conditions import Conditions
-from rowlock.testing.simulation.engines import Engines, PooledEngine
-from rowlock.testing.simulation.faulty_connection import FaultyConnection
-from rowlock.testing.simulation.hostile_host import HostileHost
-from rowlock.testing.simulation.processes import Process, current_process
-from rowlock.testing.simulation.reasons import reason
+from rowlock.testing.judge.state import Place
+from rowlock.testing.simulation.environment.engines import Engines, PooledEngine
+from rowlock.testing.simulation.environment.faulty_connection import FaultyConnection
+from rowlock.testing.simulation.environment.processes import Process, current_process
+from rowlock.testing.simulation.faults.conditions import Conditions
+from rowlock.testing.simulation.faults.hostile_host import HostileHost
 from rowlock.testing.simulation.scenario import Scenario, World
-from rowlock.testing.simulation.trace import Trace, place_of_row
-from rowlock.testing.state import Place
+from rowlock.testing.simulation.trace import Trace, place_of_row, reason
 
 SLIPS = (TypeError, NameError, AttributeError)
 """What a database that fails does not raise: so a service did something that it did not mean."""

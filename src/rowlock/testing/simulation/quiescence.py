@@ -14,11 +14,11 @@ from sqlalchemy.orm import Session
 
 from rowlock import Pipeline
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.testing.simulation.engines import Engines
+from rowlock.testing.judge.state import Place
+from rowlock.testing.simulation.environment.engines import Engines
 from rowlock.testing.simulation.liveness import Liveness
 from rowlock.testing.simulation.scenario import Scenario
 from rowlock.testing.simulation.trace import Trace, place_of_row
-from rowlock.testing.state import Place
 
 __all__ = ["Quiescence", "tables_of"]
 

@@ -15,21 +15,20 @@ from typing import Any, Final, cast
 
 import rowlock
 from rowlock import subscribe
-from rowlock.testing.checker import check
-from rowlock.testing.simulation.conditions import Conditions
-from rowlock.testing.simulation.engines import Engines
-from rowlock.testing.simulation.faults import Disturber
+from rowlock.testing.judge.checker import check
+from rowlock.testing.simulation.environment.engines import Engines
+from rowlock.testing.simulation.environment.loop import SimulationLoop
+from rowlock.testing.simulation.environment.process_globals import own_process_globals
+from rowlock.testing.simulation.environment.randomness import all_randomness_from
+from rowlock.testing.simulation.faults.conditions import Conditions
+from rowlock.testing.simulation.faults.fault_kinds import ALL_ALONG
+from rowlock.testing.simulation.faults.schedule import Disturber
 from rowlock.testing.simulation.hints import look_at_hints
-from rowlock.testing.simulation.kinds import ALL_ALONG
-from rowlock.testing.simulation.loop import SimulationLoop
 from rowlock.testing.simulation.participants import Participants
-from rowlock.testing.simulation.process_globals import own_process_globals
 from rowlock.testing.simulation.quiescence import Quiescence
-from rowlock.testing.simulation.randomness import all_randomness_from
-from rowlock.testing.simulation.reasons import reason
 from rowlock.testing.simulation.rows import put_at_once, put_rows
 from rowlock.testing.simulation.scenario import Scenario, World
-from rowlock.testing.simulation.trace import Trace
+from rowlock.testing.simulation.trace import Trace, reason
 from rowlock.testing.simulation.validation import check_services
 
 __all__ = ["SimulationRun"]

@@ -19,13 +19,13 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from rowlock import Pipeline
-from rowlock.testing.simulation.engines import Engines, PooledEngine
-from rowlock.testing.simulation.kinds import Fault
-from rowlock.testing.simulation.processes import Process, current_process
+from rowlock.testing.simulation.environment.engines import Engines, PooledEngine
+from rowlock.testing.simulation.environment.processes import Process, current_process
+from rowlock.testing.simulation.faults.fault_kinds import Fault
 from rowlock.testing.simulation.trace import Trace, place_of_row
 
 if TYPE_CHECKING:
-    from rowlock.testing.database_clock import DatabaseClock
+    from rowlock.testing.databases.clock import DatabaseClock
 
 __all__ = ["Scenario", "World"]
 

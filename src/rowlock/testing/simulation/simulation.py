@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
-from rowlock.testing.simulation.engines import Engines, Schema
+from rowlock.testing.judge.state import Place
+from rowlock.testing.simulation.environment.engines import Engines, Schema
 from rowlock.testing.simulation.quiescence import tables_of
 from rowlock.testing.simulation.run import SimulationRun
 from rowlock.testing.simulation.scenario import Scenario, World
 from rowlock.testing.simulation.trace import Entry, Trace, Wrong
 from rowlock.testing.simulation.validation import check_scenario
-from rowlock.testing.state import Place
 
 __all__ = ["PromiseBrokenError", "Simulation", "SimulationReport", "simulate"]
 

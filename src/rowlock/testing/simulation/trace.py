@@ -11,14 +11,16 @@ from __future__ import annotations
 import sqlite3
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
+from traceback import extract_tb
 from typing import Final
 
 from rowlock import Event, events
-from rowlock.testing.history import HISTORY_QUERY, Change, changes_from, key_text
-from rowlock.testing.simulation.foreign_writes import by_another
-from rowlock.testing.simulation.processes import current_process
-from rowlock.testing.state import Place, place_of
-from rowlock.testing.timeline import timeline
+from rowlock.testing.judge.foreign_writes import by_another
+from rowlock.testing.judge.history import HISTORY_QUERY, Change, changes_from, key_text
+from rowlock.testing.judge.state import Place, place_of
+from rowlock.testing.judge.timeline import timeline
+from rowlock.testing.simulation.environment.processes import current_process
 from rowlock.testing.virtual_time import START_S, virtual_time_now
 
 __all__ = ["Entry", "Trace", "Wrong", "place_of_row"]
@@ -171,3 +173,13 @@ def place_of_row(table: str, key: object) -> Place:
 
 def _fact(value: object) -> str:
     return str(value)[:8] if isinstance(value, uuid.UUID) else str(value)
+
+
+def reason(error: BaseException) -> str:
+    """Return what a failed assertion says; where it says nothing, and of any other exception, also the line that raised it."""
+    text = str(error)
+    if text and isinstance(error, AssertionError):
+        return text
+    frames = extract_tb(error.__traceback__)
+    place = f", {Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line}" if frames else ""
+    return f"{type(error).__name__}{': ' if text else ''}{text}{place}"

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import inspect as inspect_model
 from sqlalchemy.orm import Mapper
 
-from rowlock.testing.simulation.kinds import Fault
+from rowlock.testing.simulation.faults.fault_kinds import Fault
 from rowlock.testing.simulation.scenario import Scenario
 
 __all__ = ["check_scenario", "check_services"]

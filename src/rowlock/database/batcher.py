@@ -1,0 +1,253 @@
+"""Group what many workers ask the database for: while one round trip is under way, the next batch gathers.
+
+Nobody waits when it is quiet, since the first request starts at once; everybody shares when it is busy. If a batch fails for a
+reason that lies in one of its requests, it is halved until that one is alone, so that one bad request spoils nobody else's. A
+batch that ran out of time is tried again in smaller ones, and `BatchLimit` learns from how long each took, so that none outlasts
+its own transaction for long.
+
+Source: group commit, as databases do it with their log; the limit grows and shrinks as TCP's window does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Generic, TypeAlias, TypeVar, cast
+
+from rowlock.clock import monotonic
+from rowlock.containment import contained_task
+from rowlock.database.faults import is_outage, may_be_of_the_size
+from rowlock.logs import get_logger
+
+logger = get_logger(__name__)
+
+RequestT = TypeVar("RequestT")
+ResultT = TypeVar("ResultT")
+
+Done = Callable[[RequestT, ResultT | None, Exception | None], None]
+"""Is told a request and the answer to it, or what went wrong."""
+_Entry: TypeAlias = tuple[RequestT, Done[RequestT, ResultT], int]
+"""A request, who is told of its answer, and the statements that it needs for itself."""
+
+BATCH_MAX = 500
+"""Most requests of one batch. Beyond it a larger batch gains nothing measurable."""
+STATEMENTS_FIRST = 50
+"""Most requests of one batch that need a statement each, as long as nothing is known of how long that takes."""
+BATCH_SHARE = 0.25
+"""A batch is to end within this share of the time that its transaction may take."""
+GROWS_AFTER = 4
+"""A limit grows after so many full and fast batches in a row: what fails at some size is not tried at that size every time."""
+
+
+class BatchLimit:
+    """How many requests one batch may have, learned from how long the last ones took.
+
+    Requests that share statements and those that need one each are limited apart: a round trip costs the latter only.
+
+    Args:
+        timeout: longest time of one batch.
+
+    Attributes:
+        requests: most of one batch, whatever they need.
+        statements: most statements of one batch that are of one request alone.
+    """
+
+    def __init__(self, timeout: timedelta) -> None:
+        self._wanted_s = BATCH_SHARE * timeout.total_seconds()
+        self.requests = BATCH_MAX
+        self.statements = min(STATEMENTS_FIRST, BATCH_MAX)
+        self._fast = 0
+
+    def fitting(self, costs: Iterable[int]) -> int:
+        """Return how many of the first requests fit into one batch, by the statements that each needs; at least one."""
+        count = statements = 0
+        for cost in costs:
+            statements += cost
+            if count and (count >= self.requests or statements > self.statements):
+                break
+            count += 1
+        return count
+
+    def learn(self, *, requests: int, statements: int, took_s: float) -> None:
+        """Shrink after a batch that took too long; grow after full ones that took less than half of what they may."""
+        if took_s > self._wanted_s:
+            self.shrink(requests=requests, statements=statements, share=self._wanted_s / took_s)
+        elif 2 * took_s <= self._wanted_s and (requests >= self.requests or statements >= self.statements):
+            self._fast += 1
+        if self._fast < GROWS_AFTER:
+            return
+        self._fast = 0
+        if requests >= self.requests:
+            self.requests = min(2 * self.requests, BATCH_MAX)
+        if statements >= self.statements:
+            self.statements = min(2 * self.statements, BATCH_MAX)
+
+    def shrink(self, *, requests: int, statements: int, share: float = 0.5) -> None:
+        """Allow `share` of what a batch had, as after one that ran out of time."""
+        self._fast = 0
+        self.requests = max(1, int(share * requests))
+        if statements:
+            self.statements = max(1, int(share * statements))
+
+
+class Batcher(Generic[RequestT, ResultT]):
+    """Runs requests in batches, one batch at a time, in the order in which they came.
+
+    The callers bound what waits: those of `submit` wait for their answers, those of `submit_nowait` have a bound of their own.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[RequestT]], Awaitable[Sequence[ResultT]]],
+        *,
+        name: str,
+        timeout: timedelta,
+        statements_of: Callable[[RequestT], int] = lambda _request: 0,
+        is_grace_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Say how a batch is run, within what time, and how many statements a request needs that it shares with no other.
+
+        `is_grace_over`: whether what fails is not to be tried again in smaller batches.
+        """
+        self._run = run
+        self._name = name
+        self._limit = BatchLimit(timeout)
+        self._statements_of = statements_of
+        self._is_grace_over = is_grace_over
+        self._began_at = 0.0
+        self._waiting: deque[_Entry[RequestT, ResultT]] = deque()
+        self._in_flight: deque[_Entry[RequestT, ResultT]] = deque()
+        self._round: asyncio.Task[None] | None = None
+        self._is_working = False
+
+    def __repr__(self) -> str:
+        return f"<Batcher {self._name}, {len(self._waiting)} waiting, {'busy' if self._is_working else 'idle'}>"
+
+    async def submit(self, request: RequestT) -> ResultT:
+        """Return the answer to `request`, or raise what its batch raised.
+
+        A caller that is cancelled stops waiting; its request is carried out all the same.
+        """
+        answer: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
+
+        def done(_request: RequestT, result: ResultT | None, error: Exception | None) -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(cast("ResultT", result))
+            else:
+                answer.set_exception(error)
+
+        self.submit_nowait(request, done)
+        return await answer
+
+    def submit_nowait(self, request: RequestT, done: Done[RequestT, ResultT]) -> None:
+        """Carry out `request` and call `done` with it, its answer and None, or with it, None and what its batch raised."""
+        # Counted once, and here: a request may run code of its caller's, whose errors are the caller's and not the round's.
+        entry = (request, done, self._statements_of(request))
+        self._waiting.append(entry)
+        if self._is_working:
+            return
+        try:
+            self._begin()
+        except BaseException:
+            # A task factory of the host's. If it has begun the round all the same, that sees to the request.
+            if self._waiting and self._waiting[-1] is entry:
+                self._waiting.pop()
+                raise
+
+    def _begin(self) -> None:
+        # Asked instead of the task: one that begins within the call which makes it works before there is a task to ask.
+        self._is_working = True
+        try:
+            self._round = contained_task(self._work(), name=f"rowlock: {self._name}")
+        except BaseException:
+            self._is_working = False
+            raise
+        self._round.add_done_callback(self._ended)
+
+    def _ended(self, _round: asyncio.Task[None]) -> None:
+        # Seen to here, whatever has ended it: one that is cancelled before its first step runs no line of its own.
+        self._is_working = False
+        self._tell_all(self._in_flight)
+        if not self._waiting or self._is_working:
+            return
+        try:
+            self._begin()
+        except BaseException:  # noqa: BLE001 - a task factory of the host's; the next request may never come
+            self._tell_all(self._waiting)
+
+    def begun(self) -> None:
+        """Count the time of this batch from now: until now it waited for a connection, or for SQLite's write lock.
+
+        Smaller batches would wait for those more often, not less.
+        """
+        self._began_at = monotonic()
+
+    async def _work(self) -> None:
+        while self._waiting:
+            count = self._limit.fitting(statements for _, _, statements in self._waiting)
+            batch = [self._waiting.popleft() for _ in range(count)]
+            self._in_flight = deque(batch)
+            await self._answer(batch)
+
+    async def _answer(self, batch: list[_Entry[RequestT, ResultT]]) -> None:
+        self.begun()
+        try:
+            results = await self._run([request for request, _, _ in batch])
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+            await self._fail(batch, error)
+            return
+        took_s = monotonic() - self._began_at
+        self._limit.learn(requests=len(batch), statements=_statements(batch), took_s=took_s)
+        for _, result in zip(batch, results, strict=True):
+            self._tell(self._in_flight.popleft(), result, None)
+
+    async def _fail(self, batch: list[_Entry[RequestT, ResultT]], error: BaseException) -> None:
+        behind: list[_Entry[RequestT, ResultT]] = []
+        if len(batch) > 1 and isinstance(error, Exception):
+            if may_be_of_the_size(error) and self._is_grace_over():
+                # There is no time for smaller batches, nor for those behind: each may take as long as this one did.
+                behind = [*self._waiting]
+                self._waiting.clear()
+            elif may_be_of_the_size(error):
+                self._limit.shrink(requests=len(batch), statements=_statements(batch))
+                # Before all others, and in batches of what is allowed now: each of these is smaller than the one that failed.
+                self._waiting.extendleft(reversed(batch))
+                for _ in batch:
+                    self._in_flight.popleft()
+                return
+            elif not is_outage(error):
+                half = len(batch) // 2
+                await self._answer(batch[:half])
+                await self._answer(batch[half:])
+                return
+        for _ in batch:
+            self._in_flight.popleft()
+        # A round that is cancelled from outside says nothing of its requests: for those who wait it is like a lost connection.
+        self._tell_all(deque([*batch, *behind]), error if isinstance(error, Exception) else None)
+        if isinstance(error, asyncio.CancelledError):
+            raise error
+
+    def _tell_all(self, entries: deque[_Entry[RequestT, ResultT]], error: Exception | None = None) -> None:
+        error = error or ConnectionAbortedError(self._name)
+        while entries:
+            self._tell(entries.popleft(), None, error)
+
+    def _tell(self, entry: _Entry[RequestT, ResultT], result: ResultT | None, error: Exception | None) -> None:
+        request, done, _ = entry
+        try:
+            done(request, result, error)
+        except BaseException:
+            # The others of the batch wait for their answers, and those behind them for the next batch.
+            with suppress(BaseException):
+                logger.exception("%s: what was to be done with an answer failed", self._name)
+
+
+def _statements(batch: Iterable[_Entry[RequestT, ResultT]]) -> int:
+    return sum(statements for _, _, statements in batch)

@@ -1,0 +1,1 @@
+"""What a service calls: submissions, their ceiling, and their cancellation."""

@@ -1,0 +1,385 @@
+"""Fetches: claims rows while workers have room for them, and rests when there is nothing to do.
+
+`plan_fetch` decides, `Fetcher` acts. What can end a rest: a hint, a place freed below the low watermark, the end of
+the delay. A hint is taken down just before the claim is sent, so one that arrives while a fetch runs, or while the
+queue is full, is not forgotten.
+
+Not here: from where a claim starts (``claim_cursor.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Generic
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock import events
+from rowlock.backoff import JITTER, fetch_delay, jittered
+from rowlock.clock import monotonic
+from rowlock.database.faults import is_of_the_schema, is_outage
+from rowlock.errors import PipelineError, TransactionTimeout, describe
+from rowlock.leases.claim import claim
+from rowlock.leases.claim_request import ClaimRequest, Position
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.release import mend_stamps, sweep
+from rowlock.logs import get_logger
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.fetching.claim_builder import ClaimBuilder
+from rowlock.pipelines.fetching.cursor import ClaimCursor
+from rowlock.pipelines.fetching.poll_groups import PollGroup, PollGroups
+from rowlock.pipelines.fetching.unstarted import Unstarted
+from rowlock.pipelines.processing.loader import LOADER
+from rowlock.pipelines.renewing.heartbeater import Heartbeater
+from rowlock.pipelines.settling.release import release_items
+from rowlock.rows.leased_table import ModelT
+from rowlock.shielding import finish
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Claim up to `limit` rows now."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Do nothing for `seconds`, or until woken if that is None."""
+
+    seconds: float | None
+
+
+def plan_fetch(*, room: int, is_low: bool, hinted: bool, delay_left_s: float) -> Fetch | Rest:
+    """Decide what a fetcher does next.
+
+    A hint is followed as soon as there is any place; without one, a fetch waits for the low watermark and for the delay that
+    followed the last fetch which found less than it asked for.
+    """
+    if room <= 0:
+        return Rest(None)
+    if hinted:
+        return Fetch(room)
+    if delay_left_s > 0:
+        return Rest(delay_left_s)
+    return Fetch(room) if is_low else Rest(None)
+
+
+class Fetcher(Generic[ModelT]):
+    """Claims rows into the queue.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+        poll_groups: polls for this pipeline together with others while all are idle; None is by itself.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
+        self.context = context
+        self.poll_groups: PollGroups | None = None
+        self._heartbeater = heartbeater
+        self._unstarted = Unstarted(context, heartbeater)
+        self._claim_builder = ClaimBuilder(context)
+        self._woken = asyncio.Event()
+        self._hinted = False
+        self._stopped = False
+        self._cursor = ClaimCursor(context.settings.fetch_delays_s, context.settings.lock_timeout.total_seconds())
+        self._start: Position | None = None
+        self._reached: Position | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._deferred_hint: asyncio.TimerHandle | None = None
+        self._wakes_at = 0.0
+        self._fetches_in_vain = 0
+        self._rests_until = monotonic()
+        self._sweeps_at = monotonic() + self._sweep_period_s()
+        self._group: PollGroup | None = None
+
+    def hint(self) -> None:
+        """Fetch as soon as there is a place in the queue."""
+        self._hinted = True
+        self._woken.set()
+
+    def wake_after(self, delay: timedelta) -> None:
+        """Fetch, as if hinted, once rows that were reset now have come back from their rest of `delay`."""
+        self._wakes_at = monotonic() + delay.total_seconds() * (1 + JITTER)
+        if self._alarm is None and not self._stopped:
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        delay_s = max(0.0, self._wakes_at - monotonic())
+        self._alarm = asyncio.get_running_loop().call_later(delay_s, self._alarmed)
+
+    def _alarmed(self) -> None:
+        self._alarm = None
+        self.hint()
+        if self._wakes_at > monotonic():
+            self._set_alarm()
+
+    def _hint_later(self, at: float) -> None:
+        if self._deferred_hint is None and not self._stopped:
+            delay_s = max(0.0, at - monotonic())
+            self._deferred_hint = asyncio.get_running_loop().call_later(delay_s, self._hint_deferred)
+
+    def _hint_deferred(self) -> None:
+        self._deferred_hint = None
+        self.hint()
+
+    def wake_for_room(self) -> None:
+        """Look again: a place in the queue was freed."""
+        if self._hinted or self.context.queue.is_low:
+            self._woken.set()
+
+    def stop(self) -> None:
+        """Fetch no more. A claim that is under way is finished, and what it got is released."""
+        self._stopped = True
+        for timer in (self._alarm, self._deferred_hint):
+            if timer is not None:
+                timer.cancel()
+        self._unstarted.stop()
+        if self.poll_groups is not None:
+            self.poll_groups.leave(self)
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Fetch and rest until stopped."""
+        self._join_group()
+        while not self._stopped:
+            queue = self.context.queue
+            queue.look_ahead()
+            delay_left_s = self._rests_until - monotonic()
+            # While fetches fail, hints do not shorten the rest, or a busy service would hammer an ailing database; but once it
+            # is over, the next fetch waits for nothing else.
+            failing = self.context.failures.get("fetcher", 0) > 0
+            hinted = self._hinted and not (failing and delay_left_s > 0)
+            is_low = queue.is_low or failing
+            match plan_fetch(room=queue.room, is_low=is_low, hinted=hinted, delay_left_s=delay_left_s):
+                case Fetch(limit):
+                    if not await self._is_polled_for():
+                        await self._fetch(limit)
+                case Rest(seconds):
+                    await self._rest(seconds)
+
+    def _join_group(self) -> None:
+        groups = self.poll_groups
+        # What a subclass does besides in its fetches, it does also while there is nothing to claim.
+        if groups is not None and self._group is None and type(self).fetch_once is Fetcher.fetch_once:
+            self._group = groups.join(self, self.context.leased, self.context.settings.fetch_delays_s)
+
+    async def fetch_once(self, limit: int) -> int:
+        """Claim up to `limit` rows, track them, then queue them; return how many there were.
+
+        Called by itself it looks from the head of the order; within the loop, from where the cursor says.
+        Shielded as a whole: a cancellation between the claim and the queue would leave rows leased that nobody works on.
+        """
+        # Host code stays out of the task: a SystemExit that leaves a task ends the whole event loop.
+        request = self._claim_builder.next(limit, after=self._start)
+        try:
+            return await finish(self._claim_and_queue(request), purpose="fetch")
+        except Exception as error:
+            # A row of which a column is missing is missing it in every row: without rows all of them would be claimed, and fail.
+            if not request.with_rows or is_outage(error) or is_of_the_schema(error):
+                raise
+            # Perhaps one of the rows cannot be read. Without them each is claimed, and fails by itself.
+            self._claim_builder.do_without_rows()
+            return await finish(self._claim_and_queue(replace(request, with_rows=False)), purpose="fetch")
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has found nothing for so long that it rests for its longest fetch delay, and nothing else concerns it."""
+        return (
+            self._fetches_in_vain >= len(self.context.settings.fetch_delays_s)
+            and not (self._hinted or self._stopped or self.context.failures or self.context.errors)
+            and self.context.queue.is_low
+            and monotonic() < self._sweeps_at
+        )
+
+    @property
+    def rests_until(self) -> float:
+        """When the rest after the last fetch ends, on the monotonic clock."""
+        return self._rests_until
+
+    def unchanged_request(self) -> ClaimRequest | None:
+        """Return what the next claim would ask for, or None if that is not what the last one did."""
+        return self._claim_builder.unchanged()
+
+    def delay_s(self) -> float:
+        """Return for how long it rests if nothing is found now, in seconds; drawn anew each time."""
+        return fetch_delay(self.context.settings.fetch_delays_s, self._fetches_in_vain)
+
+    def found_nothing(self, delay_s: float) -> None:
+        """Rest for so long: a poll for many pipelines found nothing for this one."""
+        self.context.counters.fetches += 1
+        self.context.counters.fetches_empty += 1
+        self._fetches_in_vain += 1
+        self._rests_until = monotonic() + delay_s
+
+    def found_something(self) -> None:
+        """Fetch, since a poll for many pipelines found a row; what that brings decides about the next rest."""
+        self.hint()
+
+    def begin_poll(self, poll: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a poll for many pipelines, which the end of this one waits for."""
+        return self.context.in_background(poll, purpose="poll")
+
+    async def _is_polled_for(self) -> bool:
+        """Whether a poll for many pipelines has found nothing for this one, so that it need not fetch.
+
+        A hint is followed without waiting for it: another one's table may be locked.
+        """
+        polling = self._group.poll_for(self) if self._group is not None and self.is_idle else None
+        if polling is None:
+            return False
+        polling.add_done_callback(lambda _: self._woken.set())
+        while not (polling.done() or self._hinted or self._stopped):
+            await self._rest(None)
+        return self._stopped or (not self._hinted and monotonic() < self._rests_until)
+
+    async def _rest(self, seconds: float | None) -> None:
+        # Nothing can have been missed: the plan was made in this very step of the loop.
+        self._woken.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+
+    async def _fetch(self, limit: int) -> None:
+        # While no row can be read, two are claimed now and then to see whether that has changed, or concerns one of them alone.
+        unreadable = self.context.errors.get(LOADER)
+        limit = limit if unreadable is None else min(limit, 2)
+        hinted, self._hinted = self._hinted, False
+        try:
+            claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)
+            await self._sweep_if_due()
+        except Exception as error:  # noqa: BLE001 - ready() is host code and may raise anything
+            self._record_failure(error)
+            return
+        if unreadable is not None:
+            self._record_failure(PipelineError(f"no row can be read: {unreadable}"))
+            return
+        self.context.succeeded("fetcher")
+        self._record_claimed(is_full=claimed >= limit)
+        self._plan_rest(claimed, limit, resumed=resumed)
+
+    def _record_claimed(self, *, is_full: bool) -> None:
+        if self.context.queue.ahead is not None:
+            self.context.queue.ahead.claimed(is_full=is_full)
+
+    async def _fetch_from(self, *, hinted: bool, limit: int) -> tuple[int, bool]:
+        """Fetch from where the cursor says; return how many rows there were, and whether it resumed."""
+        began_at = monotonic()
+        start = self._cursor.start(began_at, hinted=hinted)
+        if hinted and start is not None:
+            self._hint_later(self._cursor.deferred_until)
+        self._start, self._reached = start, None
+        try:
+            claimed = await self.fetch_once(limit)
+        finally:
+            self._start = None
+        self._cursor.ended(
+            start, began_at=began_at, ended_at=monotonic(), reached=self._reached, is_full=claimed >= limit
+        )
+        return claimed, start is not None
+
+    def _plan_rest(self, claimed: int, limit: int, *, resumed: bool) -> None:
+        if resumed and claimed < limit:
+            # Nothing is known yet of what stands before: that is looked at first.
+            self._rests_until = self._cursor.deferred_until
+            return
+        self._fetches_in_vain = 0 if claimed else self._fetches_in_vain + 1
+        delay_s = 0.0 if claimed >= limit else self.delay_s()
+        self._rests_until = monotonic() + delay_s
+
+    async def _claim_and_queue(self, request: ClaimRequest) -> int:
+        context, settings = self.context, self.context.settings
+        began_at = monotonic()
+        context.counters.fetches += 1
+        items = await claim(
+            context.session_factory,
+            request,
+            lease_margin=settings.lease_margin,
+            timeout=settings.database_timeout,
+            locker=context.locker,
+            reached=self._record_reached,
+        )
+        context.counters.claimed += len(items)
+        context.counters.fetches_empty += not items
+        context.counters.recovered += sum(item.prev_lock_expired for item in items)
+        # An answer that came too late brings nothing to work on; left leased, its rows would count as those of somebody who died.
+        at = monotonic()
+        is_late = any(item.trusted_until <= at for item in items)
+        if self._stopped or is_late:
+            await release_items(context, items)
+            if is_late and not self._stopped:
+                # Told like any fetch that failed, or rows would go round for ever without a word.
+                raise TransactionTimeout(purpose="claim rows", timeout_s=monotonic() - began_at)
+        elif items:
+            left = self._queue(items)
+            events.emit(events.RowsClaimed(context.name, len(items), monotonic() - began_at))
+            await self._release_surplus(left)
+        return len(items)
+
+    def _queue(self, items: Sequence[PipelineItem[ModelT]]) -> Sequence[PipelineItem[ModelT]]:
+        """Track and queue as many of `items` as there is room for, and return the others."""
+        places = self.context.queue.places
+        queued = items[:places]
+        # Tracked before they are queued: from then on a worker may settle them, and what is settled must not be tracked again.
+        self._heartbeater.track(queued)
+        self.context.queue.put(queued)
+        self._unstarted.watch()
+        return items[places:]
+
+    async def _release_surplus(self, items: Sequence[PipelineItem[ModelT]]) -> None:
+        """Release what was claimed and has no place: a fetcher of the host's asked for more, or there is less room by now."""
+        if not items:
+            return
+        await release_items(self.context, items)
+        logger.warning(
+            "%s: %s rows were claimed beyond the room in the queue, and released",
+            self.context.name,
+            len(items),
+            extra={"pipeline": self.context.name, "rows": len(items)},
+        )
+
+    def _record_reached(self, position: Position) -> None:
+        self._reached = position
+
+    async def _sweep_if_due(self) -> None:
+        if monotonic() < self._sweeps_at:
+            return
+        self._sweeps_at = monotonic() + self._sweep_period_s()
+        await self.sweep_once()
+
+    async def sweep_once(self) -> int:
+        """Clear lock columns that were left behind long ago, and return of how many rows; and mend stamps that no clock wrote."""
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> int:
+            context, age = self.context, self.context.settings.orphaned_after
+            swept = await sweep(connection, context.leased, older_than=age)
+            if not context.leased.has_schedule:
+                await mend_stamps(connection, context.leased)
+            for related in context.locker.tables:
+                # Others' rows of these tables are others' to sweep, when their own time is over.
+                swept += await sweep(connection, related, older_than=age, owner=context.name)
+            return swept
+
+        swept = await self.context.transact(work, purpose="clear orphaned locks")
+        self.context.counters.swept += swept
+        return swept
+
+    def _sweep_period_s(self) -> float:
+        return jittered(self.context.settings.orphaned_after.total_seconds())
+
+    def _record_failure(self, error: Exception) -> None:
+        self._cursor.failed()
+        self._record_claimed(is_full=False)
+        text = describe(error)
+        self.context.counters.fetches_failed += 1
+        self.context.failed("fetcher", text)
+        self._fetches_in_vain += 1
+        self._rests_until = monotonic() + self.delay_s()
+        logger.warning("%s: a fetch failed", self.context.name, extra={"pipeline": self.context.name}, exc_info=error)
+        events.emit(events.FetchFailed(self.context.name, text))

@@ -1,0 +1,111 @@
+"""Reads rows for workers under their tokens, many at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Generic
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm.interfaces import LoaderOption
+
+from rowlock.backoff import exponential
+from rowlock.clock import monotonic, sleep
+from rowlock.database.batcher import Batcher
+from rowlock.database.faults import is_of_the_schema, is_transient
+from rowlock.errors import describe
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.load import load_rows
+from rowlock.logs import get_logger
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.host_code.call import contained
+from rowlock.rows.leased_table import ModelT
+
+logger = get_logger(__name__)
+
+FRESH_S = 0.1
+"""A row that its claim gave is read again if work on it begins later than this after the claim was sent, in seconds."""
+RETRY_DELAY_S = 0.05
+RETRY_DELAY_S_MAX = 1.0
+ROWS_DIFFER_S = 60.0
+"""For so long after a row could be read while another could not, such a failure is that row's own, in seconds."""
+LOADER = "loader"
+"""Under this name the pipeline's health tells that no row can be read."""
+
+
+class Loader(Generic[ModelT]):
+    """Gives each item its row.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT]) -> None:
+        self.context = context
+        self._others_load_until = -math.inf
+        self._batcher: Batcher[PipelineItem[ModelT], ModelT | None] = Batcher(
+            self._load_together,
+            name=f"{context.name} reads rows",
+            timeout=context.settings.database_timeout,
+            is_grace_over=lambda: context.grace_over,
+        )
+
+    def check_fresh(self, item: PipelineItem[ModelT]) -> bool:
+        """Whether work on `item` may begin with the row that its claim gave: the claim was sent a moment ago."""
+        now = monotonic()
+        check_fresh = self.context.starts_soon = now - item.claimed_at < FRESH_S
+        return check_fresh and item.has_row and now < item.trusted_until
+
+    async def load(self, item: PipelineItem[ModelT]) -> bool:
+        """Read the row of `item` into it; False if the lease is no longer its own.
+
+        A transient error is waited out for `lock_timeout` at most, and not when a shutdown is in a hurry.
+
+        Raises:
+            Exception: the row cannot be read.
+        """
+        tries, gives_up_at = 0, math.inf
+        while item.is_trusted():
+            tries += 1
+            try:
+                row = await self._batcher.submit(item)
+            except Exception as error:
+                # Counted from the first failure: a try may have lasted as long as the host blocked its loop.
+                gives_up_at = min(gives_up_at, monotonic() + self.context.settings.lock_timeout.total_seconds())
+                if self.concerns_all_rows(error):
+                    self.context.failed(LOADER, describe(error))
+                if not is_transient(error) or monotonic() >= gives_up_at or self.context.grace_over:
+                    raise
+                logger.warning(
+                    "%s: reading row %s is tried again",
+                    self.context.name,
+                    item.id,
+                    extra={"pipeline": self.context.name, "row_id": item.id, "tries": tries},
+                    exc_info=error,
+                )
+                await sleep(exponential(tries, first_s=RETRY_DELAY_S, most_s=RETRY_DELAY_S_MAX))
+                continue
+            if LOADER in self.context.errors:
+                self._others_load_until = monotonic() + ROWS_DIFFER_S
+                self.context.succeeded(LOADER)
+            if row is not None:
+                item.row = row
+            return row is not None
+        return False
+
+    def concerns_all_rows(self, error: Exception) -> bool:
+        """Whether no row can be read, as before a migration, rather than this one, whose kind may have a table of its own."""
+        return is_of_the_schema(error) and monotonic() >= self._others_load_until
+
+    async def _load_together(self, items: Sequence[PipelineItem[ModelT]]) -> list[ModelT | None]:
+        options = await contained(self._options)
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT | None]:
+            context = self.context
+            self._batcher.begun()
+            return await load_rows(session, context.leased, items, options=options, compared=context.intent)
+
+        return await self.context.transact(work, purpose="read rows", writes=False, autocommit=True)
+
+    async def _options(self) -> Sequence[LoaderOption]:
+        return self.context.hooks.options()

@@ -1,0 +1,203 @@
+"""A worker takes an item, has it processed, and decides what comes of it; the settler sees to that.
+
+A worker is a place for one item at a time, not a task: each item has a task of its own, in which the host's code runs, and with
+it context variables of its own. Every way in which an attempt can end leads to a decision. No session is open while the host's code
+runs.
+
+Not here: which worker takes which item, and when (``pipelines/processing/pool.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context
+from functools import partial
+from typing import Generic
+
+from rowlock import events
+from rowlock.errors import ProcessCancelledError
+from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.host_code.call import Attempt, Ended, Raised, Result, ended_by
+from rowlock.pipelines.outcomes import Park
+from rowlock.pipelines.processing.loader import Loader
+from rowlock.pipelines.renewing.heartbeater import Heartbeater
+from rowlock.pipelines.settling.decisions import Decision, decide, record_failure, record_unreadable
+from rowlock.pipelines.settling.settler import Settler
+from rowlock.rows.leased_table import ModelT
+
+
+class Worker(Generic[ModelT]):
+    """Works on one item at a time.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+    """
+
+    def __init__(
+        self,
+        context: PipelineContext[ModelT],
+        heartbeater: Heartbeater[ModelT],
+        *,
+        loader: Loader[ModelT],
+        settler: Settler[ModelT],
+    ) -> None:
+        self.context = context
+        self._heartbeater = heartbeater
+        self._loader = loader
+        self._settler = settler
+        self._attempts_max = context.settings.max_attempts if context.leased.has_schedule else sys.maxsize
+
+    async def work(self, item: PipelineItem[ModelT]) -> None:
+        """Process `item` and hand what comes of it over to the settler; if that cannot be, the item is released.
+
+        A worker of the host's own may do something before and after that.
+        """
+        await self._work(_RunningItem(item, self._attempt_at(item), settler=self._settler))
+
+    def begin(
+        self,
+        item: PipelineItem[ModelT],
+        on_done: Callable[[Worker[ModelT], BaseException | None], None],
+        *,
+        variables: Context | None = None,
+    ) -> None:
+        """Work on `item` in a task of its own from now on.
+
+        Args:
+            item: is in hand until it is handed over to the settler.
+            on_done: called once with this worker, when it is free again: also if the host's code still runs, since it ignored its
+                cancellation. Gets what has escaped, if anything has.
+            variables: the context variables of which the task gets a copy; the caller's if None.
+        """
+        running = _RunningItem(item, self._attempt_at(item), settler=self._settler, worker=self, on_done=on_done)
+        begin = partial(asyncio.get_running_loop().create_task, self._work(running), name="rowlock: process")
+        # Not given to it: task factories of before Python 3.11 take no context.
+        task = begin() if variables is None else variables.run(begin)
+        task.add_done_callback(running.on_task_done)
+
+    def _attempt_at(self, item: PipelineItem[ModelT]) -> Attempt:
+        attempt = self.context.new_attempt(self.context.hooks.process, item)
+        self.context.in_progress.add(item)
+        return attempt
+
+    async def _work(self, running: _RunningItem[ModelT]) -> None:
+        context, item, attempt = self.context, running.item, running.attempt
+        decision: Decision | None = None
+        try:
+            if not self._loader.check_fresh(item) or item.unreadable is not None or item.attempt > self._attempts_max:
+                decision = await self._prevented(item)
+            if decision is None and (context.grace_over or self._heartbeater.has_lost(item)):
+                # What a shutdown interrupts was interrupted while this row was read: nobody would end what begins now.
+                decision = Ended.INTERRUPTED if context.grace_over else Ended.LEASE_LOST
+            if item not in context.in_progress:
+                # A task factory of the host's has begun this after it was given up.
+                return
+            if decision is None:
+                context.counters.started += 1
+                if events.has_listeners():
+                    events.emit(events.ItemStarted(context.name, item.id, item.lock_token, item.attempt))
+                context.running[item.lock_token] = attempt
+                result = await (attempt.run() if running.is_with_host else attempt.run_here(running.abandon))
+                if result is None:
+                    # Its settlement was begun when it was left behind.
+                    return
+                decision = self._decide(item, result)
+            running.finish(decision)
+        except GeneratorExit:
+            # Its event loop is gone, and with it all that could release a row.
+            raise
+        except BaseException as error:
+            # A bug, or a cancellation from outside: the row must not wait for its lease to expire. A SystemExit that left a task of
+            # ours would end the whole event loop.
+            running.release(error)
+            if running.is_with_host or isinstance(error, asyncio.CancelledError):
+                raise
+
+    def _decide(self, item: PipelineItem[ModelT], result: Result) -> Decision:
+        context = self.context
+        if result is not Ended.ABANDONED:
+            # One that still runs stays there until the settler has taken note of it.
+            context.running.pop(item.lock_token, None)
+        if isinstance(result, Raised) and isinstance(result.error, ProcessCancelledError) and context.check_ending():
+            # The end of the loop cancels every task: it was not the host's code that did.
+            return Ended.INTERRUPTED
+        return decide(context, item, result)
+
+    async def _prevented(self, item: PipelineItem[ModelT]) -> Decision | None:
+        """Read the row; return what comes of the item if no attempt can be made at it."""
+        context = self.context
+        if item.unreadable is not None:
+            return record_unreadable(context, item, item.unreadable)
+        try:
+            if not (self._loader.check_fresh(item) or await self._loader.load(item)):
+                return Ended.LEASE_LOST
+        except Exception as error:  # noqa: BLE001 - options() is host code, and the row may not be readable
+            # Where no row can be read, it is not this one's failure: it is released, and the fetcher knows.
+            return Ended.INTERRUPTED if self._loader.concerns_all_rows(error) else record_failure(context, item, error)
+        if item.attempt > self._attempts_max:
+            return Park(f"gave up after {item.attempt - 1} attempts: the last holder died")
+        return None
+
+
+class _RunningItem(Generic[ModelT]):
+    """An item in hand, with its attempt, until the settler has it.
+
+    Attributes:
+        is_with_host: whether it is the host's own `work` that waits for it.
+    """
+
+    __slots__ = ("_in_progress", "_on_done", "_settler", "_worker", "attempt", "is_with_host", "item")
+
+    def __init__(
+        self,
+        item: PipelineItem[ModelT],
+        attempt: Attempt,
+        *,
+        settler: Settler[ModelT],
+        worker: Worker[ModelT] | None = None,
+        on_done: Callable[[Worker[ModelT], BaseException | None], None] | None = None,
+    ) -> None:
+        self.item, self.attempt, self.is_with_host = item, attempt, worker is None
+        self._settler, self._in_progress, self._worker, self._on_done = (
+            settler,
+            settler.context.in_progress,
+            worker,
+            on_done,
+        )
+
+    def finish(self, decision: Decision, error: BaseException | None = None) -> None:
+        """Have `decision` settled, unless somebody else has taken the item out of this hand."""
+        if self.item in self._in_progress:
+            self._settler.settle_later(self.item, decision)
+            self._in_progress.discard(self.item)
+        on_done, worker, self._on_done = self._on_done, self._worker, None
+        if on_done is not None and worker is not None:
+            on_done(worker, error)
+
+    def abandon(self) -> None:
+        """Go on without the attempt, which has ignored its cancellation."""
+        try:
+            self.finish(Ended.ABANDONED)
+        except BaseException as error:  # noqa: BLE001 - nobody else would: the attempt's own end hands nothing over any more
+            self.release(error)
+
+    def release(self, error: BaseException) -> None:
+        """Release the item; if that cannot be, it is a stray, and found as one."""
+        if self.item in self._in_progress:
+            with suppress(BaseException):
+                self._settler.settle_later(self.item, Ended.INTERRUPTED)
+            self._in_progress.discard(self.item)
+        self.finish(Ended.INTERRUPTED, error)
+
+    def on_task_done(self, task: asyncio.Task[None]) -> None:
+        """See to a task that has ended without its work.
+
+        One that was cancelled before its first step has run no line of its own, nor has one into which a task factory of the host's
+        has put something else.
+        """
+        if self._on_done is not None and not self.attempt.is_running:
+            self.release(asyncio.CancelledError() if task.cancelled() else ended_by(task))

@@ -1,0 +1,1 @@
+"""Stage 4: writes what became of a row, or releases it."""

@@ -1,0 +1,77 @@
+"""What comes of an attempt that has ended: the outcome that is written for its row, or why none is.
+
+The one idea: what `process` returned is the host's object, of which every property, method and ``__iter__`` may raise anything,
+``SystemExit`` included. Whatever it raises is a failure of that row and of nothing else.
+
+Not here: what is done about a decision (``pipelines/settling/settler.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from rowlock import events
+from rowlock.errors import RelatedLockUnavailable, describe
+from rowlock.leases.item import PipelineItem
+from rowlock.logs import get_logger
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.host_code.call import Ended, Raised, Result, Returned
+from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry, as_outcome, check_outcome, check_related
+
+logger = get_logger(__name__)
+
+Decision: TypeAlias = Outcome | Ended
+
+
+def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Result) -> Decision:
+    """Return what is to be settled for `item` after its attempt came to `result`."""
+    if isinstance(result, Ended) and result is not Ended.TIMED_OUT:
+        return result
+    try:
+        if isinstance(result, Returned):
+            return _checked(context, item, result.value)
+        error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
+        if _is_unavailable(error):
+            return Reset()
+    except BaseException as raised:  # noqa: BLE001 - out of the host's own object: never the end of this task, or of the loop
+        error = raised
+    return record_failure(context, item, error)
+
+
+def _checked(context: PipelineContext[Any], item: PipelineItem[Any], value: object) -> Outcome:
+    outcome = as_outcome(value)
+    check_outcome(context.leased, outcome)
+    if isinstance(outcome, Apply) and outcome.related != {}:
+        check_related(item, outcome.related)
+    return outcome
+
+
+def _is_unavailable(error: BaseException) -> bool:
+    """Whether nothing but related locks were not to be had, also where a task group wrapped what its tasks raised."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(RelatedLockUnavailable)[1] is None
+    return isinstance(error, RelatedLockUnavailable)
+
+
+def record_failure(context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException) -> Retry:
+    """Tell of `error` and return the outcome for it."""
+    logger.error(
+        "%s: processing row %s failed",
+        context.name,
+        item.id,
+        extra={"pipeline": context.name, "row_id": item.id},
+        exc_info=error,
+    )
+    events.emit(events.ItemFailed(context.name, item.id, item.lock_token, describe(error)))
+    return Retry(error=error)
+
+
+def record_unreadable(context: PipelineContext[Any], item: PipelineItem[Any], column: str) -> Park | Retry:
+    """Tell of a row that cannot be read and return the outcome for it: it is parked; without a schedule, its stamp is mended."""
+    extra = {"pipeline": context.name, "row_id": item.id, "column": column}
+    if context.leased.has_schedule:
+        logger.error("%s: row %s is parked: its %s cannot be read", context.name, item.id, column, extra=extra)
+        return Park(f"{column} cannot be read: it holds no time that Python has; correct it, then unpark the row")
+    text = "%s: the %s of row %s cannot be read; it is set to the present time, and the row waits for its next turn"
+    logger.error(text, context.name, column, item.id, extra=extra)
+    return Retry()

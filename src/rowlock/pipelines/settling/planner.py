@@ -1,0 +1,183 @@
+"""What an outcome writes to the row: the one switch over outcomes, as a pure function of the transaction's time.
+
+It turns a decision into column values and knows nothing of sessions; the writer acts on what it says.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from operator import is_
+from typing import Any
+
+from sqlalchemy import Column
+
+from rowlock.backoff import Randomness, exponential, jittered
+from rowlock.errors import ERROR_TEXT_CHARS_MAX, shorten
+from rowlock.leases.apply import RelatedWrite, RowWrite
+from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry, delay_of, error_text, related_items
+from rowlock.pipelines.settings import PipelineSettings
+from rowlock.rows.assignments import ColumnValues, without_onupdate
+from rowlock.rows.lease_values import due_values, processed_values, reset_values, unlocked_values
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.updates import Values, column_of, column_values, resolve_now_placeholders
+
+
+class Planner:
+    """SubmissionLock the outcomes of one transaction into writes."""
+
+    def __init__(
+        self,
+        now: datetime,
+        *,
+        leased: LeasedTable[Any],
+        settings: PipelineSettings,
+        intent: Sequence[Column[Any]] = (),
+        stamp: datetime | None = None,
+        rng: Randomness = random,
+    ) -> None:
+        """Say when it is, by the database; what the table is like; and which of its columns services own (`intent`).
+
+        `stamp`: when the row was processed, if that is not to be now.
+        """
+        self._now, self._leased, self._settings, self._intent, self._rng = now, leased, settings, tuple(intent), rng
+        self._is_bare = not (leased.has_schedule or self._intent)
+        self._processed = processed_values(leased, stamp or now)
+        self._done = unlocked_values(leased) | self._processed
+        self._last: tuple[Values, ColumnValues] = ({}, {})
+        self._shared: tuple[ColumnValues, RowWrite] | None = None
+
+    def plan(self, item: PipelineItem[Any], outcome: Outcome) -> RowWrite:
+        """Return what `outcome` writes to the row of `item`."""
+        match outcome:
+            case Apply():
+                return self._apply(item, outcome)
+            case Retry():
+                return self._retry(item, outcome)
+            case Reset():
+                return self._reset(item)
+            case Park():
+                return self._park(item, outcome)
+
+    def _apply(self, item: PipelineItem[Any], outcome: Apply) -> RowWrite:
+        written, values = self._written(outcome.values), self._done
+        if self._is_bare and not outcome.unless_changed and not outcome.related:
+            return self._share(written)
+        guarded = [*self._intent, *(column_of(self._leased, key) for key in outcome.unless_changed)]
+        if self._leased.has_schedule:
+            after = self._settings.min_processing_interval if outcome.after is None else delay_of(outcome.after)
+            values = values | {self._leased.column("attempts"): 0} | self._due(item, after)
+        write = self._unless_changed(item, guarded, with_onupdate_if(self._leased, written, values))
+        if not outcome.related:
+            return write
+        related = (self._related(item, *each) for each in related_items(outcome.related))
+        return replace(write, related=tuple(related))
+
+    def _share(self, written: ColumnValues) -> RowWrite:
+        # Nothing in it is of one row alone.
+        if self._shared is None or self._shared[0] is not written:
+            self._shared = (written, RowWrite(with_onupdate_if(self._leased, written, self._done)))
+        return self._shared[1]
+
+    def _retry(self, item: PipelineItem[Any], outcome: Retry) -> RowWrite:
+        written, values = self._written(outcome.values), self._done
+        reason, rests_on = self._reason_to_park(item) if self._leased.has_schedule else (None, ())
+        if self._leased.has_schedule:
+            error = self._fitting(error_text(outcome.error))
+            values = values | {self._leased.column("attempts"): item.attempt, self._leased.column("last_error"): error}
+            if reason is not None:
+                values |= self._parked(f"{reason}: {error}" if error else reason)
+            else:
+                values |= self._due(item, self._retry_delay(item, outcome))
+        # A failure rests on nothing that was read; but it must not overwrite a request, nor set the row aside with it.
+        guarded = [*self._intent, *rests_on] if reason else [column for column in self._intent if column in written]
+        write = self._unless_changed(item, guarded, with_onupdate_if(self._leased, written, values))
+        return replace(write, parks=reason is not None)
+
+    def _park(self, item: PipelineItem[Any], outcome: Park) -> RowWrite:
+        values = without_onupdate(self._leased, self._done | self._parked(outcome.reason))
+        return replace(self._unless_changed(item, self._intent, values), parks=True)
+
+    def _reset(self, item: PipelineItem[Any]) -> RowWrite:
+        values = reset_values(self._leased) | self._processed
+        if self._leased.has_schedule:
+            # It lets others go first, but comes back long before a minimum interval is over.
+            delay_s = jittered(self._settings.retry_delay.total_seconds(), rng=self._rng)
+            values |= self._due(item, timedelta(seconds=delay_s))
+        return RowWrite(without_onupdate(self._leased, values))
+
+    def _written(self, values: Values) -> ColumnValues:
+        # Outcomes of a batch are mostly alike.
+        last, written = self._last
+        if not _is_alike(values, last):
+            written = column_values(self._leased, resolve_now_placeholders(values, self._now))
+            self._last = (values, written)
+        return written
+
+    def _reason_to_park(self, item: PipelineItem[Any]) -> tuple[str | None, Sequence[Column[Any]]]:
+        """Return why a failure sets the row aside, or None, and the columns on which that rests."""
+        # Asked first: no service can take that back.
+        if item.attempt >= self._settings.max_attempts:
+            return f"gave up after {item.attempt} attempts", ()
+        column = self._leased.column("deadline_at")
+        deadline = item.value_as_read(self._leased, column) if item.has_row else None
+        if deadline is not None and self._now >= deadline:
+            return "deadline passed", (column,)
+        return None, ()
+
+    def _retry_delay(self, item: PipelineItem[Any], outcome: Retry) -> timedelta:
+        if outcome.after is not None:
+            return delay_of(outcome.after)
+        first_s, most_s = (
+            delay.total_seconds() for delay in (self._settings.retry_delay, self._settings.retry_delay_max)
+        )
+        return timedelta(seconds=exponential(item.attempt, first_s=first_s, most_s=most_s, rng=self._rng))
+
+    def _released(self) -> ColumnValues:
+        due = {self._leased.column("due_at"): self._now} if self._leased.has_schedule else {}
+        return unlocked_values(self._leased) | due
+
+    def _parked(self, reason: str) -> ColumnValues:
+        return {self._leased.column("parked_at"): self._now, self._leased.column("last_error"): self._fitting(reason)}
+
+    def _fitting(self, text: str | None) -> str | None:
+        """Shorten `text` to what the host's column holds."""
+        length = getattr(self._leased.column("last_error").type, "length", None) or ERROR_TEXT_CHARS_MAX
+        return None if text is None else shorten(text, chars_max=min(length, ERROR_TEXT_CHARS_MAX))
+
+    def _due(self, item: PipelineItem[Any], after: timedelta) -> ColumnValues:
+        column, due_at = self._leased.column("due_at"), self._now + after
+        # An attempt that failed before the row could be read knows of no request that came since.
+        if not item.has_row:
+            return {column: due_at}
+        return due_values(self._leased, due_at, as_read=item.value_as_read(self._leased, column))
+
+    def _related(self, item: PipelineItem[Any], named: object, values: Values) -> RelatedWrite:
+        leased, key = item.held_rows().find(named)
+        written = column_values(leased, resolve_now_placeholders(values, self._now))
+        return RelatedWrite(leased, key, with_onupdate_if(leased, written, unlocked_values(leased)))
+
+    def _unless_changed(
+        self, item: PipelineItem[Any], columns: Sequence[Column[Any]], values: ColumnValues
+    ) -> RowWrite:
+        if not columns or not item.has_row:
+            return RowWrite(values)
+        as_read = {column: item.value_as_read(self._leased, column) for column in columns}
+        return RowWrite(values, unless_changed=as_read, when_changed=without_onupdate(self._leased, self._released()))
+
+
+def with_onupdate_if(leased: LeasedTable[Any], written: ColumnValues, values: ColumnValues) -> ColumnValues:
+    """Let the host's ``onupdate`` and version columns move only where the host's own columns do."""
+    if not written:
+        return without_onupdate(leased, values)
+    return values | leased.next_version | written
+
+
+def _is_alike(one: Values, other: Values) -> bool:
+    """Whether two maps have the very same keys and values: what is merely equal, as 1 and True, may be written differently."""
+    if len(one) != len(other):
+        return False
+    return all(map(is_, one, other)) and all(map(is_, one.values(), other.values()))

@@ -1,0 +1,90 @@
+"""Releases claimed rows unprocessed, so that another replica takes them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock import events
+from rowlock.database.faults import is_transient
+from rowlock.errors import LockWaitTimeout, TransactionTimeout
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.related.writes import release_unlocked_related
+from rowlock.leases.release import release
+from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
+from rowlock.logs import get_logger
+from rowlock.pipelines.context import PipelineContext
+
+T = TypeVar("T")
+
+logger = get_logger(__name__)
+
+
+async def release_items(context: PipelineContext[Any], items: Sequence[PipelineItem[Any]]) -> None:
+    """Release `items`. If the database does not take it, at the second try either, their leases end by themselves."""
+    for start in range(0, len(items), LEASES_PER_STATEMENT_MAX):
+        chunk = items[start : start + LEASES_PER_STATEMENT_MAX]
+        try:
+            released = await _release(context, chunk)
+        except Exception as error:
+            logger.warning(
+                "%s: %s rows were not released and stay leased until they expire",
+                context.name,
+                len(chunk),
+                extra={"pipeline": context.name, "rows": len(chunk)},
+                exc_info=error,
+            )
+            continue
+        context.counters.released += len(released)
+        for item in chunk:
+            item.lose()
+            if item.id in released:
+                events.emit(events.ItemReleased(context.name, item.id, item.lock_token))
+
+
+async def _release(context: PipelineContext[Any], items: Sequence[PipelineItem[Any]]) -> set[Any]:
+    # Of both tries: the second finds nothing left to do if only the answer to the first one's COMMIT was lost.
+    released: set[Any] = set()
+
+    async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+        released.update(await release(connection, context.leased, items))
+        for item in items:
+            await release_unlocked_related(connection, item)
+
+    await _transact(context, work, purpose="release rows")
+    return released
+
+
+async def release_related_of(context: PipelineContext[Any], item: PipelineItem[Any]) -> None:
+    """Free the related rows of an item whose own row is no longer its own. If the database does not take it, they expire."""
+    if not item.held:
+        return
+
+    async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+        await release_unlocked_related(connection, item)
+
+    try:
+        await _transact(context, work, purpose="free related rows")
+    except Exception as error:
+        logger.warning(
+            "%s: related rows of row %s were not freed and stay leased until they expire",
+            context.name,
+            item.id,
+            extra={"pipeline": context.name, "row_id": item.id, "rows": len(item.held)},
+            exc_info=error,
+        )
+
+
+async def _transact(
+    context: PipelineContext[Any], work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]], *, purpose: str
+) -> T:
+    try:
+        return await context.transact(work, purpose=purpose)
+    except Exception as error:
+        # What took all its time is not tried again: a shutdown must end.
+        if not is_transient(error) or isinstance(error, TransactionTimeout | LockWaitTimeout):
+            raise
+    # A pool may hold connections that died long ago, in an outage that is over: the first use of one only finds that out.
+    return await context.transact(work, purpose=purpose)

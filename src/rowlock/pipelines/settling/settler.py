@@ -1,0 +1,370 @@
+"""Sees to decisions after `process` has ended, so that a worker can go on with the next row while an outcome is being written.
+
+The one idea: nobody waits for a COMMIT that need not. A worker hands its item over and takes the next; the item stays tracked and
+its lease renewed until the outcome is settled, and what waits is bounded. The common case, an outcome that was written with others,
+takes no task of its own. `_settle` is the one switch over decisions.
+
+Not here: how outcomes become one transaction (``pipelines/settling/writer.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic
+
+from rowlock import events
+from rowlock.database.batcher import BATCH_MAX
+from rowlock.database.faults import is_transient
+from rowlock.leases.apply import Written
+from rowlock.leases.item import PipelineItem
+from rowlock.logs import get_logger
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.host_code.call import Attempt, Ended, Raised, Result, Returned
+from rowlock.pipelines.outcomes import (
+    NOTHING,
+    Apply,
+    Outcome,
+    Park,
+    Reset,
+    Retry,
+    as_outcome,
+    check_outcome,
+    check_related,
+    copied,
+    hint_targets,
+)
+from rowlock.pipelines.renewing.heartbeater import Heartbeater
+from rowlock.pipelines.settling.decisions import Decision, decide, record_failure
+from rowlock.pipelines.settling.release import release_items, release_related_of
+from rowlock.pipelines.settling.submission import Submission
+from rowlock.pipelines.settling.writer import Writer
+from rowlock.rows.leased_table import ModelT
+
+logger = get_logger(__name__)
+
+PENDING_MAX = 2 * BATCH_MAX
+"""Workers begin nothing new while this many decisions are being settled; each may add the one that it has in hand."""
+
+CANCELLATIONS_MAX = 3
+"""So often a settlement goes on though somebody cancels its task, while the event loop does not end."""
+
+
+class Settler(Generic[ModelT]):
+    """Settles decisions of one pipeline.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+        on_room: called when it is no longer full.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
+        self.context = context
+        self._heartbeater = heartbeater
+        self._writer = Writer(context)
+        self._pending: set[PipelineItem[ModelT]] = set()
+        self.on_room: Callable[[], None] = lambda: None
+        self._changed: asyncio.Future[None] | None = None
+        # Bound once: one for each row would be an object of each row.
+        self._done = self._on_batch_done
+
+    def __repr__(self) -> str:
+        return f"<Settler of {self.context.name}, {len(self)} pending>"
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._pending
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `PENDING_MAX` decisions are being settled."""
+        return len(self._pending) >= PENDING_MAX
+
+    async def wait_until_idle(self) -> None:
+        """Wait until all that was handed over has been settled."""
+        while self._pending:
+            await self._wait_for_change()
+
+    def settle_later(self, item: PipelineItem[ModelT], decision: Decision) -> None:
+        """Settle `decision` from now on; the caller need not wait."""
+        self._pending.add(item)
+        try:
+            if not isinstance(decision, Ended):
+                submission = Submission(item, decision)
+                if submission.can_join_batch_at_once:
+                    item.is_settling = True
+                    self._writer.submit_nowait(submission, self._done)
+                    return
+            self._in_a_task(item, partial(self._settle, item, decision))
+        except BaseException:
+            # Whoever called still has it; and if that is nobody, it is a stray and is released.
+            self._pending.discard(item)
+            raise
+        if decision is Ended.ABANDONED and (attempt := self.context.running.pop(item.lock_token, None)) is not None:
+            # Noted at once: a task that is cancelled before its first step notes nothing.
+            self._abandon(item, attempt)
+
+    def _on_batch_done(self, submission: Submission[ModelT], written: Written | None, _error: Exception | None) -> None:
+        # What a batch has written is settled here and now; everything else takes its time.
+        item = submission.item
+        if written is not None and written.is_made:
+            try:
+                self._record_written(item, submission.outcome, written)
+            finally:
+                self._finish(item)
+            return
+        try:
+            rest = partial(self._write, submission) if written is None else partial(self._see_to, submission, written)
+            self._in_a_task(item, rest)
+        except BaseException:
+            # Nobody else has it: better that its lease ends than that it is renewed for ever.
+            self._finish(item)
+            raise
+
+    def _in_a_task(
+        self, item: PipelineItem[ModelT], settle: Callable[[], Coroutine[Any, Any, None]], *, beginnings: int = 1
+    ) -> None:
+        has_begun = False
+
+        async def settling() -> None:
+            nonlocal has_begun
+            has_begun = True
+            await settle()
+
+        def over(task: asyncio.Task[None]) -> None:
+            # A task that is cancelled before its first step runs no line of its own, a `finally` neither.
+            if not has_begun and beginnings < CANCELLATIONS_MAX and not self.context.check_ending():
+                with suppress(BaseException):
+                    self._in_a_task(item, settle, beginnings=beginnings + 1)
+                    return
+            self._finish(item)
+
+        self.context.in_background(settling(), purpose="settle an outcome").add_done_callback(over)
+
+    async def _carried_out(self, submission: Submission[ModelT]) -> Written:
+        """Write `submission`, again if somebody cancels its settlement meanwhile: its stamps tell what the last try has written."""
+        for _ in range(CANCELLATIONS_MAX):
+            try:
+                return await self._writer.write(submission)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if self.context.check_ending() or task is None:
+                    raise
+                task.uncancel()
+                # A batch may still have it in hand, which must not get it twice.
+                submission.kept_from_batches = True
+        return await self._writer.write(submission)
+
+    def _finish(self, item: PipelineItem[ModelT]) -> None:
+        pending = len(self._pending)
+        self._heartbeater.untrack(item)
+        self._pending.discard(item)
+        if len(self._pending) < PENDING_MAX <= pending:
+            self.on_room()
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+        if item.after_settling is not None:
+            self.context.run_after_settling(item)
+
+    async def _wait_for_change(self) -> None:
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)
+
+    async def _settle(self, item: PipelineItem[ModelT], decision: Decision) -> None:
+        await item.stop_locking()
+        match decision:
+            case Ended.ABANDONED:
+                pass
+            case Ended.INTERRUPTED:
+                await self._interrupt(item)
+            case Ended():
+                self._record_stale(item, "lost")
+                await release_related_of(self.context, item)
+            case Apply() | Retry() | Reset() | Park():
+                await self._write(Submission(item, decision))
+                self._hint_related(item)
+
+    async def _interrupt(self, item: PipelineItem[ModelT]) -> None:
+        attempt = self.context.running.pop(item.lock_token, None)
+        if attempt is None or await attempt.ends_within_grace(Ended.INTERRUPTED):
+            await release_items(self.context, [item])
+        else:
+            self._abandon(item, attempt)
+
+    def _abandon(self, item: PipelineItem[ModelT], attempt: Attempt) -> None:
+        """Leave the row of an attempt that still runs to its lease: until that ends, nobody else may have it."""
+        self.context.counters.abandoned += 1
+        self.context.abandon(attempt)
+        attempt.on_late_result(lambda result: self._clean_up_late(item, result))
+        logger.error(
+            "%s: process ignored its cancellation and was left behind with row %s",
+            self.context.name,
+            item.id,
+            extra={"pipeline": self.context.name, "row_id": item.id},
+        )
+        events.emit(events.ItemAbandoned(self.context.name, item.id, item.lock_token))
+
+    def _clean_up_late(self, item: PipelineItem[ModelT], result: Result) -> None:
+        match decide(self.context, item, result):
+            case Apply() as outcome:
+                self.context.in_background(self.clean_up(item, outcome), purpose="clean up after a late result")
+            case _:
+                pass
+
+    async def _write(self, submission: Submission[ModelT]) -> None:
+        try:
+            written = await self._carried_out(submission)
+        except Exception as error:  # noqa: BLE001 - the database refused what the host computed
+            await self._write_failure(submission.item, submission.outcome, error)
+        else:
+            await self._see_to(submission, written)
+
+    async def _see_to(self, submission: Submission[ModelT], written: Written) -> None:
+        item, outcome = submission.item, submission.outcome
+        match written:
+            case Written.APPLIED | Written.PARKED:
+                self._record_written(item, outcome, written)
+            case Written.STALE | Written.CHANGED | Written.RELATED_LOST:
+                self._record_dropped(item, outcome, written)
+                if written is Written.RELATED_LOST:
+                    self.context.wake_after(self.context.settings.retry_delay)
+                if written is Written.STALE:
+                    # Where trust had ended before, no transaction was begun that could have freed them.
+                    await release_related_of(self.context, item)
+                await self.clean_up(item, outcome)
+            case Written.UNKNOWN:
+                # It may have been applied: cleaning up would take away what the row now points to.
+                self._record_dropped(item, outcome, written, cleans_up=False)
+                await release_related_of(self.context, item)
+
+    async def _write_failure(self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception) -> None:
+        of_ours = record_failure(self.context, item, error)
+        of_hosts = self._refused_outcome(item, error)
+        again = await self._write_instead(item, of_hosts or of_ours, of=outcome)
+        if again is not None and not is_transient(again) and of_hosts is not None and not _is_usual(of_hosts, error):
+            self._tell_unwritten("%s: what on_refused gave for row %s could not be written", item, again)
+            again = await self._write_instead(item, of_ours, of=outcome)
+        if again is not None:
+            text = "%s: the failure of row %s could not be written; it is free when its lease expires"
+            self._tell_unwritten(text, item, again)
+        await release_related_of(self.context, item)
+        await self.clean_up(item, outcome)
+
+    async def _write_instead(self, item: PipelineItem[ModelT], failure: Outcome, *, of: Outcome) -> Exception | None:
+        """Write `failure` instead `of` what was refused; return why that could not be."""
+        try:
+            written = await self._carried_out(Submission(item, failure))
+        except Exception as error:  # noqa: BLE001 - told by the caller
+            return error
+        if written.is_made:
+            self._record_written(item, failure, written)
+        else:
+            self._record_dropped(item, of, written)
+        return None
+
+    def _tell_unwritten(self, text: str, item: PipelineItem[ModelT], error: Exception) -> None:
+        extra = {"pipeline": self.context.name, "row_id": item.id}
+        logger.error(text, self.context.name, item.id, extra=extra, exc_info=error)
+
+    def _refused_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
+        """Return the outcome that `on_refused` gives; None if that cannot be one."""
+        try:
+            outcome = as_outcome(copied(self.context.hooks.on_refused(item, error)))
+            check_outcome(self.context.leased, outcome)
+            if isinstance(outcome, Apply):
+                check_related(item, outcome.related)
+        except BaseException:
+            # Host code: a SystemExit that left this task would end the whole event loop.
+            logger.exception(
+                "%s: on_refused failed for row %s",
+                self.context.name,
+                item.id,
+                extra={"pipeline": self.context.name, "row_id": item.id},
+            )
+            return None
+        return outcome
+
+    async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
+        """Have the host clean up after a result that was not applied."""
+        attempt = self.context.new_attempt(self.context.hooks.on_stale, item, outcome)
+        self.context.cleaning.add(attempt)
+        try:
+            result = await attempt.run()
+        finally:
+            self.context.cleaning.discard(attempt)
+        if not isinstance(result, Returned):
+            error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
+            logger.error(
+                "%s: on_stale failed for row %s",
+                self.context.name,
+                item.id,
+                extra={"pipeline": self.context.name, "row_id": item.id},
+                exc_info=error,
+            )
+
+    def _hint(self, outcome: Apply) -> None:
+        try:
+            for model in hint_targets(outcome.hint):
+                self.context.hinter.hint_fetch(model)
+        except BaseException:
+            # It is written. Whom the host wanted to be hinted is the host's object, which may raise anything.
+            name = self.context.name
+            logger.exception("%s: hints after an outcome failed", name, extra={"pipeline": name})
+
+    def _hint_related(self, item: PipelineItem[ModelT]) -> None:
+        # Whoever works on these rows passed them over as long as they were held.
+        for leased, _ in item.held.known() if item.held is not None else ():
+            if self.context.hinter.reaches(leased.model):
+                self.context.hinter.hint_fetch(leased.model)
+
+    def _record_written(self, item: PipelineItem[ModelT], outcome: Outcome, written: Written) -> None:
+        counters, name = self.context.counters, type(outcome).__name__
+        match outcome:
+            case _ if written is Written.PARKED:
+                counters.parked += 1
+                name = Park.__name__
+            case Apply():
+                counters.applied += 1
+                if outcome.hint is not NOTHING:
+                    self._hint(outcome)
+            case Retry():
+                counters.retried += 1
+            case Reset():
+                counters.reset += 1
+                self.context.wake_after(self.context.settings.retry_delay)
+            case Park():
+                counters.parked += 1
+        if events.has_listeners():
+            events.emit(events.ItemApplied(self.context.name, item.id, item.lock_token, name))
+
+    def _record_dropped(
+        self, item: PipelineItem[ModelT], outcome: Outcome, written: Written, *, cleans_up: bool = True
+    ) -> None:
+        name = type(outcome).__name__
+        logger.warning(
+            "%s: %s of row %s was not written (%s); look for side effects of this attempt: %s",
+            self.context.name,
+            name,
+            item.id,
+            written.value,
+            "on_stale is called" if cleans_up else "on_stale is not called, since it may have been applied",
+            extra={"pipeline": self.context.name, "row_id": item.id, "outcome": name, "reason": written.value},
+        )
+        self._record_stale(item, written.value)
+
+    def _record_stale(self, item: PipelineItem[ModelT], reason: str) -> None:
+        if reason == Written.CHANGED.value:
+            self.context.counters.changed += 1
+        else:
+            self.context.counters.stale += 1
+        events.emit(events.ItemStale(self.context.name, item.id, item.lock_token, reason))
+
+
+def _is_usual(failure: Outcome, error: Exception) -> bool:
+    """Whether it is what is written for any failure."""
+    return type(failure) is Retry and failure.error is error and failure.after is None and not failure.values

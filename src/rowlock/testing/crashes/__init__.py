@@ -1,0 +1,1 @@
+"""Replicas that die, or are frozen, at every await and at every statement."""

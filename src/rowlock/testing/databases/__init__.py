@@ -1,0 +1,1 @@
+"""Databases of a test's own, and the clocks that they follow."""

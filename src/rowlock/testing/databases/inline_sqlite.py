@@ -1,0 +1,350 @@
+"""SQLite for virtual time: aiosqlite's connection without its thread.
+
+The one idea: aiosqlite is a queue of functions and a thread that runs them one after the other. Here the same queue is
+worked off by callbacks of the event loop. Other tasks get their turn before and after each statement, a cancelled
+caller does not stop a statement that is queued, and nothing depends on the operating system's scheduler any more.
+It plugs into an unmodified SQLAlchemy as `create_async_engine("sqlite+aiosqlite://...", async_creator=...)`.
+
+Not here: in-memory databases (two connections would see two), and aiosqlite's own conveniences. One difference: where
+SQLite refuses at once since waiting would be a deadlock (a reader wants to write while another waits to commit), this
+one waits out the busy timeout and then fails with the same error.
+
+Source: aiosqlite `core.py`, `cursor.py`; SQLAlchemy `dialects/sqlite/aiosqlite.py`; SQLite "Result and Error Codes".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from sqlalchemy import URL
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from rowlock.testing.databases.clock import follow_on_sqlite
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from os import PathLike
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from rowlock.testing.databases.clock import DatabaseClock
+
+__all__ = ["BUSY_TIMEOUT_S", "InlineConnection", "InlineCursor", "inline_sqlite_engine"]
+
+BUSY_TIMEOUT_S: Final = 5.0
+"""How long a statement waits for the lock of the file, by `loop.time()`; the default of sqlite3. **Unit** seconds."""
+
+BUSY_RETRY_S: Final = 0.01
+"""How long it waits between two tries. **Unit** seconds."""
+
+# Not SQLITE_BUSY_SNAPSHOT: waiting does not help there, and SQLite does not wait either.
+_WORTH_WAITING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY)
+_SET_BUSY_TIMEOUT: Final = re.compile(r"\s*PRAGMA\s+busy_timeout\s*(?:=|\()\s*(\d+)\s*\)?\s*;?\s*", re.IGNORECASE)
+
+
+class _BusyError(Exception):
+    """Wraps SQLite's answer if the same call may be made again."""
+
+
+class _LoopQueue:
+    """What is a thread and its queue in aiosqlite: runs one function after the other, each in a turn of the loop."""
+
+    def __init__(self) -> None:
+        self.busy_timeout_s = BUSY_TIMEOUT_S
+        self._jobs: deque[tuple[asyncio.Future[Any] | None, Callable[[], Any]]] = deque()
+        self._deadline: float | None = None
+
+    def put_nowait(self, job: tuple[asyncio.Future[Any] | None, Callable[[], Any]]) -> None:
+        self._jobs.append(job)
+        if len(self._jobs) == 1:
+            asyncio.get_running_loop().call_soon(self._run_first)
+
+    def _run_first(self) -> None:
+        future, function = self._jobs[0]
+        try:
+            result = function()
+        except _BusyError as busy:
+            if self._wait_for_lock():
+                return
+            _settle(future, error=busy.__cause__)
+        except BaseException as error:  # noqa: BLE001 - it is the caller's; asyncio would swallow a test's time-out
+            _settle(future, error=error)
+        else:
+            _settle(future, result=result)
+        self._deadline = None
+        self._jobs.popleft()
+        if self._jobs:
+            asyncio.get_running_loop().call_soon(self._run_first)
+
+    def _wait_for_lock(self) -> bool:
+        loop = asyncio.get_running_loop()
+        if self._deadline is None:
+            self._deadline = loop.time() + self.busy_timeout_s
+        if loop.time() >= self._deadline:
+            return False
+        loop.call_at(min(loop.time() + BUSY_RETRY_S, self._deadline), self._run_first)
+        return True
+
+
+class InlineConnection:
+    """Stands in for `aiosqlite.Connection`, as far as SQLAlchemy uses it.
+
+    Attributes:
+        path: The database file.
+    """
+
+    def __init__(self, path: str | PathLike[str], *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        """Open the file.
+
+        Args:
+            path: The database file.
+            busy_timeout_s: How long a statement waits for the file's lock, by `loop.time()`. **Unit** seconds.
+        """
+        self.path = path
+        self._tx = _LoopQueue()  # SQLAlchemy puts into it to set the isolation level
+        self._tx.busy_timeout_s = busy_timeout_s
+        # timeout=0: SQLite's own waiting would stop the one thread in which the lock could be freed.
+        self._connection: sqlite3.Connection | None = sqlite3.connect(path, timeout=0)
+
+    @property
+    def sqlite3_connection(self) -> sqlite3.Connection:
+        """The driver's connection.
+
+        Raises:
+            ValueError: It is closed.
+        """
+        if self._connection is None:
+            msg = "no active connection"
+            raise ValueError(msg)  # as aiosqlite does; SQLAlchemy knows it by this text
+        return self._connection
+
+    _conn = sqlite3_connection  # SQLAlchemy asks for it by this name
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self.sqlite3_connection.in_transaction
+
+    @property
+    def isolation_level(self) -> str | None:
+        """The isolation level of sqlite3; None leaves `BEGIN` to the caller."""
+        return self.sqlite3_connection.isolation_level
+
+    @isolation_level.setter
+    def isolation_level(self, value: Literal["DEFERRED", "IMMEDIATE", "EXCLUSIVE"] | None) -> None:
+        self.sqlite3_connection.isolation_level = value
+
+    def cursor(self) -> InlineCursor:
+        """Return a new cursor, to be entered by `async with`."""
+        return InlineCursor(self)
+
+    async def commit(self) -> None:
+        """Commit; wait while readers hold the file."""
+        await self.call(self.sqlite3_connection.commit, commits=True)
+
+    async def interrupt(self) -> None:
+        """Do nothing: a statement is one step of the loop, so none runs while somebody asks."""
+
+    async def rollback(self) -> None:
+        """Roll back."""
+        await self.run(self.sqlite3_connection.rollback)
+
+    async def create_function(
+        self, name: str, num_params: int, func: Callable[..., Any], *, deterministic: bool = False
+    ) -> None:
+        """Define a function in SQL, as `sqlite3.Connection.create_function` does."""
+        await self.run(
+            partial(self.sqlite3_connection.create_function, name, num_params, func, deterministic=deterministic)
+        )
+
+    async def close(self) -> None:
+        """Run what is queued, then close. Closing twice does no harm."""
+        if self._connection is None:
+            return
+        closing = self.run(partial(_end, self._connection))
+        try:
+            await closing
+        finally:
+            self._connection = None
+
+    def stop(self) -> None:
+        """Close without waiting; for SQLAlchemy when it cannot wait."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            self._tx.put_nowait((None, partial(_end, connection)))
+        except RuntimeError:  # no running loop: garbage collection
+            _end(connection)
+
+    def set_busy_timeout(self, timeout_s: float) -> None:
+        """Set how long a statement waits for the file's lock. **Unit** seconds."""
+        self._tx.busy_timeout_s = timeout_s
+
+    async def call(self, function: Callable[[], Any], *, commits: bool = False) -> Any:  # noqa: ANN401 - whatever it returns
+        """Run a statement, or a COMMIT; wait while the file is locked. Whoever disturbs the way to the database overrides this."""
+        return await self.run(_waiting(function))
+
+    def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Queue a function; it runs even if nobody waits for the future any more.
+
+        Raises:
+            ValueError: The connection is closed.
+        """
+        if self._connection is None:
+            msg = "Connection closed"
+            raise ValueError(msg)
+        future = asyncio.get_running_loop().create_future()
+        self._tx.put_nowait((future, function))
+        return future
+
+
+class InlineCursor:
+    """Stands in for `aiosqlite.Cursor`, as far as SQLAlchemy uses it."""
+
+    _cursor: sqlite3.Cursor
+
+    def __init__(self, connection: InlineConnection) -> None:
+        """Name the connection; the cursor is made by entering it."""
+        self._connection = connection
+
+    async def __aenter__(self) -> InlineCursor:
+        """Make the cursor."""
+        self._cursor = await self._connection.run(self._connection.sqlite3_connection.cursor)
+        return self
+
+    async def __aexit__(self, *_exc_info: object) -> None:
+        """Close the cursor."""
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Yield the rows that are left."""
+        while rows := await self.fetchmany():
+            for row in rows:
+                yield row
+
+    @property
+    def description(self) -> tuple[tuple[object, ...], ...] | None:
+        """The columns of the result, or None."""
+        return self._cursor.description
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows were changed, or -1."""
+        return self._cursor.rowcount
+
+    @property
+    def lastrowid(self) -> int | None:
+        """The id of the last row inserted."""
+        return self._cursor.lastrowid
+
+    @property
+    def arraysize(self) -> int:
+        """How many rows `fetchmany` returns if it is not told."""
+        return self._cursor.arraysize
+
+    @arraysize.setter
+    def arraysize(self, value: int) -> None:
+        self._cursor.arraysize = value
+
+    async def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> InlineCursor:
+        """Run a statement; wait while the file is locked."""
+        if match := _SET_BUSY_TIMEOUT.fullmatch(sql):  # the trap: SQLite would then wait itself, for ever
+            self._connection.set_busy_timeout(int(match[1]) / 1000)
+            return self
+        await self._connection.call(partial(self._cursor.execute, sql, parameters))
+        return self
+
+    async def executemany(self, sql: str, parameters: Iterable[Any]) -> InlineCursor:
+        """Run a statement once for each set of parameters; wait while the file is locked."""
+        # A list: a second try must see all of them again.
+        await self._connection.call(partial(self._cursor.executemany, sql, list(parameters)))
+        return self
+
+    async def fetchone(self) -> tuple[Any, ...] | None:
+        """Return the next row, or None."""
+        row: tuple[Any, ...] | None = await self._connection.run(self._cursor.fetchone)
+        return row
+
+    async def fetchmany(self, size: int | None = None) -> list[Any]:
+        """Return the next rows."""
+        rows: list[Any] = await self._connection.run(partial(self._cursor.fetchmany, size or self.arraysize))
+        return rows
+
+    async def fetchall(self) -> list[Any]:
+        """Return the rows that are left."""
+        rows: list[Any] = await self._connection.run(self._cursor.fetchall)
+        return rows
+
+    async def close(self) -> None:
+        """Close the cursor, which also ends a statement that has rows left."""
+        await self._connection.run(self._cursor.close)
+
+
+def inline_sqlite_engine(
+    path: str | PathLike[str],
+    *,
+    clock: DatabaseClock | None = None,
+    busy_timeout_s: float = BUSY_TIMEOUT_S,
+    **engine_options: object,
+) -> AsyncEngine:
+    """Return an engine on a SQLite file whose statements run in the event loop.
+
+    Args:
+        path: The database file; not `:memory:`.
+        clock: What the connections shall take for the database's time; the true one if None.
+        busy_timeout_s: How long a statement waits for the file's lock, by `loop.time()`. **Unit** seconds.
+        engine_options: Handed on to `create_async_engine`.
+
+    Raises:
+        ValueError: The path names no file.
+    """
+    if str(path) in {"", ":memory:"}:
+        msg = "an inline engine needs a file, since each connection to :memory: is a database of its own"
+        raise ValueError(msg)
+
+    async def connect() -> InlineConnection:
+        await asyncio.sleep(0)
+        return InlineConnection(path, busy_timeout_s=busy_timeout_s)
+
+    url = URL.create("sqlite+aiosqlite", database=str(path))
+    engine = create_async_engine(url, async_creator=connect, **engine_options)
+    if clock is not None:
+        follow_on_sqlite(clock, engine)
+    return engine
+
+
+def _end(file: sqlite3.Connection) -> None:
+    # Rolled back first, as by a server whose client is gone: a cursor that is alive somewhere would keep the file locked.
+    with suppress(sqlite3.Error):
+        file.rollback()
+    file.close()
+
+
+def _waiting(function: Callable[[], Any]) -> Callable[[], Any]:
+    """Mark a call that may be made again. Never a fetch: after an error sqlite3 takes its rows for exhausted."""
+
+    def call() -> object:
+        try:
+            return function()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode in _WORTH_WAITING:
+                raise _BusyError from error
+            raise
+
+    return call
+
+
+def _settle(future: asyncio.Future[Any] | None, *, result: object = None, error: BaseException | None = None) -> None:
+    if future is None or future.done():  # done: its caller was cancelled, the statement was run all the same
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

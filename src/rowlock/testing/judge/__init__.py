@@ -1,0 +1,1 @@
+"""What became of leases, as the database wrote it down, and whether all promises were kept."""
