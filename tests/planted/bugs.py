@@ -273,8 +273,8 @@ BUGS = (
     Bug(
         "a changed row is written again",
         "pipelines/settler.py",
-        "self._write(submission) if written is None else self._see_to(submission, written))\n",
-        "self._write(submission))\n",
+        "partial(self._write, submission) if written is None else partial(self._see_to, submission, written)\n",
+        "partial(self._write, submission)\n",
         (f"{SETTLER}::test_a_changed_row_is_cleaned_up_and_not_written_again",),
     ),
     Bug(

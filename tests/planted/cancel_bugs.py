@@ -5,6 +5,7 @@ from __future__ import annotations
 from bug import Bug
 
 FACTORIES = "tests/pipelines/test_task_factories.py"
+SETTLEMENT = "tests/pipelines/test_settlements_cancelled.py::test_a_cancelled_settlement_is_carried_out_and_told"
 SUPERVISOR = "tests/pipelines/test_supervisor.py"
 
 CANCEL_BUGS = (
@@ -31,6 +32,27 @@ CANCEL_BUGS = (
         "            work.close()\n            return error\n",
         "            work.close()\n            raise\n",
         (f"{SUPERVISOR}::test_a_loop_whose_task_is_refused_is_replaced",),
+    ),
+    Bug(
+        "a settlement that is cancelled before it began is dropped",
+        "pipelines/settler.py",
+        "            if not has_begun and ",
+        "            if False and ",
+        (SETTLEMENT,),
+    ),
+    Bug(
+        "an outcome whose settlement is cancelled is written and not told",
+        "pipelines/settler.py",
+        "                if self.context.is_ending() or task is None:\n",
+        "                if True:\n",
+        (SETTLEMENT,),
+    ),
+    Bug(
+        "a background task is cancelled without a word",
+        "pipelines/context.py",
+        "        if not task.cancelled() or self.is_ending():\n",
+        "        if True:\n",
+        (SETTLEMENT,),
     ),
     Bug(
         "rows that were not started are untracked though nobody releases them",

@@ -76,8 +76,8 @@ FAILPOINT_BUGS = (
     Bug(
         "a batch that lost its connection is forgotten",
         "pipelines/settler.py",
-        "            self._in_a_task(item, self._write(submission) if written is None else self._see_to(submission, written))\n",
-        "            self._finish(item) if written is None else self._in_a_task(item, self._see_to(submission, written))\n",
+        "            self._in_a_task(item, rest)\n",
+        "            self._finish(item) if written is None else self._in_a_task(item, rest)\n",
         (f"{OUTAGE}[sqlite-apply-together]",),
     ),
     Bug(

@@ -122,8 +122,8 @@ ESCAPE_BUGS = (
     Bug(
         "a settlement ends only if it has begun",
         "pipelines/settler.py",
-        "        task.add_done_callback(lambda _task: self._finish(item))\n",
-        "        task.add_done_callback(lambda task: None if task.cancelled() else self._finish(item))\n",
+        "                    return\n            self._finish(item)\n",
+        "                    return\n            if not task.cancelled():\n                self._finish(item)\n",
         (f"{ESCAPES}::test_a_settlement_that_is_cancelled_before_it_began_has_ended",),
     ),
     Bug(

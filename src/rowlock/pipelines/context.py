@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from sqlalchemy import Column, ColumnElement
@@ -160,7 +161,7 @@ class PipelineContext(Generic[ModelT]):
             work.close()
             raise
         self.background.add(task)
-        task.add_done_callback(self.background.discard)
+        task.add_done_callback(partial(self._ended, purpose))
         # One that was cancelled before its first step has not begun `work`, which Python would warn of.
         task.add_done_callback(lambda _task: work.close())
         return task
@@ -179,6 +180,16 @@ class PipelineContext(Generic[ModelT]):
                 extra={"pipeline": self.name, "purpose": purpose},
                 exc_info=error,
             )
+
+    def _ended(self, purpose: str, task: asyncio.Task[None]) -> None:
+        self.background.discard(task)
+        if not task.cancelled() or self.is_ending():
+            return
+        text, extra = (
+            "%s: a background task was cancelled from outside: %s",
+            {"pipeline": self.name, "purpose": purpose},
+        )
+        logger.error(text, self.name, purpose, extra=extra)
 
     def tell_settled(self, item: PipelineItem[ModelT]) -> None:
         """Begin what waited until the outcome of `item` was settled."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 from typing import Any, Generic
 
 from rowlock import events
@@ -46,6 +48,9 @@ logger = get_logger(__name__)
 
 PENDING_MAX = 2 * BATCH_MAX
 """Workers begin nothing new while this many decisions are being settled; each may add the one that it has in hand."""
+
+CANCELLATIONS_MAX = 3
+"""So often a settlement goes on though somebody cancels its task, while the event loop does not end."""
 
 
 class Settler(Generic[ModelT]):
@@ -95,7 +100,7 @@ class Settler(Generic[ModelT]):
                     item.is_settled = True
                     self._writer.hand_in(submission, self._done)
                     return
-            self._in_a_task(item, self._settle(item, decision))
+            self._in_a_task(item, partial(self._settle, item, decision))
         except BaseException:
             # Whoever called still has it; and if that is nobody, it is a stray and is given back.
             self._pending.discard(item)
@@ -114,16 +119,46 @@ class Settler(Generic[ModelT]):
                 self._finish(item)
             return
         try:
-            self._in_a_task(item, self._write(submission) if written is None else self._see_to(submission, written))
+            rest = partial(self._write, submission) if written is None else partial(self._see_to, submission, written)
+            self._in_a_task(item, rest)
         except BaseException:
             # Nobody else has it: better that its lease ends than that it is renewed for ever.
             self._finish(item)
             raise
 
-    def _in_a_task(self, item: PipelineItem[ModelT], settling: Coroutine[Any, Any, None]) -> None:
-        task = self.context.in_background(settling, purpose="settle an outcome")
-        # A task that is cancelled before its first step runs no line of its own, a `finally` neither.
-        task.add_done_callback(lambda _task: self._finish(item))
+    def _in_a_task(
+        self, item: PipelineItem[ModelT], settle: Callable[[], Coroutine[Any, Any, None]], *, beginnings: int = 1
+    ) -> None:
+        has_begun = False
+
+        async def settling() -> None:
+            nonlocal has_begun
+            has_begun = True
+            await settle()
+
+        def over(task: asyncio.Task[None]) -> None:
+            # A task that is cancelled before its first step runs no line of its own, a `finally` neither.
+            if not has_begun and beginnings < CANCELLATIONS_MAX and not self.context.is_ending():
+                with suppress(BaseException):
+                    self._in_a_task(item, settle, beginnings=beginnings + 1)
+                    return
+            self._finish(item)
+
+        self.context.in_background(settling(), purpose="settle an outcome").add_done_callback(over)
+
+    async def _carried_out(self, submission: Submission[ModelT]) -> Written:
+        """Write `submission`, again if somebody cancels its settlement meanwhile: its stamps tell what the last try has written."""
+        for _ in range(CANCELLATIONS_MAX):
+            try:
+                return await self._writer.write(submission)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if self.context.is_ending() or task is None:
+                    raise
+                task.uncancel()
+                # A batch may still have it in hand, which must not get it twice.
+                submission.apart = True
+        return await self._writer.write(submission)
 
     def _finish(self, item: PipelineItem[ModelT]) -> None:
         pending = len(self._pending)
@@ -184,7 +219,7 @@ class Settler(Generic[ModelT]):
 
     async def _write(self, submission: Submission[ModelT]) -> None:
         try:
-            written = await self._writer.write(submission)
+            written = await self._carried_out(submission)
         except Exception as error:  # noqa: BLE001 - the database refused what the host computed
             await self._write_failure(submission.item, submission.outcome, error)
         else:
@@ -224,7 +259,7 @@ class Settler(Generic[ModelT]):
     async def _write_instead(self, item: PipelineItem[ModelT], failure: Outcome, *, of: Outcome) -> Exception | None:
         """Write `failure` instead `of` what was refused; return why that could not be."""
         try:
-            written = await self._writer.write(Submission(item, failure))
+            written = await self._carried_out(Submission(item, failure))
         except Exception as error:  # noqa: BLE001 - told by the caller
             return error
         if written.is_made:
