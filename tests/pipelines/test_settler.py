@@ -162,7 +162,9 @@ def test_nothing_is_told_before_the_commit(virtual_database: TemporaryDatabase) 
     play()
 
 
-async def test_a_changed_row_is_cleaned_up_and_not_written_again(database: TemporaryDatabase) -> None:
+async def test_a_changed_row_is_cleaned_up_and_not_written_again(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An outcome that a service has overtaken would be tried again until it is written after all."""
     [row] = await add(database, Volume())
 
@@ -171,10 +173,13 @@ async def test_a_changed_row_is_cleaned_up_and_not_written_again(database: Tempo
         return Apply({"status": "active"}, unless_changed=[Volume.size_gb])
 
     pipeline = VolumePipeline(answer=overtaken)
+    tried_again: list[Any] = []
     async with stepping(database.session_factory, pipeline) as steps:
+        monkeypatch.setattr(steps.run.settler._writer, "write", tried_again.append)
         await steps.fetch_once()
         await steps.work_once()
         assert (counted(steps)["changed"], counted(steps)["applied"], len(steps.run.settler)) == (1, 0, 0)
+    assert tried_again == []
     assert len(pipeline.stale) == 1
     assert [row.status for row in await read_all(database, Volume)] == ["submitted"]
 
