@@ -25,17 +25,29 @@ def contained_task(work: Coroutine[Any, Any, T], *, name: str, context: Context 
         name: of the task.
         context: the context variables of which it gets a copy; the caller's by default.
     """
-    begin = partial(asyncio.get_running_loop().create_task, without_exits(lambda: work), name=name)
-    # Not given to it: task factories of before Python 3.11 take no context.
     try:
-        task = begin() if context is None else context.run(begin)
+        task = begin_task(without_exits(lambda: work), name=name, context=context)
     except BaseException:
-        # A task factory of the host's: what was not begun is closed, or Python would warn of it.
         work.close()
         raise
     # One that was cancelled before its first step has not begun `work`, which Python would warn of.
     task.add_done_callback(lambda _task: work.close())
     return task
+
+
+def begin_task(work: Coroutine[Any, Any, T], *, name: str, context: Context | None = None) -> asyncio.Task[T]:
+    """Run `work` in a task; whoever calls sees to it that nothing out of it ends the event loop, as `contained_task` does.
+
+    Raises:
+        BaseException: whatever a task factory of the host's refuses it with. `work` is closed then, or Python would warn of it.
+    """
+    begin = partial(asyncio.get_running_loop().create_task, work, name=name)
+    try:
+        # Not given to it: task factories of before Python 3.11 take no context.
+        return begin() if context is None else context.run(begin)
+    except BaseException:
+        work.close()
+        raise
 
 
 async def without_exits(call: Callable[[], Awaitable[T]]) -> T:

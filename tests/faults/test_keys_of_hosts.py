@@ -69,40 +69,39 @@ class Read(TypeDecorator[Any]):
         return None if value is None else self.class_(value)
 
 
-class Alone(LockColumns, Base):
+class Wanted(LockColumns):
+    """What each row has besides its key."""
+
+    status: Mapped[str] = mapped_column(default="new")
+    is_wanted: Mapped[bool] = mapped_column(default=False)
+
+
+class Alone(Wanted, Base):
     """A row whose key is equal to itself alone."""
 
     __tablename__ = "keys_alone"
     id: Mapped[Any] = mapped_column(Read(Itself), primary_key=True)
-    status: Mapped[str] = mapped_column(default="new")
-    is_wanted: Mapped[bool] = mapped_column(default=False)
 
 
-class Unfound(LockColumns, Base):
+class Unfound(Wanted, Base):
     """A row whose key has no hash. No ORM could keep it; a table that others fill has it all the same."""
 
     __tablename__ = "keys_without_hash"
     id: Mapped[Any] = mapped_column(Read(Unhashable), primary_key=True)
-    status: Mapped[str] = mapped_column(default="new")
-    is_wanted: Mapped[bool] = mapped_column(default=False)
 
 
-class Valued(LockColumns, Base):
+class Valued(Wanted, Base):
     """A row whose key is equal by value."""
 
     __tablename__ = "keys_by_value"
     id: Mapped[Any] = mapped_column(Read(ByValue), primary_key=True)
-    status: Mapped[str] = mapped_column(default="new")
-    is_wanted: Mapped[bool] = mapped_column(default=False)
 
 
-class Listed(LockColumns, Base):
+class Listed(Wanted, Base):
     """A row whose key is the member of an enumeration."""
 
     __tablename__ = "keys_of_an_enumeration"
     id: Mapped[Any] = mapped_column(Read(Member), primary_key=True)
-    status: Mapped[str] = mapped_column(default="new")
-    is_wanted: Mapped[bool] = mapped_column(default=False)
 
 
 def pipeline_of(row_model: Any, *, locked: Any = None) -> Any:

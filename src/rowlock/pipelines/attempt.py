@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from rowlock.containment import begin_task
 from rowlock.errors import HostCodeError, ProcessCancelledError, describe
 from rowlock.leases.standing import OUT_OF_TIME
 from rowlock.pipelines.deadlines import Deadlines
@@ -170,12 +171,7 @@ class Attempt:
             if not self.is_running:
                 tell(Raised(ended_by(task)))
 
-        work = here()
-        try:
-            task = asyncio.create_task(work, name="rowlock: process")
-        except BaseException:
-            work.close()
-            raise
+        task = begin_task(here(), name="rowlock: process")
         task.add_done_callback(see_to)
         try:
             return await over

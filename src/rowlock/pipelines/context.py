@@ -14,6 +14,7 @@ from sqlalchemy import Column, ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 from sqlalchemy.orm.interfaces import LoaderOption
 
+from rowlock.containment import begin_task
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import RelatedLocker
 from rowlock.leases.transaction import in_transaction
@@ -152,12 +153,9 @@ class PipelineContext(Generic[ModelT]):
 
     def in_background(self, work: Coroutine[Any, Any, None], *, purpose: str) -> asyncio.Task[None]:
         """Run `work` without waiting for it; `drain` does. Whatever it raises is logged."""
-        contained = self._contained(work, purpose)
         try:
-            task = asyncio.create_task(contained, name=f"rowlock: {purpose}")
+            task = begin_task(self._contained(work, purpose), name=f"rowlock: {purpose}")
         except BaseException:
-            # A task factory of the host's: what was not begun is closed, or Python would warn of it.
-            contained.close()
             work.close()
             raise
         self.background.add(task)

@@ -13,16 +13,14 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Generic
 
-from rowlock import events
 from rowlock.backoff import exponential
 from rowlock.containment import contained_task
-from rowlock.errors import describe
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Ended
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.settler import Settler
-from rowlock.pipelines.supervisor import RESTART_DELAY_S, RESTART_DELAY_S_MAX
+from rowlock.pipelines.supervisor import RESTART_DELAY_S, RESTART_DELAY_S_MAX, tell_replaced
 from rowlock.pipelines.worker import Worker
 from rowlock.rows.leased_table import ModelT
 
@@ -153,21 +151,8 @@ class Pool(Generic[ModelT]):
         self._resting[worker] = asyncio.get_running_loop().call_later(delay_s, self._rested, worker)
         # Who logs or listens may raise anything.
         with suppress(BaseException):
-            self._tell(self._names[worker], error)
+            tell_replaced(self.context.name, self._names[worker], error)
 
     def _rested(self, worker: Worker[ModelT]) -> None:
         del self._resting[worker]
         self._is_free(worker)
-
-    def _tell(self, name: str, error: BaseException) -> None:
-        is_cancelled = isinstance(error, asyncio.CancelledError)
-        text = "cancelled from outside" if is_cancelled else describe(error)
-        logger.error(
-            "%s: the %s died and is replaced: %s",
-            self.context.name,
-            name,
-            text,
-            extra={"pipeline": self.context.name, "loop": name, "error": text},
-            exc_info=None if is_cancelled else error,
-        )
-        events.emit(events.LoopReplaced(self.context.name, name, text))

@@ -16,6 +16,7 @@ from typing import Any
 from rowlock import events
 from rowlock.backoff import exponential
 from rowlock.clock import sleep
+from rowlock.containment import begin_task
 from rowlock.errors import HostCodeError, describe
 from rowlock.logs import get_logger
 
@@ -87,14 +88,11 @@ class Supervisor:
 
     async def _run(self, name: str, loop: Loop) -> BaseException | None:
         """Run `loop` in a task of its own and return what it died of; None if it returned by itself."""
-        work = _contained(loop)
         try:
-            task = self._loops[name] = asyncio.create_task(work, name=f"rowlock: {self._pipeline} {name} loop")
+            task = self._loops[name] = begin_task(_contained(loop), name=f"rowlock: {self._pipeline} {name} loop")
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - a task factory is the host's, and may raise anything
-            # What was not begun is closed, or Python would warn of it.
-            work.close()
             return error
         try:
             await asyncio.wait({task})
@@ -108,20 +106,22 @@ class Supervisor:
         self.replaced += 1
         # Who logs or listens may raise anything; the loop is replaced all the same.
         with suppress(BaseException):
-            self._tell_death(name, error)
+            tell_replaced(self._pipeline, name, error)
 
-    def _tell_death(self, name: str, error: BaseException) -> None:
-        is_cancelled = isinstance(error, asyncio.CancelledError)
-        text = "cancelled from outside" if is_cancelled else describe(error)
-        logger.error(
-            "%s: the %s died and is replaced: %s",
-            self._pipeline,
-            name,
-            text,
-            extra={"pipeline": self._pipeline, "loop": name, "error": text},
-            exc_info=None if is_cancelled else error,
-        )
-        events.emit(events.LoopReplaced(self._pipeline, name, text))
+
+def tell_replaced(pipeline: str, name: str, error: BaseException) -> None:
+    """Log, and tell as an event, that what is called `name` has died of `error` and is replaced."""
+    is_cancelled = isinstance(error, asyncio.CancelledError)
+    text = "cancelled from outside" if is_cancelled else describe(error)
+    logger.error(
+        "%s: the %s died and is replaced: %s",
+        pipeline,
+        name,
+        text,
+        extra={"pipeline": pipeline, "loop": name, "error": text},
+        exc_info=None if is_cancelled else error,
+    )
+    events.emit(events.LoopReplaced(pipeline, name, text))
 
 
 async def _contained(loop: Loop) -> None:

@@ -33,7 +33,7 @@ from rowlock.leases.note import is_still
 from rowlock.leases.related_rows import free_related, write_related
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import contained
-from rowlock.pipelines.batcher import Batcher
+from rowlock.pipelines.batcher import Batcher, Done
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.outcomes import Apply, Reset, Retry
 from rowlock.pipelines.overruns import OVERRUNS_MAX, let_a_renewal_in, time_for
@@ -59,8 +59,6 @@ class Writer(Generic[ModelT]):
 
     Attributes:
         context: what the actors of the pipeline share.
-        hand_in: writes an outcome together with others, and calls what is given with it with what became of it, after the COMMIT
-            was answered; with None if that could not be done, or not in this way: then `write` is to be tried.
     """
 
     def __init__(self, context: PipelineContext[ModelT]) -> None:
@@ -73,7 +71,13 @@ class Writer(Generic[ModelT]):
             statements_of=self._statements_of,
             is_hurried=lambda: context.hurried,
         )
-        self.hand_in = self._batcher.hand_in
+
+    def hand_in(self, submission: Submission[ModelT], done: Done[Submission[ModelT], Written | None]) -> None:
+        """Write an outcome together with others, and call `done` with what became of it, after the COMMIT was answered.
+
+        It is called with None if that could not be done, or not in this way: then `write` is to be tried.
+        """
+        self._batcher.hand_in(submission, done)
 
     async def write(self, submission: Submission[ModelT]) -> Written:
         """Write an outcome under the guard and return what became of it, after the COMMIT was answered.
