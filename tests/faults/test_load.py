@@ -58,7 +58,12 @@ async def test_a_crowd_in_flight_keeps_its_leases_and_leaves_nothing(database: T
                 while manager.statistics()[pipeline.name].tracked:  # noqa: ASYNC110 - figures set no event
                     await asyncio.sleep(0.01)
             context = run.context
-            assert (len(context.running), len(context.queue), len(run.settler), len(context.abandoned)) == (0, 0, 0, 0)
+            assert (len(context.running), len(context.queue), len(run.settler), len(context.calls.abandoned())) == (
+                0,
+                0,
+                0,
+                0,
+            )
             assert len(context.background) == 0
     assert pipeline.statistics().counters["claimed"] == running + queued
 

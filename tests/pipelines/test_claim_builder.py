@@ -142,7 +142,7 @@ async def test_after_a_row_that_could_not_be_read_claims_do_without_for_a_while(
         for rest_s in (0.0, UNREADABLE_S - 0.1, 0.1):
             await asyncio.sleep(rest_s)
             seen.append(orders.next(1).with_rows)
-        steps.run.context.starts_soon = False
+        steps.run.context.queue.starts_soon = False
         seen.append(orders.next(1).with_rows)
     assert seen == [True, False, False, True, False]
 

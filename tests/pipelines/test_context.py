@@ -1,4 +1,4 @@
-"""Tests of what the actors of a pipeline have in common: notes of failures, tasks in the background, what was left behind."""
+"""Tests of what the actors of a pipeline have in common: failures, tasks in the background, calls that were left behind."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from .scenes import add, now, turns
 async def test_failures_are_noted_until_the_loop_succeeds(virtual_database: TemporaryDatabase) -> None:
     """A pipeline would look ill for ever, or well after half a recovery."""
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
-        context = steps.run.context
-        context.failed("fetcher", "no")
-        context.failed("fetcher", "still no")
-        context.failed("heartbeater", "neither")
-        assert context.errors == {"fetcher": "still no", "heartbeater": "neither"}
-        assert context.failures == {"fetcher": 2, "heartbeater": 1}
-        context.succeeded("loader")
-        context.succeeded("fetcher")
-        assert context.errors == {"heartbeater": "neither"}
-        assert context.failures == {"heartbeater": 1}
-        context.succeeded("heartbeater")
-        assert (context.errors, context.failures) == ({}, {})
+        failures = steps.run.context.failures
+        failures.failed("fetcher", "no")
+        failures.failed("fetcher", "still no")
+        failures.failed("heartbeater", "neither")
+        assert failures.errors == {"fetcher": "still no", "heartbeater": "neither"}
+        assert failures.in_a_row == {"fetcher": 2, "heartbeater": 1}
+        failures.succeeded("loader")
+        failures.succeeded("fetcher")
+        assert failures.errors == {"heartbeater": "neither"}
+        assert failures.in_a_row == {"heartbeater": 1}
+        failures.succeeded("heartbeater")
+        assert (failures.errors, failures.in_a_row) == ({}, {})
 
 
 @virtual_time
@@ -44,10 +44,10 @@ async def test_a_drain_waits_for_what_runs_in_the_background(virtual_database: T
         done.append(now())
 
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
-        steps.run.context.in_background(work(), purpose="test")
-        assert [task.get_name() for task in steps.run.context.background] == ["rowlock: test"]
+        steps.run.context.background.begin(work(), purpose="test")
+        assert len(steps.run.context.background) == 1
     assert len(done) == 1
-    assert steps.run.context.background == set()
+    assert len(steps.run.context.background) == 0
 
 
 @virtual_time
@@ -66,18 +66,18 @@ async def test_what_was_left_behind_is_forgotten_when_it_ends(virtual_database: 
         return Attempt(call, deadlines=Deadlines(1), grace_s=1)
 
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
-        context = steps.run.context
+        calls = steps.run.context.calls
         attempts = [stubborn(gate) for gate in gates]
         assert await asyncio.gather(*(attempt.run() for attempt in attempts)) == [Ended.ABANDONED] * 2
-        context.abandon(attempts[0])
-        assert context.still_abandoned() == [attempts[0]]
+        calls.abandon(attempts[0])
+        assert calls.abandoned() == [attempts[0]]
         gates[0].set()
         await turns()
-        context.abandon(attempts[1])
-        assert context.abandoned == [attempts[1]]
+        calls.abandon(attempts[1])
+        assert calls.abandoned() == [attempts[1]]
         gates[1].set()
         await turns()
-        assert context.still_abandoned() == []
+        assert calls.abandoned() == []
 
 
 @virtual_time

@@ -31,7 +31,7 @@ def ids(error: object) -> str:
 async def settled(steps: Steps[Any]) -> None:
     """Wait for all that is released."""
     while steps.run.context.background:
-        await asyncio.wait(steps.run.context.background)
+        await steps.run.context.background.wait_for_one()
 
 
 # ---------------------------------------------------------------- what escapes
@@ -256,8 +256,9 @@ async def test_a_settlement_that_is_cancelled_before_it_began_has_ended(virtual_
         assert item in steps.run.settler
         for _ in range(20):
             # Begun again, it is cancelled again.
-            for task in steps.run.context.background:
-                task.cancel()
+            for task in asyncio.all_tasks():
+                if task.get_name() == "rowlock: settle an outcome":
+                    task.cancel()
             await asyncio.sleep(0)
         assert item not in steps.run.settler
         assert steps.run.statistics().tracked == 0

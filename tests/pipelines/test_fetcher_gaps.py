@@ -121,14 +121,14 @@ async def test_while_no_row_can_be_read_two_are_claimed_now_and_then(virtual_dat
     await add(virtual_database, *(Volume() for _ in range(5)))
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         context, fetcher = steps.run.context, steps.run.fetcher
-        context.failed(LOADER, "no such column")
+        context.failures.failed(LOADER, "no such column")
         with heard_events() as heard:
             await fetcher._fetch(5)
         assert len(context.queue) == 2
         [failed] = heard.of(events.FetchFailed)
         assert failed.error.startswith("PipelineError: no row can be read: no such column")
         assert steps.run.health().fetch_failures == 1
-        context.succeeded(LOADER)
+        context.failures.succeeded(LOADER)
         await fetcher._fetch(5)
         assert len(context.queue) == 5
         assert (steps.run.health().fetch_failures, steps.run.health().last_error) == (0, None)

@@ -71,7 +71,7 @@ async def test_a_row_that_came_with_its_claim_is_read_again_once_it_is_old(virtu
                 await asyncio.sleep(rest_s)
                 loader = loader_of(steps)
                 assert loader.check_fresh(item) or await loader.load(item)
-                seen.append((item.row.size_gb, faults.count(is_read), steps.run.context.starts_soon))
+                seen.append((item.row.size_gb, faults.count(is_read), steps.run.context.queue.starts_soon))
     assert seen == [(99, 0, True), (99, 0, True), (1, 1, False)]
 
 

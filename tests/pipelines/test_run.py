@@ -285,7 +285,7 @@ async def test_a_cleanup_that_begins_behind_the_grace_is_ended(virtual_database:
     began_at = now()
     await run.drain(1)
     assert pipeline.cleaned_up == 1
-    assert run.context.background == set()
+    assert len(run.context.background) == 0
     assert now() - began_at < ENDS_WITHIN_S
 
 
@@ -320,7 +320,7 @@ async def test_statistics_tell_where_the_items_are(virtual_database: TemporaryDa
     assert health.healthy
     for loop, times in (("heartbeater", 2), ("fetcher", 3)):
         for _ in range(times):
-            run.context.failed(loop, f"the {loop} fails")
+            run.context.failures.failed(loop, f"the {loop} fails")
     health = run.health()
     assert (health.pipeline, health.state, health.abandoned) == ("VolumePipeline", "running", 0)
     assert (health.renewal_failures, health.fetch_failures) == (2, 3)

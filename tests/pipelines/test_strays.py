@@ -27,7 +27,7 @@ def ids(error: object) -> str:
 async def settled(steps: Steps[Any]) -> None:
     """Wait for all that is released."""
     while steps.run.context.background:
-        await asyncio.wait(steps.run.context.background)
+        await steps.run.context.background.wait_for_one()
 
 
 # ---------------------------------------------------------------- what is a stray, and what is none

@@ -54,9 +54,9 @@ CANCEL_BUGS = (
     ),
     Bug(
         "a background task is cancelled without a word",
-        "pipelines/context.py",
-        "PipelineContext._ended",
-        "not task.cancelled() or self.check_ending()",
+        "pipelines/background.py",
+        "BackgroundTasks._ended",
+        "not task.cancelled() or self._check_ending()",
         "True",
         (SETTLEMENT,),
     ),

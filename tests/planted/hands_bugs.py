@@ -143,8 +143,8 @@ ESCAPE_BUGS = (
     ),
     Bug(
         "an exit out of a background task ends the event loop",
-        "pipelines/context.py",
-        "PipelineContext._contained",
+        "pipelines/background.py",
+        "BackgroundTasks._contained",
         "BaseException",
         "Exception",
         (f"{ESCAPES}::test_a_settlement_that_fails_ends_nothing_but_itself",),

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Column
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.containment import begin_task
 from rowlock.database.transaction import in_transaction
 from rowlock.hints.hinter import PipelineHinter
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related.locker import RelatedLocker
 from rowlock.logs import get_logger
-from rowlock.pipelines.host_code.call import Attempt, host_call
-from rowlock.pipelines.host_code.deadlines import Deadlines
+from rowlock.pipelines.background import BackgroundTasks
+from rowlock.pipelines.host_code.call import Attempt
 from rowlock.pipelines.host_code.hooks import Hooks
+from rowlock.pipelines.host_code.host_calls import HostCalls
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.settings import PipelineSettings
-from rowlock.pipelines.statistics import Counters
+from rowlock.pipelines.statistics import Counters, Failures
 from rowlock.rows.eligibility import LockingPipeline
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
@@ -44,20 +41,13 @@ class PipelineContext(Generic[ModelT]):
         locking_pipelines: asks who locks rows of this model as related rows.
         intent: columns that services own.
         claims_rows: whether a claim can give whole rows: the host wants no options, and the model is plain.
-        starts_soon: whether workers currently start items while the claimed row is still fresh (`FRESH_S`); if not, claims skip the
-            row.
         is_ending: whether the event loop ends everything; set by the run.
-        wake_after: has the fetcher look after a delay; set by the run.
-        errors: the last failure of each loop, by the loop's name; an entry goes when the loop succeeds again.
-        failures: how often each loop failed in a row.
+        failures: which loops fail now.
         in_progress: items that workers have in hand.
         running: attempts by lock token.
-        cleaning: calls of `on_stale`.
         grace_over: the grace of a shutdown is over; nothing is waited out any more.
-        abandoned: attempts that ignored their cancellation and still run; bounded by what the host lets hang.
         background: short tasks that must end before the pipeline has stopped.
-        threads: run plain `process` and `on_stale` functions.
-        deadlines: ends attempts after `process_timeout`.
+        calls: makes attempts at calls of the host's code.
     """
 
     name: str
@@ -71,25 +61,21 @@ class PipelineContext(Generic[ModelT]):
     locking_pipelines: Callable[[], Sequence[LockingPipeline]] = tuple
     intent: Sequence[Column[Any]] = ()
     claims_rows: bool = False
-    starts_soon: bool = True
     check_ending: Callable[[], bool] = field(default=lambda: False)
-    wake_after: Callable[[timedelta], None] = field(default=lambda _delay: None)
     counters: Counters = field(default_factory=Counters)
-    errors: dict[str, str] = field(default_factory=dict)
-    failures: dict[str, int] = field(default_factory=dict)
+    failures: Failures = field(default_factory=Failures)
     in_progress: set[PipelineItem[ModelT]] = field(default_factory=set)
     running: dict[Any, Attempt] = field(default_factory=dict)
-    cleaning: set[Attempt] = field(default_factory=set)
     grace_over: bool = False
-    abandoned: list[Attempt] = field(default_factory=list)
-    background: set[asyncio.Task[None]] = field(default_factory=set)
-    threads: Executor = field(init=False)
-    deadlines: Deadlines = field(init=False)
+    background: BackgroundTasks = field(init=False)
+    calls: HostCalls = field(init=False)
 
     def __post_init__(self) -> None:
-        self.deadlines = Deadlines(self.settings.process_timeout.total_seconds())
-        # Twice as many as workers: those that were left behind must not keep all others waiting.
-        self.threads = ThreadPoolExecutor(2 * self.settings.workers_num, thread_name_prefix=f"rowlock {self.name}")
+        self.background = BackgroundTasks(self.name, check_ending=self._is_ending)
+        self.calls = HostCalls(self.name, self.settings)
+
+    def _is_ending(self) -> bool:
+        return self.check_ending()
 
     async def transact(
         self,
@@ -111,73 +97,8 @@ class PipelineContext(Generic[ModelT]):
             autocommit=autocommit,
         )
 
-    def failed(self, loop: str, error: str) -> None:
-        """Note that a round of `loop` failed."""
-        self.errors[loop] = error
-        self.failures[loop] = self.failures.get(loop, 0) + 1
-
-    def succeeded(self, loop: str) -> None:
-        """Note that a round of `loop` went well."""
-        if self.errors:
-            self.errors.pop(loop, None)
-            self.failures.pop(loop, None)
-
-    def in_background(self, work: Coroutine[Any, Any, None], *, purpose: str) -> asyncio.Task[None]:
-        """Run `work` without waiting for it; `drain` does. Whatever it raises is logged."""
-        try:
-            task = begin_task(self._contained(work, purpose), name=f"rowlock: {purpose}")
-        except BaseException:
-            work.close()
-            raise
-        self.background.add(task)
-        task.add_done_callback(partial(self._ended, purpose))
-        # One that was cancelled before its first step has not begun `work`, which Python would warn of.
-        task.add_done_callback(lambda _task: work.close())
-        return task
-
-    async def _contained(self, work: Coroutine[Any, Any, None], purpose: str) -> None:
-        try:
-            await work
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            # A SystemExit that left this task would end the whole event loop.
-            logger.error(
-                "%s: a background task failed: %s",
-                self.name,
-                purpose,
-                extra={"pipeline": self.name, "purpose": purpose},
-                exc_info=error,
-            )
-
-    def _ended(self, purpose: str, task: asyncio.Task[None]) -> None:
-        self.background.discard(task)
-        if not task.cancelled() or self.check_ending():
-            return
-        text, extra = (
-            "%s: a background task was cancelled from outside: %s",
-            {"pipeline": self.name, "purpose": purpose},
-        )
-        logger.error(text, self.name, purpose, extra=extra)
-
     def run_after_settling(self, item: PipelineItem[ModelT]) -> None:
         """Begin what waited until the outcome of `item` was settled."""
         act, item.after_settling = item.after_settling, None
         if act is not None:
-            self.in_background(act(), purpose="see to what waited for an outcome")
-
-    def new_attempt(self, function: Callable[..., Any], *args: object) -> Attempt:
-        """Return an attempt at a call of the host's code, not begun."""
-        return Attempt(
-            host_call(function, *args, threads=self.threads),
-            deadlines=self.deadlines,
-            grace_s=self.settings.cancel_grace.total_seconds(),
-        )
-
-    def abandon(self, attempt: Attempt) -> None:
-        """Remember an attempt that would not end, and forget those that have ended meanwhile."""
-        self.abandoned[:] = [*self.still_abandoned(), attempt]
-
-    def still_abandoned(self) -> list[Attempt]:
-        """Return the abandoned attempts that still run."""
-        return [attempt for attempt in self.abandoned if attempt.is_running]
+            self.background.begin(act(), purpose="see to what waited for an outcome")

@@ -30,6 +30,8 @@ class ItemQueue(Generic[ModelT]):
         low_watermark: fewer than this many make the fetcher fetch.
         holds_ahead: whether there is room for items that nobody waits for.
         ahead: finds the capacity for claims ahead of the workers, and hears how long items waited; None where it is fixed.
+        starts_soon: whether items are currently started while the rows that their claims gave are fresh; if not, claims skip the
+            rows.
         on_room: called whenever a place was freed.
         on_items: called when there is something to take.
         idle: tells how many wait for items.
@@ -42,6 +44,7 @@ class ItemQueue(Generic[ModelT]):
         self.low_watermark = low_watermark
         self.holds_ahead = holds_ahead
         self.ahead = ahead
+        self.starts_soon = True
         self.on_room: Callable[[], None] = lambda: None
         self.on_items: Callable[[], None] = lambda: None
         self.idle: Callable[[], int] = lambda: 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, Generic
+from typing import Generic
 
 from rowlock import events
 from rowlock.clock import monotonic
@@ -56,8 +56,8 @@ class PipelineRun(Generic[ModelT]):
         self.heartbeater = heartbeater_class(context)
         self.fetcher = fetcher_class(context, self.heartbeater)
         context.queue.on_room = self.fetcher.wake_for_room
-        context.wake_after = self.fetcher.wake_after
         self.settler = Settler(context, self.heartbeater)
+        self.settler.wake_after = self.fetcher.wake_after
         self.heartbeater.before_renewal = self.release_strays
         loader = Loader(context)
         self.workers = [
@@ -152,7 +152,9 @@ class PipelineRun(Generic[ModelT]):
         if not unstarted:
             return
         try:
-            self.context.in_background(release_items(self.context, unstarted), purpose="release what was not started")
+            self.context.background.begin(
+                release_items(self.context, unstarted), purpose="release what was not started"
+            )
         except BaseException:
             # A task factory of the host's. They stay tracked, so they are found as strays.
             logger.exception(
@@ -182,14 +184,13 @@ class PipelineRun(Generic[ModelT]):
         await self._supervisor.stop()
         self.release_strays()
         await self._background_ends(monotonic() + self._last_wait_s())
-        if not self.context.still_abandoned():
-            # Otherwise a late result may still want a thread to be cleaned up in.
-            self.context.threads.shutdown(wait=False)
+        self.context.calls.close()
         self._stopped = True
 
     def _interrupt(self) -> None:
-        for attempt in (*self.context.running.values(), *self.context.cleaning):
+        for attempt in self.context.running.values():
             attempt.end(Ended.INTERRUPTED)
+        self.settler.interrupt()
 
     async def _work_ends(self, ends_at: float) -> bool:
         """Wait until `ends_at` at most for the work to end and for its last outcomes to be settled."""
@@ -207,7 +208,7 @@ class PipelineRun(Generic[ModelT]):
                 await self.settler.wait_until_idle()
         # What ends may begin more: an outcome that is settled, what waited for it.
         while self.context.background and (left_s := ends_at - monotonic()) > 0:
-            await asyncio.wait(self.context.background, timeout=left_s)
+            await self.context.background.wait_for_one(left_s)
 
     def statistics(self) -> PipelineStatistics:
         """Return a snapshot of what was done."""
@@ -223,15 +224,14 @@ class PipelineRun(Generic[ModelT]):
     def health(self) -> PipelineHealth:
         """Return whether every loop runs and the database answers."""
         context = self.context
-        errors: dict[str, Any] = context.errors
         return PipelineHealth(
             context.name,
             state=self.state,
             loops_alive=self._supervisor.alive() | self.pool.alive(),
-            fetch_failures=context.failures.get("fetcher", 0),
-            renewal_failures=context.failures.get("heartbeater", 0),
-            last_error=next(iter(errors.values()), None),
-            abandoned=len(context.still_abandoned()),
+            fetch_failures=context.failures.in_a_row.get("fetcher", 0),
+            renewal_failures=context.failures.in_a_row.get("heartbeater", 0),
+            last_error=context.failures.last_error,
+            abandoned=len(context.calls.abandoned()),
         )
 
     def _last_wait_s(self) -> float:

@@ -33,6 +33,38 @@ class Counters:
     loops_replaced: int = 0
 
 
+class Failures:
+    """Which loops of a pipeline fail now: each counts from its last success.
+
+    Attributes:
+        errors: the last failure of each loop, by the loop's name.
+        in_a_row: how often each failed since it last succeeded.
+    """
+
+    def __init__(self) -> None:
+        self.errors: dict[str, str] = {}
+        self.in_a_row: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.errors)
+
+    def failed(self, loop: str, error: str) -> None:
+        """Count a round of `loop` that failed."""
+        self.errors[loop] = error
+        self.in_a_row[loop] = self.in_a_row.get(loop, 0) + 1
+
+    def succeeded(self, loop: str) -> None:
+        """Forget the failures of `loop`: a round of it went well."""
+        if self.errors:
+            self.errors.pop(loop, None)
+            self.in_a_row.pop(loop, None)
+
+    @property
+    def last_error(self) -> str | None:
+        """The last failure of the loop that has failed for longest."""
+        return next(iter(self.errors.values()), None)
+
+
 @dataclass(frozen=True, slots=True)
 class PipelineStatistics:
     """One pipeline at one moment.

@@ -54,7 +54,7 @@ class ClaimBuilder(Generic[ModelT]):
         fingerprints = self._fingerprints(ready, locking_pipelines)
         if self._last is None or not is_same(fingerprints, self._last[0]):
             self._last = (fingerprints, self._new(ready, locking_pipelines))
-        with_rows = context.claims_rows and context.starts_soon and monotonic() >= self._with_rows_from
+        with_rows = context.claims_rows and context.queue.starts_soon and monotonic() >= self._with_rows_from
         related = context.locker.tables
         return replace(self._last[1], limit=limit, related=related, after=after, with_rows=with_rows)
 

@@ -154,7 +154,7 @@ class Fetcher(Generic[ModelT]):
             delay_left_s = self._rests_until - monotonic()
             # While fetches fail, hints do not shorten the rest, or a busy service would hammer an ailing database; but once it
             # is over, the next fetch waits for nothing else.
-            failing = self.context.failures.get("fetcher", 0) > 0
+            failing = "fetcher" in self.context.failures.errors
             hinted = self._hinted and not (failing and delay_left_s > 0)
             is_low = queue.is_low or failing
             match plan_fetch(room=queue.room, is_low=is_low, hinted=hinted, delay_left_s=delay_left_s):
@@ -193,7 +193,7 @@ class Fetcher(Generic[ModelT]):
         """Whether it has found nothing for so long that it rests for its longest fetch delay, and nothing else concerns it."""
         return (
             self._fetches_in_vain >= len(self.context.settings.fetch_delays_s)
-            and not (self._hinted or self._stopped or self.context.failures or self.context.errors)
+            and not (self._hinted or self._stopped or self.context.failures)
             and self.context.queue.is_low
             and monotonic() < self._sweeps_at
         )
@@ -224,7 +224,7 @@ class Fetcher(Generic[ModelT]):
 
     def begin_poll(self, poll: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a poll for many pipelines, which the end of this one waits for."""
-        return self.context.in_background(poll, purpose="poll")
+        return self.context.background.begin(poll, purpose="poll")
 
     async def _is_polled_for(self) -> bool:
         """Whether a poll for many pipelines has found nothing for this one, so that it need not fetch.
@@ -248,7 +248,7 @@ class Fetcher(Generic[ModelT]):
 
     async def _fetch(self, limit: int) -> None:
         # While no row can be read, two are claimed now and then to see whether that has changed, or concerns one of them alone.
-        unreadable = self.context.errors.get(LOADER)
+        unreadable = self.context.failures.errors.get(LOADER)
         limit = limit if unreadable is None else min(limit, 2)
         hinted, self._hinted = self._hinted, False
         try:
@@ -260,7 +260,7 @@ class Fetcher(Generic[ModelT]):
         if unreadable is not None:
             self._record_failure(PipelineError(f"no row can be read: {unreadable}"))
             return
-        self.context.succeeded("fetcher")
+        self.context.failures.succeeded("fetcher")
         self._record_claimed(is_full=claimed >= limit)
         self._plan_rest(claimed, limit, resumed=resumed)
 
@@ -378,7 +378,7 @@ class Fetcher(Generic[ModelT]):
         self._record_claimed(is_full=False)
         text = describe(error)
         self.context.counters.fetches_failed += 1
-        self.context.failed("fetcher", text)
+        self.context.failures.failed("fetcher", text)
         self._fetches_in_vain += 1
         self._rests_until = monotonic() + self.delay_s()
         logger.warning("%s: a fetch failed", self.context.name, extra={"pipeline": self.context.name}, exc_info=error)

@@ -58,7 +58,7 @@ class Unstarted(Generic[ModelT]):
         if late:
             ahead.reset()
             # First, since a task factory of the host's may refuse it: then they stay where they are.
-            self.context.in_background(self._release(late), purpose="release what was claimed ahead")
+            self.context.background.begin(self._release(late), purpose="release what was claimed ahead")
             for item in late:
                 self._heartbeater.untrack(item)
             queue.discard(late)

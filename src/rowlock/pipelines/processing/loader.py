@@ -53,8 +53,8 @@ class Loader(Generic[ModelT]):
     def check_fresh(self, item: PipelineItem[ModelT]) -> bool:
         """Whether work on `item` may begin with the row that its claim gave: the claim was sent a moment ago."""
         now = monotonic()
-        check_fresh = self.context.starts_soon = now - item.claimed_at < FRESH_S
-        return check_fresh and item.has_row and now < item.trusted_until
+        is_fresh = self.context.queue.starts_soon = now - item.claimed_at < FRESH_S
+        return is_fresh and item.has_row and now < item.trusted_until
 
     async def load(self, item: PipelineItem[ModelT]) -> bool:
         """Read the row of `item` into it; False if the lease is no longer its own.
@@ -73,7 +73,7 @@ class Loader(Generic[ModelT]):
                 # Counted from the first failure: a try may have lasted as long as the host blocked its loop.
                 gives_up_at = min(gives_up_at, monotonic() + self.context.settings.lock_timeout.total_seconds())
                 if self.concerns_all_rows(error):
-                    self.context.failed(LOADER, describe(error))
+                    self.context.failures.failed(LOADER, describe(error))
                 if not is_transient(error) or monotonic() >= gives_up_at or self.context.grace_over:
                     raise
                 logger.warning(
@@ -85,9 +85,9 @@ class Loader(Generic[ModelT]):
                 )
                 await sleep(exponential(tries, first_s=RETRY_DELAY_S, most_s=RETRY_DELAY_S_MAX))
                 continue
-            if LOADER in self.context.errors:
+            if LOADER in self.context.failures.errors:
                 self._others_load_until = monotonic() + ROWS_DIFFER_S
-                self.context.succeeded(LOADER)
+                self.context.failures.succeeded(LOADER)
             if row is not None:
                 item.row = row
             return row is not None

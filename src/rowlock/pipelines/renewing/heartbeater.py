@@ -134,7 +134,7 @@ class Heartbeater(Generic[ModelT]):
 
     def _record_round(self, due: int, renewed: int, failures: Sequence[Exception]) -> None:
         if not failures:
-            self.context.succeeded("heartbeater")
+            self.context.failures.succeeded("heartbeater")
         events.emit(events.LeasesRenewed(self.context.name, due, renewed))
         for error in failures:
             self._record_failure(error)
@@ -285,7 +285,7 @@ class Heartbeater(Generic[ModelT]):
     def _record_failure(self, error: Exception) -> None:
         text = describe(error)
         self.context.counters.renewals_failed += 1
-        self.context.failed("heartbeater", text)
+        self.context.failures.failed("heartbeater", text)
         logger.warning("%s: a renewal failed", self.context.name, extra={"pipeline": self.context.name}, exc_info=error)
         events.emit(events.RenewalFailed(self.context.name, text))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import Any, Generic
 
@@ -58,6 +59,7 @@ class Settler(Generic[ModelT]):
     Attributes:
         context: what the actors of the pipeline share.
         on_room: called when it is no longer full.
+        wake_after: has the fetcher look after a delay; set by the run.
     """
 
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
@@ -65,7 +67,9 @@ class Settler(Generic[ModelT]):
         self._heartbeater = heartbeater
         self._writer = Writer(context)
         self._pending: set[PipelineItem[ModelT]] = set()
+        self._cleaning: set[Attempt] = set()
         self.on_room: Callable[[], None] = lambda: None
+        self.wake_after: Callable[[timedelta], None] = lambda _delay: None
         self._changed: asyncio.Future[None] | None = None
         # Bound once: one for each row would be an object of each row.
         self._done = self._on_batch_done
@@ -88,6 +92,11 @@ class Settler(Generic[ModelT]):
         """Wait until all that was handed over has been settled."""
         while self._pending:
             await self._wait_for_change()
+
+    def interrupt(self) -> None:
+        """End the clean-ups that run."""
+        for attempt in self._cleaning:
+            attempt.end(Ended.INTERRUPTED)
 
     def settle_later(self, item: PipelineItem[ModelT], decision: Decision) -> None:
         """Settle `decision` from now on; the caller need not wait."""
@@ -143,7 +152,7 @@ class Settler(Generic[ModelT]):
                     return
             self._finish(item)
 
-        self.context.in_background(settling(), purpose="settle an outcome").add_done_callback(over)
+        self.context.background.begin(settling(), purpose="settle an outcome").add_done_callback(over)
 
     async def _carried_out(self, submission: Submission[ModelT]) -> Written:
         """Write `submission`, again if somebody cancels its settlement meanwhile: its stamps tell what the last try has written."""
@@ -199,7 +208,7 @@ class Settler(Generic[ModelT]):
     def _abandon(self, item: PipelineItem[ModelT], attempt: Attempt) -> None:
         """Leave the row of an attempt that still runs to its lease: until that ends, nobody else may have it."""
         self.context.counters.abandoned += 1
-        self.context.abandon(attempt)
+        self.context.calls.abandon(attempt)
         attempt.on_late_result(lambda result: self._clean_up_late(item, result))
         logger.error(
             "%s: process ignored its cancellation and was left behind with row %s",
@@ -212,7 +221,7 @@ class Settler(Generic[ModelT]):
     def _clean_up_late(self, item: PipelineItem[ModelT], result: Result) -> None:
         match decide(self.context, item, result):
             case Apply() as outcome:
-                self.context.in_background(self.clean_up(item, outcome), purpose="clean up after a late result")
+                self.context.background.begin(self.clean_up(item, outcome), purpose="clean up after a late result")
             case _:
                 pass
 
@@ -232,7 +241,7 @@ class Settler(Generic[ModelT]):
             case Written.STALE | Written.CHANGED | Written.RELATED_LOST:
                 self._record_dropped(item, outcome, written)
                 if written is Written.RELATED_LOST:
-                    self.context.wake_after(self.context.settings.retry_delay)
+                    self.wake_after(self.context.settings.retry_delay)
                 if written is Written.STALE:
                     # Where trust had ended before, no transaction was begun that could have freed them.
                     await release_related_of(self.context, item)
@@ -291,12 +300,12 @@ class Settler(Generic[ModelT]):
 
     async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         """Have the host clean up after a result that was not applied."""
-        attempt = self.context.new_attempt(self.context.hooks.on_stale, item, outcome)
-        self.context.cleaning.add(attempt)
+        attempt = self.context.calls.attempt(self.context.hooks.on_stale, item, outcome)
+        self._cleaning.add(attempt)
         try:
             result = await attempt.run()
         finally:
-            self.context.cleaning.discard(attempt)
+            self._cleaning.discard(attempt)
         if not isinstance(result, Returned):
             error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
             logger.error(
@@ -336,7 +345,7 @@ class Settler(Generic[ModelT]):
                 counters.retried += 1
             case Reset():
                 counters.reset += 1
-                self.context.wake_after(self.context.settings.retry_delay)
+                self.wake_after(self.context.settings.retry_delay)
             case Park():
                 counters.parked += 1
         if events.has_listeners():

@@ -1,0 +1,48 @@
+"""Attempts at calls of one pipeline's host code: their threads, their deadline and their grace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
+
+from rowlock.pipelines.host_code.call import Attempt, host_call
+from rowlock.pipelines.host_code.deadlines import Deadlines
+from rowlock.pipelines.settings import PipelineSettings
+
+
+class HostCalls:
+    """Makes attempts; begun by whoever asked for them.
+
+    Args:
+        name: of the pipeline, for its threads.
+        settings: bound how long a call may take, and how long it may ignore its cancellation.
+
+    Attributes:
+        threads: run plain `process` and `on_stale` functions.
+    """
+
+    def __init__(self, name: str, settings: PipelineSettings) -> None:
+        self._deadlines = Deadlines(settings.process_timeout.total_seconds())
+        self._grace_s = settings.cancel_grace.total_seconds()
+        # Twice as many as workers: those that were left behind must not keep all others waiting.
+        self.threads: Executor = ThreadPoolExecutor(2 * settings.workers_num, thread_name_prefix=f"rowlock {name}")
+        self._abandoned: list[Attempt] = []
+
+    def attempt(self, function: Callable[..., Any], *args: object) -> Attempt:
+        """Return an attempt at ``function(*args)``, not begun."""
+        call = host_call(function, *args, threads=self.threads)
+        return Attempt(call, deadlines=self._deadlines, grace_s=self._grace_s)
+
+    def abandon(self, attempt: Attempt) -> None:
+        """Remember an attempt that would not end, and forget those that have ended meanwhile."""
+        self._abandoned = [*self.abandoned(), attempt]
+
+    def abandoned(self) -> list[Attempt]:
+        """Return the abandoned attempts that still run; bounded by what the host lets hang."""
+        return [attempt for attempt in self._abandoned if attempt.is_running]
+
+    def close(self) -> None:
+        """Let the threads end, unless an abandoned call still runs: its late result may want one to be cleaned up in."""
+        if not self.abandoned():
+            self.threads.shutdown(wait=False)
