@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 
 REAL_WITHIN_S = 60.0
@@ -40,3 +41,14 @@ def is_real() -> bool:
 async def sleep(seconds: float) -> None:
     """Sleep for `seconds` of the running loop's clock."""
     await asyncio.sleep(seconds)
+
+
+async def rest(woken: asyncio.Event, seconds: float | None) -> None:
+    """Wait until `woken` is set from now on, or for `seconds` of the running loop's clock; None is no limit.
+
+    What set it before does not count, so the caller's reason to rest must have been found in this very step of the loop.
+    """
+    woken.clear()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await woken.wait()

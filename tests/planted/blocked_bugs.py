@@ -213,8 +213,8 @@ BLOCKED_BUGS = (
     ),
     Bug(
         "an outcome is given up after one try that a blocked loop made long",
-        "pipelines/settling/writer.py",
-        "Writer.write",
+        "database/retries.py",
+        "Retries.__init__",
         "math.inf",
         "monotonic()",
         ("tests/pipelines/test_writer.py::test_a_first_try_that_took_long_is_not_the_last",),

@@ -90,7 +90,7 @@ FAILPOINT_BUGS = (
         "a row is read once, and given up",
         "pipelines/processing/loader.py",
         "Loader.load",
-        " or monotonic() >= gives_up_at or self.context.grace_over",
+        " or retries.are_over or self.context.grace_over",
         ":\n                    raise\n                return False\n                if True",
         (f"{OUTAGE}[sqlite-load]",),
     ),

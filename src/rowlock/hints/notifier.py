@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rowlock.backoff import exponential
-from rowlock.clock import monotonic
+from rowlock.clock import monotonic, rest
 from rowlock.database.notify_channel import NotificationChannel, is_payload, listening
 from rowlock.errors import describe
 from rowlock.hints.hinter import PipelineHinter
@@ -165,7 +165,7 @@ class Notifier:
                 case Send(models):
                     await self._send(channel, models)
                 case WaitForHint(seconds):
-                    await self._rest(seconds)
+                    await rest(self._woken, seconds)
         if channel.is_lost:
             raise ConnectionError("the connection was closed from the other side")
         await self._send(channel, list(self._unsent.copy()))
@@ -184,18 +184,11 @@ class Notifier:
         still_resting = {model: until for model, until in self._rests_until.items() if until > now}
         self._rests_until = still_resting | dict.fromkeys(models, now + RESEND_AFTER_S)
 
-    async def _rest(self, seconds: float) -> None:
-        # Whoever wakes does so by a step of the loop, so after this plan.
-        self._woken.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
-
     async def _rest_before_reconnecting(self) -> None:
         delay_s = exponential(self._failures, first_s=RECONNECT_DELAY_S, most_s=RECONNECT_DELAY_S_MAX)
         ends_at = monotonic() + delay_s
         while not self._stopping and (left_s := ends_at - monotonic()) > 0:
-            await self._rest(left_s)
+            await rest(self._woken, left_s)
 
     def _receive(self, model_name: str) -> None:
         self._received += 1

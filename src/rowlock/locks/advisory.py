@@ -14,9 +14,8 @@ Source: PostgreSQL, "Explicit Locking" (13.3.5) and "System Administration Funct
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -25,7 +24,6 @@ from sqlalchemy import BigInteger, ColumnElement, Executable, func, literal, sel
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
-from rowlock.containment import contained_task
 from rowlock.errors import ConfigurationError, LockWaitTimeout
 from rowlock.locks.locker import get_locker
 from rowlock.locks.until_commit import (
@@ -36,6 +34,7 @@ from rowlock.locks.until_commit import (
     session_on_sqlite,
     untouched_connection,
 )
+from rowlock.shielding import finish
 
 WAIT_S_MAX = 86_400.0
 """Longest time limit of a wait, in seconds; None waits without one."""
@@ -130,7 +129,7 @@ async def session_level_advisory_lock_ctx(
                 await connection.execute(select(func.pg_advisory_unlock(lock_id)))
         except BaseException:
             # The pool would keep the connection, and the connection the lock.
-            await to_the_end(connection.invalidate())
+            await finish(connection.invalidate(), purpose="close a connection that keeps an advisory lock")
             raise
     if not granted:
         raise timed_out(resource, timeout_s)
@@ -229,19 +228,3 @@ def wait_limit_s(timeout: timedelta | float | None) -> float | None:
 def timed_out(resource: str, timeout_s: float | None) -> LockWaitTimeout:
     """Return the error that says that the lock on `resource` was not free in time."""
     return LockWaitTimeout(namespace=ADVISORY_NAMESPACE, keys=(resource,), timeout_s=timeout_s or 0.0)
-
-
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to its end even if the caller is cancelled meanwhile, and let the cancellation out after that."""
-    task = contained_task(work, name="rowlock: advisory locks")
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        if not task.cancelled():
-            task.exception()  # or the loop would report it as never retrieved
-        raise cancelled
-    return task.result()

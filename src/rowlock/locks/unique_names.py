@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session
 
 from rowlock.clock import monotonic
 from rowlock.errors import ConfigurationError
-from rowlock.locks.advisory import dialect_name_of, hold_in_database, timed_out, to_the_end, wait_limit_s
+from rowlock.locks.advisory import dialect_name_of, hold_in_database, timed_out, wait_limit_s
 from rowlock.locks.until_commit import (
     hold_in_process,
     is_held_in_process,
@@ -35,6 +35,7 @@ from rowlock.locks.until_commit import (
     session_on_sqlite,
     untouched_connection,
 )
+from rowlock.shielding import finish
 
 FILE_WAIT_S_MAX = 1.0
 """Longest single wait for SQLite's write lock, in seconds: so long may a cancellation be kept waiting."""
@@ -181,7 +182,9 @@ async def _begin_writing(connection: AsyncConnection, timeout_s: float | None) -
     while True:
         left_s = FILE_WAIT_S_MAX if ends_at is None else max(0.0, ends_at - monotonic())
         # A cancelled BEGIN would leave the file's write lock to the garbage collector.
-        if await to_the_end(_begin_writing_within(connection, min(left_s, FILE_WAIT_S_MAX))):
+        if await finish(
+            _begin_writing_within(connection, min(left_s, FILE_WAIT_S_MAX)), purpose="take the write lock of the file"
+        ):
             return True
         if not left_s:
             return False

@@ -6,7 +6,6 @@ and if an answer was lost, the token says whether the status is there.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -14,10 +13,9 @@ from typing import Generic, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.backoff import exponential
-from rowlock.clock import monotonic, sleep
 from rowlock.database.batcher import Batcher
 from rowlock.database.faults import is_transient
+from rowlock.database.retries import Retries, within
 from rowlock.database.transaction import in_transaction
 from rowlock.errors import LeaseLost, TransactionTimeout
 from rowlock.leases.item import PipelineItem
@@ -31,10 +29,6 @@ from rowlock.shielding import finish
 ResultT = TypeVar("ResultT")
 
 logger = get_logger(__name__)
-
-DELAY_S = 0.05
-DELAY_S_MAX = 1.0
-"""Rests between the tries of one status update."""
 
 
 class StatusUpdates(Generic[ModelT]):
@@ -65,21 +59,22 @@ class StatusUpdates(Generic[ModelT]):
             TransactionTimeout: the database did not take it, although the lease goes on.
         """
         column_values(self._leased, values)
-        tries, gives_up_at = 0, math.inf
+        retries = Retries(within(self._retry_timeout_s))
         while True:
             try:
                 # Whole, also for who is cancelled: what was written must be known, or no later write finds the row as it is.
-                return await finish(self._try(Patch(item, values, unless_changed), tries=tries), purpose="write status")
+                return await finish(
+                    self._try(Patch(item, values, unless_changed), tries=retries.count), purpose="write status"
+                )
             except Exception as error:
-                tries += 1
+                retries.failed()
                 if not is_transient(error) or not item.is_trusted():
                     raise
-                gives_up_at = min(gives_up_at, monotonic() + self._retry_timeout_s)
-                if monotonic() >= gives_up_at:
+                if retries.are_over:
                     raise TransactionTimeout(purpose="write status", timeout_s=self._retry_timeout_s) from error
-                extra = {"row_id": item.id, "tries": tries}
+                extra = {"row_id": item.id, "tries": retries.count}
                 logger.warning("A status update is tried again: %s", item.id, extra=extra, exc_info=error)
-            await sleep(exponential(tries, first_s=DELAY_S, most_s=DELAY_S_MAX))
+            await retries.rest()
 
     async def check(self, item: PipelineItem[ModelT], values: Values) -> None:
         """Look whether the row of `item` is still under its token and has `values`; a database that is away says nothing of that.

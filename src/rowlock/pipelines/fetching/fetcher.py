@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Generic
@@ -20,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import events
 from rowlock.backoff import JITTER, fetch_delay, jittered
-from rowlock.clock import monotonic
+from rowlock.clock import monotonic, rest
 from rowlock.database.faults import is_of_the_schema, is_outage
 from rowlock.errors import PipelineError, TransactionTimeout, describe
 from rowlock.leases.claim import claim
@@ -162,7 +161,7 @@ class Fetcher(Generic[ModelT]):
                     if not await self._is_polled_for():
                         await self._fetch(limit)
                 case Rest(seconds):
-                    await self._rest(seconds)
+                    await rest(self._woken, seconds)
 
     def _join_group(self) -> None:
         groups = self.poll_groups
@@ -236,15 +235,8 @@ class Fetcher(Generic[ModelT]):
             return False
         polling.add_done_callback(lambda _: self._woken.set())
         while not (polling.done() or self._hinted or self._stopped):
-            await self._rest(None)
+            await rest(self._woken, None)
         return self._stopped or (not self._hinted and monotonic() < self._rests_until)
-
-    async def _rest(self, seconds: float | None) -> None:
-        # Nothing can have been missed: the plan was made in this very step of the loop.
-        self._woken.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
 
     async def _fetch(self, limit: int) -> None:
         # While no row can be read, two are claimed now and then to see whether that has changed, or concerns one of them alone.

@@ -9,10 +9,10 @@ from typing import Generic
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm.interfaces import LoaderOption
 
-from rowlock.backoff import exponential
-from rowlock.clock import monotonic, sleep
+from rowlock.clock import monotonic
 from rowlock.database.batcher import Batcher
 from rowlock.database.faults import is_of_the_schema, is_transient
+from rowlock.database.retries import Retries, within
 from rowlock.errors import describe
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.load import load_rows
@@ -25,8 +25,6 @@ logger = get_logger(__name__)
 
 FRESH_S = 0.1
 """A row that its claim gave is read again if work on it begins later than this after the claim was sent, in seconds."""
-RETRY_DELAY_S = 0.05
-RETRY_DELAY_S_MAX = 1.0
 ROWS_DIFFER_S = 60.0
 """For so long after a row could be read while another could not, such a failure is that row's own, in seconds."""
 LOADER = "loader"
@@ -64,26 +62,24 @@ class Loader(Generic[ModelT]):
         Raises:
             Exception: the row cannot be read.
         """
-        tries, gives_up_at = 0, math.inf
+        retries = Retries(within(self.context.settings.lock_timeout.total_seconds()))
         while item.is_trusted():
-            tries += 1
             try:
                 row = await self._batcher.submit(item)
             except Exception as error:
-                # Counted from the first failure: a try may have lasted as long as the host blocked its loop.
-                gives_up_at = min(gives_up_at, monotonic() + self.context.settings.lock_timeout.total_seconds())
+                retries.failed()
                 if self.concerns_all_rows(error):
                     self.context.failures.failed(LOADER, describe(error))
-                if not is_transient(error) or monotonic() >= gives_up_at or self.context.grace_over:
+                if not is_transient(error) or retries.are_over or self.context.grace_over:
                     raise
                 logger.warning(
                     "%s: reading row %s is tried again",
                     self.context.name,
                     item.id,
-                    extra={"pipeline": self.context.name, "row_id": item.id, "tries": tries},
+                    extra={"pipeline": self.context.name, "row_id": item.id, "tries": retries.count},
                     exc_info=error,
                 )
-                await sleep(exponential(tries, first_s=RETRY_DELAY_S, most_s=RETRY_DELAY_S_MAX))
+                await retries.rest()
                 continue
             if LOADER in self.context.failures.errors:
                 self._others_load_until = monotonic() + ROWS_DIFFER_S

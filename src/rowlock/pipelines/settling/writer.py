@@ -17,10 +17,10 @@ from typing import Generic
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.backoff import exponential
-from rowlock.clock import monotonic, sleep
+from rowlock.clock import monotonic
 from rowlock.database.batcher import Batcher, Done
 from rowlock.database.faults import is_after_an_error, is_transient, may_be_of_the_size
+from rowlock.database.retries import Retries
 from rowlock.errors import LeaseLost, OutcomeError, TransactionTimeout
 from rowlock.leases.apply import (
     RowWrite,
@@ -44,8 +44,6 @@ from rowlock.rows.leased_table import ModelT
 
 logger = get_logger(__name__)
 
-RETRY_DELAY_S = 0.05
-RETRY_DELAY_S_MAX = 1.0
 ABORTS_MAX = 2
 """An outcome whose own transaction was ended so often, since the loop stood still in it, is written again; after that it failed."""
 
@@ -89,10 +87,9 @@ class Writer(Generic[ModelT]):
         Raises:
             Exception: the database refused the values, or did not come back in time.
         """
-        item, tries, aborts, overruns = submission.item, 0, 0, 0
-        failed_at = math.inf
+        item, aborts, overruns = submission.item, 0, 0
+        retries = Retries(self._gives_up_at)
         while True:
-            tries += 1
             if submission.kept_from_batches and not submission.stamps:
                 await let_a_renewal_in(item, self.context.settings)
             if not item.is_trusted() and not submission.stamps:
@@ -100,23 +97,21 @@ class Writer(Generic[ModelT]):
             try:
                 return await self._try(submission)
             except Exception as error:
-                # Counted from the first failure: a try may have lasted as long as the host blocked its loop.
-                failed_at = min(failed_at, monotonic())
+                retries.failed()
                 aborts += isinstance(error, TransactionTimeout) and error.was_aborted
-                is_late = monotonic() >= self._gives_up_at(failed_at)
                 if submission.is_overrun(error):
                     overruns, submission.kept_from_batches = overruns + 1, True
-                is_late = is_late or aborts > ABORTS_MAX or overruns >= OVERRUNS_MAX
+                is_late = retries.are_over or aborts > ABORTS_MAX or overruns >= OVERRUNS_MAX
                 if not is_transient(error) or is_late or self.context.grace_over:
                     return await self._learn(submission, error)
                 logger.warning(
                     "%s: writing the outcome of row %s is tried again",
                     self.context.name,
                     item.id,
-                    extra={"pipeline": self.context.name, "row_id": item.id, "tries": tries},
+                    extra={"pipeline": self.context.name, "row_id": item.id, "tries": retries.count},
                     exc_info=error,
                 )
-            await sleep(exponential(tries, first_s=RETRY_DELAY_S, most_s=RETRY_DELAY_S_MAX))
+            await retries.rest()
 
     async def _learn(self, submission: Submission[ModelT], error: Exception) -> Written:
         """Return what became of an outcome that is tried no more.
