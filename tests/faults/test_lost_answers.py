@@ -15,8 +15,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from rowlock import Apply, Park, Reset, Retry, events
+from rowlock.database import retries
 from rowlock.leases.apply import Written
-from rowlock.pipelines.settling import writer as writer_module
 from rowlock.pipelines.settling.submission import Submission
 from rowlock.testing import TemporaryDatabase, stepping
 
@@ -217,7 +217,7 @@ async def test_a_stamp_ahead_of_the_clock_is_that_of_one_attempt(
             await others.work_once()
             assert counted(others)["applied"] == 1
 
-    monkeypatch.setattr(writer_module, "sleep", work_elsewhere)
+    monkeypatch.setattr(retries, "sleep", work_elsewhere)
     ahead = database.clock.now + timedelta(minutes=30)
     await add(database, Run(id=1, last_processed_at=ahead))
     pipeline = RunPipeline(answer=Apply({"status": "first"}, also=also if way == "also" else None))

@@ -93,8 +93,8 @@ LOCK_BUGS = (
     ),
     Bug(
         "outcomes do not free related rows",
-        "pipelines/settling/writer.py",
-        "Writer._write_in_own_transaction.work",
+        "pipelines/settling/transactions.py",
+        "OutcomeTransactions.write_alone.work",
         "await release_related(connection, item)",
         "pass",
         (f"{RELATED}::test_every_outcome_frees_them",),

@@ -25,10 +25,10 @@ PROMISE_BUGS = (
     ),
     Bug(
         "an outcome is two transactions",
-        "pipelines/settling/writer.py",
-        "Writer._write_in_own_transaction",
-        'if written.is_made and submission.also is not None:\n                await self._within(session, connection, submission, now=now, stamp=stamp)\n            submission.stamp(written, frozenset({stamp}))\n            return written\n\n        time = time_for(submission.item, self.context.settings)\n        try:\n            written = await self.context.transact(work, purpose="write an outcome", timeout=time)\n            self._wrote_at = monotonic()',
-        'submission.stamp(written, frozenset({stamp}))\n            return written\n\n        try:\n            written = await self.context.transact(work, purpose="write an outcome")\n            if written.is_made and submission.also is not None:\n                async with self.context.session_factory.begin() as other:\n                    await submission.also(other, max(submission.stamps))',
+        "pipelines/settling/transactions.py",
+        "OutcomeTransactions.write_alone",
+        "await self._within(session, connection, submission, now=now, stamp=stamp)",
+        "async with self.context.session_factory.begin() as other:\n                    await submission.also(other, now)",
         ("tests/pipelines/test_writer.py::test_also_is_part_of_the_transaction",),
     ),
     Bug(

@@ -43,8 +43,8 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "a result whose COMMIT was not answered is taken for lost",
-        "pipelines/settling/writer.py",
-        "Writer._earlier_tries",
+        "pipelines/settling/transactions.py",
+        "OutcomeTransactions._earlier_tries",
         "alike.setdefault(submission.stamps, []).append((number, submission))",
         "pass",
         (f"{ORDERS[0]}[41]", *ORDERS),
@@ -99,8 +99,8 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "related rows are not freed with their main row",
-        "pipelines/settling/writer.py",
-        "Writer._write_in_own_transaction.work",
+        "pipelines/settling/transactions.py",
+        "OutcomeTransactions.write_alone.work",
         "await release_related(connection, item)",
         "pass",
         FAMILY,

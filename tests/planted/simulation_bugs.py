@@ -16,8 +16,8 @@ TELLING = "tests/testing/simulation/test_telling.py"
 SIMULATION_BUGS = (
     Bug(
         "related rows are not freed by a reset or a retry",
-        "pipelines/settling/writer.py",
-        "Writer._write_in_own_transaction.work",
+        "pipelines/settling/transactions.py",
+        "OutcomeTransactions.write_alone.work",
         "await release_related(connection, item)",
         "pass",
         (f"{SCHEDULES}[1]",),

@@ -98,7 +98,7 @@ NAMES = {
     "is_mine_to_take": "is_claimable_by",
     "is_available": "is_lockable",
     "goes_alone": "needs_own_transaction",
-    "goes_with_others": "can_join_batch_at_once",
+    "goes_with_others": "needs_own_transaction",
     "alone": "autocommit",
     "look_again_in": "wake_after",
     "under_tokens": "matches_leases",

@@ -104,7 +104,8 @@ class Settler(Generic[ModelT]):
         try:
             if not isinstance(decision, Ended):
                 submission = Submission(item, decision)
-                if submission.can_join_batch_at_once:
+                # Nothing is to be waited for: one that locks related rows has to stop that first.
+                if item.held is None and item.is_trusted() and not submission.needs_own_transaction:
                     item.is_settling = True
                     self._writer.submit_nowait(submission, self._done)
                     return

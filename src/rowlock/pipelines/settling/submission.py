@@ -48,13 +48,6 @@ class Submission(Generic[ModelT]):
         """Whether it needs a transaction of its own."""
         return self.also is not None or bool(self.item.held) or self.kept_from_batches
 
-    @property
-    def can_join_batch_at_once(self) -> bool:
-        """Whether it can be handed in at once: nothing is to be waited for, and nothing is known against it."""
-        item, outcome = self.item, self.outcome
-        has_also = isinstance(outcome, Apply) and outcome.also is not None
-        return item.held is None and not has_also and item.is_trusted()
-
     def is_overrun(self, error: Exception) -> bool:
         """Whether the outcome itself took longer than its transaction may; not an outage, nor a COMMIT whose answer was lost."""
         is_out_of_time = isinstance(error, TransactionTimeout) and not error.was_aborted

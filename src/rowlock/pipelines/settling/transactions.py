@@ -1,0 +1,228 @@
+"""The transactions in which outcomes are written: many together, or one by itself.
+
+Each asks for trust before it locks the rows, locks them, plans what each outcome writes, writes it under the row's guard, and
+remembers the stamp until the COMMIT is answered. If an earlier try was committed after all, the row carries its stamp.
+
+Not here: which of the two an outcome gets, and when one that failed is tried again (``pipelines/settling/writer.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Generic
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock.clock import monotonic
+from rowlock.database.faults import is_after_an_error
+from rowlock.errors import LeaseLost, OutcomeError
+from rowlock.leases.apply import (
+    RowWrite,
+    Written,
+    apply,
+    apply_locked,
+    lock_for_apply,
+    processed_at,
+)
+from rowlock.leases.patch import is_unchanged
+from rowlock.leases.related.writes import release_related, write_related
+from rowlock.logs import get_logger
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.host_code.call import contained
+from rowlock.pipelines.outcomes import Apply, Reset
+from rowlock.pipelines.settling.overruns import time_for
+from rowlock.pipelines.settling.planner import Planner
+from rowlock.pipelines.settling.submission import Submission
+from rowlock.rows.leased_table import ModelT
+
+logger = get_logger(__name__)
+
+ENDED_BY_ALSO = "also ended the transaction that it is part of; it must neither commit nor roll back"
+
+
+class OutcomeTransactions(Generic[ModelT]):
+    """Writes outcomes of one pipeline, each call in one transaction.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT]) -> None:
+        self.context = context
+
+    async def write_together(
+        self, submissions: Sequence[Submission[ModelT]], *, begun: Callable[[], None]
+    ) -> list[Written | None]:
+        """Write outcomes in one transaction and return what became of each; None of one that has to be written alone.
+
+        `begun` is called when the transaction has begun.
+        """
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> list[Written | None]:
+            begun()
+            leased = self.context.leased
+            # Asked here again, since the outcome may have waited for its turn; and before the rows are locked: a token that is
+            # found then proves by itself that nobody has taken the row, however long the answer took.
+            at = monotonic()
+            trusted = [i for i, submission in enumerate(submissions) if at < submission.item.trusted_until]
+            items = [submission.item for submission in submissions]
+            now, stamps = await lock_for_apply(connection, leased, items)
+            written: list[Written | None] = [None] * len(submissions)
+            missing = [i for i, item in enumerate(items) if item.lock_token not in stamps]
+            for i, earlier in (await self._earlier_tries(connection, [(i, submissions[i]) for i in missing])).items():
+                # PostgreSQL may still be carrying out the COMMIT of what does not look committed: that is waited for alone.
+                written[i] = None if earlier is Written.STALE else earlier
+            if now is None:
+                return written
+            ours = [i for i in trusted if items[i].lock_token in stamps]
+            planner = self._planner(now)
+            writes, at_once = [], frozenset({now})
+            for i in ours:
+                stamp = stamps[items[i].lock_token]
+                of_this = planner if stamp == now else self._planner(now, stamp)
+                writes.append((items[i], of_this.plan(items[i], submissions[i].outcome)))
+            for i, result in zip(ours, await apply_locked(connection, leased, writes), strict=True):
+                written[i] = result
+                stamp = stamps[items[i].lock_token]
+                submissions[i].stamp(result, at_once if stamp == now else frozenset({stamp}))
+            return written
+
+        return await self.context.transact(work, purpose="write outcomes")
+
+    async def write_alone(self, submission: Submission[ModelT]) -> Written:
+        """Write an outcome in a transaction of its own, with `also` and what it writes to related rows."""
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
+            leased, item, outcome = self.context.leased, submission.item, submission.outcome
+            # Asked before the row is locked, as for many.
+            asked = [item] if item.is_trusted() else []
+            now, stamps = await lock_for_apply(connection, leased, asked, waits=True)
+            submission.row_is_locked = now is not None
+            written, write = Written.STALE, RowWrite({})
+            if now is not None:
+                write = self._planner(now, stamps[item.lock_token]).plan(item, outcome)
+                written = await apply(connection, leased, item, write=write)
+            # Before the related rows, as everywhere: two that lock them in different orders would wait for each other.
+            earlier = await self._earlier_try(connection, submission, waits=True) if written is Written.STALE else None
+            if written.is_made and isinstance(outcome, Apply) and item.held:
+                await write_related(connection, item, write.related)
+            else:
+                await release_related(connection, item)
+            if earlier is not None:
+                return earlier
+            assert now is not None
+            stamp = stamps[item.lock_token]
+            if written.is_made and submission.also is not None:
+                await self._within(session, connection, submission, now=now, stamp=stamp)
+            submission.stamp(written, frozenset({stamp}))
+            return written
+
+        time = time_for(submission.item, self.context.settings)
+        try:
+            return await self.context.transact(work, purpose="write an outcome", timeout=time)
+        except OutcomeError as error:
+            if submission.ended_with is None:
+                raise
+            return await self._see_what_also_left(submission, error)
+        except LeaseLost:
+            # Of a related row: what was computed while it was held may no longer be true.
+            submission.stamps, submission.once_dropped = frozenset(), Written.RELATED_LOST
+            written = await self.write_alone(Submission(submission.item, Reset()))
+            return Written.RELATED_LOST if written.is_made else written
+
+    async def find_earlier(self, submission: Submission[ModelT], *, purpose: str, waits: bool = False) -> Written:
+        """Say whether an earlier try, whose end is unknown, was committed after all, in a transaction that writes nothing.
+
+        `waits`: for a transaction that still has the row locked.
+        """
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
+            return await self._earlier_try(connection, submission, waits=waits)
+
+        return await self.context.transact(work, purpose=purpose, writes=waits)
+
+    async def _earlier_try(
+        self, connection: AsyncConnection, submission: Submission[ModelT], *, waits: bool = False
+    ) -> Written:
+        """Say whether an earlier try, whose end is unknown, was committed after all; stale if there was none."""
+        tries = await self._earlier_tries(connection, [(0, submission)], waits=waits)
+        return tries.get(0, submission.once_dropped)
+
+    async def _earlier_tries(
+        self,
+        connection: AsyncConnection,
+        submissions: Sequence[tuple[int, Submission[ModelT]]],
+        *,
+        waits: bool = False,
+    ) -> dict[int, Written]:
+        """Say by their numbers what became of those of which the end of an earlier try is unknown."""
+        alike: dict[frozenset[datetime], list[tuple[int, Submission[ModelT]]]] = {}
+        for number, submission in submissions:
+            if submission.stamps:
+                alike.setdefault(submission.stamps, []).append((number, submission))
+        ends: dict[int, Written] = {}
+        for stamps, members in alike.items():
+            items = [submission.item for _, submission in members]
+            there = await processed_at(connection, self.context.leased, items, stamps=stamps, waits=waits)
+            for number, submission in members:
+                end = there[submission.item.id]
+                ends[number] = submission.once_written if end is Written.APPLIED else end
+        return ends
+
+    async def _within(
+        self,
+        session: AsyncSession,
+        connection: AsyncConnection,
+        submission: Submission[ModelT],
+        *,
+        now: datetime,
+        stamp: datetime,
+    ) -> None:
+        """Run `also`, and see that the transaction is still one that can be committed, with the outcome in it.
+
+        PostgreSQL answers a COMMIT after an error that somebody has swallowed as if all were well, and rolls back.
+        """
+        transaction, failure, is_rolled_back = session.sync_session.get_transaction(), None, False
+        assert submission.also is not None
+        try:
+            await contained(submission.also, session, now)
+            if session.sync_session.get_transaction() is transaction:
+                await contained(session.flush)
+                is_rolled_back = await is_unchanged(connection, self.context.leased, submission.item, values={})
+        except Exception as error:  # noqa: BLE001 - raised again below
+            failure = error
+        if session.sync_session.get_transaction() is not transaction:
+            submission.ended_with = stamp
+            raise OutcomeError(ENDED_BY_ALSO) from failure
+        if failure is not None and is_after_an_error(failure):
+            raise OutcomeError(
+                "also swallowed a database error, so nothing of its transaction can be committed; let the error out, or run "
+                "what may fail within session.begin_nested()"
+            ) from failure
+        if failure is not None:
+            raise failure
+        if is_rolled_back:
+            raise OutcomeError(ENDED_BY_ALSO)
+
+    async def _see_what_also_left(self, submission: Submission[ModelT], error: OutcomeError) -> Written:
+        before, stamp, submission.ended_with = submission.stamps, submission.ended_with, None
+        submission.stamps = before | {stamp} if stamp is not None else before
+        failure = error.__cause__ if isinstance(error.__cause__, Exception) else None
+        left = await self.find_earlier(submission, purpose="see what also has left")
+        if left is Written.STALE:
+            submission.stamps = before
+            raise failure or error
+        item = submission.item
+        logger.error(
+            "%s: also committed by itself, and the outcome of row %s with it; it must neither commit nor roll back",
+            self.context.name,
+            item.id,
+            extra={"pipeline": self.context.name, "row_id": item.id},
+            exc_info=failure,
+        )
+        return left
+
+    def _planner(self, now: datetime, stamp: datetime | None = None) -> Planner:
+        context = self.context
+        return Planner(now, leased=context.leased, settings=context.settings, intent=context.intent, stamp=stamp)
