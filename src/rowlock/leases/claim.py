@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
@@ -77,17 +78,18 @@ async def claim(
     if last is not None and reached is not None:
         reached(last.position)
     trust_s = (request.lock_timeout - lease_margin).total_seconds()
-    items = [_ticket(row, request, session_factory=session_factory, sent_at=sent_at, trust_s=trust_s) for row in rows]
-    for item in items:
-        item.locker = locker
-    return items
+    ticket = partial(
+        _ticket, request=request, session_factory=session_factory, locker=locker, sent_at=sent_at, trust_s=trust_s
+    )
+    return [ticket(row) for row in rows]
 
 
 def _ticket(
     row: ClaimedRow,
-    request: ClaimRequest,
     *,
+    request: ClaimRequest,
     session_factory: async_sessionmaker[AsyncSession],
+    locker: LocksRelated | None,
     sent_at: float,
     trust_s: float,
 ) -> PipelineItem[Any]:
@@ -102,6 +104,7 @@ def _ticket(
         claimed_at=sent_at,
         trusted_until=sent_at + trust_s,
         session_factory=session_factory,
+        locker=locker,
         unreadable=row.unreadable,
         leased=request.leased,
         _claimed=row.row,
