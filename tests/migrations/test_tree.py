@@ -9,7 +9,6 @@ from io import StringIO
 
 import pytest
 from alembic.config import Config
-from alembic.util import CommandError
 from pytest_alembic import Config as RunnerConfig
 from pytest_alembic import tests as expected
 from pytest_alembic.runner import MigrationContext, runner
@@ -59,14 +58,6 @@ def test_sql_for_somebody_else_to_run(revisions: str, alterations: int) -> None:
     for number in concurrently:
         opened = [line for line in statements[:number] if line in ("BEGIN;", "COMMIT;")]
         assert opened[-1] == "COMMIT;"
-
-
-def test_sqlite_wants_a_connection() -> None:
-    """A rebuild that was only printed would be one of a table that nobody has looked at."""
-    config = Config(toml_file=ROOT / "pyproject.toml", output_buffer=StringIO())
-    config.cmd_opts = Namespace(x=["url=sqlite+aiosqlite:///nothing.db"])
-    with pytest.raises(CommandError, match="live database connection"):
-        command.upgrade(config, "0001:0002", sql=True)
 
 
 def test_the_tree_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

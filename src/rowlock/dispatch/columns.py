@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, Integer, String, Text
+from sqlalchemy import JSON, Integer, String, Text, text
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from rowlock.rows.columns import for_type_checkers
-from rowlock.rows.database_time import UtcDateTime, database_now
+from rowlock.rows.database_time import UtcDateTime, database_now, due_at_once
 
 DEDUP_KEY_CHARS_MAX = 255
 STATUS_CHARS_MAX = 16
@@ -60,12 +60,12 @@ class DispatchColumns:
         superseded_by: the key of the row that took its place, as text.
     """
 
-    dedup_key: Mapped[str] = mapped_column(String(DEDUP_KEY_CHARS_MAX), nullable=False)
+    dedup_key: Mapped[str] = mapped_column(String(DEDUP_KEY_CHARS_MAX), nullable=False, server_default=text("''"))
     status: Mapped[str] = mapped_column(
         String(STATUS_CHARS_MAX), nullable=False, default="pending", server_default="pending"
     )
     submitted_at: Mapped[datetime] = mapped_column(
-        UtcDateTime, nullable=False, default=database_now(), server_default=database_now()
+        UtcDateTime, nullable=False, default=database_now(), server_default=due_at_once()
     )
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime, default=None)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime, default=None)

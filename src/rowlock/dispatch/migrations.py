@@ -4,30 +4,29 @@ All indexes are partial, over active rows only: settled rows cost nothing, howev
 what a step does never changes, and the host's Alembic runs it. Rows that are there were never submitted: they are adopted as
 completed, with no key, and nobody works on them.
 
-Locks, on PostgreSQL: ``ACCESS EXCLUSIVE`` for a moment, nothing is rewritten. SQLite rebuilds the table, twice, since it can
-neither add a column whose default is the present time nor change a default.
+Locks, on PostgreSQL: ``ACCESS EXCLUSIVE`` for a moment, nothing is rewritten. SQLite cannot change a default, so there the rows are
+written once.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, Column, Index, Integer, String, Text, text
+from sqlalchemy import JSON, Column, DefaultClause, Index, Integer, String, Text, column, table, text
 
 from rowlock.dispatch.columns import empty_object
 from rowlock.dispatch.states import ACTIVE_SQL
-from rowlock.rows.database_time import UtcDateTime, database_now
+from rowlock.rows.database_time import UtcDateTime, due_at_once
 from rowlock.rows.due_index import due_index
 from rowlock.rows.migrations import MigrationOperations
-from rowlock.rows.sqlite_rebuild import refuse_lossy_rebuild
 
 
 def dispatch_columns() -> list[Column[Any]]:
-    """Return new columns as `DispatchColumns` has them, for a batch of the host's own."""
+    """Return new columns as `DispatchColumns` has them."""
     return [
-        Column("dedup_key", String(255), nullable=False),
+        Column("dedup_key", String(255), nullable=False, server_default=text("''")),
         Column("status", String(16), nullable=False, server_default="pending"),
-        Column("submitted_at", UtcDateTime, nullable=False, server_default=database_now()),
+        Column("submitted_at", UtcDateTime, nullable=False, server_default=due_at_once()),
         Column("started_at", UtcDateTime, nullable=True),
         Column("finished_at", UtcDateTime, nullable=True),
         Column("worker", String(255), nullable=True),
@@ -57,25 +56,16 @@ def dispatch_indexes(table_name: str, *, key: str = "id") -> tuple[Index, ...]:
 
 
 def add_dispatch_columns(op: MigrationOperations, table_name: str, *, schema: str | None = None) -> None:
-    """Add the columns of `DispatchColumns`. Rows that are there are completed, and have no key.
-
-    Raises:
-        ConfigurationError: on SQLite, the rebuild would lose something; nothing was done.
-    """
-    columns = dispatch_columns()
-    context = op.get_context()
-    if context.dialect.name == "sqlite" and not context.as_sql:
-        refuse_lossy_rebuild(op.get_bind(), table_name, added=[new.name for new in columns], schema=schema)
-    adopted = {"dedup_key": "", "status": "completed"}
-    with op.batch_alter_table(table_name, schema=schema) as batch:
-        for new in columns:
-            default = adopted.get(new.name)
-            batch.add_column(
-                new if default is None else Column(new.name, new.type, nullable=False, server_default=default)
-            )
-    with op.batch_alter_table(table_name, schema=schema) as batch:
-        batch.alter_column("dedup_key", existing_type=String(255), existing_nullable=False, server_default=None)
-        batch.alter_column("status", existing_type=String(16), existing_nullable=False, server_default="pending")
+    """Add the columns of `DispatchColumns`. Rows that are there are completed, and have no key."""
+    can_alter = op.get_context().dialect.name != "sqlite"
+    for new in dispatch_columns():
+        if can_alter and new.name == "status":
+            new.server_default = DefaultClause("completed")
+        op.add_column(table_name, new, schema=schema)
+    if can_alter:
+        op.alter_column(table_name, "status", existing_type=String(16), server_default="pending", schema=schema)
+    else:
+        op.execute(table(table_name, column("status"), schema=schema).update().values(status="completed"))
 
 
 def drop_dispatch_columns(op: MigrationOperations, table_name: str, *, schema: str | None = None) -> None:

@@ -19,7 +19,7 @@ from typing import TypeVar
 from sqlalchemy import Integer, String, Text, Uuid
 from sqlalchemy.orm import Mapped, mapped_column
 
-from rowlock.rows.database_time import UtcDateTime, database_now
+from rowlock.rows.database_time import UtcDateTime, database_now, due_at_once
 
 OWNER_CHARS_MAX = 255
 """Longest owner that `LockColumns` keeps, in characters."""
@@ -68,7 +68,7 @@ class ScheduleColumns:
     """
 
     due_at: Mapped[datetime] = mapped_column(
-        UtcDateTime, nullable=False, default=database_now(), server_default=database_now()
+        UtcDateTime, nullable=False, default=database_now(), server_default=due_at_once()
     )
     attempts: Mapped[int] = mapped_column(Integer, nullable=False, default=0, server_default="0")
     last_error: Mapped[str | None] = mapped_column(Text, default=None)

@@ -74,6 +74,18 @@ class database_now(FunctionElement[datetime]):  # noqa: N801 - reads like a func
     inherit_cache = True
 
 
+class due_at_once(FunctionElement[datetime]):  # noqa: N801
+    """A time that is over, as the default of a column: the database's current one, and on SQLite the first of the epoch.
+
+    SQLite adds no column to a table that is there unless its default is a constant. A row that is inserted past the model is due at
+    once on both; on SQLite it is also the first in the order of claims.
+    """
+
+    name = "due_at_once"
+    type = UtcDateTime()
+    inherit_cache = True
+
+
 class database_instant(FunctionElement[datetime]):  # noqa: N801
     """The database's time at this very moment, also where a transaction has been open for long.
 
@@ -153,6 +165,7 @@ _SQLITE_FORMAT = "'%Y-%m-%d %H:%M:%f000'"
 
 
 @compiles(database_now)
+@compiles(due_at_once)
 @compiles(database_instant)
 @compiles(_DatabaseTimeAfter)
 @compiles(_DatabaseSeconds)
@@ -164,7 +177,8 @@ def _refuse_other_dialects(element: object, compiler: SQLCompiler, **kw: Any) ->
 
 
 @compiles(database_now, "postgresql")
-def _now_on_postgresql(element: database_now, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+@compiles(due_at_once, "postgresql")
+def _now_on_postgresql(element: FunctionElement[datetime], compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
     return "now()"
 
 
@@ -177,6 +191,11 @@ def _instant_on_postgresql(element: database_instant, compiler: SQLCompiler, **k
 @compiles(database_instant, "sqlite")
 def _now_on_sqlite(element: FunctionElement[datetime], compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
     return f"strftime({_literal_format(compiler)}, 'now')"
+
+
+@compiles(due_at_once, "sqlite")
+def _epoch_on_sqlite(element: due_at_once, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    return "'1970-01-01 00:00:00.000000'"
 
 
 @compiles(_DatabaseTimeAfter, "postgresql")

@@ -9,8 +9,7 @@ Locks, on PostgreSQL: adding and dropping columns takes ``ACCESS EXCLUSIVE`` for
 so even ``due_at`` is a change of the catalogue alone). The moment begins when older transactions let go of the table, and
 whoever comes later queues behind it: run ``SET LOCAL lock_timeout = '3s'`` first, and try again.
 
-Not here: what the index is made of (``due_index.py``), what SQLite would lose by a rebuild (``sqlite_rebuild.py``), and the
-columns as a model has them (``columns.py``).
+Not here: what the index is made of (``due_index.py``), and the columns as a model has them (``columns.py``).
 
 Source: PostgreSQL, "ALTER TABLE", "CREATE INDEX" and "Heap-Only Tuples"; Alembic, "Running batch migrations".
 """
@@ -23,9 +22,8 @@ from typing import Any, TypeAlias
 from sqlalchemy import Column, ColumnElement, Integer, String, Text, Uuid, table, text
 
 from rowlock.errors import ConfigurationError
-from rowlock.rows.database_time import UtcDateTime, database_now
+from rowlock.rows.database_time import UtcDateTime, due_at_once
 from rowlock.rows.due_index import DueOrder, due_index_name, due_index_parts
-from rowlock.rows.sqlite_rebuild import refuse_lossy_rebuild
 
 FILLFACTOR = 70
 """Advised share of a page that PostgreSQL fills at first, in percent: the rest takes new versions of the same rows."""
@@ -40,7 +38,7 @@ MigrationOperations: TypeAlias = Any
 
 
 def lock_columns() -> list[Column[Any]]:
-    """Return new columns as `LockColumns` has them, for a batch of the host's own."""
+    """Return new columns as `LockColumns` has them."""
     return [
         Column("lock_token", Uuid, nullable=True),
         Column("lock_owner", String(255), nullable=True),
@@ -50,9 +48,9 @@ def lock_columns() -> list[Column[Any]]:
 
 
 def schedule_columns() -> list[Column[Any]]:
-    """Return new columns as `ScheduleColumns` has them, for a batch of the host's own."""
+    """Return new columns as `ScheduleColumns` has them."""
     return [
-        Column("due_at", UtcDateTime, nullable=False, server_default=database_now()),
+        Column("due_at", UtcDateTime, nullable=False, server_default=due_at_once()),
         Column("attempts", Integer, nullable=False, server_default="0"),
         Column("last_error", Text, nullable=True),
         Column("parked_at", UtcDateTime, nullable=True),
@@ -81,18 +79,10 @@ def drop_lock_columns(op: MigrationOperations, table_name: str, *, schema: str |
 def add_schedule_columns(op: MigrationOperations, table_name: str, *, schema: str | None = None) -> None:
     """Add the columns of `ScheduleColumns`. Rows that are there are due now.
 
-    PostgreSQL: ``ACCESS EXCLUSIVE`` for a moment, nothing is rewritten. SQLite cannot add a column whose default is the
-    present time, so the table is rebuilt, in Alembic's batch mode; readers and writers wait for as long as copying it takes.
-
-    Raises:
-        ConfigurationError: on SQLite, the rebuild would lose something; nothing was done.
+    Reads and writes no row, on both databases. PostgreSQL: ``ACCESS EXCLUSIVE`` for a moment.
     """
-    columns = schedule_columns()
-    if _dialect_name(op) == "sqlite" and not op.get_context().as_sql:
-        refuse_lossy_rebuild(op.get_bind(), table_name, added=[new.name for new in columns], schema=schema)
-    with op.batch_alter_table(table_name, schema=schema) as batch:
-        for new in columns:
-            batch.add_column(new)
+    for new in schedule_columns():
+        op.add_column(table_name, new, schema=schema)
 
 
 def drop_schedule_columns(op: MigrationOperations, table_name: str, *, schema: str | None = None) -> None:
