@@ -53,7 +53,7 @@ async def insert_rows(database: TemporaryDatabase, *rows: Any) -> list[Any]:
 
 
 async def transact(
-    database: TemporaryDatabase, leased: LeasedTable[Any], step: Callable[[AsyncConnection], Awaitable[T]]
+    database: TemporaryDatabase, leased: LeasedTable, step: Callable[[AsyncConnection], Awaitable[T]]
 ) -> T:
     """Take one step in a transaction of the library."""
 
@@ -63,22 +63,20 @@ async def transact(
     return await in_transaction(database.session_factory, leased, work, purpose="take a step", timeout=TIMEOUT)
 
 
-def order_for(leased: LeasedTable[Any], *, limit: int = 1000) -> ClaimRequest:
+def order_for(leased: LeasedTable, *, limit: int = 1000) -> ClaimRequest:
     """Return an order for all rows that are free."""
     condition = eligible(leased, ready=true(), owner="Me", min_processing_interval=timedelta(0))
     return ClaimRequest(leased, condition, oldest_first(leased), "Me", LOCK_TIMEOUT, limit)
 
 
-async def claimed(
-    database: TemporaryDatabase, leased: LeasedTable[Any], *, limit: int = 1000
-) -> list[PipelineItem[Any]]:
+async def claimed(database: TemporaryDatabase, leased: LeasedTable, *, limit: int = 1000) -> list[PipelineItem[Any]]:
     """Claim rows."""
     return await claim(
         database.session_factory, order_for(leased, limit=limit), lease_margin=timedelta(0), timeout=TIMEOUT
     )
 
 
-async def columns_of(database: TemporaryDatabase, leased: LeasedTable[Any], *names: str) -> dict[Any, tuple[Any, ...]]:
+async def columns_of(database: TemporaryDatabase, leased: LeasedTable, *names: str) -> dict[Any, tuple[Any, ...]]:
     """Return columns of all rows by their keys."""
     async with database.engine.connect() as connection:
         columns = [leased.column(name) for name in names]
@@ -263,7 +261,7 @@ async def test_both_key_and_token_must_match(database: TemporaryDatabase, model:
     assert await found() == set()
 
 
-async def _keys(connection: AsyncConnection, leased: LeasedTable[Any], leases: Any) -> list[Any]:
+async def _keys(connection: AsyncConnection, leased: LeasedTable, leases: Any) -> list[Any]:
     dialect = dialect_of(connection)
     found = select(leased.key).where(dialect.matches_leases(leased))
     return list((await connection.scalars(found, dialect.lease_parameters(leases))).all())

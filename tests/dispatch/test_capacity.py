@@ -17,7 +17,7 @@ from rowlock.testing import TemporaryDatabase, virtual_time
 
 from .renders import Base, Render, add, all_renders, now_of
 
-RENDERS: LeasedTable[Render] = LeasedTable.of(Render)
+RENDERS: LeasedTable = LeasedTable.of(Render)
 NOBODY = "capacity: none of 2 workers accepted"
 TIMEOUT = timedelta(seconds=10)
 

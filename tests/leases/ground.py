@@ -36,7 +36,7 @@ async def add(database: TemporaryDatabase, *rows: Any) -> None:
         session.add_all(rows)
 
 
-def order_for(leased: LeasedTable[Any], owner: str = "Me", limit: int = 10) -> ClaimRequest:
+def order_for(leased: LeasedTable, owner: str = "Me", limit: int = 10) -> ClaimRequest:
     """Return the order of a pipeline named `owner`, for which rows in their first status are ready."""
     ready = leased.attribute("status").in_(["submitted", "queued"])
     return ClaimRequest(
@@ -50,7 +50,7 @@ def order_for(leased: LeasedTable[Any], owner: str = "Me", limit: int = 10) -> C
 
 
 async def claimed(
-    database: TemporaryDatabase, leased: LeasedTable[Any] = VOLUMES, *, owner: str = "Me", limit: int = 10
+    database: TemporaryDatabase, leased: LeasedTable = VOLUMES, *, owner: str = "Me", limit: int = 10
 ) -> list[PipelineItem[Any]]:
     """Claim rows as the pipeline named `owner`."""
     request = order_for(leased, owner, limit)
@@ -60,7 +60,7 @@ async def claimed(
 async def transact(
     database: TemporaryDatabase,
     work: Callable[[AsyncConnection], Awaitable[T]],
-    leased: LeasedTable[Any] = VOLUMES,
+    leased: LeasedTable = VOLUMES,
 ) -> T:
     """Run `work` in one transaction of the library."""
 
@@ -70,13 +70,13 @@ async def transact(
     return await in_transaction(database.session_factory, leased, with_connection, purpose="test", timeout=TIMEOUT)
 
 
-async def row_of(database: TemporaryDatabase, leased: LeasedTable[Any], key: object) -> Any:
+async def row_of(database: TemporaryDatabase, leased: LeasedTable, key: object) -> Any:
     """Read a row anew."""
     async with database.session_factory() as session:
         return (await session.scalars(select(leased.model).where(leased.key == key))).one()
 
 
-async def change(database: TemporaryDatabase, leased: LeasedTable[Any], key: object, **values: object) -> None:
+async def change(database: TemporaryDatabase, leased: LeasedTable, key: object, **values: object) -> None:
     """Write to a row behind the library's back, as a service or another replica would."""
     named = {leased.column(name): value for name, value in values.items()}
     async with database.session_factory.begin() as session:

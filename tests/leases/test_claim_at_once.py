@@ -120,7 +120,7 @@ async def test_what_the_host_sets_at_the_begin_is_set_for_claims(postgresql_data
 
 @pytest.mark.parametrize(("leased", "name"), [(VOLUMES, "active_at"), (RUNS, "deadline_at")])
 async def test_a_time_that_python_has_not_costs_its_own_row_alone(
-    postgresql_database: TemporaryDatabase, leased: LeasedTable[Any], name: str
+    postgresql_database: TemporaryDatabase, leased: LeasedTable, name: str
 ) -> None:
     """One such time in a column of the host's would keep all rows that are claimed with it from being worked on."""
     await add(postgresql_database, *(leased.model() for _ in range(3)))

@@ -28,7 +28,7 @@ Facts = tuple[int | None, bool]
 
 
 async def claimed_behind(
-    database: TemporaryDatabase, leased: LeasedTable[Any], after: Position | None, *, limit: int
+    database: TemporaryDatabase, leased: LeasedTable, after: Position | None, *, limit: int
 ) -> tuple[list[Any], Position | None]:
     """Claim rows behind `after`; return their keys and the position that was reached."""
     reached: list[Position] = []
@@ -42,7 +42,7 @@ async def claimed_behind(
     return [item.id for item in items], reached[0] if reached else None
 
 
-async def chain(database: TemporaryDatabase, leased: LeasedTable[Any], *, limit: int) -> list[list[Any]]:
+async def chain(database: TemporaryDatabase, leased: LeasedTable, *, limit: int) -> list[list[Any]]:
     """Claim from the head, then behind the last claim each time, until one brings less than was asked for."""
     batches: list[list[Any]] = []
     after: Position | None = None
@@ -53,7 +53,7 @@ async def chain(database: TemporaryDatabase, leased: LeasedTable[Any], *, limit:
     return batches
 
 
-async def fill(database: TemporaryDatabase, leased: LeasedTable[Any], rows: list[Facts]) -> dict[Any, Facts]:
+async def fill(database: TemporaryDatabase, leased: LeasedTable, rows: list[Facts]) -> dict[Any, Facts]:
     """Leave only these rows in the table; return them by key."""
     by_key: dict[Any, Facts] = {}
     async with database.session_factory.begin() as session:
@@ -127,7 +127,7 @@ async def test_rows_that_are_processed_long_ago_are_one_range(tables: TemporaryD
     assert (await claimed_behind(tables, VOLUMES, reached, limit=9))[0] == line[3:]
 
 
-async def fill_more(database: TemporaryDatabase, leased: LeasedTable[Any]) -> None:
+async def fill_more(database: TemporaryDatabase, leased: LeasedTable) -> None:
     """Add a row that heads the line."""
     async with database.session_factory.begin() as session:
         await session.execute(insert(leased.table).values(id=uuid.uuid4()))

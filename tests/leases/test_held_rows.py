@@ -33,7 +33,7 @@ def detached(model: type[Any], key: object) -> Any:
     return row
 
 
-def holding(*keys: Any, leased: LeasedTable[Any] = VOLUMES) -> HeldRows:
+def holding(*keys: Any, leased: LeasedTable = VOLUMES) -> HeldRows:
     """Return the rows of an item that holds `keys` for certain."""
     held = HeldRows()
     held.may_hold(leased, Acquired(keys, {}))

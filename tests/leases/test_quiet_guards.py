@@ -24,9 +24,7 @@ from ..host import Attachment, Run, Volume
 from .ground import RUNS, TIMEOUT, VOLUMES, add, claimed, row_of, transact
 
 
-async def loaded(
-    database: TemporaryDatabase, leased: LeasedTable[Any], options: Sequence[LoaderOption] = ()
-) -> list[Any]:
+async def loaded(database: TemporaryDatabase, leased: LeasedTable, options: Sequence[LoaderOption] = ()) -> list[Any]:
     """Claim and load with sessions as a host makes them: what they hold expires with the commit."""
     items = await claimed(database, leased)
 

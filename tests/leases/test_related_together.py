@@ -128,7 +128,7 @@ async def written(database: TemporaryDatabase, item: PipelineItem[Any], writes: 
 class HoldsAll:
     """An item that holds every row of a table."""
 
-    def __init__(self, leased: LeasedTable[Any]) -> None:
+    def __init__(self, leased: LeasedTable) -> None:
         """Take the table."""
         self.leased = leased
 
@@ -136,7 +136,7 @@ class HoldsAll:
         """Return what is held."""
         return self
 
-    def find(self, named: object) -> tuple[LeasedTable[Any], object]:
+    def find(self, named: object) -> tuple[LeasedTable, object]:
         """Return table and key."""
         return self.leased, named
 

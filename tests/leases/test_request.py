@@ -41,7 +41,7 @@ class Document(LockColumns, OtherBase):
 DOCUMENTS = LeasedTable.of(Document)
 
 
-async def request(database: TemporaryDatabase, key: object, values: Any, leased: LeasedTable[Any] = VOLUMES) -> bool:
+async def request(database: TemporaryDatabase, key: object, values: Any, leased: LeasedTable = VOLUMES) -> bool:
     """Write `values` in a transaction of the service's own."""
     async with database.session_factory.begin() as session:
         return await write_request(session, leased, key, values=values)
@@ -161,7 +161,7 @@ async def test_the_version_moves(database: TemporaryDatabase) -> None:
     ],
 )
 async def test_what_a_service_may_not_write(
-    sqlite_database: TemporaryDatabase, leased: LeasedTable[Any], values: Any, text: str
+    sqlite_database: TemporaryDatabase, leased: LeasedTable, values: Any, text: str
 ) -> None:
     """A service would take a row out of its holder's hands, or be told by the database what it did wrong."""
     [row] = await add(sqlite_database, Volume())

@@ -46,7 +46,7 @@ class Middling:
         return (a + b) / 2
 
 
-def planner(leased: LeasedTable[Any], *, intent: tuple[str, ...] = ()) -> Planner:
+def planner(leased: LeasedTable, *, intent: tuple[str, ...] = ()) -> Planner:
     """Return one at `NOW`."""
     columns = [leased.column(name) for name in intent]
     return Planner(NOW, leased=leased, settings=SETTINGS, intent=columns, rng=Middling())

@@ -176,7 +176,7 @@ DISPATCH_BUGS = (
     ),
     Bug(
         "every word of progress is written",
-        "dispatch/progress.py",
+        "dispatch/delivering/liveness.py",
         "LastProgress.due",
         " or monotonic() < self._next_at",
         "",

@@ -183,7 +183,7 @@ def test_the_error_names_the_column_and_lists_few() -> None:
 
 @pytest.mark.parametrize("name", LOCK_COLUMNS)
 @pytest.mark.parametrize("leased", [VOLUMES, RUNS, ODDLY], ids=lambda leased: leased.name)
-def test_lock_columns_are_refused(leased: LeasedTable[Any], name: str) -> None:
+def test_lock_columns_are_refused(leased: LeasedTable, name: str) -> None:
     """An outcome could keep its own lease, or take another's."""
     with pytest.raises(OutcomeError, match=f"{name} is written by rowlock; take it out of the values") as caught:
         column_values(leased, {name: None})
@@ -212,7 +212,7 @@ def test_columns_of_the_hosts_own_are_its_own(name: str) -> None:
 
 
 @pytest.mark.parametrize(("leased", "key"), [(VOLUMES, "id"), (VOLUMES, Volume.id), (ODDLY, "id"), (ODDLY, "pk")])
-def test_the_key_is_refused(leased: LeasedTable[Any], key: object) -> None:
+def test_the_key_is_refused(leased: LeasedTable, key: object) -> None:
     """The row would become another one under the guard."""
     with pytest.raises(OutcomeError, match="is the primary key; it cannot be changed"):
         column_values(leased, {key: 1})

@@ -14,7 +14,7 @@ from rowlock.rows.database_time import SUPPORTED_DIALECTS
 from rowlock.rows.leased_table import LeasedTable
 
 
-def bind_of(session: AsyncSession, leased: LeasedTable[Any]) -> Engine | Connection:
+def bind_of(session: AsyncSession, leased: LeasedTable) -> Engine | Connection:
     """Return the bind that the session's own routing gives for an UPDATE of the table, without connecting.
 
     A session that sends reads to a replica must not send ours there: a lease is read where it is written.
@@ -22,7 +22,7 @@ def bind_of(session: AsyncSession, leased: LeasedTable[Any]) -> Engine | Connect
     return session.sync_session.get_bind(leased.mapper, clause=update(leased.table))
 
 
-def check_session_factory(session_factory: Any, leased: LeasedTable[Any]) -> None:  # noqa: ANN401 - to be checked
+def check_session_factory(session_factory: Any, leased: LeasedTable) -> None:  # noqa: ANN401 - to be checked
     """Check, without connecting, that sessions of `session_factory` can keep leases of `leased`.
 
     Raises:

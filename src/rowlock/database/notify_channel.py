@@ -164,7 +164,7 @@ def check_name(name: object) -> None:
         )
 
 
-def notifying_engine(session_factory: SessionFactory, tables: Iterable[LeasedTable[Any]]) -> AsyncEngine:
+def notifying_engine(session_factory: SessionFactory, tables: Iterable[LeasedTable]) -> AsyncEngine:
     """Return the engine on which replicas reach each other: that of all `tables`, or without any, that of the sessions.
 
     Raises:

@@ -43,7 +43,7 @@ CONFLICT_DELAY_S_MAX = 0.2
 
 async def in_transaction(
     session_factory: SessionFactory,
-    leased: LeasedTable[Any],
+    leased: LeasedTable,
     work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
     *,
     purpose: str,

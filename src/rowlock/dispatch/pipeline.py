@@ -128,7 +128,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
             None if provision is None else Provisioner(provision, engine=engine, fleet_cap=self.dispatch.fleet_cap)
         )
         stale_after = self.dispatch.stale_after or 10 * self.settings.lock_timeout
-        self._admission = Admission(self.leased, self.dispatch, stale_after=stale_after)
+        self._admission: Admission[ModelT] = Admission(self.leased, self.dispatch, stale_after=stale_after)
         self.dispatch_log = DispatchLog(self.name, deadline=self.dispatch.dispatch_deadline)
         self._context = DeliveryContext(
             self.leased,
@@ -226,7 +226,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
 
 
 def _check_columns(model: type) -> None:
-    leased: LeasedTable[Any] = LeasedTable.of(model)
+    leased: LeasedTable = LeasedTable.of(model)
     for name in (*DISPATCH_COLUMNS, "due_at"):
         if name not in leased.mapper.attrs:
             mixin = "ScheduleColumns" if name == "due_at" else "DispatchColumns"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import ColumnElement, literal_column
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -45,7 +45,7 @@ WHEN_COLUMNS: Final = ("due_at", "deadline_at")
 """What else says when: a submission is due at once, and its deadline is `dispatch_deadline`."""
 
 
-def refuse_own_columns(leased: LeasedTable[Any], values: Values) -> None:
+def refuse_own_columns(leased: LeasedTable, values: Values) -> None:
     """Refuse values of columns that the pipeline itself writes.
 
     Raises:
@@ -62,6 +62,6 @@ def shows_anew(session: AsyncSession, model: type) -> bool:
     return session.sync_session.autoflush or not any(isinstance(each, model) for each in session.dirty)
 
 
-def is_active(leased: LeasedTable[Any]) -> ColumnElement[bool]:
+def is_active(leased: LeasedTable) -> ColumnElement[bool]:
     """The row is pending or running."""
     return leased.attribute("status").in_([literal_column(f"'{state}'") for state in ACTIVE])

@@ -24,7 +24,7 @@ from rowlock.rows.assignments import without_onupdate
 from rowlock.rows.database_time import database_instant
 from rowlock.rows.eligibility import is_lockable
 from rowlock.rows.lease_values import leased_values, renewed_values, unlocked_values
-from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.rows.leased_table import LeasedTable
 
 ACQUIRED_ROWS_MAX = 10_000
 """Most rows that are acquired at once; a statement of SQLite has room for some 32,000 values."""
@@ -34,7 +34,7 @@ ACQUIRED_ROWS_MAX = 10_000
 class AcquireRequest:
     """Lease every row where `where` holds, under `token`, for `owner`, until `expires_at`."""
 
-    leased: LeasedTable[Any]
+    leased: LeasedTable
     where: ColumnElement[bool]
     token: Any
     owner: str
@@ -107,11 +107,11 @@ async def acquire(connection: AsyncConnection, request: AcquireRequest, in_locks
 
 async def read_acquired(
     session: AsyncSession,
-    leased: LeasedTable[ModelT],
+    leased: LeasedTable,
     keys: Sequence[Any],
     *,
     compared: Sequence[Column[Any]] = (),
-) -> list[ModelT]:
+) -> list[Any]:
     """Return the rows of `keys` as they are now, in the order of their keys, detached; joins the caller's transaction."""
     key = leased.attribute(leased.key_name)
     names = [*leased.lease_columns, *(leased.mapper.get_property_by_column(column).key for column in compared)]
@@ -122,20 +122,20 @@ async def read_acquired(
     return list(rows)
 
 
-async def read_fresh(session: AsyncSession, leased: LeasedTable[ModelT], keys: Sequence[Any]) -> list[ModelT]:
+async def read_fresh(session: AsyncSession, leased: LeasedTable, keys: Sequence[Any]) -> list[Any]:
     """Return the rows of `keys` as they are now, in the order of their keys, attached to the session; joins its transaction."""
     key = leased.attribute(leased.key_name)
     statement = select(leased.model).where(key.in_(keys)).order_by(key).execution_options(populate_existing=True)
     return list((await session.scalars(statement, bind_arguments={"bind": bind_of(session, leased)})).unique())
 
 
-def held_under(leased: LeasedTable[Any], keys: Sequence[Any], token: object) -> ColumnElement[bool]:
+def held_under(leased: LeasedTable, keys: Sequence[Any], token: object) -> ColumnElement[bool]:
     """Return the condition that a row is one of `keys` and still carries `token`."""
     return leased.key.in_(keys) & (leased.column("lock_token") == token)
 
 
 async def lock_held(
-    session: AsyncSession, leased: LeasedTable[Any], keys: Sequence[Any], *, token: object
+    session: AsyncSession, leased: LeasedTable, keys: Sequence[Any], *, token: object
 ) -> tuple[frozenset[Any], frozenset[Any]]:
     """Keep rows that carry `token` as they are until the caller's transaction ends; joins it.
 
@@ -154,7 +154,7 @@ async def lock_held(
 
 
 async def renew_keys(
-    connection: AsyncConnection, leased: LeasedTable[Any], keys: Sequence[Any], *, token: object, expires_at: object
+    connection: AsyncConnection, leased: LeasedTable, keys: Sequence[Any], *, token: object, expires_at: object
 ) -> Renewed:
     """Let the leases under `token` that have not ended last until `expires_at`, waiting for no row; joins the transaction."""
     valid = held_under(leased, keys, token) & (leased.column("lock_expires_at") > database_instant())
@@ -167,13 +167,13 @@ async def renew_keys(
     return Renewed(renewed, held - renewed, await existing(connection, leased, keys) - held)
 
 
-async def existing(connection: AsyncConnection, leased: LeasedTable[Any], keys: Sequence[Any]) -> frozenset[Any]:
+async def existing(connection: AsyncConnection, leased: LeasedTable, keys: Sequence[Any]) -> frozenset[Any]:
     """Return those of `keys` that have a row; joins the caller's transaction."""
     return frozenset((await connection.scalars(select(leased.key).where(leased.key.in_(keys)))).all())
 
 
 async def release_keys(
-    connection: AsyncConnection, leased: LeasedTable[Any], acquired: Acquired, *, token: object, waits: bool = True
+    connection: AsyncConnection, leased: LeasedTable, acquired: Acquired, *, token: object, waits: bool = True
 ) -> None:
     """Release the rows that still carry `token`, those that were reserved to their reservation; joins the transaction.
 

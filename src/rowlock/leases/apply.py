@@ -63,7 +63,7 @@ class Written(Enum):
 class RelatedWrite:
     """What to write to one related row: columns and their values, lock columns included."""
 
-    leased: LeasedTable[Any]
+    leased: LeasedTable
     key: Any
     values: ColumnValues
 
@@ -100,7 +100,7 @@ async def database_time(connection: AsyncConnection) -> datetime:
 
 
 async def apply(
-    connection: AsyncConnection, leased: LeasedTable[Any], item: PipelineItem[Any], *, write: RowWrite
+    connection: AsyncConnection, leased: LeasedTable, item: PipelineItem[Any], *, write: RowWrite
 ) -> Written:
     """Write under the guard; joins the caller's transaction."""
     dialect = dialect_of(connection)
@@ -114,7 +114,7 @@ async def apply(
 
 async def lock_for_apply(
     connection: AsyncConnection,
-    leased: LeasedTable[Any],
+    leased: LeasedTable,
     items: Sequence[PipelineItem[Any]],
     *,
     waits: bool = False,
@@ -145,7 +145,7 @@ async def lock_for_apply(
 
 
 async def apply_locked(
-    connection: AsyncConnection, leased: LeasedTable[Any], writes: Sequence[tuple[PipelineItem[Any], RowWrite]]
+    connection: AsyncConnection, leased: LeasedTable, writes: Sequence[tuple[PipelineItem[Any], RowWrite]]
 ) -> list[Written]:
     """Write to rows that `lock_for_apply` has locked in this transaction; those of one shape in one round trip.
 
@@ -178,7 +178,7 @@ async def apply_locked(
 
 async def _update_together(
     connection: AsyncConnection,
-    leased: LeasedTable[Any],
+    leased: LeasedTable,
     shape: Shape,
     *,
     leases: Sequence[Lease],
@@ -215,13 +215,13 @@ async def _update_together(
     await connection.execute(statement, parameters | dialect.lease_parameters(leases))
 
 
-def _prepared(leased: LeasedTable[Any], shape: Shape, kind: Hashable, *, build: Callable[[], Update]) -> Update:
+def _prepared(leased: LeasedTable, shape: Shape, kind: Hashable, *, build: Callable[[], Update]) -> Update:
     return leased.prepared((_update_together, shape, kind), build) if can_be_kept(shape) else build()
 
 
 async def processed_at(
     connection: AsyncConnection,
-    leased: LeasedTable[Any],
+    leased: LeasedTable,
     items: Sequence[PipelineItem[Any]],
     *,
     stamps: frozenset[datetime],
@@ -248,7 +248,7 @@ async def processed_at(
 
 async def _update(
     connection: AsyncConnection,
-    leased: LeasedTable[Any],
+    leased: LeasedTable,
     item: PipelineItem[Any],
     *,
     values: ColumnValues,
@@ -261,7 +261,7 @@ async def _update(
     return result.rowcount > 0
 
 
-def _statement(leased: LeasedTable[Any], shape: Shape) -> Update:
+def _statement(leased: LeasedTable, shape: Shape) -> Update:
     token = leased.column("lock_token")
     guard = [
         leased.key == bindparam("rowlock_key", type_=leased.key.type),

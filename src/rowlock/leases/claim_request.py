@@ -59,14 +59,14 @@ class ClaimRequest:
         statements: what was prepared for this order; copies that differ in the four above share them.
     """
 
-    leased: LeasedTable[Any]
+    leased: LeasedTable
     eligible: ColumnElement[bool]
     oldest_first: Sequence[ColumnElement[Any]]
     owner: str
     lock_timeout: timedelta
     limit: int
     lockers: frozenset[str] = frozenset()
-    related: Sequence[LeasedTable[Any]] = ()
+    related: Sequence[LeasedTable] = ()
     after: Position | None = None
     with_rows: bool = False
     statements: dict[Hashable, Any] = field(default_factory=dict, repr=False)

@@ -27,9 +27,7 @@ COMPARED_MAX = 100
 _NUMBER: Slot = ("rowlock_number", Integer())
 
 
-async def compare_many(
-    connection: AsyncConnection, leased: LeasedTable[Any], rows: Sequence[AsRead]
-) -> dict[int, bool]:
+async def compare_many(connection: AsyncConnection, leased: LeasedTable, rows: Sequence[AsRead]) -> dict[int, bool]:
     """Return by its number whether a row is unchanged, for those that the database compares with others in one round trip."""
     dialect = dialect_of(connection)
     groups: dict[tuple[Column[Any], ...], list[int]] = {}
@@ -53,7 +51,7 @@ def _slots_of(columns: Sequence[Column[Any]]) -> list[Slot]:
 
 
 async def _compared_there(
-    connection: AsyncConnection, leased: LeasedTable[Any], rows: Mapping[int, AsRead]
+    connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
 ) -> frozenset[int]:
     """Return the numbers of those that are unchanged, of `rows` that are compared in the same columns."""
     dialect, guarded = dialect_of(connection), tuple(next(iter(rows.values()))[1])
@@ -75,7 +73,7 @@ async def _compared_there(
 
 
 async def _compared_here(
-    connection: AsyncConnection, leased: LeasedTable[Any], rows: Mapping[int, AsRead]
+    connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
 ) -> frozenset[int]:
     """As `_compared_there`, but read and compared in Python: of plain types what is read again is the same if it is unchanged."""
     dialect, guarded = dialect_of(connection), tuple(next(iter(rows.values()))[1])
@@ -94,7 +92,7 @@ async def _compared_here(
     return frozenset(number for number, (lease, as_read) in rows.items() if is_same(lease, as_read))
 
 
-async def all_unchanged(connection: AsyncConnection, leased: LeasedTable[Any], rows: Sequence[AsRead]) -> bool:
+async def all_unchanged(connection: AsyncConnection, leased: LeasedTable, rows: Sequence[AsRead]) -> bool:
     """Return whether every row is unchanged."""
     compared = await compare_many(connection, leased, rows)
     rest = [row for number, row in enumerate(rows) if row[1] and number not in compared]

@@ -24,7 +24,7 @@ KEY_CLASSES_MAX = 100
 _NOT_BY_VALUE: tuple[object, ...] = (None, object.__eq__, object.__hash__)
 
 
-async def check_keys(connection: AsyncConnection, leased: LeasedTable[Any], keys: Iterable[Any]) -> None:
+async def check_keys(connection: AsyncConnection, leased: LeasedTable, keys: Iterable[Any]) -> None:
     """Refuse keys that are not equal to what is read of their rows again; joins the caller's transaction.
 
     Raises:
@@ -49,7 +49,7 @@ def _compares_values(class_: type) -> bool:
     return class_.__eq__ not in _NOT_BY_VALUE and class_.__hash__ not in _NOT_BY_VALUE
 
 
-async def _is_found_again(connection: AsyncConnection, leased: LeasedTable[Any], key: object) -> bool:
+async def _is_found_again(connection: AsyncConnection, leased: LeasedTable, key: object) -> bool:
     """Whether the key of its row, read again, is found where `key` is: as members of an enumeration are, of which there is one."""
     if type(key).__hash__ is None:
         return False

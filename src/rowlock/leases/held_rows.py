@@ -32,7 +32,7 @@ class HeldRows:
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _tables: dict[type, LeasedTable[Any]] = field(default_factory=dict)
+    _tables: dict[type, LeasedTable] = field(default_factory=dict)
     _known: dict[type, dict[Any, None]] = field(default_factory=dict)
     _perhaps: dict[type, dict[Any, None]] = field(default_factory=dict)
     _reset_by: dict[type, dict[Any, str]] = field(default_factory=dict)
@@ -45,26 +45,26 @@ class HeldRows:
         held = ", ".join(f"{len(keys)} of {model.__name__}" for model, keys in self._known.items())
         return f"<HeldRows {held or 'none'}>"
 
-    def count_with(self, leased: LeasedTable[Any], acquired: Acquired) -> int:
+    def count_with(self, leased: LeasedTable, acquired: Acquired) -> int:
         """Return how many rows there would be with those of `acquired`, some of which may be here already."""
         return len(self) + len(set(acquired.keys) - self._perhaps.get(leased.model, {}).keys())
 
-    def may_hold(self, leased: LeasedTable[Any], acquired: Acquired) -> None:
+    def may_hold(self, leased: LeasedTable, acquired: Acquired) -> None:
         """Note rows before the transaction that locks them is committed."""
         self._tables = self._tables | {leased.model: leased}
         self._reset_by = _added(self._reset_by, leased.model, acquired.reset_by)
         self._perhaps = _added(self._perhaps, leased.model, dict.fromkeys(acquired.keys))
 
-    def holds(self, leased: LeasedTable[Any], as_read: dict[Any, dict[Column[Any], Any]]) -> None:
+    def holds(self, leased: LeasedTable, as_read: dict[Any, dict[Column[Any], Any]]) -> None:
         """Note rows once they are locked for certain, with those values that must still be there when they are written."""
         self._known = _added(self._known, leased.model, dict.fromkeys(as_read))
         self._as_read.setdefault(leased.model, {}).update(as_read)
 
-    def as_read(self, leased: LeasedTable[Any], key: object) -> dict[Column[Any], Any]:
+    def as_read(self, leased: LeasedTable, key: object) -> dict[Column[Any], Any]:
         """Return what a service must not have changed since the row was locked."""
         return self._as_read[leased.model][key]
 
-    def find(self, named: object) -> tuple[LeasedTable[Any], Any]:
+    def find(self, named: object) -> tuple[LeasedTable, Any]:
         """Return table and key of a row that is held, named by itself or by a pair of its model and key.
 
         Raises:
@@ -85,15 +85,15 @@ class HeldRows:
                 return leased, key
         raise OutcomeError(f"{model.__name__} {key} is not locked by this item; lock it with item.lock_related() first")
 
-    def is_known(self, leased: LeasedTable[Any], key: object) -> bool:
+    def is_known(self, leased: LeasedTable, key: object) -> bool:
         """Whether a row is known to be held."""
         return key in self._known.get(leased.model, ())
 
-    def known(self) -> Iterator[tuple[LeasedTable[Any], tuple[Any, ...]]]:
+    def known(self) -> Iterator[tuple[LeasedTable, tuple[Any, ...]]]:
         """Give each table with the keys that are held."""
         return ((self._tables[model], tuple(keys)) for model, keys in self._known.items() if keys)
 
-    def perhaps(self) -> Iterator[tuple[LeasedTable[Any], Acquired]]:
+    def perhaps(self) -> Iterator[tuple[LeasedTable, Acquired]]:
         """Give each table with the rows that may be held."""
         return (
             (self._tables[model], Acquired(tuple(keys), self._reset_by.get(model, {})))

@@ -73,7 +73,7 @@ class PipelineItem(Generic[ModelT]):
     held: HeldRows | None = None
     is_settling: bool = False
     after_settling: Callable[[], Coroutine[Any, Any, None]] | None = field(default=None, repr=False)
-    leased: LeasedTable[ModelT] | None = field(default=None, repr=False)
+    leased: LeasedTable | None = field(default=None, repr=False)
     _row: ModelT | None = field(default=None, repr=False)
     _claimed: Sequence[Any] | None = field(default=None, repr=False)
 
@@ -105,7 +105,7 @@ class PipelineItem(Generic[ModelT]):
         """Whether the row was read."""
         return self._row is not None or self._claimed is not None
 
-    def value_as_read(self, leased: LeasedTable[ModelT], column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
+    def value_as_read(self, leased: LeasedTable, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
         """Return what `column` of the row was when it was read, also where ``item.row`` was changed since.
 
         Raises:

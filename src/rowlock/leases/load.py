@@ -21,7 +21,7 @@ from rowlock.rows.leased_table import LeasedTable, ModelT
 
 async def load_rows(
     session: AsyncSession,
-    leased: LeasedTable[ModelT],
+    leased: LeasedTable,
     items: Sequence[PipelineItem[ModelT]],
     *,
     options: Sequence[LoaderOption] = (),

@@ -17,7 +17,7 @@ from rowlock.rows.leased_table import LeasedTable
 
 @asynccontextmanager
 async def lockset_guard(
-    session_factory: SessionFactory, leased: LeasedTable[Any], *, timeout: timedelta
+    session_factory: SessionFactory, leased: LeasedTable, *, timeout: timedelta
 ) -> AsyncIterator[frozenset[Any]]:
     """Hold off those of this process who take rows by a lockset, around a transaction that leases rows; gives their keys.
 

@@ -39,7 +39,7 @@ class Patch(Generic[ModelT]):
 
 
 async def write_patches(
-    connection: AsyncConnection, leased: LeasedTable[ModelT], patches: Sequence[Patch[ModelT]]
+    connection: AsyncConnection, leased: LeasedTable, patches: Sequence[Patch[ModelT]]
 ) -> list[ColumnValues | None]:
     """Write patches of different rows, except to those that somebody has locked; joins the caller's transaction.
 
@@ -54,9 +54,7 @@ async def write_patches(
     ]
 
 
-async def write_patch(
-    connection: AsyncConnection, leased: LeasedTable[ModelT], patch: Patch[ModelT]
-) -> ColumnValues | None:
+async def write_patch(connection: AsyncConnection, leased: LeasedTable, patch: Patch[ModelT]) -> ColumnValues | None:
     """Write one patch, and wait for whoever has locked the row; joins the caller's transaction.
 
     Returns:
@@ -66,7 +64,7 @@ async def write_patch(
 
 
 async def _write(
-    connection: AsyncConnection, leased: LeasedTable[ModelT], patch: Patch[ModelT], *, now: datetime
+    connection: AsyncConnection, leased: LeasedTable, patch: Patch[ModelT], *, now: datetime
 ) -> ColumnValues | None:
     # Trust is asked as late as it can be: the transaction may have waited for its turn.
     if not patch.item.is_trusted():
@@ -84,7 +82,7 @@ async def _write(
 
 
 async def is_unchanged(
-    connection: AsyncConnection, leased: LeasedTable[ModelT], item: PipelineItem[ModelT], *, values: Values
+    connection: AsyncConnection, leased: LeasedTable, item: PipelineItem[ModelT], *, values: Values
 ) -> bool:
     """Whether the row of `item` is still under its token and has `values`; joins the caller's transaction."""
     dialect = dialect_of(connection)
@@ -96,7 +94,7 @@ async def is_unchanged(
     return (await connection.execute(found)).first() is not None
 
 
-def show(leased: LeasedTable[ModelT], row: ModelT, written: ColumnValues) -> None:
+def show(leased: LeasedTable, row: object, written: ColumnValues) -> None:
     """Show in `row` what was written and committed, as if it had been read so."""
     for column, value in written.items():
         set_committed_value(row, leased.mapper.get_property_by_column(column).key, value)

@@ -23,7 +23,7 @@ SWEPT_ROWS_MAX = 1000
 
 
 async def release(
-    connection: AsyncConnection, leased: LeasedTable[Any], items: Sequence[PipelineItem[Any]]
+    connection: AsyncConnection, leased: LeasedTable, items: Sequence[PipelineItem[Any]]
 ) -> frozenset[Any]:
     """Unlock rows that were not worked on, as if they had never been claimed; joins the caller's transaction.
 
@@ -37,7 +37,7 @@ async def release(
 
 
 async def release_dead(
-    connection: AsyncConnection, leased: LeasedTable[Any], dead_tokens: Sequence[Any], *, only_ended: bool = False
+    connection: AsyncConnection, leased: LeasedTable, dead_tokens: Sequence[Any], *, only_ended: bool = False
 ) -> int:
     """Free related rows that dead holders left under their tokens; joins the transaction that claims their main rows.
 
@@ -61,7 +61,7 @@ async def release_dead(
 
 
 async def sweep(
-    connection: AsyncConnection, leased: LeasedTable[Any], *, older_than: timedelta, owner: str | None = None
+    connection: AsyncConnection, leased: LeasedTable, *, older_than: timedelta, owner: str | None = None
 ) -> int:
     """Clear the lock columns of rows that were left behind longer than `older_than` ago; joins the caller's transaction.
 
@@ -94,7 +94,7 @@ async def sweep(
     return await _clear_lock_columns(connection, leased, narrowed)
 
 
-async def mend_stamps(connection: AsyncConnection, leased: LeasedTable[Any]) -> int:
+async def mend_stamps(connection: AsyncConnection, leased: LeasedTable) -> int:
     """Let rows whose last stamp is far ahead of the clock count as processed now; joins the caller's transaction.
 
     Without a schedule, such a row would have its next turn when that time has come: in an hour, or in a hundred years.
@@ -109,8 +109,6 @@ async def mend_stamps(connection: AsyncConnection, leased: LeasedTable[Any]) -> 
     return (await connection.execute(statement)).rowcount
 
 
-async def _clear_lock_columns(
-    connection: AsyncConnection, leased: LeasedTable[Any], condition: ColumnElement[bool]
-) -> int:
+async def _clear_lock_columns(connection: AsyncConnection, leased: LeasedTable, condition: ColumnElement[bool]) -> int:
     values = without_onupdate(leased, unlocked_values(leased))
     return (await connection.execute(update(leased.table).where(condition).values(values))).rowcount

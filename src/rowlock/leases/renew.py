@@ -28,7 +28,7 @@ LEASES_PER_STATEMENT_MAX = 1000
 
 async def renew(
     connection: AsyncConnection,
-    leased: LeasedTable[Any],
+    leased: LeasedTable,
     items: Sequence[PipelineItem[Any]],
     *,
     lock_timeout: timedelta,
@@ -51,7 +51,7 @@ async def renew(
 
 async def renew_each(
     connection: AsyncConnection,
-    leased: LeasedTable[Any],
+    leased: LeasedTable,
     leases: Sequence[Lease],
     *,
     lock_timeout: timedelta,
@@ -66,14 +66,14 @@ async def renew_each(
     return frozenset((await connection.scalars(statement, dialect.lease_parameters(leases))).all())
 
 
-def _renewal(dialect: LeaseDialect, leased: LeasedTable[Any], *, lock_timeout: timedelta) -> Update:
+def _renewal(dialect: LeaseDialect, leased: LeasedTable, *, lock_timeout: timedelta) -> Update:
     valid = and_(dialect.matches_leases(leased), leased.column("lock_expires_at") > database_instant())
     values = renewed_values(leased, expires_at=database_time_after(lock_timeout))
     return update(leased.table).where(dialect.skip_locked(leased, valid)).values(values)
 
 
 async def tokens_still_held(
-    connection: AsyncConnection, leased: LeasedTable[Any], items: Sequence[PipelineItem[Any]]
+    connection: AsyncConnection, leased: LeasedTable, items: Sequence[PipelineItem[Any]]
 ) -> frozenset[Any]:
     """Return the tokens of those `items` whose lease is still theirs and valid; joins the caller's transaction."""
     token, expires_at = leased.column("lock_token"), leased.column("lock_expires_at")

@@ -51,7 +51,7 @@ class PipelineContext(Generic[ModelT]):
     """
 
     name: str
-    leased: LeasedTable[ModelT]
+    leased: LeasedTable
     settings: PipelineSettings
     hooks: Hooks[ModelT]
     session_factory: async_sessionmaker[AsyncSession]

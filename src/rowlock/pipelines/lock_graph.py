@@ -39,14 +39,14 @@ class Related:
 class DeclaredLock:
     """One entry of `locks`, checked."""
 
-    leased: LeasedTable[Any]
+    leased: LeasedTable
     on: ColumnElement[bool] | None
 
 
 class Locking(Hooks[Any], Protocol):
     """A pipeline, seen from the graph."""
 
-    leased: LeasedTable[Any]
+    leased: LeasedTable
     settings: PipelineSettings
     declared_locks: tuple[DeclaredLock, ...]
     intent_columns: tuple[Column[Any], ...]
@@ -57,7 +57,7 @@ class Locking(Hooks[Any], Protocol):
         ...
 
 
-def declared_locks(name: str, leased: LeasedTable[Any], locks: Sequence[type | Related]) -> tuple[DeclaredLock, ...]:
+def declared_locks(name: str, leased: LeasedTable, locks: Sequence[type | Related]) -> tuple[DeclaredLock, ...]:
     """Check what a pipeline declares in `locks`.
 
     Raises:
@@ -68,7 +68,7 @@ def declared_locks(name: str, leased: LeasedTable[Any], locks: Sequence[type | R
     declared = []
     for entry in locks:
         related = entry if isinstance(entry, Related) else Related(entry)
-        table: LeasedTable[Any] = LeasedTable.of(related.model)
+        table: LeasedTable = LeasedTable.of(related.model)
         table.check_owner(name)
         # A mapped attribute, such as a boolean column, stands for its column.
         on = getattr(related.on, "expression", related.on)
@@ -93,7 +93,7 @@ class LockGraph:
         """Note one more pipeline."""
         self._pipelines.append(pipeline)
 
-    def locking_pipelines_of(self, leased: LeasedTable[Any], *, but: str) -> tuple[LockingPipeline, ...]:
+    def locking_pipelines_of(self, leased: LeasedTable, *, but: str) -> tuple[LockingPipeline, ...]:
         """Return who locks rows of this model as related ones, except the pipeline named `but`. Asks the `ready` of each.
 
         One whose own rows are in the same table is not among them: its intent could not be told from the row's own state.
@@ -112,7 +112,7 @@ class LockGraph:
             if pipeline.name != but and _overlap(lock.leased, leased) and pipeline.leased.table is not leased.table
         )
 
-    def intent_of(self, leased: LeasedTable[Any]) -> tuple[Column[Any], ...]:
+    def intent_of(self, leased: LeasedTable) -> tuple[Column[Any], ...]:
         """Return which columns of this model services own, as its pipelines say."""
         columns = (column for p in self._pipelines if _overlap(p.leased, leased) for column in p.intent_columns)
         return tuple(dict.fromkeys(columns))
@@ -138,7 +138,7 @@ class LockGraph:
         return [other.name for other in self._pipelines if any(_overlap(lock.leased, other.leased) for lock in locks)]
 
 
-def _overlap(one: LeasedTable[Any], other: LeasedTable[Any]) -> bool:
+def _overlap(one: LeasedTable, other: LeasedTable) -> bool:
     """Whether a row can be of both models; models of one table need not overlap."""
     return issubclass(one.model, other.model) or issubclass(other.model, one.model)
 

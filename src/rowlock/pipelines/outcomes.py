@@ -104,7 +104,7 @@ def as_outcome(returned: object) -> Outcome:
             )
 
 
-def check_outcome(leased: LeasedTable[Any], outcome: Outcome) -> None:
+def check_outcome(leased: LeasedTable, outcome: Outcome) -> None:
     """Refuse an outcome that cannot be written to this model, before any transaction is opened.
 
     Raises:
@@ -311,7 +311,7 @@ def error_text(error: BaseException | str | None) -> str | None:
     return shorten(error) if isinstance(error, str) else describe(error)
 
 
-def _check_after(leased: LeasedTable[Any], outcome: str, after: timedelta | float | None) -> None:
+def _check_after(leased: LeasedTable, outcome: str, after: timedelta | float | None) -> None:
     if after is not None:
         _need_schedule(leased, f"{outcome}(after=...)")
         delay_of(after)
@@ -325,7 +325,7 @@ def _sequence(value: object, name: str) -> Sequence[Any]:
     return tuple(value)
 
 
-def _need_schedule(leased: LeasedTable[Any], what: str) -> None:
+def _need_schedule(leased: LeasedTable, what: str) -> None:
     if not leased.has_schedule:
         raise OutcomeError(f"{what} needs ScheduleColumns, which {leased.name} does not have; mix them in")
 

@@ -97,7 +97,7 @@ class Pipeline(Generic[ModelT]):
             setattr(self, name, getattr(self.settings, name))
         if getattr(self, "model", None) is None:
             raise ModelError(f"{self.name} has no model; set `model = YourModel` on the class", model=self.name)
-        self.leased: LeasedTable[ModelT] = LeasedTable.of(self.model)
+        self.leased: LeasedTable = LeasedTable.of(self.model)
         self.leased.check_owner(self.name)
         self.declared_locks: tuple[DeclaredLock, ...] = declared_locks(self.name, self.leased, self.locks)
         # Read as it stands there: a column without its brackets would be asked for its value in a pipeline.
@@ -329,7 +329,7 @@ _RESERVED = frozenset(
 """Names that a subclass may not use for something of its own."""
 
 
-def intent_columns(name: str, leased: LeasedTable[Any], intent: object) -> tuple[Column[Any], ...]:
+def intent_columns(name: str, leased: LeasedTable, intent: object) -> tuple[Column[Any], ...]:
     """Return the columns of `intent`, given as attributes or names.
 
     Raises:

@@ -143,7 +143,7 @@ def _is_sql(value: object) -> bool:
     return isinstance(value, ColumnElement) or hasattr(value, "__clause_element__")
 
 
-def without_onupdate(leased: LeasedTable[Any], values: Mapping[Column[Any], Any]) -> ColumnValues:
+def without_onupdate(leased: LeasedTable, values: Mapping[Column[Any], Any]) -> ColumnValues:
     """Return `values` with every other column that would change by itself kept as it is."""
     kept = {column: column for column in leased.columns_with_onupdate if column not in values}
     return {**kept, **values}

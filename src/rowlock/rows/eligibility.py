@@ -48,7 +48,7 @@ class LockingPipeline:
         precedence_timeout_at_work: the same for a main row that is at work again and may still lock.
     """
 
-    leased: LeasedTable[Any]
+    leased: LeasedTable
     owner: str
     ready: ColumnElement[bool]
     on: ColumnElement[bool] | None
@@ -56,14 +56,14 @@ class LockingPipeline:
     precedence_timeout_at_work: timedelta
 
 
-def is_free(leased: LeasedTable[Any]) -> ColumnElement[bool]:
+def is_free(leased: LeasedTable) -> ColumnElement[bool]:
     """Nobody holds the row, or its holder let the lease expire."""
     expires_at = leased.attribute("lock_expires_at")
     return or_(expires_at.is_(None), expires_at <= database_now())
 
 
 def is_claimable_by(
-    leased: LeasedTable[Any], owner: str, *, reserved_for: timedelta = RESERVED_BEYOND
+    leased: LeasedTable, owner: str, *, reserved_for: timedelta = RESERVED_BEYOND
 ) -> ColumnElement[bool]:
     """The row is not reserved for another pipeline. A lease that has ended keeps nobody away, whoever held it.
 
@@ -81,7 +81,7 @@ def is_claimable_by(
     )
 
 
-def was_main_lease(leased: LeasedTable[Any], lockers: Collection[str] = ()) -> ColumnElement[bool]:
+def was_main_lease(leased: LeasedTable, lockers: Collection[str] = ()) -> ColumnElement[bool]:
     """The lease on the row is, or was, that of a pipeline which worked on this very row.
 
     Not that of a service, nor of a pipeline that had the row locked as a related one: `lockers` are the names of those that may
@@ -92,7 +92,7 @@ def was_main_lease(leased: LeasedTable[Any], lockers: Collection[str] = ()) -> C
     return and_(is_plain, lock_owner.not_in(lockers)) if lockers else is_plain
 
 
-def related_owner(leased: LeasedTable[Any], owner: str, main_key: object) -> str:
+def related_owner(leased: LeasedTable, owner: str, main_key: object) -> str:
     """Return the name under which `owner` locks a row of `leased` for the main row of `main_key`.
 
     Where the key does not fit into the column, it is replaced by a digest of it.
@@ -108,19 +108,19 @@ def related_owner(leased: LeasedTable[Any], owner: str, main_key: object) -> str
     return name
 
 
-def is_owned_by(leased: LeasedTable[Any], owner: str) -> ColumnElement[bool]:
+def is_owned_by(leased: LeasedTable, owner: str) -> ColumnElement[bool]:
     """The row carries the name of `owner`, alone or with whom it holds the row for."""
     lock_owner = leased.attribute("lock_owner")
     return or_(lock_owner == owner, lock_owner.startswith(owner + OWNER_SEPARATOR, autoescape=True))
 
 
-def is_reserved_by(leased: LeasedTable[Any], owner: str) -> ColumnElement[bool]:
+def is_reserved_by(leased: LeasedTable, owner: str) -> ColumnElement[bool]:
     """The row was reset by `owner`, which comes back for it."""
     return and_(leased.attribute("lock_token").is_(None), leased.attribute("lock_owner") == owner)
 
 
 def is_due(
-    leased: LeasedTable[Any],
+    leased: LeasedTable,
     min_processing_interval: timedelta,
     *,
     owner: str | None = None,
@@ -138,7 +138,7 @@ def is_due(
 
 
 def is_awaited(
-    leased: LeasedTable[Any], locking: LockingPipeline, min_processing_interval: timedelta
+    leased: LeasedTable, locking: LockingPipeline, min_processing_interval: timedelta
 ) -> ColumnElement[bool]:
     """A main row of `locking` came back for locks that it could not get, and this row may be one of those.
 
@@ -177,7 +177,7 @@ def is_awaited(
 
 
 def eligible(
-    leased: LeasedTable[Any],
+    leased: LeasedTable,
     *,
     ready: ColumnElement[bool],
     owner: str,
@@ -196,7 +196,7 @@ def eligible(
     )
 
 
-def is_lockable(leased: LeasedTable[Any], token: object) -> ColumnElement[bool]:
+def is_lockable(leased: LeasedTable, token: object) -> ColumnElement[bool]:
     """The row may be locked as a related one: nobody's live lease is on it, or `token`'s own.
 
     Whoever owned it before does not matter. A reset row in particular never blocks who needs it for a row above.
@@ -204,12 +204,12 @@ def is_lockable(leased: LeasedTable[Any], token: object) -> ColumnElement[bool]:
     return or_(is_free(leased), leased.attribute("lock_token") == token)
 
 
-def order_column(leased: LeasedTable[Any]) -> InstrumentedAttribute[Any]:
+def order_column(leased: LeasedTable) -> InstrumentedAttribute[Any]:
     """Return the time by which rows are ordered: when due, or when last processed."""
     return leased.attribute("due_at" if leased.has_schedule else "last_processed_at")
 
 
-def oldest_first(leased: LeasedTable[Any]) -> tuple[ColumnElement[Any], ...]:
+def oldest_first(leased: LeasedTable) -> tuple[ColumnElement[Any], ...]:
     """Return the order of claims: oldest due first, or longest not processed first and never processed before all.
 
     Rows of one place stand in the order of their keys, so that a claim can tell where the last one ended.

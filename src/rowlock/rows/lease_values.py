@@ -7,13 +7,12 @@ otherwise SQLAlchemy would stamp them on every heartbeat.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from rowlock.rows.assignments import ColumnValues, UnlessChanged, without_onupdate
 from rowlock.rows.leased_table import LeasedTable
 
 
-def leased_values(leased: LeasedTable[Any], *, token: object, owner: str, expires_at: object) -> ColumnValues:
+def leased_values(leased: LeasedTable, *, token: object, owner: str, expires_at: object) -> ColumnValues:
     """The row belongs to `owner` under `token` until `expires_at`."""
     return without_onupdate(
         leased,
@@ -25,28 +24,28 @@ def leased_values(leased: LeasedTable[Any], *, token: object, owner: str, expire
     )
 
 
-def renewed_values(leased: LeasedTable[Any], *, expires_at: object) -> ColumnValues:
+def renewed_values(leased: LeasedTable, *, expires_at: object) -> ColumnValues:
     """The lease lasts until `expires_at`."""
     return without_onupdate(leased, {leased.column("lock_expires_at"): expires_at})
 
 
-def unlocked_values(leased: LeasedTable[Any], *, owner: str | None = None) -> ColumnValues:
+def unlocked_values(leased: LeasedTable, *, owner: str | None = None) -> ColumnValues:
     """The row is free for everybody; or for `owner`, which had reset it before it was locked."""
     token, lock_owner, expires_at = (leased.column(name) for name in ("lock_token", "lock_owner", "lock_expires_at"))
     return {token: None, lock_owner: owner, expires_at: None}
 
 
-def reset_values(leased: LeasedTable[Any]) -> ColumnValues:
+def reset_values(leased: LeasedTable) -> ColumnValues:
     """The row is free for the pipeline that owns it, which comes back for it."""
     return dict.fromkeys(leased.column(name) for name in ("lock_token", "lock_expires_at"))
 
 
-def processed_values(leased: LeasedTable[Any], stamp: datetime) -> ColumnValues:
+def processed_values(leased: LeasedTable, stamp: datetime) -> ColumnValues:
     """The row was processed at `stamp`."""
     return {leased.column("last_processed_at"): stamp}
 
 
-def due_values(leased: LeasedTable[Any], due_at: datetime, *, as_read: datetime | None) -> ColumnValues:
+def due_values(leased: LeasedTable, due_at: datetime, *, as_read: datetime | None) -> ColumnValues:
     """The row is due at `due_at`, unless somebody changed its due time since it was read: then that time stands.
 
     So a service that makes a row due while an attempt runs is heard, and no minimum interval delays its request.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Column, DateTime, Dialect, Integer, String, Table, Uuid, inspect
 from sqlalchemy.exc import NoInspectionAvailable, SQLAlchemyError
@@ -52,7 +52,7 @@ _NEVER_NULL = ("due_at", "attempts")
 
 
 @dataclass(frozen=True, eq=False)
-class LeasedTable(Generic[ModelT]):
+class LeasedTable:
     """The parts of a host's model that leases are made of.
 
     Attributes:
@@ -63,14 +63,14 @@ class LeasedTable(Generic[ModelT]):
         has_schedule: whether `ScheduleColumns` are there.
     """
 
-    model: type[ModelT]
-    mapper: Mapper[ModelT]
+    model: type[Any]
+    mapper: Mapper[Any]
     table: Table
     key: Column[Any]
     has_schedule: bool
 
     @classmethod
-    def of(cls, model: type[ModelT]) -> LeasedTable[ModelT]:
+    def of(cls, model: type[Any]) -> LeasedTable:
         """Read and check `model`.
 
         Raises:
@@ -104,7 +104,7 @@ class LeasedTable(Generic[ModelT]):
         attribute: InstrumentedAttribute[Any] = getattr(self.model, name)
         return attribute
 
-    def value_as_read(self, row: ModelT, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
+    def value_as_read(self, row: object, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
         """Return what `column` was when `row` was loaded, also where the instance was changed since.
 
         Raises:
@@ -247,10 +247,9 @@ class LeasedTable(Generic[ModelT]):
         """The columns of a plain model by the names of their attributes."""
         return attributes_of(self.mapper)
 
-    def instance(self, values: Sequence[Any]) -> ModelT:
+    def instance(self, values: Sequence[Any]) -> Any:  # noqa: ANN401 - a row of the host's model
         """Return a detached instance of a plain model with the `values` of all its `attributes`, as if just loaded."""
-        made: ModelT = instance_of(self.mapper, dict(zip(self.attributes, values, strict=True)))
-        return made
+        return instance_of(self.mapper, dict(zip(self.attributes, values, strict=True)))
 
     @cached_property
     def columns_by_name(self) -> dict[str, Column[Any]]:
@@ -284,10 +283,10 @@ class LeasedTable(Generic[ModelT]):
         )
 
 
-def _mapper_of(model: type[ModelT]) -> Mapper[ModelT]:
+def _mapper_of(model: type[Any]) -> Mapper[Any]:
     name = getattr(model, "__name__", repr(model))
     try:
-        mapper: Mapper[ModelT] = inspect(model)
+        mapper: Mapper[Any] = inspect(model)
         mapper.registry.configure()
     except (NoInspectionAvailable, AttributeError):
         raise ModelError(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import ColumnElement, join
 from sqlalchemy.exc import ArgumentError
 
@@ -11,7 +9,7 @@ from rowlock.errors import ModelError
 from rowlock.rows.leased_table import LeasedTable
 
 
-def relation_between(leased: LeasedTable[Any], related: LeasedTable[Any]) -> ColumnElement[bool] | None:
+def relation_between(leased: LeasedTable, related: LeasedTable) -> ColumnElement[bool] | None:
     """Return the condition that a related row belongs to a main row; None if there is no foreign key to say so.
 
     Raises:
@@ -29,5 +27,5 @@ def relation_between(leased: LeasedTable[Any], related: LeasedTable[Any]) -> Col
         ) from error
 
 
-def _has_foreign_key(one: LeasedTable[Any], other: LeasedTable[Any]) -> bool:
+def _has_foreign_key(one: LeasedTable, other: LeasedTable) -> bool:
     return any(key.references(b.table) for a, b in ((one, other), (other, one)) for key in a.table.foreign_keys)

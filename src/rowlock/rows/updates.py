@@ -67,7 +67,7 @@ def _resolve_nested(value: Any, now: datetime) -> Any:  # noqa: ANN401 - whateve
             return value
 
 
-def column_of(leased: LeasedTable[Any], key: object) -> Column[Any]:
+def column_of(leased: LeasedTable, key: object) -> Column[Any]:
     """Return the table's column that `key` (a mapped attribute, an attribute name or a column name) means.
 
     Raises:
@@ -84,7 +84,7 @@ def column_of(leased: LeasedTable[Any], key: object) -> Column[Any]:
     return known
 
 
-def _resolve(leased: LeasedTable[Any], key: object) -> Column[Any]:
+def _resolve(leased: LeasedTable, key: object) -> Column[Any]:
     if isinstance(key, Column) and key.table is leased.table:
         return key
     name = key
@@ -97,7 +97,7 @@ def _resolve(leased: LeasedTable[Any], key: object) -> Column[Any]:
     return column
 
 
-def compared_column(leased: LeasedTable[Any], key: object) -> Column[Any]:
+def compared_column(leased: LeasedTable, key: object) -> Column[Any]:
     """Return the column that `key` means, if what was read of it can be compared with what is there.
 
     Raises:
@@ -120,7 +120,7 @@ def compared_column(leased: LeasedTable[Any], key: object) -> Column[Any]:
     return column
 
 
-def column_values(leased: LeasedTable[Any], values: Values) -> dict[Column[Any], Any]:
+def column_values(leased: LeasedTable, values: Values) -> dict[Column[Any], Any]:
     """Return the host's update map keyed by the table's columns.
 
     Raises:
@@ -129,7 +129,7 @@ def column_values(leased: LeasedTable[Any], values: Values) -> dict[Column[Any],
     return dict(zip(columns_written(leased, values), values.values(), strict=True))
 
 
-def columns_written(leased: LeasedTable[Any], values: Values) -> tuple[Column[Any], ...]:
+def columns_written(leased: LeasedTable, values: Values) -> tuple[Column[Any], ...]:
     """Return the table's columns that an update map writes, in its order; worked out once for maps with the same keys.
 
     Raises:
@@ -150,7 +150,7 @@ def columns_written(leased: LeasedTable[Any], values: Values) -> tuple[Column[An
     return known
 
 
-def _columns_written(leased: LeasedTable[Any], keys: Iterable[object]) -> tuple[Column[Any], ...]:
+def _columns_written(leased: LeasedTable, keys: Iterable[object]) -> tuple[Column[Any], ...]:
     kept = leased.kept_columns
     written: dict[Column[Any], None] = {}
     for key in keys:

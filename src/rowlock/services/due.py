@@ -47,7 +47,7 @@ async def unpark(session: AsyncSession, row: object) -> None:
     await _write(session, leased, row, values=values)
 
 
-def _scheduled(row: object) -> LeasedTable[Any]:
+def _scheduled(row: object) -> LeasedTable:
     leased = LeasedTable.of(type(row))
     if not leased.has_schedule:
         raise ModelError(
@@ -58,7 +58,7 @@ def _scheduled(row: object) -> LeasedTable[Any]:
     return leased
 
 
-async def _write(session: AsyncSession, leased: LeasedTable[Any], row: Any, *, values: ColumnValues) -> None:  # noqa: ANN401
+async def _write(session: AsyncSession, leased: LeasedTable, row: Any, *, values: ColumnValues) -> None:  # noqa: ANN401
     # A row added in this transaction has no key before the flush.
     await session.flush()
     identity = inspect(row).identity

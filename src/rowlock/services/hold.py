@@ -80,7 +80,7 @@ class HeldByService(Generic[ModelT]):
     rows: list[ModelT]
     lock_token: Any
     lock_owner: str
-    leased: LeasedTable[ModelT] = field(repr=False)
+    leased: LeasedTable = field(repr=False)
     keys: tuple[Any, ...] = field(repr=False)
     trusted_until: float = field(repr=False)
     guarded: list[tuple[Session, SessionTransaction | None]] = field(default_factory=list, repr=False)
@@ -117,13 +117,13 @@ class HeldByService(Generic[ModelT]):
 @asynccontextmanager
 async def hold(
     session_factory: async_sessionmaker[AsyncSession],
-    leased: LeasedTable[ModelT],
+    leased: LeasedTable,
     ids: Iterable[Any],
     *,
     timeout: timedelta | float,
     lock_timeout: timedelta | float,
     owner: str,
-) -> AsyncIterator[HeldByService[ModelT]]:
+) -> AsyncIterator[HeldByService[Any]]:
     """Hold rows for the time of the block: `hold_rows` of ``services/handlers.py``, without its hint."""
     check_session_factory(session_factory, leased)
     keys, lease_s, timeout_s = _checked_keys(ids), _checked_lease_s(lock_timeout), wait_limit_s(timeout)
@@ -132,7 +132,7 @@ async def hold(
     token = leased.new_token()
     name = f"{owner}{OWNER_SEPARATOR}{str(token)[:8]}"
     leased.check_owner(name)
-    holder = _Holder(session_factory, leased, keys, token=token, owner=name, lease_s=lease_s)
+    holder: _Holder[Any] = _Holder(session_factory, leased, keys, token=token, owner=name, lease_s=lease_s)
     try:
         held = await holder.acquire(timeout_s)
         holder.renewing = contained_task(holder.renew(held), name=f"rowlock: hold rows of {leased.name}")
@@ -160,7 +160,7 @@ class _Holder(Generic[ModelT]):
     """
 
     session_factory: async_sessionmaker[AsyncSession]
-    leased: LeasedTable[ModelT]
+    leased: LeasedTable
     keys: tuple[Any, ...]
     token: Any
     owner: str

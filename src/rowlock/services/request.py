@@ -19,7 +19,7 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import Values, column_values, resolve_now_placeholders
 
 
-async def write_request(session: AsyncSession, leased: LeasedTable[Any], key: object, *, values: Values) -> bool:
+async def write_request(session: AsyncSession, leased: LeasedTable, key: object, *, values: Values) -> bool:
     """Write `values` to the row of `key` and make it due, in the caller's transaction; False if there is no such row.
 
     What is pending in the session is flushed first; an instance that the session has is set to what was written.
@@ -42,9 +42,7 @@ async def write_request(session: AsyncSession, leased: LeasedTable[Any], key: ob
     return await write_past_lease(session, leased, key, values=written)
 
 
-async def write_past_lease(
-    session: AsyncSession, leased: LeasedTable[Any], key: object, *, values: ColumnValues
-) -> bool:
+async def write_past_lease(session: AsyncSession, leased: LeasedTable, key: object, *, values: ColumnValues) -> bool:
     """Write to a row whoever holds its lease, in the caller's transaction; False if there is no such row.
 
     An instance that the session has shows what was written, and no longer does if that is rolled back.
@@ -59,7 +57,7 @@ async def write_past_lease(
     statement = update(leased.model).where(is_it).values(names).returning(*map(leased.attribute, touched))
     result = await session.execute(statement, execution_options={"synchronize_session": "fetch"})
     row = result.one_or_none()
-    instance = session.sync_session.identity_map.get(leased.mapper.identity_key_from_primary_key((key,)))
+    instance: object | None = session.sync_session.identity_map.get(leased.mapper.identity_key_from_primary_key((key,)))
     if row is not None and instance is not None:
         # What the statement returned, and not a refresh: a session that sends reads to a replica would read what was before.
         for name, value in zip(touched, row, strict=True):
@@ -67,5 +65,5 @@ async def write_past_lease(
     return row is not None
 
 
-def _name_of(leased: LeasedTable[Any], column: Column[Any]) -> str:
+def _name_of(leased: LeasedTable, column: Column[Any]) -> str:
     return leased.mapper.get_property_by_column(column).key

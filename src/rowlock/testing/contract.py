@@ -169,9 +169,7 @@ def _overtaken(pipeline: Pipeline[ModelT], session_factory: Sessions, token: obj
     return pipeline
 
 
-async def _take_over(
-    session_factory: Sessions, leased: LeasedTable[Any], item: PipelineItem[Any], *, token: object
-) -> None:
+async def _take_over(session_factory: Sessions, leased: LeasedTable, item: PipelineItem[Any], *, token: object) -> None:
     statement = update(leased.table).where(leased.key == item.id).values({leased.column("lock_token"): token})
     async with session_factory.begin() as session:
         await session.execute(statement)

@@ -108,7 +108,7 @@ def outcomes(
     return st.one_of(*(strategy for kind, strategy in choices.items() if kind in kinds))
 
 
-def _values_of(leased: LeasedTable[Any], column: Column[Any]) -> st.SearchStrategy[Any] | None:
+def _values_of(leased: LeasedTable, column: Column[Any]) -> st.SearchStrategy[Any] | None:
     names = leased.lease_columns
     if column.primary_key or column.foreign_keys or column.computed is not None or column.key in names:
         return None
@@ -210,7 +210,7 @@ def _lease_state(
     is_mine: bool,
     away: timedelta,
     token: uuid.UUID,
-    about: tuple[LeasedTable[Any], str, datetime, timedelta],
+    about: tuple[LeasedTable, str, datetime, timedelta],
 ) -> LeaseState:
     leased, owner, now, interval = about
     values: dict[str, Any] = {}

@@ -85,7 +85,7 @@ class Capacity:
         self._places = min(max(ROOM_MAX, len(self._workers)), self._places + places)
 
 
-async def bring_forward(connection: AsyncConnection, leased: LeasedTable[Any], *, count: int) -> frozenset[Any]:
+async def bring_forward(connection: AsyncConnection, leased: LeasedTable, *, count: int) -> frozenset[Any]:
     """Make up to `count` rows due that rest after an overflow; joins the caller's transaction. Returns their keys."""
     model: Any = leased.model
     rests = select(leased.key).where(

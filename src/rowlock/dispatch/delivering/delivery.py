@@ -27,7 +27,7 @@ from rowlock.containment import as_host_code, contained_task
 from rowlock.database.faults import is_of_the_schema
 from rowlock.dispatch.client_text import error_of, failure_of
 from rowlock.dispatch.columns import WORKER_CHARS_MAX
-from rowlock.dispatch.delivering.liveness import next_event
+from rowlock.dispatch.delivering.liveness import LastProgress, next_event
 from rowlock.dispatch.delivering.placement import Placement
 from rowlock.dispatch.delivering.provisioner import Provisioner
 from rowlock.dispatch.delivering.scratch import Scratch
@@ -35,7 +35,6 @@ from rowlock.dispatch.delivering.status_updates import StatusUpdates
 from rowlock.dispatch.dispatch_log import DispatchLog
 from rowlock.dispatch.engine import Events
 from rowlock.dispatch.plain_events import plain_event
-from rowlock.dispatch.progress import LastProgress
 from rowlock.dispatch.settings import DispatchSettings
 from rowlock.dispatch.states import (
     ACTIVE,
@@ -93,7 +92,7 @@ class DeliveryContext(Generic[ModelT]):
         log: tells how rows find workers.
     """
 
-    leased: LeasedTable[ModelT]
+    leased: LeasedTable
     handler: Handler[ModelT]
     lease: PipelineSettings
     settings: DispatchSettings

@@ -37,7 +37,7 @@ class StatusUpdates(Generic[ModelT]):
     A transaction ends within `timeout`, and trouble with the database is waited out for `retry_timeout` at most.
     """
 
-    def __init__(self, leased: LeasedTable[ModelT], *, name: str, timeout: timedelta, retry_timeout: timedelta) -> None:
+    def __init__(self, leased: LeasedTable, *, name: str, timeout: timedelta, retry_timeout: timedelta) -> None:
         self._leased = leased
         self._timeout = timeout
         self._retry_timeout_s = retry_timeout.total_seconds()

@@ -21,12 +21,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.database.binds import bind_of
-from rowlock.dispatch.cancellation import cancel
 from rowlock.dispatch.client_text import error_of, is_storable
 from rowlock.dispatch.columns import DEDUP_KEY_CHARS_MAX
 from rowlock.dispatch.settings import DispatchSettings
 from rowlock.dispatch.states import (
     ACTIVE_SQL,
+    CANCELLED,
     FAILED,
     PENDING,
     RUNNING,
@@ -52,7 +52,7 @@ SUBMIT_TRIES_MAX = 3
 class Admission(Generic[ModelT]):
     """Takes submissions for one model."""
 
-    def __init__(self, leased: LeasedTable[ModelT], settings: DispatchSettings, *, stale_after: timedelta) -> None:
+    def __init__(self, leased: LeasedTable, settings: DispatchSettings, *, stale_after: timedelta) -> None:
         self._leased = leased
         self._model: Any = leased.model
         self._settings = settings
@@ -90,12 +90,27 @@ class Admission(Generic[ModelT]):
             PipelineError: the key is no text that a database takes, or too long; no statement was sent.
         """
         _check_key(dedup_key)
-        holds_lock, row = await self._submission_lock.acquire(session, unless=_never), None
+        row: ModelT | None = None
+        holds_lock = await self._submission_lock.acquire(session, unless=_never)
         try:
-            row = await cancel(session, self._leased, dedup_key=dedup_key, reason=reason)
+            row = await self._fail_active(session, dedup_key, reason)
         finally:
             if holds_lock and row is None:
                 self._submission_lock.release(session)
+        return row
+
+    async def _fail_active(self, session: AsyncSession, dedup_key: str, reason: str) -> ModelT | None:
+        # Every write of an attempt is guarded by the status it left, so nobody is asked: the replica that holds the row finds the
+        # new status at its next update, closes the attempt and writes nothing more. The lease is left to it.
+        model: Any = self._model
+        values = {"status": FAILED, "error": error_of(CANCELLED, reason), "finished_at": database_now()}
+        found = (model.dedup_key == dedup_key, is_active(self._leased))
+        cancelled = update(model).where(*found).values(values).returning(model)
+        # What the session has of the row is shown as it is now.
+        fresh = cancelled.execution_options(populate_existing=shows_anew(session, model), synchronize_session=False)
+        # Where rows are written, also in a session that sends reads to a replica.
+        where = {"bind": bind_of(session, self._leased)}
+        row: ModelT | None = (await session.scalars(fresh, bind_arguments=where)).one_or_none()
         return row
 
     async def _submit(self, session: AsyncSession, dedup_key: str, values: Values) -> tuple[ModelT, bool]:

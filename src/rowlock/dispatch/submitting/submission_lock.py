@@ -14,7 +14,6 @@ Source: SQLAlchemy, "Serializable isolation / Savepoints / Transactional DDL"; S
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -38,7 +37,7 @@ SUBMIT_WAIT_S_MAX = 30.0
 class SubmissionLock:
     """The lock of one table's submissions, taken by one session of the process at a time."""
 
-    def __init__(self, leased: LeasedTable[Any]) -> None:
+    def __init__(self, leased: LeasedTable) -> None:
         self._leased = leased
         self._name = f"submissions to {leased.table.name}"
 

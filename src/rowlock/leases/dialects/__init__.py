@@ -24,7 +24,7 @@ from rowlock.rows.leased_table import LeasedTable
 class LeaseDialect(Protocol):
     """One database's way to claim and renew. Every function joins the connection's transaction, except `excluding`."""
 
-    def excluding(self, leased: LeasedTable[Any]) -> AbstractAsyncContextManager[frozenset[Any]]:
+    def excluding(self, leased: LeasedTable) -> AbstractAsyncContextManager[frozenset[Any]]:
         """Hold off those of this process who lock keys, around a claim; gives the keys that they hold."""
         ...
 
@@ -36,7 +36,7 @@ class LeaseDialect(Protocol):
         """Return whether `claim` is one statement that cannot fail once rows are leased, so that it need not be rolled back."""
         ...
 
-    def matches_leases(self, leased: LeasedTable[Any]) -> ColumnElement[bool]:
+    def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:
         """Return the condition that key and token of a row are those of one of the leases in `lease_parameters`."""
         ...
 
@@ -52,7 +52,7 @@ class LeaseDialect(Protocol):
         """Return whether values of these types are the same, in Python, whenever they are read; asked where no arrays are taken."""
         ...
 
-    def unnested(self, leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlias:
+    def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
         """Return leases and values as the rows of a table: key, token, and the names of the slots.
 
         The parameter for a slot is ``rowlock_held_<name>``, a list.
@@ -60,7 +60,7 @@ class LeaseDialect(Protocol):
         ...
 
     def skip_locked(
-        self, leased: LeasedTable[Any], condition: ColumnElement[bool], *, limit: int | None = None
+        self, leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None
     ) -> ColumnElement[bool]:
         """Narrow `condition` for an UPDATE to at most `limit` rows that it need not wait for."""
         ...

@@ -66,7 +66,7 @@ from rowlock.rows.reservation_tokens import VERSION_DIGIT_AT
 
 
 @asynccontextmanager
-async def excluding(leased: LeasedTable[Any]) -> AsyncIterator[frozenset[Any]]:
+async def excluding(leased: LeasedTable) -> AsyncIterator[frozenset[Any]]:
     """Exclude nobody: row locks do it."""
     yield frozenset()
 
@@ -132,21 +132,21 @@ def _claiming(request: ClaimRequest, key_range: Range) -> ReturningUpdate[*tuple
     return update(leased.table).where(leased.key == due.c.id).values(_values(request, due)).returning(*returned)
 
 
-def _whole_row(leased: LeasedTable[Any]) -> list[ColumnElement[Any]]:
+def _whole_row(leased: LeasedTable) -> list[ColumnElement[Any]]:
     times = {id(time) for time in _times_of(leased)}
     return [if_readable(column) if id(column) in times else column for column in leased.attributes.values()]
 
 
-def _is_whole(leased: LeasedTable[Any]) -> ColumnElement[bool]:
+def _is_whole(leased: LeasedTable) -> ColumnElement[bool]:
     """Return whether every time of the row can be read."""
     return not_(or_(unreadable_column(leased).is_not(None), *map(is_no_time, _times_of(leased))))
 
 
-def _times_of(leased: LeasedTable[Any]) -> list[Column[Any]]:
+def _times_of(leased: LeasedTable) -> list[Column[Any]]:
     return [column for column in leased.attributes.values() if isinstance(as_there(column.type), Date | DateTime)]
 
 
-def _is_behind(leased: LeasedTable[Any], key_range: Range) -> ColumnElement[bool]:
+def _is_behind(leased: LeasedTable, key_range: Range) -> ColumnElement[bool]:
     # Each is one range of the index. Both kinds of rows in one condition would be an OR, for which the index is walked from its
     # start; so the rows that were never processed are a line of their own.
     place, key = leased.column(order_column(leased).key), leased.key
@@ -182,7 +182,7 @@ def _new_token(column: Column[Any], *, is_reserved: ColumnElement[bool]) -> Colu
     return cast(text, Uuid) if getattr(as_there(column.type), "native_uuid", True) else text
 
 
-def matches_leases(leased: LeasedTable[Any]) -> ColumnElement[bool]:
+def matches_leases(leased: LeasedTable) -> ColumnElement[bool]:
     """Compare with two arrays side by side: one plan for any number of leases."""
     pairs = unnested(leased, ())
     return tuple_(leased.key, leased.column("lock_token")).in_(select(pairs.c.key, pairs.c.token))
@@ -203,7 +203,7 @@ def reads_alike(slots: Sequence[Slot]) -> bool:
     return False
 
 
-def unnested(leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlias:
+def unnested(leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
     """Unnest arrays."""
     types = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
     types += slots
@@ -214,7 +214,7 @@ def unnested(leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlia
 
 
 def skip_locked(
-    leased: LeasedTable[Any], condition: ColumnElement[bool], *, limit: int | None = None
+    leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None
 ) -> ColumnElement[bool]:
     """Narrow to rows that nobody else has locked, and lock them."""
     free = (

@@ -66,7 +66,7 @@ UNREADABLE: Any = object()
 
 
 @asynccontextmanager
-async def excluding(leased: LeasedTable[Any]) -> AsyncIterator[frozenset[Any]]:
+async def excluding(leased: LeasedTable) -> AsyncIterator[frozenset[Any]]:
     """Hold the lockset of the table still until the claim is committed."""
     lock, lockset = get_locker("sqlite").get_lockset(leased.table.name)
     async with lock:
@@ -235,7 +235,7 @@ def _whole_row(request: ClaimRequest) -> list[ColumnElement[Any]]:
     return [column.label(f"rowlock_row_{number}") for number, column in enumerate(as_read)]
 
 
-def _ranges(leased: LeasedTable[Any], key_range: Range) -> list[ColumnElement[bool]]:
+def _ranges(leased: LeasedTable, key_range: Range) -> list[ColumnElement[bool]]:
     # As text, because times that others wrote in another shape are found by the very text alone.
     place, key = type_coerce(order_column(leased), Text), leased.key
     after_place, after_key = (
@@ -272,7 +272,7 @@ def _parameters(request: ClaimRequest, row: ClaimedRow, written: object) -> dict
     return {**parameters, "rowlock_attempts": row.attempts} if request.leased.has_schedule else parameters
 
 
-def matches_leases(leased: LeasedTable[Any]) -> ColumnElement[bool]:
+def matches_leases(leased: LeasedTable) -> ColumnElement[bool]:
     """Find by key, then compare pairs: SQLite uses no index for a comparison of pairs."""
     pair = tuple_(leased.key, leased.column("lock_token"))
     return and_(
@@ -296,7 +296,7 @@ def reads_alike(slots: Sequence[Slot]) -> bool:
     return all(is_read_alike(one) for _, one in slots)
 
 
-def unnested(leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlias:
+def unnested(leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
     """Refuse: there are no arrays.
 
     Raises:
@@ -306,7 +306,7 @@ def unnested(leased: LeasedTable[Any], slots: Sequence[Slot]) -> TableValuedAlia
 
 
 def skip_locked(
-    leased: LeasedTable[Any], condition: ColumnElement[bool], *, limit: int | None = None
+    leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None
 ) -> ColumnElement[bool]:
     """Narrow to `limit` rows; with the write lock in hand there is nobody to wait for."""
     return condition if limit is None else leased.key.in_(select(leased.key).where(condition).limit(limit))

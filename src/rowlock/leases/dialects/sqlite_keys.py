@@ -37,12 +37,12 @@ class WrittenKeys:
         write: the other way round.
     """
 
-    leased: LeasedTable[Any]
+    leased: LeasedTable
     read: Callable[[Any], Any] | None
     write: Callable[[Any], Any] | None
 
     @classmethod
-    def of(cls, leased: LeasedTable[Any], dialect: Dialect) -> WrittenKeys:
+    def of(cls, leased: LeasedTable, dialect: Dialect) -> WrittenKeys:
         """Return the reader for the keys of a table."""
         type_ = leased.key.type.dialect_impl(dialect)
         return cls(leased, type_.result_processor(dialect, None), type_.bind_processor(dialect))
@@ -86,24 +86,24 @@ class WrittenKeys:
             logger.error("%s: skipping %d rows; no more of them are told", owner, SPOILT_KEYS_MAX, extra=extra)
 
 
-def _finding(leased: LeasedTable[Any]) -> Select[Any]:
+def _finding(leased: LeasedTable) -> Select[Any]:
     key = bindparam("rowlock_key", type_=leased.key.type)
     return select(leased.key.is_not(None)).where(
         leased.key == key, written_key(leased) == bindparam("rowlock_written_key", type_=Text)
     )
 
 
-def written_key(leased: LeasedTable[Any]) -> ColumnElement[Any]:
+def written_key(leased: LeasedTable) -> ColumnElement[Any]:
     """Return the key column, read and compared as it is written."""
     return type_coerce(leased.key, Text)
 
 
-def is_not_spoilt(leased: LeasedTable[Any]) -> ColumnElement[bool]:
+def is_not_spoilt(leased: LeasedTable) -> ColumnElement[bool]:
     """Return the condition that a row was not left alone before."""
     spoilt = bindparam("rowlock_spoilt_keys", expanding=True, type_=Text)
     return and_(leased.key.is_not(None), written_key(leased).not_in(spoilt))
 
 
-def spoilt_parameters(leased: LeasedTable[Any]) -> dict[str, Any]:
+def spoilt_parameters(leased: LeasedTable) -> dict[str, Any]:
     """Return the parameters of `is_not_spoilt`."""
     return {"rowlock_spoilt_keys": [key for key in leased.spoilt_keys if key is not None]}

@@ -52,11 +52,11 @@ class RelatedLocker:
     def __init__(
         self,
         session_factory: async_sessionmaker[AsyncSession],
-        leased: LeasedTable[Any],
+        leased: LeasedTable,
         *,
         owner: str,
-        declared: Iterable[LeasedTable[Any]],
-        intent_of: Callable[[LeasedTable[Any]], Sequence[Column[Any]]],
+        declared: Iterable[LeasedTable],
+        intent_of: Callable[[LeasedTable], Sequence[Column[Any]]],
         timeout: timedelta,
     ) -> None:
         self._session_factory = session_factory
@@ -108,7 +108,7 @@ class RelatedLocker:
     async def _again_if_aborted(
         self,
         item: PipelineItem[Any],
-        leased: LeasedTable[Any],
+        leased: LeasedTable,
         work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
     ) -> T:
         # Taken under the same token, so a second time does no harm where the first was committed after all.
@@ -135,7 +135,7 @@ class RelatedLocker:
         assert isinstance(until, datetime)
         return until
 
-    def _table_of(self, model: type[ModelT]) -> LeasedTable[ModelT]:
+    def _table_of(self, model: type[ModelT]) -> LeasedTable:
         for known in self.tables:
             if known.model is model:
                 return known
@@ -151,9 +151,9 @@ class RelatedLocker:
 
 def check_one_database(
     session_factory: async_sessionmaker[AsyncSession],
-    leased: LeasedTable[Any],
+    leased: LeasedTable,
     *,
-    declared: Iterable[LeasedTable[Any]],
+    declared: Iterable[LeasedTable],
 ) -> None:
     """Check, without connecting, that rows of `declared` can be freed in one transaction with those of `leased`.
 
@@ -170,9 +170,9 @@ def check_one_database(
             )
 
 
-def _key_of(leased: LeasedTable[Any], row: object) -> Any:  # noqa: ANN401 - whatever the key is
+def _key_of(leased: LeasedTable, row: object) -> Any:  # noqa: ANN401 - whatever the key is
     return leased.value_as_read(row, leased.key)
 
 
-def _as_read(leased: LeasedTable[Any], row: object, columns: Sequence[Column[Any]]) -> dict[Column[Any], Any]:
+def _as_read(leased: LeasedTable, row: object, columns: Sequence[Column[Any]]) -> dict[Column[Any], Any]:
     return {column: leased.value_as_read(row, column) for column in columns}

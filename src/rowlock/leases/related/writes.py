@@ -55,7 +55,7 @@ async def write_related(connection: AsyncConnection, item: PipelineItem[Any], wr
     for leased, keys in item.held.known():
         if any((leased.model, key) not in locked for key in keys):
             raise _lost(item, leased)
-    by_table: dict[LeasedTable[Any], list[RelatedWrite]] = {}
+    by_table: dict[LeasedTable, list[RelatedWrite]] = {}
     for write in writes:
         by_table.setdefault(write.leased, []).append(write)
     for leased, of_table in by_table.items():
@@ -97,7 +97,7 @@ async def renew_related(
         The tokens of items of which a related row was not renewed: it is locked by somebody for the moment, or lost. One that
         was deleted needs no lease.
     """
-    leases: dict[LeasedTable[Any], dict[tuple[Any, Any], Any]] = {}
+    leases: dict[LeasedTable, dict[tuple[Any, Any], Any]] = {}
     missing: set[Any] = set()
     for item in items:
         for leased, acquired in item.held.perhaps() if item.held is not None else ():
@@ -119,7 +119,7 @@ async def renew_related(
     return frozenset(missing)
 
 
-async def _write(connection: AsyncConnection, leased: LeasedTable[Any], writes: Sequence[RelatedWrite]) -> None:
+async def _write(connection: AsyncConnection, leased: LeasedTable, writes: Sequence[RelatedWrite]) -> None:
     """Write to rows that are locked, those of one shape in a round trip: `check_related` bounds how many there are."""
     groups: dict[Shape, list[dict[str, Any]]] = {}
     for write in writes:
@@ -131,5 +131,5 @@ async def _write(connection: AsyncConnection, leased: LeasedTable[Any], writes: 
         await connection.execute(statement.values(set_clause(shape)), rows)
 
 
-def _lost(item: PipelineItem[Any], leased: LeasedTable[Any]) -> LeaseLost:
+def _lost(item: PipelineItem[Any], leased: LeasedTable) -> LeaseLost:
     return LeaseLost(pipeline=item.lock_owner, row_id=f"{item.id} for its rows of {leased.name}")

@@ -159,7 +159,7 @@ class PollGroups:
         self._session_factory = session_factory
         self._groups: dict[Hashable, list[PollGroup]] = {}
 
-    def join(self, member: Member, leased: LeasedTable[Any], fetch_delays_s: tuple[float, ...]) -> PollGroup:
+    def join(self, member: Member, leased: LeasedTable, fetch_delays_s: tuple[float, ...]) -> PollGroup:
         """Return the group that `member` belongs to from now on; called in its own context."""
         # A statement goes to one database.
         alike = self._groups.setdefault((bind_of(self._session_factory(), leased).engine, fetch_delays_s), [])

@@ -14,7 +14,7 @@ from rowlock.rows.expressions.parameter_names import with_names_of_its_own
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 
-def ready_condition(name: str, leased: LeasedTable[Any], hooks: Hooks[Any]) -> ColumnElement[bool]:
+def ready_condition(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> ColumnElement[bool]:
     """Return what the host's `ready` says.
 
     Raises:

@@ -33,7 +33,7 @@ class Planner:
         self,
         now: datetime,
         *,
-        leased: LeasedTable[Any],
+        leased: LeasedTable,
         settings: PipelineSettings,
         intent: Sequence[Column[Any]] = (),
         stamp: datetime | None = None,
@@ -169,7 +169,7 @@ class Planner:
         return RowWrite(values, unless_changed=as_read, when_changed=without_onupdate(self._leased, self._released()))
 
 
-def with_onupdate_if(leased: LeasedTable[Any], written: ColumnValues, values: ColumnValues) -> ColumnValues:
+def with_onupdate_if(leased: LeasedTable, written: ColumnValues, values: ColumnValues) -> ColumnValues:
     """Let the host's ``onupdate`` and version columns move only where the host's own columns do."""
     if not written:
         return without_onupdate(leased, values)

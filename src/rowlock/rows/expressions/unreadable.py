@@ -19,19 +19,19 @@ from rowlock.rows.leased_table import LeasedTable, innermost
 SMALL_MAX, INTEGER_MAX = 2**15 - 1, 2**31 - 1
 
 
-def times_read(leased: LeasedTable[Any]) -> dict[str, Column[Any]]:
+def times_read(leased: LeasedTable) -> dict[str, Column[Any]]:
     """Return by attribute name the columns of times that a claim or an attempt reads, and does not write before."""
     names = ("due_at", "last_processed_at", "deadline_at") if leased.has_schedule else ("last_processed_at",)
     return {name: leased.column(name) for name in names}
 
 
-def unreadable_column(leased: LeasedTable[Any]) -> ColumnElement[str | None]:
+def unreadable_column(leased: LeasedTable) -> ColumnElement[str | None]:
     """Return the attribute name of a column that cannot be read, as SQL; null if all can."""
     found = [(_is_unreadable(leased, column), literal(name, Text)) for name, column in times_read(leased).items()]
     return case(*found, else_=null())
 
 
-def _is_unreadable(leased: LeasedTable[Any], column: Column[Any]) -> ColumnElement[bool]:
+def _is_unreadable(leased: LeasedTable, column: Column[Any]) -> ColumnElement[bool]:
     if leased.has_schedule:
         return is_no_time(column)
     # A stamp behind all times would make the row due for ever, and stay.
@@ -43,13 +43,13 @@ def if_readable(time: ColumnElement[Any]) -> ColumnElement[Any]:
     return case((not_(is_no_time(time)), time))
 
 
-def attempts_max(leased: LeasedTable[Any]) -> int:
+def attempts_max(leased: LeasedTable) -> int:
     """Return the most attempts that are counted: one more fits into the column."""
     type_ = innermost(leased.column("attempts").type)
     return (SMALL_MAX if isinstance(type_, SmallInteger) else INTEGER_MAX) - 1
 
 
-def attempts_counted(leased: LeasedTable[Any], more: ColumnElement[int]) -> ColumnElement[int]:
+def attempts_counted(leased: LeasedTable, more: ColumnElement[int]) -> ColumnElement[int]:
     """Return the attempts of a row and one that died, 0 or 1; at the most that the column counts, they stay there."""
     attempts, most = leased.column("attempts"), attempts_max(leased)
     return case((attempts >= most, literal(most, Integer)), else_=attempts + more)

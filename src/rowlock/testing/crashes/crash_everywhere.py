@@ -182,7 +182,7 @@ class _Runs(Generic[ModelT, WorldT]):
     name: str = "process"
     _start: datetime = DEFAULT_START
     _key: Any = None
-    _leased: LeasedTable[Any] = field(init=False)
+    _leased: LeasedTable = field(init=False)
 
     @property
     def clock(self) -> DatabaseClock:

@@ -81,7 +81,7 @@ class RunResult:
                 yield f"rows of {table}: {_shown(more)}, not {_shown(less)}"
 
 
-async def read_rows(session: AsyncSession, leased: LeasedTable[Any], key: object, *, ignore: Collection[str]) -> Rows:
+async def read_rows(session: AsyncSession, leased: LeasedTable, key: object, *, ignore: Collection[str]) -> Rows:
     """Return what the tables of the metadata hold; nothing that `ignore` names: columns, columns of a table, or tables.
 
     Args:
@@ -123,7 +123,7 @@ def _values(rows: Rows, table: Table, name: str) -> list[Any]:
     return [row[name] for row in found if name in row]
 
 
-def _kept_by_rowlock(leased: LeasedTable[Any]) -> set[Any]:
+def _kept_by_rowlock(leased: LeasedTable) -> set[Any]:
     # By attribute, since columns may have other names; and only where there are locks: others may count attempts too.
     mappers = [mapper for mapper in leased.mapper.registry.mappers if LOCK_COLUMNS[0] in mapper.columns]
     return {mapper.columns[name] for mapper in mappers for name in NOT_COMPARED if name in mapper.columns}

@@ -135,7 +135,7 @@ def historian_statements(
     write = _on_sqlite if dialect.name == "sqlite" else _on_postgresql
     statements = [_TABLE[dialect.name]]
     for model in models:
-        leased: LeasedTable[Any] = LeasedTable.of(model)
+        leased: LeasedTable = LeasedTable.of(model)
         statements += write(_Watched.of(leased, dialect, (also or {}).get(model, ())))
     return statements
 
@@ -230,7 +230,7 @@ class _Watched:
     trigger: str
 
     @classmethod
-    def of(cls, leased: LeasedTable[Any], dialect: Dialect, also: Sequence[str]) -> _Watched:
+    def of(cls, leased: LeasedTable, dialect: Dialect, also: Sequence[str]) -> _Watched:
         preparer = dialect.identifier_preparer
         names = (*LOCK_COLUMNS, *(_SCHEDULE_COLUMNS if leased.has_schedule else ()))
         return cls(
@@ -250,7 +250,7 @@ class _Watched:
         return f"{function}({columns}, 'values', {function}({own}))"
 
 
-def _hosts_column(leased: LeasedTable[Any], name: str) -> Column[Any]:
+def _hosts_column(leased: LeasedTable, name: str) -> Column[Any]:
     column = leased.columns_by_name.get(name)
     if column is None:
         raise ConfigurationError(f"{leased.name} has no column {name!r} to be watched; name one of its attributes")

@@ -193,7 +193,7 @@ def _claimable(session: Session, pipeline: Pipeline[Any], now: datetime) -> Iter
         yield place_of_row(leased.table.name, key)
 
 
-def _is_due(leased: LeasedTable[Any], now: datetime, interval: timedelta) -> ColumnElement[bool]:
+def _is_due(leased: LeasedTable, now: datetime, interval: timedelta) -> ColumnElement[bool]:
     if leased.has_schedule:
         return and_(leased.attribute("parked_at").is_(None), leased.attribute("due_at") <= now)
     last = leased.attribute("last_processed_at")

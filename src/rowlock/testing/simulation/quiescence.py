@@ -57,19 +57,19 @@ class Quiescence:
             now = self._engines.clock.now
             return list(self._liveness.look(session, now, unsettled=left, hungry=hungry, served=served))
 
-    def _wants(self, leased: LeasedTable[Any]) -> ColumnElement[bool]:
+    def _wants(self, leased: LeasedTable) -> ColumnElement[bool]:
         own = [pipeline for pipeline in self._pipelines if pipeline.leased.table is leased.table]
         wants = or_(False, *(self._unsettled(pipeline) for pipeline in own))
         return and_(wants, leased.column("parked_at").is_(None)) if leased.has_schedule else wants
 
 
-def tables_of(pipelines: Sequence[Pipeline[Any]]) -> dict[str, LeasedTable[Any]]:
+def tables_of(pipelines: Sequence[Pipeline[Any]]) -> dict[str, LeasedTable]:
     """Return the tables that pipelines lease rows of, related ones among them, by name."""
     locked = [lock.leased for pipeline in pipelines for lock in pipeline.declared_locks]
     return {leased.table.name: leased for leased in (*(pipeline.leased for pipeline in pipelines), *locked)}
 
 
-def _left_in(connection: Connection, leased: LeasedTable[Any], wants: ColumnElement[bool]) -> list[tuple[Place, str]]:
+def _left_in(connection: Connection, leased: LeasedTable, wants: ColumnElement[bool]) -> list[tuple[Place, str]]:
     owner, token = leased.column("lock_owner"), leased.column("lock_token")
     held = or_(*(leased.column(name).is_not(None) for name in ("lock_token", "lock_owner", "lock_expires_at")))
     statement = select(leased.key, wants, owner, token).where(or_(wants, held)).order_by(leased.key)
