@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from rowlock import PipelineHinter, SettingsError
-from rowlock.pipelines.settings import SETTING_NAMES, PipelineSettings, build_settings
+from rowlock.pipelines.settings import (
+    SETTING_NAMES,
+    PipelineSettings,
+    SettingsAttributes,
+    SettingsKeywords,
+    build_settings,
+)
 from rowlock.testing import TemporaryDatabase
 
 from ..host import VolumePipeline
@@ -28,9 +34,26 @@ def test_defaults_are_the_documented_ones() -> None:
     assert settings.max_attempts == 20
 
 
-def test_the_pipeline_repeats_the_defaults_of_the_settings() -> None:
+def test_class_attributes_are_the_defaults_of_the_settings() -> None:
     """A class attribute and the reference would name two defaults for one setting."""
     assert VolumePipeline().settings == PipelineSettings()
+    assert VolumePipeline.workers_num == 10
+
+
+def test_editors_complete_what_there_is() -> None:
+    """A setting could be given that type checkers refuse, or is of another type than they say."""
+    names = list(SETTING_NAMES)
+    keywords, attributes = get_type_hints(SettingsKeywords), get_type_hints(SettingsAttributes)
+    assert list(keywords) == list(attributes) == names
+    assert keywords == attributes
+    for name, type_ in keywords.items():
+        default = PipelineSettings.model_fields[name].default
+        if isinstance(default, timedelta):
+            assert type_ == timedelta | float, name
+        elif default is None:
+            assert type_ == timedelta | float | None, name
+        elif not isinstance(default, tuple):
+            assert type_ is type(default), name
 
 
 def test_derived_defaults_follow_what_they_are_derived_from() -> None:

@@ -41,8 +41,8 @@ from rowlock.errors import ConfigurationError, Draining, ModelError
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.fetching.fetcher import Fetcher
 from rowlock.pipelines.outcomes import Outcome
-from rowlock.pipelines.pipeline import Duration, Pipeline
-from rowlock.pipelines.settings import WORKERS_MAX
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.pipelines.settings import WORKERS_MAX, Duration
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 PROCESS_TIMEOUT_BEYOND = timedelta(minutes=5)

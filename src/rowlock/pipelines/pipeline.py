@@ -33,16 +33,19 @@ from rowlock.pipelines.processing.worker import Worker
 from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.run import PipelineRun
-from rowlock.pipelines.settings import SETTING_NAMES, PipelineSettings, SettingsKeywords, build_settings
+from rowlock.pipelines.settings import (
+    SETTING_NAMES,
+    PipelineSettings,
+    SettingsAttributes,
+    SettingsKeywords,
+    build_settings,
+)
 from rowlock.pipelines.statistics import Counters, PipelineHealth, PipelineStatistics
 from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.rows.updates import compared_column
 
-Duration = timedelta | float
-"""A `timedelta`, or a number of seconds."""
 
-
-class Pipeline(Generic[ModelT]):
+class Pipeline(SettingsAttributes, Generic[ModelT]):
     """Works on the rows of one model in the background.
 
     Subclass it, set `model`, write `ready` and `process`. Every setting is a class attribute and a keyword of the constructor;
@@ -63,25 +66,6 @@ class Pipeline(Generic[ModelT]):
     """
 
     model: type[ModelT]
-
-    workers_num: int = 10
-    queue_lower_limit_factor: float = 0.5
-    queue_upper_limit_factor: float = 2.0
-    min_processing_interval: Duration = timedelta(seconds=15)
-    lock_timeout: Duration = timedelta(seconds=30)
-    heartbeat_trigger: Duration = timedelta(seconds=15)
-    fetch_delays: Sequence[Duration] = (0.5, 1, 2, 5)
-    lease_margin: Duration | None = None
-    heartbeat_interval: Duration | None = None
-    renew_timeout: Duration | None = None
-    database_timeout: Duration = timedelta(seconds=10)
-    process_timeout: Duration = timedelta(hours=1)
-    cancel_grace: Duration = timedelta(seconds=5)
-    retry_delay: Duration = timedelta(seconds=1)
-    retry_delay_max: Duration = timedelta(minutes=5)
-    max_attempts: int = 20
-    stall_limit: Duration | None = None
-    orphaned_after: Duration | None = None
 
     locks: Sequence[type | Related] = ()
     intent: Sequence[Any] = ()

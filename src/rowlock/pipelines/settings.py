@@ -1,5 +1,8 @@
 """A pipeline's settings: names, defaults, bounds, and what must hold between them.
 
+`PipelineSettings` says it all. Type checkers and editors cannot read that, so names and types stand here
+twice more; a test compares.
+
 Durations are `timedelta`; a plain number is seconds. Every contradiction is found when the pipeline is built.
 
 The timing budget. Trust in a lease ends at ``lock_timeout - lease_margin`` after the last confirmed claim or renewal was sent.
@@ -130,30 +133,60 @@ class PipelineSettings(BaseModel):
         return tuple(delay.total_seconds() for delay in self.fetch_delays)
 
 
+Duration = timedelta | float
+"""A `timedelta`, or a number of seconds."""
+
+
 class SettingsKeywords(TypedDict, total=False):
-    """The keywords of a pipeline's constructor, for type checkers and editors; a number is seconds."""
+    """The keywords of a pipeline's constructor, for type checkers and editors."""
 
     workers_num: int
     queue_lower_limit_factor: float
     queue_upper_limit_factor: float
-    min_processing_interval: timedelta | float
-    lock_timeout: timedelta | float
-    heartbeat_trigger: timedelta | float
-    fetch_delays: Sequence[timedelta | float]
-    lease_margin: timedelta | float | None
-    heartbeat_interval: timedelta | float | None
-    renew_timeout: timedelta | float | None
-    database_timeout: timedelta | float
-    process_timeout: timedelta | float
-    cancel_grace: timedelta | float
-    retry_delay: timedelta | float
-    retry_delay_max: timedelta | float
+    min_processing_interval: Duration
+    lock_timeout: Duration
+    heartbeat_trigger: Duration
+    fetch_delays: Sequence[Duration]
+    lease_margin: Duration | None
+    heartbeat_interval: Duration | None
+    renew_timeout: Duration | None
+    database_timeout: Duration
+    process_timeout: Duration
+    cancel_grace: Duration
+    retry_delay: Duration
+    retry_delay_max: Duration
     max_attempts: int
-    stall_limit: timedelta | float | None
-    orphaned_after: timedelta | float | None
+    stall_limit: Duration | None
+    orphaned_after: Duration | None
+
+
+class SettingsAttributes:
+    """The class attributes of a pipeline, for type checkers and editors: as long as none is set, the defaults of the settings."""
+
+    workers_num: int
+    queue_lower_limit_factor: float
+    queue_upper_limit_factor: float
+    min_processing_interval: Duration
+    lock_timeout: Duration
+    heartbeat_trigger: Duration
+    fetch_delays: Sequence[Duration]
+    lease_margin: Duration | None
+    heartbeat_interval: Duration | None
+    renew_timeout: Duration | None
+    database_timeout: Duration
+    process_timeout: Duration
+    cancel_grace: Duration
+    retry_delay: Duration
+    retry_delay_max: Duration
+    max_attempts: int
+    stall_limit: Duration | None
+    orphaned_after: Duration | None
 
 
 SETTING_NAMES = tuple(PipelineSettings.model_fields)
+
+for _name, _field in PipelineSettings.model_fields.items():
+    setattr(SettingsAttributes, _name, _field.default)
 
 
 def build_settings(pipeline: str, values: dict[str, Any]) -> PipelineSettings:
