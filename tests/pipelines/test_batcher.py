@@ -272,13 +272,15 @@ async def test_an_answer_that_fails_keeps_nobody_from_theirs(
     error: BaseException, refused: int, loud: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One callback that raises would leave the others of its batch, and all behind them, waiting for ever."""
-    backend, answered = Backend(), list[int]()
+    backend, answered, failed = Backend(), list[int](), list[int]()
     backend.refused = refused
     if not loud:
         break_loggers(monkeypatch, SystemExit(4))
 
-    def done(request: int, _result: int | None, _error: Exception | None) -> None:
+    def done(request: int, _result: int | None, problem: Exception | None) -> None:
         answered.append(request)
+        if problem is not None:
+            failed.append(request)
         if request == 1:
             raise error
 
@@ -291,6 +293,7 @@ async def test_an_answer_that_fails_keeps_nobody_from_theirs(
     backend.gate.set()
     await turns()
     assert answered == [0, 1, 2, 3, 4]
+    assert failed == ([refused] if refused > 0 else [])
     assert await batcher.submit(5) == 10
 
 

@@ -76,7 +76,7 @@ FAILPOINT_BUGS = (
         "Writer.write",
         "not is_transient(error) or is_late",
         "True",
-        (f"{OUTAGE}[sqlite-apply-alone]",),
+        ("tests/faults/test_lost_answers.py::test_every_outcome_is_applied_once[sqlite-0-Apply-3-not committed]",),
     ),
     Bug(
         "a batch that lost its connection is forgotten",

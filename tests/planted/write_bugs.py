@@ -103,9 +103,9 @@ WRITE_BUGS = (
     Bug(
         "rows share what the host goes on changing",
         "pipelines/host_code/call.py",
-        "_contained",
-        "copied(await call())",
-        "await call()",
+        "Attempt.run_here",
+        "copied(await self._call())",
+        "await self._call()",
         (f"{COPIED}::test_each_row_gets_what_its_outcome_said",),
     ),
     Bug(

@@ -239,7 +239,7 @@ def _cancelled_by_itself() -> ProcessCancelledError:
 
 async def _contained(call: Callable[[], Awaitable[Any]]) -> Returned | Raised:
     try:
-        return Returned(copied(await call()))
+        return Returned(await call())
     except BaseException as error:  # noqa: BLE001 - as above
         return _raised(error)
 
