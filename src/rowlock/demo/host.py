@@ -1,0 +1,99 @@
+"""What a host writes: its own table, a pipeline over the rows, and a program that runs it. One row is one file.
+
+``python -m rowlock.demo.host`` is one replica. The first line on its standard input says where the database and the files are; each
+further line is answered with the number of rows that the replica holds. The replica ends when its input ends, so it never outlives
+the command that started it.
+
+Not here: anything about leases. They are the library's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import sys
+from pathlib import Path
+
+from sqlalchemy import URL, BigInteger, ColumnElement, String, Text, make_url
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from rowlock import Apply, LockColumns, Pipeline, PipelineItem, PipelineManager
+from rowlock.rows.due_index import due_index
+
+NEW, DONE, UNREADABLE = "new", "done", "unreadable"
+SHA256_CHARS = 64
+CONNECTION_S_MAX = 15
+"""Longest wait for a connection to PostgreSQL, and on SQLite for the writers before: there is one at a time."""
+
+
+class Base(DeclarativeBase):
+    """The host's tables."""
+
+
+class Document(LockColumns, Base):
+    """One file of the catalogue."""
+
+    __tablename__ = "documents"
+    __table_args__ = (due_index("documents", ready=f"status = '{NEW}'"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    path: Mapped[str] = mapped_column(Text)
+    status: Mapped[str] = mapped_column(String(16), default=NEW)
+    sha256: Mapped[str | None] = mapped_column(String(SHA256_CHARS))
+    lines: Mapped[int | None] = mapped_column(BigInteger)
+
+
+class CatalogueFiles(Pipeline[Document]):
+    """Reads, hashes and counts each new document.
+
+    The lease is short, so that the rows of a killed replica are taken over while the reader watches.
+    """
+
+    model = Document
+    workers_num = 20
+    lock_timeout = 3
+    heartbeat_trigger = 1.5
+    fetch_delays = (0.1, 0.2, 0.5)
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def ready(self) -> ColumnElement[bool]:
+        """Return which documents want work: the new ones."""
+        return Document.status == NEW
+
+    def process(self, item: PipelineItem[Document]) -> Apply:
+        """Read one file. A plain function runs in a worker thread, so the event loop goes on renewing leases."""
+        try:
+            content = (self.folder / item.row.path).read_bytes()
+        except OSError:
+            return Apply({"status": UNREADABLE})
+        return Apply({"status": DONE, "sha256": hashlib.sha256(content).hexdigest(), "lines": content.count(b"\n")})
+
+
+def open_engine(address: URL) -> AsyncEngine:
+    """Return an engine on `address`, whose query may name the `schema` of the tables; nothing connects yet."""
+    schema = address.query.get("schema")
+    options = {"server_settings": {"search_path": schema}} if schema else {}
+    url = address.difference_update_query(["schema"])
+    return create_async_engine(url, connect_args={"timeout": CONNECTION_S_MAX, **options})
+
+
+async def serve(address: URL, folder: Path) -> None:
+    """Work until the standard input ends."""
+    engine, pipeline = open_engine(address), CatalogueFiles(folder)
+    async with PipelineManager(async_sessionmaker(engine), [pipeline]) as manager:
+        print("ready", flush=True)
+        while await asyncio.to_thread(sys.stdin.readline):
+            print(manager.statistics()[pipeline.name].tracked, flush=True)
+    await engine.dispose()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _address, _folder = json.loads(sys.stdin.readline())
+    asyncio.run(serve(make_url(_address), Path(_folder)))

@@ -1,0 +1,200 @@
+"""Runs the replicas as processes, has them work off one row for each file, and kills one of them half-way.
+
+Not here: whether it went well (``verdict.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import URL, func, select
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+
+from rowlock.clock import monotonic, sleep
+from rowlock.demo.host import NEW, CatalogueFiles, Document
+
+ANSWER_S_MAX = 20.0
+"""Longest wait for a replica's answer; its first one comes when it has started."""
+END_S_MAX = 15.0
+"""How long a replica may take to end by itself."""
+STALL_S_MAX = 20.0
+"""Without progress for so long the run ends, and rows that are not finished are lost."""
+CHUNK_ROWS = 500
+"""Rows that are inserted in one transaction: on SQLite no replica writes meanwhile."""
+LOOK_S = 0.05
+"""Rest between two looks at the table."""
+LINE_S = 1.0
+"""Rest between two lines of progress."""
+LOG_CHARS_MAX = 4000
+
+
+@dataclass(eq=False)
+class Replica:
+    """One process of the host."""
+
+    number: int
+    process: asyncio.subprocess.Process
+    log_path: Path
+
+    def __str__(self) -> str:
+        return f"replica {self.number} (pid {self.process.pid})"
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process.returncode is None
+
+    def log(self) -> str:
+        """Return the end of its log."""
+        return self.log_path.read_text(encoding="utf-8", errors="replace")[-LOG_CHARS_MAX:].strip() or "(empty)"
+
+    async def ask(self, message: str) -> str:
+        """Send one line and return the answer; empty if the replica is dead.
+
+        Raises:
+            ChildProcessError: there was no answer in time.
+        """
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                self.process.stdin.write(f"{message}\n".encode())
+                await self.process.stdin.drain()
+                return (await self.process.stdout.readline()).decode().strip()
+        except ConnectionError:
+            return ""
+        except TimeoutError:
+            raise ChildProcessError(f"{self} gave no answer within {ANSWER_S_MAX:g} s:\n{self.log()}") from None
+
+    async def kill(self) -> None:
+        """Kill it with -9 and wait until it is dead."""
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
+
+    async def end(self) -> None:
+        """Let it finish its work and end.
+
+        Raises:
+            ChildProcessError: it did not end in time.
+        """
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            async with asyncio.timeout(END_S_MAX):
+                await self.process.wait()
+        except TimeoutError:
+            raise ChildProcessError(f"{self} did not end within {END_S_MAX:g} s:\n{self.log()}") from None
+
+
+@asynccontextmanager
+async def replicas_on(address: URL, folder: Path, *, count: int, logs: Path) -> AsyncIterator[list[Replica]]:
+    """Start `count` replicas that catalogue `folder`, wait until all are ready, and leave none of them behind.
+
+    Raises:
+        ChildProcessError: a replica did not start.
+    """
+    replicas: list[Replica] = []
+    try:
+        for number in range(1, count + 1):
+            log_path = logs / f"replica-{number}.log"
+            process = await _start(log_path)
+            replicas.append(Replica(number, process, log_path))
+        setup = json.dumps([address.render_as_string(hide_password=False), str(folder)])
+        answers = await asyncio.gather(*(replica.ask(setup) for replica in replicas))
+        for replica, answer in zip(replicas, answers, strict=True):
+            if not answer:
+                raise ChildProcessError(f"{replica} did not start:\n{replica.log()}")
+        yield replicas
+    finally:
+        for replica in _alive(replicas):
+            await replica.kill()
+
+
+async def _start(log_path: Path) -> asyncio.subprocess.Process:
+    with log_path.open("wb") as log:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "rowlock.demo.host"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+        )
+
+
+class BacklogProgress(NamedTuple):
+    """How many rows are finished, leased and waiting."""
+
+    finished: int
+    leased: int
+    waiting: int
+
+
+async def work_off(engine: AsyncEngine, replicas: Sequence[Replica], files: Sequence[str]) -> None:
+    """Insert one row for each file, show the progress, and kill one replica half-way.
+
+    Returns when every row is finished, when no row has been finished for `STALL_S_MAX`, or when all replicas are dead.
+    """
+    paths, is_kill_due, finished = iter(files), True, 0
+    began_at = moved_at = monotonic()
+    shown_at = float("-inf")
+    while finished < len(files) and monotonic() - moved_at < STALL_S_MAX and _alive(replicas):
+        if chunk := list(islice(paths, CHUNK_ROWS)):
+            await _insert(engine, chunk)
+        else:
+            await sleep(LOOK_S)
+        progress, now = await _look(engine), monotonic()
+        if progress.finished != finished:
+            finished, moved_at = progress.finished, now
+        if now - shown_at >= LINE_S or finished == len(files):
+            _show(progress, now - began_at, len(_alive(replicas)))
+            shown_at = now
+        if is_kill_due and len(files) / 2 <= finished < len(files):
+            is_kill_due = not await kill_busiest(replicas)
+
+
+async def kill_busiest(replicas: Sequence[Replica]) -> bool:
+    """Kill the replica that holds the most rows with -9, and return whether it was done.
+
+    No replica is killed if none holds rows, or if it is the last one.
+    """
+    alive = _alive(replicas)
+    held = [int(answer or 0) for answer in await asyncio.gather(*(replica.ask("rows held?") for replica in alive))]
+    if len(alive) == 1 or not any(held):
+        return False
+    victim = alive[held.index(max(held))]
+    await victim.kill()
+    print(f"        {victim} is killed with -9; its leases run out in {CatalogueFiles.lock_timeout} s", flush=True)
+    return True
+
+
+def _alive(replicas: Sequence[Replica]) -> list[Replica]:
+    return [replica for replica in replicas if replica.is_alive]
+
+
+async def _insert(engine: AsyncEngine, paths: Sequence[str]) -> None:
+    async with AsyncSession(engine) as session, session.begin():
+        session.add_all(Document(path=path) for path in paths)
+
+
+async def _look(engine: AsyncEngine) -> BacklogProgress:
+    is_new, is_leased = Document.status == NEW, Document.lock_token.is_not(None)
+    columns = (~is_new, is_new & is_leased, is_new & ~is_leased)
+    async with engine.connect() as connection:
+        row = (await connection.execute(select(*(func.count().filter(column) for column in columns)))).one()
+    return BacklogProgress(row[0], row[1], row[2])
+
+
+def _show(progress: BacklogProgress, seconds: float, alive: int) -> None:
+    finished, leased, waiting = progress
+    print(
+        f"{seconds:5.1f} s {finished:6,} done {leased:5,} leased {waiting:6,} waiting  {alive} replicas",
+        flush=True,
+    )
