@@ -36,8 +36,13 @@ pytest_plugins = ["rowlock.testing.plugin"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add a shorter name for the choice of the databases."""
+    """Add a shorter name for the choice of the databases, and a way to renew pages of the docs."""
     parser.addoption("--database", dest="rowlock_database", choices=("sqlite", "postgresql", "both"), default=None)
+    parser.addoption(
+        "--renew-pages",
+        action="store_true",
+        help="write into pages of the docs what they are compared with",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -9,7 +9,7 @@ The one idea: a page is a program. Its code blocks, in order, are run in a folde
 - a block below the comment ``<!-- fragment -->`` is only shown, and so is one in any other language.
 
 A page in ``docs/how-to/``, and the testing tutorial, find the files of the tutorial in their folder, as a reader does who has just
-worked through it.
+worked through it. The README finds ``my_app.py``, which stands for the reader's own application.
 """
 
 from __future__ import annotations

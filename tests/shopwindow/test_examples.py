@@ -11,6 +11,7 @@ from .programs import STRICT, missing_lines, run_python
 
 EXAMPLES = ROOT / "examples"
 EXPECTED = {
+    "00_first_row.py": ["volume 1 is submitted", "volume 1 is active, with disk-1"],
     "01_provision_a_volume.py": [
         "3 volumes submitted",
         "archive  active, unlocked, disk-...-500gb",

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
 import pytest
 
 from . import run_page
-from .pages import DOCS, TUTORIAL, blocks_of, dialogue_of, files_of, name_of, pages, program_of, prose_of
-from .programs import missing_lines, run_python
+from .pages import DOCS, ROOT, TUTORIAL, blocks_of, dialogue_of, files_of, name_of, pages, program_of, prose_of
+from .programs import STRICT, missing_lines, run_python
 
 RUNNER = str(Path(run_page.__file__).resolve())
+README = ROOT / "README.md"
+MY_APP = Path(__file__).parent / "my_app.py"
+FIRST_ROW = Path(__file__).parent / "first_row.py"
+FIRST_LINES_MAX = 20
+"""Most lines of code in the README, without imports and empty lines."""
 
 
 def programs() -> list[Path]:
@@ -28,6 +34,8 @@ def lay_out(page: Path, folder: Path) -> None:
     """Write the files that a reader of the page has."""
     follows = page.is_relative_to(DOCS / "how-to") or page.name == "tutorial-testing.md"
     before = files_of(TUTORIAL.read_text(encoding="utf-8")) if follows else {}
+    if page == README:
+        before = {MY_APP.name: MY_APP.read_text(encoding="utf-8")}
     for name, text in (before | files_of(page.read_text(encoding="utf-8"))).items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -50,6 +58,38 @@ def test_page_runs(page: Path, tmp_path: Path) -> None:
         (tmp_path / "page.py.txt").write_text(program_of(text), encoding="utf-8")
         ended = run_python(RUNNER, "page.py.txt", name_of(page), folder=tmp_path)
         assert ended.exit_code == 0, str(ended)
+
+
+def test_readme_is_a_pipeline_that_works(tmp_path: Path) -> None:
+    """The first lines that a newcomer copies would leave the row as it was."""
+    lay_out(README, tmp_path)
+    (tmp_path / "readme.py").write_text(program_of(README.read_text(encoding="utf-8")), "utf-8")
+    (tmp_path / FIRST_ROW.name).write_text(FIRST_ROW.read_text(encoding="utf-8"), "utf-8")
+    ended = run_python(*STRICT, FIRST_ROW.name, folder=tmp_path)
+    assert (ended.exit_code, ended.output) == (0, "['disk-1']\n"), str(ended)
+
+
+def test_readme_is_short() -> None:
+    """A newcomer would leave before the code has ended."""
+    lines = program_of(README.read_text(encoding="utf-8")).splitlines()
+    code = [line for line in lines if line and not line.startswith(("import ", "from "))]
+    assert 0 < len(code) <= FIRST_LINES_MAX
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "how-to").glob("*.md")), ids=name_of)
+def test_guide_is_whole(page: Path) -> None:
+    """A reader would get pieces of a program, or would not know which file they need."""
+    text = page.read_text(encoding="utf-8")
+    assert is_run(text)
+    assert [block.line for block in blocks_of(text) if block.is_fragment] == []
+    if set(files_of(TUTORIAL.read_text(encoding="utf-8"))) & files_wanted(text):
+        assert "[tutorial](../tutorial.md)" in text
+
+
+def files_wanted(text: str) -> set[str]:
+    """Return the files from which the code on a page imports, as far as they could lie beside it."""
+    code = "\n".join(block.text for block in blocks_of(text) if block.language == "python")
+    return {f"{module}.py" for module in re.findall(r"^from (\w+) import", code, re.MULTILINE)}
 
 
 def test_something_is_run() -> None:

@@ -1,4 +1,4 @@
-"""What the docs, and docstrings, say of files is true: a file that they name is there."""
+"""Files that the docs and docstrings name are there, and the drawing of the house has every room."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import re
 import pytest
 
 from .reading import PACKAGE, ROOT, committed_files
-from .test_law_1_floors import FLOORS
+from .test_law_1_floors import FLOORS, STAGES
 
 NAMED = re.compile(rf"(?<![\w/.-])(?:src/{PACKAGE}/)?(?P<path>(?:{'|'.join(FLOORS)})/[\w/]+\.py)\b")
 READ = ("README.md", "docs/", "src/")
+HOUSE = "docs/design/house.md"
 
 
 def dead_names(path: str, text: str, present: set[str]) -> list[str]:
@@ -42,3 +43,24 @@ def test_planted_dead_name(text: str) -> None:
 def test_living_name_is_free(text: str) -> None:
     """The check would find fault with what is there, or with what is not ours."""
     assert dead_names("planted.md", text, {"src/rowlock/rows/columns.py"}) == []
+
+
+def undrawn_rooms(page: str, present: set[str]) -> list[str]:
+    """Find rooms and stages that stand in the package and not in the drawing of the house."""
+    drawing = page.partition("```\n")[2].partition("```")[0]
+    top = {name.removeprefix(f"src/{PACKAGE}/") for name in present if name.startswith(f"src/{PACKAGE}/")}
+    rooms = {f"{name.split('/')[0]}/" if "/" in name else name for name in top if name.endswith(".py")}
+    return sorted(room for room in rooms | {f"{stage}/" for stage in STAGES} if f" {room}" not in drawing)
+
+
+def test_house_is_drawn() -> None:
+    """A reader would meet a folder of which the drawing knows nothing."""
+    present = {path.relative_to(ROOT).as_posix() for path in committed_files()}
+    assert undrawn_rooms((ROOT / HOUSE).read_text(encoding="utf-8"), present) == []
+
+
+def test_planted_undrawn_room() -> None:
+    """The check above would pass any drawing."""
+    page = "# The house\n\n```\n  rows/  clock.py\n" + "".join(f"  {stage}/\n" for stage in STAGES) + "```\n attic/\n"
+    present = {f"src/{PACKAGE}/{name}" for name in ("rows/columns.py", "clock.py", "attic/a.py", "logs.py", "py.typed")}
+    assert undrawn_rooms(page, present) == ["attic/", "logs.py"]

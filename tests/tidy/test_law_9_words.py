@@ -142,6 +142,15 @@ PHRASES = {
     "close a circle": "deadlock",
 }
 """What texts say no more, as regular expressions."""
+PROSE = {
+    "whoever": "the noun that is meant, such as holder, replica or service",
+    "nobody": "no, with a noun",
+    "somebody": "another, with a noun",
+    "(?:any|every)body": "any or every, with a noun",
+    "told": "reported, logged, emitted, or a sentence about the thing itself",
+    "said": "a sentence about the thing itself",
+}
+"""Words that pages do without: their subjects are nouns, their verbs the field's. Texts of the code are not among them."""
 HISTORY = ("docs/changelog",)
 """Where the words of earlier versions are told."""
 
@@ -190,6 +199,17 @@ def replaced_phrases(path: str, text: str) -> list[str]:
     return found
 
 
+def plain_prose(path: str, text: str) -> list[str]:
+    """Find words in the sentences of a page that stand for a noun, or for a verb of the field; code is left alone."""
+    bare = re.sub(r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE)
+    bare = re.sub(r"`[^`\n]*`", "", bare)
+    return [
+        f"{path}:{bare.count(chr(10), 0, found.start()) + 1}: {found[0]}: say {better}"
+        for word, better in PROSE.items()
+        for found in re.finditer(rf"\b{word}\b", bare, flags=re.IGNORECASE)
+    ]
+
+
 def texts() -> Iterator[tuple[str, str]]:
     """Give the path and the text of each page of the docs, and of each file of the package."""
     for path in committed_files():
@@ -212,6 +232,24 @@ def test_names_say_what_the_field_says() -> None:
 def test_texts_say_what_the_field_says() -> None:
     """The docs and the log would speak of something else than the code."""
     assert [found for path, text in texts() for found in replaced_phrases(path, text)] == []
+
+
+def test_pages_are_plain() -> None:
+    """A reader would look for the person in a sentence about a lease."""
+    found = [one for name, text in texts() if name.endswith(".md") for one in plain_prose(name, text)]
+    assert found == []
+
+
+@pytest.mark.parametrize("sentence", ["Nobody waits.", "it is told", "a row for\nsomebody", "Everybody comes back"])
+def test_planted_prose(sentence: str) -> None:
+    """The law above would pass any sentence."""
+    assert len(plain_prose("docs/page.md", f"# A page\n\n{sentence}\n")) == 1
+
+
+def test_prose_that_is_free() -> None:
+    """The law would find its words in code, and in the names of tests."""
+    page = "`test_nobody_waits` runs\n\n```python\ntold = 1  # nobody\n```\n\nThe body of a request.\n"
+    assert plain_prose("docs/page.md", page) == []
 
 
 def test_planted_namesake() -> None:

@@ -168,8 +168,11 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         Raises:
             AdmissionRejected: as many rows as the ceiling allows are active; nothing was written.
             Draining: this replica is being shut down.
+            LockWaitTimeout: others kept their transactions open for too long after they had
+                submitted (SQLite).
             OutcomeError: a value is not the host's to give.
-            PipelineError: the key is empty, too long, or has a NUL or a lone surrogate; no statement was sent.
+            PipelineError: the key is empty, too long, or has a NUL or a lone surrogate, and no
+                statement was sent; or its active row came and went at each try.
         """
         if self.state in ("stopping", "stopped"):
             raise Draining(pipeline=self.name, retry_after_s=self.settings.lock_timeout.total_seconds())

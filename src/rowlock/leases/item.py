@@ -168,6 +168,7 @@ class PipelineItem(Generic[ModelT]):
             ConfigurationError: the pipeline does not declare `model` in `locks`. Nothing was locked.
             PipelineError: `where` is not an SQL expression, or names more rows than an item may hold (10,000).
             LockWaitTimeout: somebody in this process kept the lockset of the table still for too long (SQLite).
+            TransactionTimeout: the database did not answer in time.
         """
         if self.locker is None:
             raise PipelineError("this item was not claimed by a pipeline; only such an item locks related rows")

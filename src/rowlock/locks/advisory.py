@@ -76,6 +76,7 @@ async def advisory_lock_ctx(
 
     Raises:
         LockWaitTimeout: it was not free in time; the transaction can go on.
+        Refusal: too many wait for advisory locks already (SQLite).
         ConfigurationError: the lock could not last until the commit (autocommit, a bare connection on SQLite).
         UnsupportedDialectError: the database is unknown, or all its sessions share one connection.
     """
@@ -90,6 +91,7 @@ async def try_advisory_lock_ctx(connection: AsyncConnection | AsyncSession, reso
     """As `advisory_lock_ctx`, without waiting: the block is entered either way and told whether the lock is held.
 
     Raises:
+        Refusal: as `advisory_lock_ctx`.
         ConfigurationError: as `advisory_lock_ctx`.
         UnsupportedDialectError: as `advisory_lock_ctx`.
     """

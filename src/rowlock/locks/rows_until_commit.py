@@ -53,6 +53,7 @@ async def lock_rows(
 
     Raises:
         LockWaitTimeout: not all were free in time; none of these is held, and the transaction can go on.
+        Refusal: too many wait for rows of the table already (SQLite).
         ConfigurationError: the session could lose the lock before the commit, or would read what was before the lock.
         ModelError: `model` is not mapped, or has a composite key.
         UnsupportedDialectError: the database is unknown, or all its sessions share one connection.

@@ -61,6 +61,7 @@ async def lock_unique_names(
 
     Raises:
         LockWaitTimeout: it was not free in time; the transaction can go on.
+        Refusal: too many wait for names already (SQLite).
         ConfigurationError: the session would not see the names that others took before, or could lose the lock before
             the commit; or it wrote after the lock had ended.
         UnsupportedDialectError: the database is unknown, or all its sessions share one connection.

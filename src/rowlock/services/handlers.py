@@ -52,7 +52,10 @@ async def hold_rows(
         LeaseLost: at the end of the block: the lease was lost before (a blocked event loop, a database that was away, a guarded
             transaction that took longer than the lease).
         PipelineError: at the end of the block: a guarded transaction is still open.
+        TransactionTimeout: the database did not answer in time; rows that were leased are free
+            when their lease ends.
         ModelError: `model` cannot be leased.
+        ConfigurationError: the session factory is bound to no engine that can keep leases.
     """
     leased = LeasedTable.of(model)
     try:
