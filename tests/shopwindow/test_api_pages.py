@@ -19,7 +19,7 @@ LISTED = ("rowlock", "rowlock.dispatch", "rowlock.testing", "rowlock.testing.sim
 WHOLE = ("rowlock.events", "rowlock.errors")
 """Modules of which each class is public."""
 _DIRECTIVE = re.compile(
-    r"^::: (?P<path>[\w.]+)\n(?: +options:\n(?: +members: (?P<members>.+)\n)?)?",
+    r"^::: (?P<path>[\w.]+)\n(?: +options:\n(?: +members:(?P<members> .+|(?:\n +- \w+)+)\n)?)?",
     re.MULTILINE,
 )
 
@@ -111,9 +111,19 @@ def test_public_name_is_on_a_page(path: str) -> None:
     assert DEMANDED[path] in SHOWN
 
 
+def test_options_are_read() -> None:
+    """An option that was wrapped like a sentence would end the building of the site."""
+    for page in sorted((DOCS / "reference" / "api").glob("*.md")):
+        lines = page.read_text(encoding="utf-8").splitlines()
+        named = [number for number, line in enumerate(lines) if line.startswith(":::")]
+        follow = {lines[number + 1] for number in named if number + 1 < len(lines)}
+        assert follow <= {"", "    options:"}, page.name
+
+
 def test_planted_name() -> None:
     """The test above would pass a name that no page shows."""
-    shown = set(shown_on("::: rowlock.Apply\n\n::: rowlock.clock\n    options:\n      members: [sleep]\n"))
+    options = "    options:\n      members:\n        - sleep\n"
+    shown = set(shown_on(f"::: rowlock.Apply\n\n::: rowlock.clock\n{options}"))
     assert public("rowlock.pipelines.outcomes.Apply")[1] in shown
     assert public("rowlock.clock.sleep")[1] in shown
     assert public("rowlock.clock.monotonic")[1] not in shown

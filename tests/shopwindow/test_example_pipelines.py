@@ -58,6 +58,17 @@ class ExampleContract(PipelineContract[Any]):
         return uuid.uuid4().hex if value is str else value
 
 
+class TestFirstRow(ExampleContract):
+    """Example 0."""
+
+    number, model = 0, "Volume"
+    ready, unready = {"status": "submitted"}, {"status": "active"}
+
+    def build(self) -> Pipeline[Any]:
+        """Return a new pipeline."""
+        return self.find("VolumePipeline")()
+
+
 class TestVolumes(ExampleContract):
     """Example 1."""
 
