@@ -307,7 +307,7 @@ async def test_work_that_cannot_be_left_behind_gives_its_worker_back(virtual_dat
     let_go = asyncio.Event()
 
     def factory(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
-        if pipeline.items and not refused and work.__qualname__ == "PipelineContext._contained":
+        if pipeline.items and not refused and work.__qualname__ == "BackgroundTasks._contained":
             work.cr_frame.f_locals["work"].close()
             refused.append(work.close())
             raise MemoryError

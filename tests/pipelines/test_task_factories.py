@@ -27,7 +27,7 @@ def refuse_once(purpose: str) -> list[str]:
     refused: list[str] = []
 
     def factory(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
-        is_background = work.__qualname__ == "PipelineContext._contained"
+        is_background = work.__qualname__ == "BackgroundTasks._contained"
         if is_background and not refused and work.cr_frame.f_locals["purpose"] == purpose:
             refused.append(purpose)
             raise MemoryError
@@ -65,7 +65,7 @@ async def test_what_cannot_be_settled_is_left_to_its_lease(virtual_database: Tem
     refused: list[Any] = []
 
     def factory(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
-        if pipeline.items and not refused and work.__qualname__ == "PipelineContext._contained":
+        if pipeline.items and not refused and work.__qualname__ == "BackgroundTasks._contained":
             refused.append(work)
             raise MemoryError
         return asyncio.Task(work, loop=loop, **more)
@@ -92,7 +92,7 @@ async def test_what_is_left_behind_is_noted_though_its_settlement_is_cancelled(
 
     def factory(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
         task = asyncio.Task(work, loop=loop, **more)
-        if pipeline.items and work.__qualname__ == "PipelineContext._contained" and not settlements:
+        if pipeline.items and work.__qualname__ == "BackgroundTasks._contained" and not settlements:
             settlements.append(task)
             task.cancel()
         return task

