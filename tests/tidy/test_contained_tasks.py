@@ -10,7 +10,7 @@ BARE: dict[str, str] = {
     "src/rowlock/containment.py": "it is the helper",
     "src/rowlock/pipelines/host_code/call.py": "whatever the call raises is a value; and this is done for each row",
     "src/rowlock/pipelines/processing/worker.py": "whatever escapes releases the row; and this is done for each row",
-    "src/rowlock/pipelines/context.py": "whatever a background task raises is logged by itself",
+    "src/rowlock/pipelines/background.py": "whatever a background task raises is logged by itself",
     "src/rowlock/supervisor.py": "its loops let a KeyboardInterrupt through, which is the user's",
     "src/rowlock/dispatch/engines/stream.py": "whatever the handler raises is an event",
     "src/rowlock/dispatch/engines/process_line.py": "it ends a process of ours",
