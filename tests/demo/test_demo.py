@@ -42,7 +42,17 @@ def scratch(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def started(database: TemporaryDatabase, folder: Path, scratch: Path) -> Iterator[subprocess.Popen[str]]:
+def interruptible() -> Iterator[None]:
+    """Whoever runs the tests in a shell's background ignores Ctrl-C, and so would all that he starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def started(
+    database: TemporaryDatabase, folder: Path, scratch: Path, interruptible: None
+) -> Iterator[subprocess.Popen[str]]:
     """The demo over `folder`, on each database."""
     url = database.url.render_as_string(hide_password=False)
     options = ["--database", url] if database.dialect_name == "postgresql" else []

@@ -64,4 +64,12 @@ TESTING_BUGS = (
         "False",
         (f"{STRATEGIES}::test_a_setting_that_others_depend_on_may_be_fixed",),
     ),
+    Bug(
+        "two processes prepare a server at once",
+        "testing/databases/temporary.py",
+        "PostgresqlServer.start",
+        "with fasteners.InterProcessLock(machine_lock()):",
+        "if True:",
+        ("tests/testing/test_server_starts.py::test_one_process_at_a_time_adds_the_system_user",),
+    ),
 )

