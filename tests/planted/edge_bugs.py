@@ -15,7 +15,7 @@ EDGE_BUGS = (
         "nobody is asked what comes of a refused result",
         "pipelines/settling/settler.py",
         "Settler._refused_outcome",
-        "as_outcome(copied(self.context.hooks.on_refused(item, error)))",
+        "copied(self.context.hooks.on_refused(item, error))",
         "failure",
         (f"{REFUSED}::test_the_pipeline_may_say_what_comes_of_it",),
     ),

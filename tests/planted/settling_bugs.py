@@ -204,8 +204,8 @@ SETTLING_BUGS = (
     ),
     Bug(
         "what on_refused writes to rows that are not held is found too late",
-        "pipelines/settling/settler.py",
-        "Settler._refused_outcome",
+        "pipelines/settling/decisions.py",
+        "checked",
         "check_related(item, outcome.related)",
         "pass",
         ("tests/pipelines/test_refused.py::test_a_slip_there_keeps_no_row",),

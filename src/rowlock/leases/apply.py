@@ -41,9 +41,9 @@ from rowlock.rows.stamps import STAMP_AHEAD_MAX, stamp_after
 class Written(Enum):
     """What became of a write.
 
-    Parked is applied, too. Robbed: a related row was no longer held, so nothing was written and the row comes back for it.
-    Unknown: the answer to its COMMIT was lost, and the database did not come back to be asked, or somebody has written the row
-    since.
+    Parked is applied, too. Related row lost: a related row was no longer held, so nothing was
+    written and the row comes back for it. Unknown: the answer to its COMMIT was lost, and the
+    database did not come back to be asked, or the row was written since.
     """
 
     APPLIED = "applied"

@@ -29,7 +29,7 @@ def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Resul
         return result
     try:
         if isinstance(result, Returned):
-            return _checked(context, item, result.value)
+            return checked(context, item, result.value)
         error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
         if _is_unavailable(error):
             return Reset()
@@ -38,7 +38,12 @@ def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Resul
     return record_failure(context, item, error)
 
 
-def _checked(context: PipelineContext[Any], item: PipelineItem[Any], value: object) -> Outcome:
+def checked(context: PipelineContext[Any], item: PipelineItem[Any], value: object) -> Outcome:
+    """Return `value`, which a hook of the host's gave for `item`, as an outcome that can be written.
+
+    Raises:
+        BaseException: it is none, or names what cannot be written; or whatever the host's own objects raise.
+    """
     outcome = as_outcome(value)
     check_outcome(context.leased, outcome)
     if isinstance(outcome, Apply) and outcome.related != {}:

@@ -27,7 +27,7 @@ from rowlock.rows.updates import Values, column_of, column_values, resolve_now_p
 
 
 class Planner:
-    """SubmissionLock the outcomes of one transaction into writes."""
+    """Turns the outcomes of one transaction into writes."""
 
     def __init__(
         self,

@@ -31,14 +31,11 @@ from rowlock.pipelines.outcomes import (
     Park,
     Reset,
     Retry,
-    as_outcome,
-    check_outcome,
-    check_related,
     copied,
     hint_targets,
 )
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
-from rowlock.pipelines.settling.decisions import Decision, decide, record_failure
+from rowlock.pipelines.settling.decisions import Decision, checked, decide, record_failure
 from rowlock.pipelines.settling.release import release_items, release_related_of
 from rowlock.pipelines.settling.submission import Submission
 from rowlock.pipelines.settling.writer import Writer
@@ -284,10 +281,7 @@ class Settler(Generic[ModelT]):
     def _refused_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
         """Return the outcome that `on_refused` gives; None if that cannot be one."""
         try:
-            outcome = as_outcome(copied(self.context.hooks.on_refused(item, error)))
-            check_outcome(self.context.leased, outcome)
-            if isinstance(outcome, Apply):
-                check_related(item, outcome.related)
+            return checked(self.context, item, copied(self.context.hooks.on_refused(item, error)))
         except BaseException:
             # Host code: a SystemExit that left this task would end the whole event loop.
             logger.exception(
@@ -297,7 +291,6 @@ class Settler(Generic[ModelT]):
                 extra={"pipeline": self.context.name, "row_id": item.id},
             )
             return None
-        return outcome
 
     async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         """Have the host clean up after a result that was not applied."""
