@@ -111,6 +111,8 @@ def counted(steps: Steps[Any]) -> dict[str, int]:
 class Work:
     """Work on an item as far as its lease is concerned: does `act` when that is lost."""
 
+    is_abandoned = False
+
     def __init__(self, steps: Steps[Any], item: PipelineItem[Any], act: Callable[[], object]) -> None:
         self._act = act
         steps.run.context.running[item.lock_token] = cast("Any", self)

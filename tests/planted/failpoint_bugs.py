@@ -50,7 +50,7 @@ FAILPOINT_BUGS = (
         "an interrupted row stays leased",
         "pipelines/settling/settler.py",
         "Settler._settle",
-        "await self._interrupt(item)",
+        "await self._interrupt(item, attempt)",
         "pass",
         (f"{CANCELLED}::test_cancelled_once[sqlite-drain]",),
     ),

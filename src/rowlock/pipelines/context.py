@@ -44,7 +44,7 @@ class PipelineContext(Generic[ModelT]):
         is_ending: whether the event loop ends everything; set by the run.
         failures: which loops fail now.
         in_progress: items that workers have in hand.
-        running: attempts by lock token.
+        running: attempts by lock token; the worker that began one adds it, and takes it out when it has ended.
         grace_over: the grace of a shutdown is over; nothing is waited out any more.
         background: short tasks that must end before the pipeline has stopped.
         calls: makes attempts at calls of the host's code.

@@ -216,7 +216,7 @@ class PipelineRun(Generic[ModelT]):
         return PipelineStatistics(
             self.context.name,
             queued=len(self.context.queue),
-            running=len(self.context.running),
+            running=sum(not attempt.is_abandoned for attempt in self.context.running.values()),
             tracked=len(self.heartbeater),
             counters=asdict(self.context.counters),
         )

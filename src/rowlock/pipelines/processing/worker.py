@@ -116,12 +116,12 @@ class Worker(Generic[ModelT]):
             running.release(error)
             if running.is_with_host or isinstance(error, asyncio.CancelledError):
                 raise
+        finally:
+            # Last: the settler looks there for what it has to end, or to leave behind.
+            context.running.pop(item.lock_token, None)
 
     def _decide(self, item: PipelineItem[ModelT], result: Result) -> Decision:
         context = self.context
-        if result is not Ended.ABANDONED:
-            # One that still runs stays there until the settler has taken note of it.
-            context.running.pop(item.lock_token, None)
         if isinstance(result, Raised) and isinstance(result.error, ProcessCancelledError) and context.check_ending():
             # The end of the loop cancels every task: it was not the host's code that did.
             return Ended.INTERRUPTED

@@ -98,6 +98,7 @@ class Settler(Generic[ModelT]):
     def settle_later(self, item: PipelineItem[ModelT], decision: Decision) -> None:
         """Settle `decision` from now on; the caller need not wait."""
         self._pending.add(item)
+        attempt = self.context.running.get(item.lock_token) if isinstance(decision, Ended) else None
         try:
             if not isinstance(decision, Ended):
                 submission = Submission(item, decision)
@@ -106,12 +107,12 @@ class Settler(Generic[ModelT]):
                     item.is_settling = True
                     self._writer.submit_nowait(submission, self._done)
                     return
-            self._in_a_task(item, partial(self._settle, item, decision))
+            self._in_a_task(item, partial(self._settle, item, decision, attempt))
         except BaseException:
             # Whoever called still has it; and if that is nobody, it is a stray and is released.
             self._pending.discard(item)
             raise
-        if decision is Ended.ABANDONED and (attempt := self.context.running.pop(item.lock_token, None)) is not None:
+        if decision is Ended.ABANDONED and attempt is not None:
             # Noted at once: a task that is cancelled before its first step notes nothing.
             self._abandon(item, attempt)
 
@@ -182,13 +183,13 @@ class Settler(Generic[ModelT]):
             self._changed = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._changed)
 
-    async def _settle(self, item: PipelineItem[ModelT], decision: Decision) -> None:
+    async def _settle(self, item: PipelineItem[ModelT], decision: Decision, attempt: Attempt | None) -> None:
         await item.stop_locking()
         match decision:
             case Ended.ABANDONED:
                 pass
             case Ended.INTERRUPTED:
-                await self._interrupt(item)
+                await self._interrupt(item, attempt)
             case Ended():
                 self._record_stale(item, "lost")
                 await release_related_of(self.context, item)
@@ -196,8 +197,7 @@ class Settler(Generic[ModelT]):
                 await self._write(Submission(item, decision))
                 self._hint_related(item)
 
-    async def _interrupt(self, item: PipelineItem[ModelT]) -> None:
-        attempt = self.context.running.pop(item.lock_token, None)
+    async def _interrupt(self, item: PipelineItem[ModelT], attempt: Attempt | None) -> None:
         if attempt is None or await attempt.ends_within_grace(Ended.INTERRUPTED):
             await release_items(self.context, [item])
         else:
