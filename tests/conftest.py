@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rowlock import logs
-from rowlock.testing.well_told import ToldLines, look_at_errors
+
+from .well_told import ToldLines, look_at_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -35,7 +35,8 @@ from rowlock import (
     database_now,
     subscribe,
 )
-from rowlock.testing.well_told import wrong_with
+
+from .well_told import wrong_with
 
 EVENT_WAIT_S_MAX: Final = 30.0
 """How long a test waits for an event that never comes. **Unit** seconds."""
