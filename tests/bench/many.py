@@ -20,7 +20,7 @@ from rowlock import LockColumns, Pipeline, PipelineManager, ScheduleColumns
 PIPELINES = 200
 IDLE_S = 20.0
 REST_S = 20.0
-"""So long it takes until all rest for their longest fetch delay, and share polls."""
+"""So long it takes until all rest for their longest fetch delay."""
 
 
 def _models(count: int) -> list[Any]:

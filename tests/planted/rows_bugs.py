@@ -249,4 +249,28 @@ COMPARED_BUGS = (
         "",
         (f"{KEYS}::test_keys_that_cannot_be_found_again_are_refused",),
     ),
+    Bug(
+        "parameters of one name are shared by all pipelines of a statement",
+        "rows/expressions/parameter_names.py",
+        "with_names_of_its_own",
+        "not any(_is_named(element) for element in iterate(condition))",
+        "True",
+        ("tests/pipelines/test_siblings.py::test_parameters_of_one_name_are_each_pipelines_own",),
+    ),
+    Bug(
+        "a condition of the host's keeps its names",
+        "pipelines/host_code/hooks.py",
+        "ready_condition",
+        "with_names_of_its_own(condition)",
+        "condition",
+        ("tests/pipelines/test_siblings.py::test_parameters_of_one_name_are_each_pipelines_own",),
+    ),
+    Bug(
+        "what a lock is declared on keeps its names",
+        "pipelines/lock_graph.py",
+        "declared_locks",
+        "None if on is None else with_names_of_its_own(on)",
+        "on",
+        ("tests/pipelines/test_lock_graph.py::test_what_two_locks_are_declared_on_keeps_its_values",),
+    ),
 )

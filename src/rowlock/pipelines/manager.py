@@ -21,7 +21,6 @@ from rowlock.hints.hinter import PipelineHinter, pipeline_hinter
 from rowlock.hints.notifier import Notifier
 from rowlock.leases.related.locker import check_one_database
 from rowlock.logs import tell_counts
-from rowlock.pipelines.fetching.poll_groups import PollGroups
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
@@ -73,7 +72,6 @@ class PipelineManager:
         self._notifier: Notifier | None = None
         self._wants_heartbeat_thread = heartbeat_thread
         self._heartbeats: HeartbeatThread | None = None
-        self._poll_groups = PollGroups(session_factory)
         self._started = False
         self._shut_down = False
         if not isinstance(pipelines, Iterable):
@@ -200,13 +198,7 @@ class PipelineManager:
             self.shutdown()
 
     def _start(self, pipeline: Pipeline[Any]) -> None:
-        pipeline.start(
-            self._session_factory,
-            self.hinter,
-            self._graph,
-            heartbeat_thread=self._heartbeats,
-            poll_groups=self._poll_groups,
-        )
+        pipeline.start(self._session_factory, self.hinter, self._graph, heartbeat_thread=self._heartbeats)
         for hinter in (self.hinter, pipeline_hinter):
             hinter.attach(pipeline.leased.name, pipeline.hint)
 

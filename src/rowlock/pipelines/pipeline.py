@@ -24,7 +24,6 @@ from rowlock.leases.related.locker import RelatedLocker
 from rowlock.pipelines.ahead import AHEAD_MAX, Ahead
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.fetching.fetcher import Fetcher
-from rowlock.pipelines.fetching.poll_groups import PollGroups
 from rowlock.pipelines.host_code.hooks import ready_condition
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.lock_graph import DeclaredLock, LockGraph, Related, declared_locks
@@ -146,7 +145,6 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         graph: LockGraph | None = None,
         *,
         heartbeat_thread: HeartbeatThread | None = None,
-        poll_groups: PollGroups | None = None,
     ) -> None:
         """Start fetching and working; called by the manager, in the running event loop.
 
@@ -155,7 +153,6 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
             hinter: reaches the pipelines of the manager.
             graph: the pipelines beside it; this one alone if there is none.
             heartbeat_thread: where leases are renewed; on this loop if there is none.
-            poll_groups: those with which it polls while all of them are idle; by itself if there are none.
 
         Raises:
             PipelineError: it was started before.
@@ -166,7 +163,6 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         self.check_parts()
         self._run = self.build_run(session_factory, hinter, graph)
         self._run.heartbeater.thread = heartbeat_thread
-        self._run.fetcher.poll_groups = poll_groups
         self._run.start()
 
     def build_run(

@@ -58,15 +58,6 @@ class ClaimBuilder(Generic[ModelT]):
         related = context.locker.tables
         return replace(self._last[1], limit=limit, related=related, after=after, with_rows=with_rows)
 
-    def unchanged(self) -> ClaimRequest | None:
-        """Return the request to claim one row, or None if it is not the same as the last one.
-
-        Raises:
-            ModelError: `ready` gave no SQL expression.
-        """
-        last, request = self._last, self.next(1)
-        return request if last is self._last else None
-
     def _fingerprints(self, ready: ColumnElement[bool], locking_pipelines: Sequence[LockingPipeline]) -> list[object]:
         fingerprints: list[object] = [fingerprint_of(ready, self._dialect)]
         for locking in locking_pipelines:

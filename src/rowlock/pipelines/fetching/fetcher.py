@@ -10,10 +10,10 @@ Not here: from where a claim starts (``claim_cursor.py``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Generic
+from typing import Generic
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
@@ -30,7 +30,6 @@ from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.fetching.claim_builder import ClaimBuilder
 from rowlock.pipelines.fetching.cursor import ClaimCursor
-from rowlock.pipelines.fetching.poll_groups import PollGroup, PollGroups
 from rowlock.pipelines.fetching.unstarted import Unstarted
 from rowlock.pipelines.processing.loader import LOADER
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
@@ -75,12 +74,10 @@ class Fetcher(Generic[ModelT]):
 
     Attributes:
         context: what the actors of the pipeline share.
-        poll_groups: polls for this pipeline together with others while all are idle; None is by itself.
     """
 
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
         self.context = context
-        self.poll_groups: PollGroups | None = None
         self._heartbeater = heartbeater
         self._unstarted = Unstarted(context, heartbeater)
         self._claim_builder = ClaimBuilder(context)
@@ -96,7 +93,6 @@ class Fetcher(Generic[ModelT]):
         self._fetches_in_vain = 0
         self._rests_until = monotonic()
         self._sweeps_at = monotonic() + self._sweep_period_s()
-        self._group: PollGroup | None = None
 
     def hint(self) -> None:
         """Fetch as soon as there is a place in the queue."""
@@ -140,13 +136,10 @@ class Fetcher(Generic[ModelT]):
             if timer is not None:
                 timer.cancel()
         self._unstarted.stop()
-        if self.poll_groups is not None:
-            self.poll_groups.leave(self)
         self._woken.set()
 
     async def run(self) -> None:
         """Fetch and rest until stopped."""
-        self._join_group()
         while not self._stopped:
             queue = self.context.queue
             queue.look_ahead()
@@ -158,16 +151,9 @@ class Fetcher(Generic[ModelT]):
             is_low = queue.is_low or failing
             match plan_fetch(room=queue.room, is_low=is_low, hinted=hinted, delay_left_s=delay_left_s):
                 case Fetch(limit):
-                    if not await self._is_polled_for():
-                        await self._fetch(limit)
+                    await self._fetch(limit)
                 case Rest(seconds):
                     await rest(self._woken, seconds)
-
-    def _join_group(self) -> None:
-        groups = self.poll_groups
-        # What a subclass does besides in its fetches, it does also while there is nothing to claim.
-        if groups is not None and self._group is None and type(self).fetch_once is Fetcher.fetch_once:
-            self._group = groups.join(self, self.context.leased, self.context.settings.fetch_delays_s)
 
     async def fetch_once(self, limit: int) -> int:
         """Claim up to `limit` rows, track them, then queue them; return how many there were.
@@ -186,57 +172,6 @@ class Fetcher(Generic[ModelT]):
             # Perhaps one of the rows cannot be read. Without them each is claimed, and fails by itself.
             self._claim_builder.do_without_rows()
             return await finish(self._claim_and_queue(replace(request, with_rows=False)), purpose="fetch")
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it has found nothing for so long that it rests for its longest fetch delay, and nothing else concerns it."""
-        return (
-            self._fetches_in_vain >= len(self.context.settings.fetch_delays_s)
-            and not (self._hinted or self._stopped or self.context.failures)
-            and self.context.queue.is_low
-            and monotonic() < self._sweeps_at
-        )
-
-    @property
-    def rests_until(self) -> float:
-        """When the rest after the last fetch ends, on the monotonic clock."""
-        return self._rests_until
-
-    def unchanged_request(self) -> ClaimRequest | None:
-        """Return what the next claim would ask for, or None if that is not what the last one did."""
-        return self._claim_builder.unchanged()
-
-    def delay_s(self) -> float:
-        """Return for how long it rests if nothing is found now, in seconds; drawn anew each time."""
-        return fetch_delay(self.context.settings.fetch_delays_s, self._fetches_in_vain)
-
-    def found_nothing(self, delay_s: float) -> None:
-        """Rest for so long: a poll for many pipelines found nothing for this one."""
-        self.context.counters.fetches += 1
-        self.context.counters.fetches_empty += 1
-        self._fetches_in_vain += 1
-        self._rests_until = monotonic() + delay_s
-
-    def found_something(self) -> None:
-        """Fetch, since a poll for many pipelines found a row; what that brings decides about the next rest."""
-        self.hint()
-
-    def begin_poll(self, poll: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a poll for many pipelines, which the end of this one waits for."""
-        return self.context.background.begin(poll, purpose="poll")
-
-    async def _is_polled_for(self) -> bool:
-        """Whether a poll for many pipelines has found nothing for this one, so that it need not fetch.
-
-        A hint is followed without waiting for it: another one's table may be locked.
-        """
-        polling = self._group.poll_for(self) if self._group is not None and self.is_idle else None
-        if polling is None:
-            return False
-        polling.add_done_callback(lambda _: self._woken.set())
-        while not (polling.done() or self._hinted or self._stopped):
-            await rest(self._woken, None)
-        return self._stopped or (not self._hinted and monotonic() < self._rests_until)
 
     async def _fetch(self, limit: int) -> None:
         # While no row can be read, two are claimed now and then to see whether that has changed, or concerns one of them alone.
@@ -276,13 +211,16 @@ class Fetcher(Generic[ModelT]):
         )
         return claimed, start is not None
 
+    def _delay_s(self) -> float:
+        return fetch_delay(self.context.settings.fetch_delays_s, self._fetches_in_vain)
+
     def _plan_rest(self, claimed: int, limit: int, *, resumed: bool) -> None:
         if resumed and claimed < limit:
             # Nothing is known yet of what stands before: that is looked at first.
             self._rests_until = self._cursor.deferred_until
             return
         self._fetches_in_vain = 0 if claimed else self._fetches_in_vain + 1
-        delay_s = 0.0 if claimed >= limit else self.delay_s()
+        delay_s = 0.0 if claimed >= limit else self._delay_s()
         self._rests_until = monotonic() + delay_s
 
     async def _claim_and_queue(self, request: ClaimRequest) -> int:
@@ -372,6 +310,6 @@ class Fetcher(Generic[ModelT]):
         self.context.counters.fetches_failed += 1
         self.context.failures.failed("fetcher", text)
         self._fetches_in_vain += 1
-        self._rests_until = monotonic() + self.delay_s()
+        self._rests_until = monotonic() + self._delay_s()
         logger.warning("%s: a fetch failed", self.context.name, extra={"pipeline": self.context.name}, exc_info=error)
         events.emit(events.FetchFailed(self.context.name, text))

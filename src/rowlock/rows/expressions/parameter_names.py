@@ -1,7 +1,7 @@
 """Parameters of a host's condition under names that nothing else in a statement has.
 
 The trap this closes: SQLAlchemy takes two parameters of one name for one, and the last value wins. A host's condition stands in a
-statement with those of other pipelines (a poll for many, a claim that respects another's locks), and
+statement with those of other pipelines (a claim that respects another's locks), and
 ``bindparam("kind", ...)`` in each of them is a natural thing to write.
 """
 
