@@ -129,6 +129,54 @@ def test_a_lost_lease_frees_what_is_left(virtual_database: TemporaryDatabase) ->
     play()
 
 
+@pytest.mark.parametrize("ends", ["lost", "interrupted"])
+def test_pipelines_of_what_was_released_are_hinted(virtual_database: TemporaryDatabase, ends: str) -> None:
+    """Children of a parent that lost its row, or was interrupted, would wait for the next poll of their pipeline."""
+
+    @virtual_time
+    async def play() -> None:
+        hinted: list[str] = []
+        pipeline = GatheringPipeline(then=lambda *_: hang())
+        async with at_work(virtual_database, pipeline) as (steps, volume):
+            steps.run.context.hinter.attach("Attachment", lambda: hinted.append("Attachment"))
+            working = asyncio.create_task(steps.work_once())
+            await until(lambda: pipeline.locked)
+            if ends == "lost":
+                await change(virtual_database, volume, lock_token=None, lock_owner=None, lock_expires_at=None)
+                await asyncio.sleep(16)
+                await steps.beat_once()
+            else:
+                working.cancel()
+            await asyncio.wait({working})
+            await until(lambda: not steps.run.settler)
+        assert hinted == ["Attachment"]
+
+    play()
+
+
+def test_pipelines_of_related_rows_wait_for_no_clean_up(virtual_database: TemporaryDatabase) -> None:
+    """Children that are free would be passed over while the host cleans up after their parent, for minutes perhaps."""
+
+    @virtual_time
+    async def play() -> None:
+        hinted, hinted_before = list[str](), list[int]()
+
+        class Cleaning(GatheringPipeline):
+            async def on_stale(self, item: Any, outcome: Any) -> None:  # type: ignore[override]
+                hinted_before.append(len(hinted))
+
+        async with at_work(virtual_database, Cleaning(then=lose_token)) as (steps, _):
+            steps.run.context.hinter.attach("Attachment", lambda: hinted.append("Attachment"))
+            await steps.work_once()
+        assert hinted_before == [1]
+
+    async def lose_token(item: Any, _rows: Any) -> Apply:
+        await change(virtual_database, item.row, lock_token=None, lock_owner=None, lock_expires_at=None)
+        return Apply({"status": "active"})
+
+    play()
+
+
 def test_an_attempt_that_is_left_behind_keeps_them_until_they_expire(virtual_database: TemporaryDatabase) -> None:
     """Somebody else would work on a child while the parent's code still does."""
 

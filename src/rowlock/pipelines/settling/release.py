@@ -1,4 +1,4 @@
-"""Releases claimed rows unprocessed, so that another replica takes them at once."""
+"""Releases claimed rows unprocessed, and related rows that no outcome has released, so that another replica takes them at once."""
 
 from __future__ import annotations
 
@@ -44,29 +44,20 @@ async def release_items(context: PipelineContext[Any], items: Sequence[PipelineI
                 events.emit(events.ItemReleased(context.name, item.id, item.lock_token))
 
 
-async def _release(context: PipelineContext[Any], items: Sequence[PipelineItem[Any]]) -> set[Any]:
-    # Of both tries: the second finds nothing left to do if only the answer to the first one's COMMIT was lost.
-    released: set[Any] = set()
+async def release_related_of(
+    context: PipelineContext[Any], item: PipelineItem[Any], *, are_released: bool = False
+) -> None:
+    """Release the related rows of an item whose own row is no longer its own, and hint their pipelines.
 
-    async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-        released.update(await release(connection, context.leased, items))
-        for item in items:
-            await release_unlocked_related(connection, item)
-
-    await _transact(context, work, purpose="release rows")
-    return released
-
-
-async def release_related_of(context: PipelineContext[Any], item: PipelineItem[Any]) -> None:
-    """Free the related rows of an item whose own row is no longer its own. If the database does not take it, they expire."""
+    If the database does not take it, they expire. `are_released`: the transaction of an outcome has released them.
+    """
     if not item.held:
         return
-
-    async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-        await release_unlocked_related(connection, item)
-
+    if are_released:
+        _hint_related(context, [item])
+        return
     try:
-        await _transact(context, work, purpose="free related rows")
+        await _release(context, [item], only_related=True)
     except Exception as error:
         logger.warning(
             "%s: related rows of row %s were not freed and stay leased until they expire",
@@ -75,6 +66,31 @@ async def release_related_of(context: PipelineContext[Any], item: PipelineItem[A
             extra={"pipeline": context.name, "row_id": item.id, "rows": len(item.held)},
             exc_info=error,
         )
+
+
+async def _release(
+    context: PipelineContext[Any], items: Sequence[PipelineItem[Any]], *, only_related: bool = False
+) -> set[Any]:
+    # Of both tries: the second finds nothing left to do if only the answer to the first one's COMMIT was lost.
+    released: set[Any] = set()
+
+    async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+        if not only_related:
+            released.update(await release(connection, context.leased, items))
+        for item in items:
+            await release_unlocked_related(connection, item)
+
+    await _transact(context, work, purpose="free related rows" if only_related else "release rows")
+    _hint_related(context, items)
+    return released
+
+
+def _hint_related(context: PipelineContext[Any], items: Sequence[PipelineItem[Any]]) -> None:
+    # Pipelines of these rows passed them over as long as they were held.
+    tables = [table for item in items if item.held is not None for table, _ in item.held.perhaps()]
+    for model in dict.fromkeys(table.model for table in tables):
+        if context.hinter.reaches(model):
+            context.hinter.hint_fetch(model)
 
 
 async def _transact(

@@ -195,7 +195,6 @@ class Settler(Generic[ModelT]):
                 await release_related_of(self.context, item)
             case Apply() | Retry() | Reset() | Park():
                 await self._write(Submission(item, decision))
-                self._hint_related(item)
 
     async def _interrupt(self, item: PipelineItem[ModelT], attempt: Attempt | None) -> None:
         if attempt is None or await attempt.ends_within_grace(Ended.INTERRUPTED):
@@ -233,21 +232,19 @@ class Settler(Generic[ModelT]):
 
     async def _see_to(self, submission: Submission[ModelT], written: Written) -> None:
         item, outcome = submission.item, submission.outcome
-        match written:
-            case Written.APPLIED | Written.PARKED:
-                self._record_written(item, outcome, written)
-            case Written.STALE | Written.CHANGED | Written.RELATED_LOST:
-                self._record_dropped(item, outcome, written)
-                if written is Written.RELATED_LOST:
-                    self.wake_after(self.context.settings.retry_delay)
-                if written is Written.STALE:
-                    # Where trust had ended before, no transaction was begun that could have freed them.
-                    await release_related_of(self.context, item)
-                await self.clean_up(item, outcome)
-            case Written.UNKNOWN:
-                # It may have been applied: cleaning up would take away what the row now points to.
-                self._record_dropped(item, outcome, written, cleans_up=False)
-                await release_related_of(self.context, item)
+        # It may have been applied if that is unknown: cleaning up would take away what the row now points to.
+        cleans_up = not written.is_made and written is not Written.UNKNOWN
+        if written.is_made:
+            self._record_written(item, outcome, written)
+        else:
+            self._record_dropped(item, outcome, written, cleans_up=cleans_up)
+        if written is Written.RELATED_LOST:
+            self.wake_after(self.context.settings.retry_delay)
+        # A stale outcome may have had no transaction that could release them: trust had ended before.
+        are_released = written not in {Written.STALE, Written.UNKNOWN}
+        await release_related_of(self.context, item, are_released=are_released)
+        if cleans_up:
+            await self.clean_up(item, outcome)
 
     async def _write_failure(self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception) -> None:
         of_ours = record_failure(self.context, item, error)
@@ -318,12 +315,6 @@ class Settler(Generic[ModelT]):
             # It is written. Whom the host wanted to be hinted is the host's object, which may raise anything.
             name = self.context.name
             logger.exception("%s: hints after an outcome failed", name, extra={"pipeline": name})
-
-    def _hint_related(self, item: PipelineItem[ModelT]) -> None:
-        # Whoever works on these rows passed them over as long as they were held.
-        for leased, _ in item.held.known() if item.held is not None else ():
-            if self.context.hinter.reaches(leased.model):
-                self.context.hinter.hint_fetch(leased.model)
 
     def _record_written(self, item: PipelineItem[ModelT], outcome: Outcome, written: Written) -> None:
         counters, name = self.context.counters, type(outcome).__name__
