@@ -1,11 +1,10 @@
-"""One suite for both databases: what `rowlock.leases.dialects` promises, for every kind of model that is accepted.
+"""One suite for both databases: what `rowlock.leases.lease_dialect` promises, for every kind of model that is accepted.
 
 A third database is a third parameter of the fixture `database`.
 """
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -17,13 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.database.begin import begin_writing
 from rowlock.database.transaction import in_transaction
+from rowlock.dialects.postgresql.leases import PostgresqlLeases
+from rowlock.dialects.sqlite.leases import SqliteLeases
 from rowlock.errors import UnsupportedDialectError
-from rowlock.leases import dialects
 from rowlock.leases.apply import RowWrite, Written, apply, apply_locked, lock_for_apply, processed_at
 from rowlock.leases.claim import claim
 from rowlock.leases.claim_request import ClaimRequest
-from rowlock.leases.dialects import dialect_named, dialect_of, postgresql, sqlite
 from rowlock.leases.item import PipelineItem, leases_of
+from rowlock.leases.lease_dialect import LEASES, LeaseDialect
 from rowlock.leases.load import load_rows
 from rowlock.leases.release import release, sweep
 from rowlock.leases.renew import renew, tokens_still_held
@@ -87,24 +87,22 @@ async def columns_of(database: TemporaryDatabase, leased: LeasedTable, *names: s
 # ---------------------------------------------------------------- the shape
 
 
-def test_both_have_the_same_functions_in_the_same_order() -> None:
+@pytest.mark.parametrize("implementation", [PostgresqlLeases, SqliteLeases])
+def test_all_have_the_same_functions_in_the_same_order(implementation: type[LeaseDialect]) -> None:
     """A reader who knows one file would not know the other; a call would work on one database only."""
-    for module in (postgresql, sqlite):
-        nodes = ast.parse(inspect.getsource(module)).body
-        defined = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-        assert tuple(name for name in defined if not name.startswith("_")) == FUNCTIONS
+    for members in (vars(LeaseDialect), vars(implementation)):
+        assert tuple(name for name in members if not name.startswith("_")) == FUNCTIONS
     for name in FUNCTIONS:
-        on_one, on_other = (inspect.signature(getattr(module, name)) for module in (postgresql, sqlite))
-        promised = inspect.signature(getattr(dialects.LeaseDialect, name))
-        assert on_one == on_other
-        assert list(promised.parameters)[1:] == list(on_one.parameters)
+        promised = inspect.signature(getattr(LeaseDialect, name))
+        assert list(inspect.signature(getattr(implementation, name)).parameters) == list(promised.parameters)
 
 
 async def test_a_connection_knows_its_dialect(database: TemporaryDatabase) -> None:
     """Statements of one database would be sent to the other."""
     async with database.engine.connect() as connection:
-        assert dialect_of(connection) is dialect_named(database.dialect_name)
-    assert {"postgresql": postgresql, "sqlite": sqlite}[database.dialect_name] is dialect_named(database.dialect_name)
+        found = LEASES.of(connection)
+    assert found is LEASES.on(database.dialect_name)
+    assert isinstance(found, {"postgresql": PostgresqlLeases, "sqlite": SqliteLeases}[database.dialect_name])
 
 
 def test_another_database_is_refused() -> None:
@@ -112,7 +110,7 @@ def test_another_database_is_refused() -> None:
     with pytest.raises(
         UnsupportedDialectError, match="rowlock runs on postgresql and sqlite, not on 'mysql'"
     ) as caught:
-        dialect_named("mysql")
+        LEASES.on("mysql")
     assert caught.value.dialect_name == "mysql"
 
 
@@ -224,7 +222,7 @@ async def test_held_keys_are_not_claimed(database: TemporaryDatabase) -> None:
     """What a service holds would be worked on at the same time."""
     leased = LeasedTable.of(ByUuid)
     await insert_rows(database, *(ByUuid() for _ in range(5)))
-    dialect = dialect_named(database.dialect_name)
+    dialect = LEASES.on(database.dialect_name)
     async with dialect.excluding(leased) as held:
         assert held == frozenset()
         rows = await transact(database, leased, lambda c: dialect.claim(c, order_for(leased), held))
@@ -237,7 +235,7 @@ async def test_attempts_of_a_claim(database: TemporaryDatabase) -> None:
     """`process` would be told another attempt than the row has."""
     leased = LeasedTable.of(ByNumber)
     await insert_rows(database, ByNumber(attempts=3))
-    dialect = dialect_named(database.dialect_name)
+    dialect = LEASES.on(database.dialect_name)
     (row,) = await transact(database, leased, lambda c: dialect.claim(c, order_for(leased), frozenset()))
     assert row.attempts == 3
     assert type(row.attempts) is int
@@ -262,7 +260,7 @@ async def test_both_key_and_token_must_match(database: TemporaryDatabase, model:
 
 
 async def _keys(connection: AsyncConnection, leased: LeasedTable, leases: Any) -> list[Any]:
-    dialect = dialect_of(connection)
+    dialect = LEASES.of(connection)
     found = select(leased.key).where(dialect.matches_leases(leased))
     return list((await connection.scalars(found, dialect.lease_parameters(leases))).all())
 
@@ -281,7 +279,7 @@ async def test_at_most_so_many_rows(database: TemporaryDatabase, model: type[Any
     """One statement would write all rows of a large table."""
     leased = LeasedTable.of(model)
     await insert_rows(database, *(model() for _ in range(6)))
-    dialect = dialect_named(database.dialect_name)
+    dialect = LEASES.on(database.dialect_name)
 
     async def write(connection: AsyncConnection, limit: int | None) -> int:
         condition = dialect.skip_locked(leased, leased.column("lock_owner").is_(null()), limit=limit)
@@ -304,7 +302,7 @@ async def test_at_most_so_many_rows_under_any_plan(postgresql_database: Temporar
         await connection.exec_driver_sql("ALTER TABLE by_uuid SET (autovacuum_enabled = off)")
         await connection.exec_driver_sql("VACUUM ANALYZE by_uuid")
     await insert_rows(database, *(ByUuid() for _ in range(40)))
-    condition = postgresql.skip_locked(leased, leased.column("lock_owner").is_(null()), limit=3)
+    condition = LEASES.on("postgresql").skip_locked(leased, leased.column("lock_owner").is_(null()), limit=3)
     async with database.engine.begin() as connection:
         for name in ("hashjoin", "mergejoin", "material", "memoize"):
             await connection.exec_driver_sql(f"SET LOCAL enable_{name} = off")
@@ -318,7 +316,7 @@ async def test_a_locked_row_is_not_waited_for(postgresql_database: TemporaryData
     """One long transaction of the host would hold up every heartbeat and every sweep."""
     leased = LeasedTable.of(ByUuid)
     busy, free = await insert_rows(postgresql_database, ByUuid(), ByUuid())
-    condition = postgresql.skip_locked(leased, leased.column("status") == "new")
+    condition = LEASES.on("postgresql").skip_locked(leased, leased.column("status") == "new")
     statement = update(leased.table).where(condition).values({leased.column("status"): "x"}).returning(leased.key)
     async with postgresql_database.engine.begin() as holder, postgresql_database.engine.begin() as other:
         await holder.execute(select(leased.key).where(leased.key == busy).with_for_update(key_share=True))

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineItem, events
-from rowlock.leases.dialects import sqlite_keys
+from rowlock.dialects.sqlite import written_keys
 from rowlock.testing import Steps, TemporaryDatabase, stepping
 
 from ..host import Base, Volume, VolumePipeline, heard_events
@@ -129,7 +129,7 @@ async def test_how_many_are_remembered_is_bounded(
 ) -> None:
     """A table full of such rows would be all of a claim's statement, and all of the log."""
     database = sqlite_database
-    monkeypatch.setattr(sqlite_keys, "SPOILT_KEYS_MAX", 3)
+    monkeypatch.setattr(written_keys, "SPOILT_KEYS_MAX", 3)
     await add(database, Volume())
     await spoil(database, *(f" no uuid {number}" for number in range(5)))
     async with stepping(database.session_factory, VolumePipeline()) as steps:

@@ -148,7 +148,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "rows of one place are passed over on PostgreSQL",
-        "leases/dialects/postgresql.py",
+        "dialects/postgresql/leases.py",
         "_is_behind",
         'tuple_(place, key) > tuple_(bindparam("rowlock_after_place", type_=place.type), after_key)',
         '(place > bindparam("rowlock_after_place", type_=place.type)) & (key == key) & after_key.is_not(None)',
@@ -156,7 +156,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "rows of one place are passed over on SQLite",
-        "leases/dialects/sqlite.py",
+        "dialects/sqlite/leases.py",
         "_ranges",
         "and_(place == after_place, key > after_key), ",
         "",
@@ -164,7 +164,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "the line ends with rows of one place on SQLite",
-        "leases/dialects/sqlite.py",
+        "dialects/sqlite/leases.py",
         "_ranges",
         ", place > after_place",
         "",
@@ -172,7 +172,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "times in another shape are passed over",
-        "leases/dialects/sqlite.py",
+        "dialects/sqlite/leases.py",
         "_claimed",
         "=place_as_written",
         '=place and place.strftime("%Y-%m-%d %H:%M:%S.%f")',
@@ -180,8 +180,8 @@ CLAIM_BUGS = (
     ),
     Bug(
         "items come in the order in which PostgreSQL returns them",
-        "leases/dialects/postgresql.py",
-        "claim",
+        "dialects/postgresql/leases.py",
+        "PostgresqlLeases.claim",
         "(rows, key=itemgetter(0))",
         "(rows, key=itemgetter(0), reverse=True)",
         (f"{RESUMED}::test_items_come_in_line_however_the_database_returns_them",),
@@ -196,16 +196,16 @@ CLAIM_BUGS = (
     ),
     Bug(
         "a claim that may fail is committed at once",
-        "leases/dialects/postgresql.py",
-        "claims_surely",
+        "dialects/postgresql/leases.py",
+        "PostgresqlLeases.claims_surely",
         "all",
         "bool(types) or all",
         ("tests/leases/test_claim_at_once.py::test_a_claim_is_a_transaction_only_where_it_may_fail",),
     ),
     Bug(
         "a claim with documents that the host reads is committed at once",
-        "leases/dialects/postgresql.py",
-        "claims_surely",
+        "dialects/postgresql/leases.py",
+        "PostgresqlLeases.claims_surely",
         'getattr(dialect, "_json_deserializer", None) is not None',
         "False",
         ("tests/leases/test_claim_at_once.py::test_documents_that_the_host_reads_itself_may_not_be_readable",),
@@ -220,7 +220,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "a row of which a time is missing is taken for whole",
-        "leases/dialects/postgresql.py",
+        "dialects/postgresql/leases.py",
         "_claimed",
         "and is_whole ",
         "",

@@ -36,7 +36,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "a value that SQLite should not hold fails the claim of all rows",
-        "leases/dialects/sqlite.py",
+        "dialects/sqlite/leases.py",
         "_Values._read",
         "(TypeError, ValueError, AttributeError)",
         "ZeroDivisionError",
@@ -44,7 +44,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "attempts that are no number fail the claim of all rows",
-        "leases/dialects/sqlite.py",
+        "dialects/sqlite/leases.py",
         "_Values.read_attempts",
         " if isinstance(attempts, int) else 0",
         "",
@@ -124,7 +124,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "a key that cannot be read fails the claim of all rows",
-        "leases/dialects/sqlite_keys.py",
+        "dialects/sqlite/written_keys.py",
         "WrittenKeys._read",
         "Exception:  # noqa: BLE001 - a type may be the host's",
         "ZeroDivisionError:",
@@ -132,7 +132,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "a key that cannot be read keeps whole rows from all others",
-        "leases/dialects/sqlite.py",
+        "dialects/sqlite/leases.py",
         "_whole_row",
         "type_coerce(column, Text) if column in as_written else ",
         "",
@@ -140,7 +140,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "a row that its key does not find is claimed for ever",
-        "leases/dialects/sqlite_keys.py",
+        "dialects/sqlite/written_keys.py",
         "WrittenKeys.keys_of",
         "not await self._finds(connection, key, value)",
         "False",
@@ -148,7 +148,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "a row that its key finds in another shape is left alone",
-        "leases/dialects/sqlite_keys.py",
+        "dialects/sqlite/written_keys.py",
         "WrittenKeys.keys_of",
         " and not await self._finds(connection, key, value)",
         "",
@@ -156,7 +156,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "rows whose keys cannot be read take the places of a claim",
-        "leases/dialects/sqlite.py",
+        "dialects/sqlite/leases.py",
         "_read_due",
         "len(spoilt) == known",
         "True",
@@ -164,7 +164,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "rows whose keys cannot be read are read by every claim",
-        "leases/dialects/sqlite.py",
+        "dialects/sqlite/leases.py",
         "_due",
         "leased.spoilt_keys",
         "False",
@@ -172,7 +172,7 @@ FAULT_BUGS = (
     ),
     Bug(
         "keys that cannot be read are remembered without a bound",
-        "leases/dialects/sqlite_keys.py",
+        "dialects/sqlite/written_keys.py",
         "WrittenKeys.leave_alone",
         " or len(spoilt) >= SPOILT_KEYS_MAX",
         "",

@@ -72,7 +72,7 @@ FREE_LEASE_BUGS = (
     ),
     Bug(
         "a death of a sibling costs an attempt on SQLite",
-        "leases/dialects/sqlite.py",
+        "dialects/sqlite/leases.py",
         "_claimed",
         "bool(died_here), ",
         "(dead is not None), ",
@@ -80,7 +80,7 @@ FREE_LEASE_BUGS = (
     ),
     Bug(
         "a death of a sibling costs an attempt on PostgreSQL",
-        "leases/dialects/postgresql.py",
+        "dialects/postgresql/leases.py",
         "_values",
         "func.coalesce(due.c.died_here, false())",
         "due.c.dead_token.is_not(None)",

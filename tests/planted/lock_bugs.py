@@ -149,7 +149,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "a crash of the parent counts as an attempt of the child",
-        "leases/dialects/sqlite.py",
+        "dialects/sqlite/leases.py",
         "_due",
         "case((was_main_lease(leased, request.lockers), token), else_=None)",
         "token",

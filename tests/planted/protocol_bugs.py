@@ -59,7 +59,7 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "an attempt whose holder died is not counted",
-        "leases/dialects/sqlite.py",
+        "dialects/sqlite/leases.py",
         "_claimed",
         " + bool(died_here)",
         "",
@@ -67,7 +67,7 @@ PROTOCOL_BUGS = (
     ),
     Bug(
         "who takes over a row goes on under the dead holder's token",
-        "leases/dialects/sqlite.py",
+        "dialects/sqlite/leases.py",
         "_claimed",
         "leased.new_token",
         "values.read_token(dead) or leased.new_token",

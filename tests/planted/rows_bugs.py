@@ -93,7 +93,7 @@ INDEX_BUGS = (
 UNREADABLE_BUGS = (
     Bug(
         "one row with a time that Python does not have stops its line on PostgreSQL",
-        "leases/dialects/postgresql.py",
+        "dialects/postgresql/leases.py",
         "_claiming",
         "if_readable(due.c.place)",
         "due.c.place",
@@ -101,7 +101,7 @@ UNREADABLE_BUGS = (
     ),
     Bug(
         "one row with a time that Python does not have fails claims that bring their rows",
-        "leases/dialects/postgresql.py",
+        "dialects/postgresql/leases.py",
         "_whole_row",
         "if_readable(column) if id(column) in times else ",
         "",
@@ -109,7 +109,7 @@ UNREADABLE_BUGS = (
     ),
     Bug(
         "a row that cannot be read is not noticed on SQLite",
-        "leases/dialects/sqlite.py",
+        "dialects/sqlite/leases.py",
         "_claimed",
         "UNREADABLE",
         "UNREADABLE and name == name.upper()",
@@ -141,7 +141,7 @@ UNREADABLE_BUGS = (
     ),
     Bug(
         "attempts overflow in the claim on SQLite",
-        "leases/dialects/sqlite.py",
+        "dialects/sqlite/leases.py",
         "_claimed",
         "min(values.read_attempts(failed) + bool(died_here), attempts_max(leased))",
         "values.read_attempts(failed) + bool(died_here)",
@@ -171,15 +171,15 @@ DATACLASS_BUGS = (
 COMPARED_BUGS = (
     Bug(
         "a row with a column that has no equality is worked on for ever",
-        "leases/dialects/postgresql.py",
-        "is_unchanged",
+        "dialects/postgresql/leases.py",
+        "PostgresqlLeases.is_unchanged",
         "cast(column, Text).is_not_distinct_from(cast(cast(given, column.type), Text))",
         "column.is_not_distinct_from(value)",
         (f"{COMPARED}::test_a_row_is_written_unless_it_was_changed",),
     ),
     Bug(
         "a host's own shape of JSON is compared as what has no equality",
-        "leases/dialects/postgresql_columns.py",
+        "dialects/postgresql/column_kinds.py",
         "compared",
         "there, JSON",
         "type_, JSON",
@@ -187,7 +187,7 @@ COMPARED_BUGS = (
     ),
     Bug(
         "a document that another program wrote to SQLite counts as changed",
-        "leases/dialects/sqlite_columns.py",
+        "dialects/sqlite/column_kinds.py",
         "_is_same_document",
         "or_(*alike, _values_of(column) == _values_of(literal(unescaped, Text)))",
         "alike[0]",
@@ -243,8 +243,8 @@ COMPARED_BUGS = (
     ),
     Bug(
         "a claim whose keys are refused leaves its rows leased",
-        "leases/dialects/postgresql.py",
-        "claims_surely",
+        "dialects/postgresql/leases.py",
+        "PostgresqlLeases.claims_surely",
         "request.leased.key",
         "",
         (f"{KEYS}::test_keys_that_cannot_be_found_again_are_refused",),

@@ -37,7 +37,7 @@ SERVICE_BUGS = (
     ),
     Bug(
         "a service takes rows beside whoever is inside the lockset",
-        "leases/lockset_guard.py",
+        "leases/lease_dialect.py",
         "lockset_guard",
         "await stack.enter_async_context(dialect.excluding(leased))",
         "frozenset()",
@@ -280,15 +280,15 @@ SERVICE_BUGS = (
     ),
     Bug(
         "times are compared as text on SQLite",
-        "leases/dialects/sqlite.py",
-        "is_unchanged",
+        "dialects/sqlite/leases.py",
+        "SqliteLeases.is_unchanged",
         "same_time(column, given) if is_time(column) else ",
         "",
         (f"{SERVICE_COLUMNS}::test_a_time_that_the_database_wrote",),
     ),
     Bug(
         "JSON is compared as text on SQLite",
-        "leases/dialects/sqlite_columns.py",
+        "dialects/sqlite/column_kinds.py",
         "is_unchanged_document",
         "_is_same_document(column, value)",
         "column.is_not_distinct_from(value)",

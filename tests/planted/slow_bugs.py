@@ -59,7 +59,7 @@ SLOW_BUGS = (
     ),
     Bug(
         "a key whose variant is a UUID is sent as a text",
-        "leases/dialects/postgresql_columns.py",
+        "dialects/postgresql/column_kinds.py",
         "unbounded",
         ".dialect_impl(_dialect())",
         "",
@@ -67,7 +67,7 @@ SLOW_BUGS = (
     ),
     Bug(
         "a variant is compared as the type of the model on PostgreSQL",
-        "leases/dialects/postgresql_columns.py",
+        "dialects/postgresql/column_kinds.py",
         "compared",
         "as_there",
         "innermost",
@@ -75,7 +75,7 @@ SLOW_BUGS = (
     ),
     Bug(
         "a variant is compared as the type of the model on SQLite",
-        "leases/dialects/sqlite_columns.py",
+        "dialects/sqlite/column_kinds.py",
         "is_unchanged_document",
         ", _dialect()",
         "",
@@ -91,15 +91,15 @@ SLOW_BUGS = (
     ),
     Bug(
         "guards are compared one by one on SQLite",
-        "leases/dialects/sqlite.py",
-        "reads_alike",
+        "dialects/sqlite/leases.py",
+        "SqliteLeases.reads_alike",
         "all(is_read_alike(one) for _, one in slots)",
         "False",
         ("tests/leases/test_apply_together.py::test_guarded_writes_of_one_shape_share_statements[sqlite]",),
     ),
     Bug(
         "values of any type are compared as they are read",
-        "leases/dialects/sqlite_columns.py",
+        "dialects/sqlite/column_kinds.py",
         "is_read_alike",
         "isinstance(innermost(type_, _dialect()), _PLAIN) and is_ours(type_, _dialect())",
         "True",

@@ -48,7 +48,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "a row that comes with its claim is as it was before",
-        "leases/dialects/sqlite.py",
+        "dialects/sqlite/leases.py",
         "_claimed",
         "lease, **",
         "",
@@ -104,7 +104,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "texts that are written together are cut to their length",
-        "leases/dialects/postgresql_columns.py",
+        "dialects/postgresql/column_kinds.py",
         "unbounded",
         "String() if isinstance(there, String) and not isinstance(there, Enum) else ",
         "",
@@ -112,7 +112,7 @@ SPEED_BUGS = (
     ),
     Bug(
         "texts of the host's own types are cut to their length",
-        "leases/dialects/postgresql_columns.py",
+        "dialects/postgresql/column_kinds.py",
         "fits_array",
         " and is_ours(type_, _dialect())",
         "",
@@ -152,8 +152,8 @@ SPEED_BUGS = (
     ),
     Bug(
         "what triggers write is missing in fresh rows",
-        "leases/dialects/sqlite.py",
-        "claim",
+        "dialects/sqlite/leases.py",
+        "SqliteLeases.claim",
         "request.with_rows and await _has_triggers(connection, request)",
         "not request",
         (f"{FRESH}::test_what_a_trigger_writes_is_in_the_row",),

@@ -11,11 +11,11 @@ import pytest
 
 from .reading import PACKAGE, Source, imports, package, planted, room_of
 
-FLOORS: dict[str, int] = {
+FLOORS: dict[str, float] = {
     **dict.fromkeys(("clock", "backoff", "redaction", "repeats"), -3),
     **dict.fromkeys(("errors", "logs"), -2),
     **dict.fromkeys(("containment", "events"), -1),
-    **dict.fromkeys(("shielding", "supervisor"), 0),
+    **dict.fromkeys(("shielding", "supervisor", "dialects"), 0),
     **dict.fromkeys(("rows", "locks"), 1),
     "database": 2,
     "leases": 3,
@@ -30,6 +30,11 @@ FLOORS: dict[str, int] = {
 
 The demo stands above the other windows, because its verdict is that of `testing`: one historian and one checker for both.
 """
+IMPLEMENTATIONS_FLOOR = 3.5
+"""Where the parts of each database stand, ``dialects/<database>/*.py``: they know what is asked of them, up to leases.
+
+The registry, and what says where the parts are, stand on the ground; they name the parts and import none.
+"""
 FRONT_DOOR_FLOOR = 6
 """``__init__`` shows the public names of the floors below it; wings and windows may come in by it, as a host does."""
 STAGES: dict[str, int] = {"host_code": 0, "renewing": 1, "settling": 2, "processing": 3, "fetching": 4}
@@ -38,9 +43,17 @@ SHARED: tuple[str, ...] = ("ahead", "background", "context", "item_queue", "outc
 """Modules of ``pipelines/`` that all stages may know, and that know no stage but `host_code`."""
 
 
-def floor_of(room: str) -> int | None:
+def floor_of(room: str) -> float | None:
     """Return the floor of a room, or nothing where the house has no such room."""
+    if room.startswith("dialects."):
+        return IMPLEMENTATIONS_FLOOR
     return FRONT_DOOR_FLOOR if room == "" else FLOORS.get(room)
+
+
+def storey_of(module: str) -> str:
+    """Return the room of a module; the implementations for each database are a room of their own."""
+    parts = module.split(".")
+    return ".".join(parts[1:3]) if parts[1:2] == ["dialects"] and len(parts) > 3 else room_of(module)
 
 
 def imported_modules(source: Source, known: set[str]) -> Iterable[tuple[str, int]]:
@@ -55,14 +68,15 @@ def upward_imports(tree: list[Source]) -> list[str]:
     known = {source.module for source in tree}
     found = []
     for source in tree:
-        floor = floor_of(source.room)
+        own = storey_of(source.module)
+        floor = floor_of(own)
         if floor is None:
             found.append(source.finding(1, f"the room {source.room!r} is on no floor; give it one in {__name__}"))
             continue
         for module, line in imported_modules(source, known):
-            room = room_of(module)
+            room = storey_of(module)
             below = floor_of(room)
-            if room != source.room and (below is None or below >= floor):
+            if room != own and (below is None or below >= floor):
                 found.append(source.finding(line, f"{source.room or 'the front door'} may not know {module}"))
     return found
 
@@ -154,6 +168,11 @@ def test_no_circles() -> None:
         ("src/rowlock/cli/a.py", "from rowlock.testing import check"),
         ("src/rowlock/__init__.py", "from rowlock.testing import faults"),
         ("src/rowlock/attic/a.py", "x = 1"),
+        ("src/rowlock/leases/a.py", "from rowlock.dialects.sqlite.leases import SqliteLeases"),
+        ("src/rowlock/dialects/sqlite/__init__.py", "from rowlock.dialects.sqlite.leases import SqliteLeases"),
+        ("src/rowlock/dialects/registry.py", "from rowlock.leases.lease_dialect import LEASES"),
+        ("src/rowlock/dialects/sqlite/a.py", "from rowlock.dialects.postgresql.leases import PostgresqlLeases"),
+        ("src/rowlock/dialects/sqlite/a.py", "from rowlock.hints.hinter import PipelineHinter"),
     ],
 )
 def test_planted_upward_import(path: str, text: str) -> None:
@@ -166,6 +185,9 @@ def test_planted_upward_import(path: str, text: str) -> None:
     [
         ("src/rowlock/rows/a.py", "from rowlock.errors import ModelError"),
         ("src/rowlock/rows/a.py", "from rowlock.rows.b import x"),
+        ("src/rowlock/rows/a.py", "from rowlock.dialects import DialectPart"),
+        ("src/rowlock/dialects/sqlite/leases.py", "from rowlock.leases.lease_dialect import LeaseDialect"),
+        ("src/rowlock/dialects/sqlite/__init__.py", "from rowlock.dialects.registry import Dialect"),
         ("src/rowlock/demo/a.py", "from rowlock import Pipeline"),
         ("src/rowlock/demo/a.py", "from rowlock.testing import check"),
         ("src/rowlock/__init__.py", "from rowlock.pipelines.processing.worker import Worker"),

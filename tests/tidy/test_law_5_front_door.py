@@ -87,3 +87,12 @@ def test_planted_intruder(name: str) -> None:
 def test_planted_unlisted_name(text: str) -> None:
     """The law above would pass any list."""
     assert len(unlisted_names(planted(text, "src/rowlock/__init__.py"))) == 1
+
+
+def test_import_opens_no_database() -> None:
+    """Every start of a host would load a driver, and what rowlock does on a database that the host does not use."""
+    loaded = loaded_by("import rowlock")
+    assert "rowlock.dialects.postgresql" in loaded
+    assert [
+        name for name in loaded if name.startswith(("rowlock.dialects.postgresql.", "rowlock.dialects.sqlite."))
+    ] == []

@@ -9,8 +9,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
+from rowlock.dialects import dialect_named
 from rowlock.errors import ConfigurationError, UnsupportedDialectError
-from rowlock.rows.database_time import SUPPORTED_DIALECTS
 from rowlock.rows.leased_table import LeasedTable
 
 
@@ -75,11 +75,7 @@ def check_supported(dialect_name: str) -> None:
     Raises:
         UnsupportedDialectError: says which ones it knows.
     """
-    if dialect_name not in SUPPORTED_DIALECTS:
-        raise UnsupportedDialectError(
-            f"rowlock runs on {' and '.join(SUPPORTED_DIALECTS)}, not on {dialect_name!r}; bind the session factory to one of them",
-            dialect_name=dialect_name,
-        )
+    dialect_named(dialect_name)
 
 
 def _isolation_level(session: AsyncSession, bind: Engine) -> object:

@@ -11,7 +11,7 @@ Not here: the COMMIT. What the work returns is looked at first, so nobody knows 
 the host's: what is replaced belongs to one connection, for as long as a transaction of ours has it.
 
 Source: aiosqlite 0.22 ``core.py``, ``cursor.py``; SQLAlchemy 2.0 and 2.1 ``connectors/asyncio.py``,
-``dialects/sqlite/aiosqlite.py``.
+`sqlalchemy.dialects.sqlite.aiosqlite`.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from sqlalchemy.orm import undefer
 
 from rowlock.database.binds import bind_of
 from rowlock.errors import PipelineError, RelatedLockUnavailable
-from rowlock.leases.dialects import dialect_of
 from rowlock.leases.equal_keys import check_keys
+from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.assignments import without_onupdate
 from rowlock.rows.database_time import database_instant
 from rowlock.rows.eligibility import is_lockable
@@ -158,7 +158,7 @@ async def renew_keys(
 ) -> Renewed:
     """Let the leases under `token` that have not ended last until `expires_at`, waiting for no row; joins the transaction."""
     valid = held_under(leased, keys, token) & (leased.column("lock_expires_at") > database_instant())
-    now = dialect_of(connection).skip_locked(leased, valid)
+    now = LEASES.of(connection).skip_locked(leased, valid)
     statement = update(leased.table).where(now).values(renewed_values(leased, expires_at=expires_at))
     renewed = frozenset((await connection.scalars(statement.returning(leased.key))).all())
     if len(renewed) == len(keys):
@@ -184,6 +184,6 @@ async def release_keys(
         by_owner.setdefault(acquired.reset_by.get(key), []).append(key)
     for owner, keys in by_owner.items():
         ours = held_under(leased, keys, token)
-        narrowed = ours if waits else dialect_of(connection).skip_locked(leased, ours)
+        narrowed = ours if waits else LEASES.of(connection).skip_locked(leased, ours)
         values = without_onupdate(leased, unlocked_values(leased, owner=owner))
         await connection.execute(update(leased.table).where(narrowed).values(values))

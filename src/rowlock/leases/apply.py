@@ -30,8 +30,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.claim_request import Lease
 from rowlock.leases.compare import compare_many
-from rowlock.leases.dialects import dialect_of
 from rowlock.leases.item import PipelineItem, leases_of
+from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.assignments import ColumnValues, Shape, can_be_kept, set_clause, slots_of, split, varying
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after, readable_time
 from rowlock.rows.leased_table import LeasedTable
@@ -103,7 +103,7 @@ async def apply(
     connection: AsyncConnection, leased: LeasedTable, item: PipelineItem[Any], *, write: RowWrite
 ) -> Written:
     """Write under the guard; joins the caller's transaction."""
-    dialect = dialect_of(connection)
+    dialect = LEASES.of(connection)
     unchanged = [dialect.is_unchanged(column, value) for column, value in write.unless_changed.items()]
     if await _update(connection, leased, item, values=write.values, provided=unchanged):
         return write.once_written
@@ -129,7 +129,7 @@ async def lock_for_apply(
     """
     if not items:
         return None, {}
-    dialect, last = dialect_of(connection), leased.column("last_processed_at")
+    dialect, last = LEASES.of(connection), leased.column("last_processed_at")
 
     def build() -> Select[*tuple[Any, ...]]:
         # Read only where it matters, and is a time that every driver can read.
@@ -185,7 +185,7 @@ async def _update_together(
     rows: Sequence[Sequence[Any]],
 ) -> None:
     """Write to locked rows what has one shape: by one statement if the values are the same, or the database takes arrays."""
-    dialect, slots, differing = dialect_of(connection), slots_of(shape), tuple(varying(rows))
+    dialect, slots, differing = LEASES.of(connection), slots_of(shape), tuple(varying(rows))
     names = [name for name, _ in slots]
     own = [slots[place] for place in differing]
     # Host code that stamps each row would be asked once for all of them.
@@ -235,7 +235,7 @@ async def processed_at(
     locks, what is returned is as that has ended.
     """
     column, keys = leased.column("last_processed_at"), [item.id for item in items]
-    kept = await dialect_of(connection).kept_as(connection, column, sorted(stamps))
+    kept = await LEASES.of(connection).kept_as(connection, column, sorted(stamps))
     # The stamp is no condition: a row is found by what was committed before, and only one that is found is waited for.
     found = select(leased.key, column.in_(kept), column > kept[0]).where(leased.key.in_(keys))
     rows = await connection.execute(found.with_for_update(key_share=True) if waits else found)

@@ -18,10 +18,9 @@ from rowlock.database.binds import bind_of
 from rowlock.database.claim_slots import claim_slot
 from rowlock.database.transaction import in_transaction
 from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Position
-from rowlock.leases.dialects import dialect_named, dialect_of
 from rowlock.leases.equal_keys import check_keys
 from rowlock.leases.item import LocksRelated, PipelineItem
-from rowlock.leases.lockset_guard import lockset_guard
+from rowlock.leases.lease_dialect import LEASES, lockset_guard
 from rowlock.leases.release import release_dead
 
 
@@ -50,7 +49,7 @@ async def claim(
         TransactionTimeout: the database did not answer in time; rows it leased all the same become free by expiry.
     """
     engine = bind_of(session_factory(), request.leased).engine
-    surely = dialect_named(engine.dialect.name).claims_surely
+    surely = LEASES.on(engine.dialect.name).claims_surely
     async with (
         lockset_guard(session_factory, request.leased, timeout=timeout) as in_lockset,
         claim_slot(engine, wait_s=timeout.total_seconds() / 2),
@@ -58,7 +57,7 @@ async def claim(
         sent_at = monotonic()
 
         async def lease(session: AsyncSession, connection: AsyncConnection) -> list[ClaimedRow]:
-            rows = await dialect_of(connection).claim(connection, request, in_lockset)
+            rows = await LEASES.of(connection).claim(connection, request, in_lockset)
             await check_keys(connection, request.leased, [row.id for row in rows])
             for died_here in (True, False):
                 dead = [row.dead_token for row in rows if row.dead_token is not None and row.died_here is died_here]

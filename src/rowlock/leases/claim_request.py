@@ -1,4 +1,4 @@
-"""What is asked of a claim, and what it gives: the shapes that both dialects share."""
+"""What is asked of a claim, and what it gives: the shapes that all dialects share."""
 
 from __future__ import annotations
 

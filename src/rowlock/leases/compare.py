@@ -12,7 +12,7 @@ from sqlalchemy import Column, Integer, Select, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.claim_request import Lease
-from rowlock.leases.dialects import dialect_of
+from rowlock.leases.lease_dialect import LEASES
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
 from rowlock.rows.assignments import ColumnValues, Slot
 from rowlock.rows.leased_table import LeasedTable, with_zone
@@ -29,7 +29,7 @@ _NUMBER: Slot = ("rowlock_number", Integer())
 
 async def compare_many(connection: AsyncConnection, leased: LeasedTable, rows: Sequence[AsRead]) -> dict[int, bool]:
     """Return by its number whether a row is unchanged, for those that the database compares with others in one round trip."""
-    dialect = dialect_of(connection)
+    dialect = LEASES.of(connection)
     groups: dict[tuple[Column[Any], ...], list[int]] = {}
     for number, (_, values) in enumerate(rows):
         if values:
@@ -54,7 +54,7 @@ async def _compared_there(
     connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
 ) -> frozenset[int]:
     """Return the numbers of those that are unchanged, of `rows` that are compared in the same columns."""
-    dialect, guarded = dialect_of(connection), tuple(next(iter(rows.values()))[1])
+    dialect, guarded = LEASES.of(connection), tuple(next(iter(rows.values()))[1])
     slots = _slots_of(guarded)
 
     def build() -> Select[Any]:
@@ -76,7 +76,7 @@ async def _compared_here(
     connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
 ) -> frozenset[int]:
     """As `_compared_there`, but read and compared in Python: of plain types what is read again is the same if it is unchanged."""
-    dialect, guarded = dialect_of(connection), tuple(next(iter(rows.values()))[1])
+    dialect, guarded = LEASES.of(connection), tuple(next(iter(rows.values()))[1])
     statement = leased.prepared(
         (_compared_here, dialect, guarded),
         lambda: select(leased.key, *guarded).where(dialect.matches_leases(leased)),
@@ -98,7 +98,7 @@ async def all_unchanged(connection: AsyncConnection, leased: LeasedTable, rows: 
     rest = [row for number, row in enumerate(rows) if row[1] and number not in compared]
     if not all(compared.values()):
         return False
-    dialect = dialect_of(connection)
+    dialect = LEASES.of(connection)
     for some in in_pieces(rest, COMPARED_MAX):
         each = (
             and_(leased.key == key, *(dialect.is_unchanged(column, value) for column, value in values.items()))

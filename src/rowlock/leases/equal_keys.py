@@ -4,7 +4,7 @@ The one idea: a type of the host's may read keys as objects of which each is equ
 be one that is held: its outcomes would be changed, and its related rows lost, at every attempt. Such a key is read a second time
 when the first rows are leased, and what cannot be found is refused before anything is.
 
-Not here: keys that the database itself does not find (``leases/dialects/sqlite_keys.py``).
+Not here: keys that the database itself does not find (``dialects/sqlite/written_keys.py``).
 """
 
 from __future__ import annotations

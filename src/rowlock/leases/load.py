@@ -14,8 +14,8 @@ from sqlalchemy.orm import undefer
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.database.binds import bind_of
-from rowlock.leases.dialects import dialect_named
 from rowlock.leases.item import PipelineItem, leases_of
+from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 
@@ -39,7 +39,7 @@ async def load_rows(
         compared: columns that the outcome will compare with what was read.
     """
     bind = bind_of(session, leased)
-    dialect = dialect_named(bind.dialect.name)
+    dialect = LEASES.on(bind.dialect.name)
 
     def build() -> Select[Any]:
         names = [*leased.lease_columns, *(leased.mapper.get_property_by_column(column).key for column in compared)]

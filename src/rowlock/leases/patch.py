@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm.attributes import set_committed_value
 
 from rowlock.leases.apply import database_time, lock_for_apply
-from rowlock.leases.dialects import dialect_of
 from rowlock.leases.item import PipelineItem
+from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.rows.updates import Values, column_values, resolve_now_placeholders
@@ -70,7 +70,7 @@ async def _write(
     if not patch.item.is_trusted():
         return None
     written = column_values(leased, resolve_now_placeholders(patch.values, now))
-    token, unchanged = leased.column("lock_token"), dialect_of(connection).is_unchanged
+    token, unchanged = leased.column("lock_token"), LEASES.of(connection).is_unchanged
     statement = (
         update(leased.table)
         .where(leased.key == bindparam("rowlock_key", patch.item.id, type_=leased.key.type))
@@ -85,7 +85,7 @@ async def is_unchanged(
     connection: AsyncConnection, leased: LeasedTable, item: PipelineItem[ModelT], *, values: Values
 ) -> bool:
     """Whether the row of `item` is still under its token and has `values`; joins the caller's transaction."""
-    dialect = dialect_of(connection)
+    dialect = LEASES.of(connection)
     found = (
         select(leased.key)
         .where(leased.key == item.id, leased.column("lock_token") == item.lock_token)

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, or_, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.leases.dialects import dialect_of
 from rowlock.leases.item import PipelineItem, leases_of
+from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.assignments import without_onupdate
 from rowlock.rows.database_time import database_now, database_time_after, is_no_time
 from rowlock.rows.eligibility import is_owned_by
@@ -30,7 +30,7 @@ async def release(
     Returns:
         The keys of the rows that were released. The others were no longer ours to give.
     """
-    dialect = dialect_of(connection)
+    dialect = LEASES.of(connection)
     values = without_onupdate(leased, unlocked_values(leased))
     statement = update(leased.table).where(dialect.matches_leases(leased)).values(values).returning(leased.key)
     return frozenset((await connection.scalars(statement, dialect.lease_parameters(leases_of(items)))).all())
@@ -56,7 +56,7 @@ async def release_dead(
     tokens = [leased.as_token(token) for token in dead_tokens]
     is_theirs = leased.column("lock_token").in_(tokens)
     has_ended = leased.column("lock_expires_at") <= database_now() if only_ended else true()
-    left = dialect_of(connection).skip_locked(leased, and_(is_theirs, has_ended))
+    left = LEASES.of(connection).skip_locked(leased, and_(is_theirs, has_ended))
     return await _clear_lock_columns(connection, leased, left)
 
 
@@ -90,7 +90,7 @@ async def sweep(
     endless = is_no_time(expires_at)
     left_by = or_(lock_owner.is_not(None), endless) if owner is None else is_owned_by(leased, owner)
     orphaned = and_(left_by, or_(expires_at < limit, never_returned, half_a_lock, endless))
-    narrowed = dialect_of(connection).skip_locked(leased, orphaned, limit=SWEPT_ROWS_MAX)
+    narrowed = LEASES.of(connection).skip_locked(leased, orphaned, limit=SWEPT_ROWS_MAX)
     return await _clear_lock_columns(connection, leased, narrowed)
 
 
@@ -104,7 +104,7 @@ async def mend_stamps(connection: AsyncConnection, leased: LeasedTable) -> int:
     """
     last = leased.column("last_processed_at")
     ahead = and_(leased.column("lock_token").is_(None), last > database_time_after(STAMP_AHEAD_MAX))
-    narrowed = dialect_of(connection).skip_locked(leased, ahead, limit=SWEPT_ROWS_MAX)
+    narrowed = LEASES.of(connection).skip_locked(leased, ahead, limit=SWEPT_ROWS_MAX)
     statement = update(leased.table).where(narrowed).values(without_onupdate(leased, {last: database_now()}))
     return (await connection.execute(statement)).rowcount
 

@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from rowlock.leases.claim_request import Lease
-from rowlock.leases.dialects import LeaseDialect, dialect_of
 from rowlock.leases.item import PipelineItem, leases_of
+from rowlock.leases.lease_dialect import LEASES, LeaseDialect
 from rowlock.rows.database_time import UtcDateTime, database_instant, database_time_after
 from rowlock.rows.lease_values import renewed_values
 from rowlock.rows.leased_table import LeasedTable
@@ -38,7 +38,7 @@ async def renew(
     Returns:
         The new expiry by token, for those that were confirmed. The others were lost, or locked by somebody for the moment.
     """
-    dialect = dialect_of(connection)
+    dialect = LEASES.of(connection)
 
     def build() -> ReturningUpdate[*tuple[Any, ...]]:
         token, expires_at = leased.column("lock_token"), type_coerce(leased.column("lock_expires_at"), UtcDateTime)
@@ -61,7 +61,7 @@ async def renew_each(
     Returns:
         The keys whose leases were extended.
     """
-    dialect = dialect_of(connection)
+    dialect = LEASES.of(connection)
     statement = _renewal(dialect, leased, lock_timeout=lock_timeout).returning(leased.key)
     return frozenset((await connection.scalars(statement, dialect.lease_parameters(leases))).all())
 
@@ -77,6 +77,6 @@ async def tokens_still_held(
 ) -> frozenset[Any]:
     """Return the tokens of those `items` whose lease is still theirs and valid; joins the caller's transaction."""
     token, expires_at = leased.column("lock_token"), leased.column("lock_expires_at")
-    dialect = dialect_of(connection)
+    dialect = LEASES.of(connection)
     statement = select(token).where(dialect.matches_leases(leased), expires_at > database_instant())
     return frozenset((await connection.scalars(statement, dialect.lease_parameters(leases_of(items)))).all())

@@ -171,7 +171,7 @@ class LeasedTable:
 
     @cached_property
     def spoilt_keys(self) -> set[object]:
-        """What stands in keys that do not find their rows; written, and bounded, by ``leases/dialects/sqlite_keys.py``."""
+        """What stands in keys that do not find their rows; written, and bounded, by ``dialects/sqlite/written_keys.py``."""
         return set()
 
     @cached_property

@@ -41,7 +41,7 @@ from rowlock.leases.acquire import (
     release_keys,
     renew_keys,
 )
-from rowlock.leases.lockset_guard import lockset_guard
+from rowlock.leases.lease_dialect import lockset_guard
 from rowlock.locks.advisory import WAIT_S_MAX, wait_limit_s
 from rowlock.logs import get_logger
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after

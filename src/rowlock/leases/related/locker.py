@@ -33,7 +33,7 @@ from rowlock.errors import (
 )
 from rowlock.leases.acquire import ACQUIRED_ROWS_MAX, AcquireRequest, acquire, read_acquired
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.lockset_guard import lockset_guard
+from rowlock.leases.lease_dialect import lockset_guard
 from rowlock.rows.database_time import UtcDateTime, database_instant
 from rowlock.rows.eligibility import related_owner
 from rowlock.rows.leased_table import LeasedTable, ModelT

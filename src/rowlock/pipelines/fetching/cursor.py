@@ -8,7 +8,7 @@ fetch delay or `lock_timeout`. A hint, and a claim that brought less than was as
 Such scans are deferred only where they were seen to be expensive, because so many rows are in flight: then they take at most a
 quarter of the time, and meanwhile a hinted claim starts at the end of the last one, which is where new rows mostly are.
 
-Decides only; the fetcher acts. Not here: how a database starts behind a position (``leases/dialects``).
+Decides only; the fetcher acts. Not here: how a database starts behind a position (``dialects/``).
 """
 
 from __future__ import annotations

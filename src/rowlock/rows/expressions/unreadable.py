@@ -4,7 +4,7 @@ The one idea: a database keeps times that Python has no value for (before the ye
 claim that read one would fail with all of its rows, and the next claim would begin with the same row. So the claim asks the
 database which column it is, reads null instead, and the pipeline sets that row aside.
 
-Not here: keys (``leases/dialects/sqlite_keys.py``), and columns of the host's own, which fail their own row's attempt.
+Not here: keys (``dialects/sqlite/written_keys.py``), and columns of the host's own, which fail their own row's attempt.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Not here: in-memory databases (two connections would see two), and aiosqlite's o
 SQLite refuses at once since waiting would be a deadlock (a reader wants to write while another waits to commit), this
 one waits out the busy timeout and then fails with the same error.
 
-Source: aiosqlite `core.py`, `cursor.py`; SQLAlchemy `dialects/sqlite/aiosqlite.py`; SQLite "Result and Error Codes".
+Source: aiosqlite `core.py`, `cursor.py`; SQLAlchemy `sqlalchemy.dialects.sqlite.aiosqlite`; SQLite "Result and Error Codes".
 """
 
 from __future__ import annotations

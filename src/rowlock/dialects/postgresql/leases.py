@@ -47,8 +47,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import UserDefinedType
 
-from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
-from rowlock.leases.dialects.postgresql_columns import (
+from rowlock.dialects.postgresql.column_kinds import (
     Compared,
     as_there,
     compared,
@@ -56,6 +55,8 @@ from rowlock.leases.dialects.postgresql_columns import (
     is_read_surely,
     unbounded,
 )
+from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
+from rowlock.leases.lease_dialect import LeaseDialect
 from rowlock.rows.assignments import ColumnValues, Slot
 from rowlock.rows.database_time import UtcDateTime, database_time_after, is_no_time
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
@@ -63,32 +64,6 @@ from rowlock.rows.expressions.unreadable import attempts_counted, if_readable, u
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.reservation_tokens import VERSION_DIGIT_AT
-
-
-@asynccontextmanager
-async def excluding(leased: LeasedTable) -> AsyncIterator[frozenset[Any]]:
-    """Exclude nobody: row locks do it."""
-    yield frozenset()
-
-
-async def claim(connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]) -> list[ClaimedRow]:
-    """Lease in one statement: the locking SELECT feeds the UPDATE.
-
-    The SELECT stands in a CTE, which PostgreSQL evaluates once; as a plain subquery the planner may run it again for each
-    row and lease more than the limit.
-    """
-    key_range = Range.of(request.after)
-    statement = request.prepared((_claiming, key_range, request.with_rows), lambda: _claiming(request, key_range))
-    rows = (await connection.execute(statement, claim_parameters(request))).all()
-    return [_claimed(request, row) for row in sorted(rows, key=itemgetter(0))]
-
-
-def claims_surely(request: ClaimRequest, dialect: Dialect) -> bool:
-    """Return whether whatever it asks for can be read: a type or a deserializer of the host's may refuse what is there."""
-    columns = request.leased.attributes.values() if request.with_rows else [request.leased.key]
-    types = [column.type for column in columns]
-    reads_documents = getattr(dialect, "_json_deserializer", None) is not None
-    return all(is_read_surely(one) and not (reads_documents and isinstance(as_there(one), JSON)) for one in types)
 
 
 def _claimed(request: ClaimRequest, returned: Sequence[Any]) -> ClaimedRow:
@@ -182,82 +157,6 @@ def _new_token(column: Column[Any], *, is_reserved: ColumnElement[bool]) -> Colu
     return cast(text, Uuid) if getattr(as_there(column.type), "native_uuid", True) else text
 
 
-def matches_leases(leased: LeasedTable) -> ColumnElement[bool]:
-    """Compare with two arrays side by side: one plan for any number of leases."""
-    pairs = unnested(leased, ())
-    return tuple_(leased.key, leased.column("lock_token")).in_(select(pairs.c.key, pairs.c.token))
-
-
-def lease_parameters(leases: Sequence[Lease]) -> dict[str, Any]:
-    """Return an array of keys and one of tokens."""
-    return {"rowlock_held_key": [key for key, _ in leases], "rowlock_held_token": [token for _, token in leases]}
-
-
-def takes_arrays(slots: Sequence[Slot]) -> bool:
-    """Return whether they are all of types whose arrays every driver knows."""
-    return all(fits_array(type_) for _, type_ in slots)
-
-
-def reads_alike(slots: Sequence[Slot]) -> bool:
-    """Return False: what no array takes is nothing plain."""
-    return False
-
-
-def unnested(leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
-    """Unnest arrays."""
-    types = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
-    types += slots
-    arrays = [bindparam(f"rowlock_held_{name}", type_=ARRAY(unbounded(type_))) for name, type_ in types]
-    return (
-        func.unnest(*arrays).table_valued(*(column(name, type_) for name, type_ in types)).render_derived(name="held")
-    )
-
-
-def skip_locked(
-    leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None
-) -> ColumnElement[bool]:
-    """Narrow to rows that nobody else has locked, and lock them."""
-    free = (
-        select(leased.key.label("key")).where(condition).limit(limit).with_for_update(key_share=True, skip_locked=True)
-    )
-    return leased.key.in_(select(free.cte("free").c.key))
-
-
-def is_unchanged(column: Column[Any], value: object) -> ColumnElement[bool]:
-    """Compare; ``json`` has no equality of its own and is compared as ``jsonb``, whose null is read as None like SQL's.
-
-    What SQLAlchemy does not know to have an equality is compared as text: ``xml``, ``point`` and others have none, ``box``
-    compares areas, and a text is no ``tsvector`` to the server. Text is what it was written from, so it tells all values apart.
-    """
-    # A bare value would get the type that SQLAlchemy guesses from it.
-    given = literal(value, column.type)
-    kind = compared(column.type)
-    if kind is Compared.AS_DOCUMENT:
-        # Imported only where it is needed: SQLAlchemy's dialect is large, and a host on SQLite has no use for it.
-        from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415
-
-        as_jsonb = cast(column, JSONB)
-        if value is None:
-            return or_(column.is_(null()), as_jsonb == cast(literal("null", Text), JSONB))
-        return as_jsonb == cast(given, JSONB)
-    if value is None:
-        return column.is_(null())
-    if kind is Compared.AS_IT_IS:
-        return column.is_not_distinct_from(given)
-    return cast(column, Text).is_not_distinct_from(cast(cast(given, column.type), Text))
-
-
-async def kept_as(
-    connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
-) -> list[ColumnElement[Any]]:
-    """Cast to the type that the column has in the database, which rounds as storing does: the model may not tell its precision."""
-    written = [literal(value, column.type) for value in values]
-    type_name = await connection.scalar(
-        _TYPE_IN_DATABASE, {"table": _name_of(connection, column), "column": column.name}
-    )
-    return [cast(value, _Named(type_name)) for value in written] if type_name else list(written)
-
-
 # Not found by the `tableoid` of its rows: a view has none.
 _TYPE_IN_DATABASE = text(
     "SELECT format_type(atttypid, atttypmod) FROM pg_catalog.pg_attribute "
@@ -284,3 +183,106 @@ class _Named(UserDefinedType[Any]):
 
     def get_col_spec(self, **kw: Any) -> str:  # noqa: ANN401 - SQLAlchemy's own
         return self.name
+
+
+class PostgresqlLeases(LeaseDialect):
+    """Leases by single statements."""
+
+    @asynccontextmanager
+    async def excluding(self, leased: LeasedTable) -> AsyncIterator[frozenset[Any]]:
+        """Exclude nobody: row locks do it."""
+        yield frozenset()
+
+    async def claim(self, connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]) -> list[ClaimedRow]:
+        """Lease in one statement: the locking SELECT feeds the UPDATE.
+
+        The SELECT stands in a CTE, which PostgreSQL evaluates once; as a plain subquery the planner may run it again for each
+        row and lease more than the limit.
+        """
+        key_range = Range.of(request.after)
+        statement = request.prepared((_claiming, key_range, request.with_rows), lambda: _claiming(request, key_range))
+        rows = (await connection.execute(statement, claim_parameters(request))).all()
+        return [_claimed(request, row) for row in sorted(rows, key=itemgetter(0))]
+
+    def claims_surely(self, request: ClaimRequest, dialect: Dialect) -> bool:
+        """Return whether whatever it asks for can be read: a type or a deserializer of the host's may refuse what is there."""
+        columns = request.leased.attributes.values() if request.with_rows else [request.leased.key]
+        types = [column.type for column in columns]
+        reads_documents = getattr(dialect, "_json_deserializer", None) is not None
+        return all(is_read_surely(one) and not (reads_documents and isinstance(as_there(one), JSON)) for one in types)
+
+    def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:
+        """Compare with two arrays side by side: one plan for any number of leases."""
+        pairs = self.unnested(leased, ())
+        return tuple_(leased.key, leased.column("lock_token")).in_(select(pairs.c.key, pairs.c.token))
+
+    def lease_parameters(self, leases: Sequence[Lease]) -> dict[str, Any]:
+        """Return an array of keys and one of tokens."""
+        return {"rowlock_held_key": [key for key, _ in leases], "rowlock_held_token": [token for _, token in leases]}
+
+    def takes_arrays(self, slots: Sequence[Slot]) -> bool:
+        """Return whether they are all of types whose arrays every driver knows."""
+        return all(fits_array(type_) for _, type_ in slots)
+
+    def reads_alike(self, slots: Sequence[Slot]) -> bool:
+        """Return False: what no array takes is nothing plain."""
+        return False
+
+    def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
+        """Unnest arrays."""
+        types = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
+        types += slots
+        arrays = [bindparam(f"rowlock_held_{name}", type_=ARRAY(unbounded(type_))) for name, type_ in types]
+        return (
+            func.unnest(*arrays)
+            .table_valued(*(column(name, type_) for name, type_ in types))
+            .render_derived(name="held")
+        )
+
+    def skip_locked(
+        self, leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None
+    ) -> ColumnElement[bool]:
+        """Narrow to rows that nobody else has locked, and lock them."""
+        free = (
+            select(leased.key.label("key"))
+            .where(condition)
+            .limit(limit)
+            .with_for_update(key_share=True, skip_locked=True)
+        )
+        return leased.key.in_(select(free.cte("free").c.key))
+
+    def is_unchanged(self, column: Column[Any], value: object) -> ColumnElement[bool]:
+        """Compare; ``json`` has no equality of its own and is compared as ``jsonb``, whose null is read as None like SQL's.
+
+        What SQLAlchemy does not know to have an equality is compared as text: ``xml``, ``point`` and others have none, ``box``
+        compares areas, and a text is no ``tsvector`` to the server. Text is what it was written from, so it tells all values apart.
+        """
+        # A bare value would get the type that SQLAlchemy guesses from it.
+        given = literal(value, column.type)
+        kind = compared(column.type)
+        if kind is Compared.AS_DOCUMENT:
+            # Imported only where it is needed: SQLAlchemy's dialect is large, and a host on SQLite has no use for it.
+            from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415
+
+            as_jsonb = cast(column, JSONB)
+            if value is None:
+                return or_(column.is_(null()), as_jsonb == cast(literal("null", Text), JSONB))
+            return as_jsonb == cast(given, JSONB)
+        if value is None:
+            return column.is_(null())
+        if kind is Compared.AS_IT_IS:
+            return column.is_not_distinct_from(given)
+        return cast(column, Text).is_not_distinct_from(cast(cast(given, column.type), Text))
+
+    async def kept_as(
+        self, connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
+    ) -> list[ColumnElement[Any]]:
+        """Cast to the type that the column has in the database, which rounds as storing does.
+
+        The model may not tell its precision.
+        """
+        written = [literal(value, column.type) for value in values]
+        type_name = await connection.scalar(
+            _TYPE_IN_DATABASE, {"table": _name_of(connection, column), "column": column.name}
+        )
+        return [cast(value, _Named(type_name)) for value in written] if type_name else list(written)

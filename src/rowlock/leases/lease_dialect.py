@@ -1,94 +1,104 @@
-"""What the two databases do differently: the same functions, in the same order, in ``postgresql.py`` and ``sqlite.py``.
+"""What leases ask of each database: to claim, to find rows by their leases, to compare.
 
-The conformance tests run against both; a third database would be a third file with these functions.
+The conformance tests (``tests/conformance``) run against every dialect, and say what each of these must do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
-from datetime import datetime
-from typing import Any, Protocol
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from rowlock.database.binds import check_supported
+from rowlock.database.binds import bind_of
+from rowlock.database.transaction import SessionFactory
+from rowlock.dialects import DialectPart
+from rowlock.errors import LockWaitTimeout
 from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease
-from rowlock.leases.dialects import postgresql, sqlite
 from rowlock.rows.assignments import Slot
 from rowlock.rows.leased_table import LeasedTable
 
 
-class LeaseDialect(Protocol):
+class LeaseDialect(ABC):
     """One database's way to claim and renew. Every function joins the connection's transaction, except `excluding`."""
 
+    @abstractmethod
     def excluding(self, leased: LeasedTable) -> AbstractAsyncContextManager[frozenset[Any]]:
         """Hold off those of this process who lock keys, around a claim; gives the keys that they hold."""
-        ...
 
+    @abstractmethod
     async def claim(self, connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]) -> list[ClaimedRow]:
         """Lease the rows that `request` describes, save those of `held`; oldest first."""
-        ...
 
+    @abstractmethod
     def claims_surely(self, request: ClaimRequest, dialect: Dialect) -> bool:
         """Return whether `claim` is one statement that cannot fail once rows are leased, so that it need not be rolled back."""
-        ...
 
+    @abstractmethod
     def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:
         """Return the condition that key and token of a row are those of one of the leases in `lease_parameters`."""
-        ...
 
+    @abstractmethod
     def lease_parameters(self, leases: Sequence[Lease]) -> dict[str, Any]:
         """Return the parameters of `matches_leases` and of `unnested` for these leases."""
-        ...
 
+    @abstractmethod
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
         """Return whether `unnested` can give values of these types."""
-        ...
 
+    @abstractmethod
     def reads_alike(self, slots: Sequence[Slot]) -> bool:
         """Return whether values of these types are the same, in Python, whenever they are read; asked where no arrays are taken."""
-        ...
 
+    @abstractmethod
     def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
         """Return leases and values as the rows of a table: key, token, and the names of the slots.
 
         The parameter for a slot is ``rowlock_held_<name>``, a list.
         """
-        ...
 
+    @abstractmethod
     def skip_locked(
         self, leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None
     ) -> ColumnElement[bool]:
         """Narrow `condition` for an UPDATE to at most `limit` rows that it need not wait for."""
-        ...
 
+    @abstractmethod
     def is_unchanged(self, column: Column[Any], value: object) -> ColumnElement[bool]:
         """Return the condition that `column` has `value`, nulls being equal."""
-        ...
 
+    @abstractmethod
     async def kept_as(
         self, connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
     ) -> list[ColumnElement[Any]]:
         """Return `values` as `column` keeps what was written of them."""
-        ...
 
 
-_DIALECTS: dict[str, LeaseDialect] = {"postgresql": postgresql, "sqlite": sqlite}
+LEASES: DialectPart[LeaseDialect] = DialectPart("leases", LeaseDialect)
 
 
-def dialect_named(name: str) -> LeaseDialect:
-    """Return the dialect for SQLAlchemy's name of it.
+@asynccontextmanager
+async def lockset_guard(
+    session_factory: SessionFactory, leased: LeasedTable, *, timeout: timedelta
+) -> AsyncIterator[frozenset[Any]]:
+    """Hold off those of this process who take rows by a lockset, around a transaction that leases rows; gives their keys.
 
     Raises:
-        UnsupportedDialectError: rowlock does not know the database.
+        LockWaitTimeout: somebody kept the lockset still for so long.
     """
-    check_supported(name)
-    return _DIALECTS[name]
-
-
-def dialect_of(connection: AsyncConnection) -> LeaseDialect:
-    """Return the dialect of the connection's database."""
-    return dialect_named(connection.dialect.name)
+    dialect = LEASES.on(bind_of(session_factory(), leased).dialect.name)
+    async with AsyncExitStack() as stack:
+        wait_s = timeout.total_seconds()
+        try:
+            # Bounded by itself: once leases are sent for, they must not be dropped by anybody's timeout.
+            async with asyncio.timeout(wait_s):
+                held = await stack.enter_async_context(dialect.excluding(leased))
+        except TimeoutError:
+            raise LockWaitTimeout(namespace=leased.table.name, keys=(), timeout_s=wait_s) from None
+        yield held

@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from rowlock.leases.dialects.ownership import is_ours
+from rowlock.dialects.ownership import is_ours
 from rowlock.rows.leased_table import innermost
 
 _PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)

@@ -41,16 +41,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias, TypedReturnsRows
 from sqlalchemy.types import TypeEngine
 
-from rowlock.errors import InternalError
-from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
-from rowlock.leases.dialects.sqlite_columns import is_read_alike, is_time, is_unchanged_document
-from rowlock.leases.dialects.sqlite_keys import (
+from rowlock.dialects.sqlite.column_kinds import is_read_alike, is_time, is_unchanged_document
+from rowlock.dialects.sqlite.written_keys import (
     SPOILT,
     WrittenKeys,
     is_not_spoilt,
     spoilt_parameters,
     written_key,
 )
+from rowlock.errors import InternalError
+from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
+from rowlock.leases.lease_dialect import LeaseDialect
 from rowlock.locks.locker import get_locker
 from rowlock.rows.assignments import Slot
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
@@ -63,37 +64,6 @@ Reader: TypeAlias = Callable[[Any], Any]
 """Makes a value of what is written; None where it is taken as it is."""
 UNREADABLE: Any = object()
 """Stands for a time that is none."""
-
-
-@asynccontextmanager
-async def excluding(leased: LeasedTable) -> AsyncIterator[frozenset[Any]]:
-    """Hold the lockset of the table still until the claim is committed."""
-    lock, lockset = get_locker("sqlite").get_lockset(leased.table.name)
-    async with lock:
-        yield frozenset(lockset)
-
-
-async def claim(connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]) -> list[ClaimedRow]:
-    """Read what is due, then lease it, under the write lock taken at the start."""
-    if request.with_rows and await _has_triggers(connection, request):
-        # What they write when the row is leased would not be in it.
-        request = replace(request, with_rows=False)
-    found = await _read_due(connection, request, held)
-    if not found:
-        return []
-    values = _Values.of(request, connection.dialect)
-    now = values.read_place(found[0][0].now)
-    assert now is not None
-    claimed = [_claimed(request, row, values, key=key, now=now) for row, key in found]
-    lease_each = request.prepared(_lease_each, lambda: _lease_each(request))
-    parameters = [_parameters(request, row, due.id) for row, (due, _) in zip(claimed, found, strict=True)]
-    await connection.execute(lease_each, parameters)
-    return claimed
-
-
-def claims_surely(request: ClaimRequest, dialect: Dialect) -> bool:
-    """Return False: a claim reads first and writes then, which must be one transaction."""
-    return False
 
 
 async def _read_due(connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]) -> list[tuple[Any, Any]]:
@@ -272,56 +242,80 @@ def _parameters(request: ClaimRequest, row: ClaimedRow, written: object) -> dict
     return {**parameters, "rowlock_attempts": row.attempts} if request.leased.has_schedule else parameters
 
 
-def matches_leases(leased: LeasedTable) -> ColumnElement[bool]:
-    """Find by key, then compare pairs: SQLite uses no index for a comparison of pairs."""
-    pair = tuple_(leased.key, leased.column("lock_token"))
-    return and_(
-        leased.key.in_(bindparam("rowlock_held_key", expanding=True)),
-        pair.in_(bindparam("rowlock_held_lease", expanding=True)),
-    )
+class SqliteLeases(LeaseDialect):
+    """Leases under the write lock of the file."""
 
+    @asynccontextmanager
+    async def excluding(self, leased: LeasedTable) -> AsyncIterator[frozenset[Any]]:
+        """Hold the lockset of the table still until the claim is committed."""
+        lock, lockset = get_locker("sqlite").get_lockset(leased.table.name)
+        async with lock:
+            yield frozenset(lockset)
 
-def lease_parameters(leases: Sequence[Lease]) -> dict[str, Any]:
-    """Return the keys, and the pairs."""
-    return {"rowlock_held_key": [key for key, _ in leases], "rowlock_held_lease": list(leases)}
+    async def claim(self, connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]) -> list[ClaimedRow]:
+        """Read what is due, then lease it, under the write lock taken at the start."""
+        if request.with_rows and await _has_triggers(connection, request):
+            # What they write when the row is leased would not be in it.
+            request = replace(request, with_rows=False)
+        found = await _read_due(connection, request, held)
+        if not found:
+            return []
+        values = _Values.of(request, connection.dialect)
+        now = values.read_place(found[0][0].now)
+        assert now is not None
+        claimed = [_claimed(request, row, values, key=key, now=now) for row, key in found]
+        lease_each = request.prepared(_lease_each, lambda: _lease_each(request))
+        parameters = [_parameters(request, row, due.id) for row, (due, _) in zip(claimed, found, strict=True)]
+        await connection.execute(lease_each, parameters)
+        return claimed
 
+    def claims_surely(self, request: ClaimRequest, dialect: Dialect) -> bool:
+        """Return False: a claim reads first and writes then, which must be one transaction."""
+        return False
 
-def takes_arrays(slots: Sequence[Slot]) -> bool:
-    """Return False: there are no arrays, and a statement that is executed many times costs little here."""
-    return False
+    def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:
+        """Find by key, then compare pairs: SQLite uses no index for a comparison of pairs."""
+        pair = tuple_(leased.key, leased.column("lock_token"))
+        return and_(
+            leased.key.in_(bindparam("rowlock_held_key", expanding=True)),
+            pair.in_(bindparam("rowlock_held_lease", expanding=True)),
+        )
 
+    def lease_parameters(self, leases: Sequence[Lease]) -> dict[str, Any]:
+        """Return the keys, and the pairs."""
+        return {"rowlock_held_key": [key for key, _ in leases], "rowlock_held_lease": list(leases)}
 
-def reads_alike(slots: Sequence[Slot]) -> bool:
-    """Return whether they are all of SQLAlchemy's plain types, or ours."""
-    return all(is_read_alike(one) for _, one in slots)
+    def takes_arrays(self, slots: Sequence[Slot]) -> bool:
+        """Return False: there are no arrays, and a statement that is executed many times costs little here."""
+        return False
 
+    def reads_alike(self, slots: Sequence[Slot]) -> bool:
+        """Return whether they are all of SQLAlchemy's plain types, or ours."""
+        return all(is_read_alike(one) for _, one in slots)
 
-def unnested(leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
-    """Refuse: there are no arrays.
+    def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
+        """Refuse: there are no arrays.
 
-    Raises:
-        InternalError: always.
-    """
-    raise InternalError("SQLite has no arrays")
+        Raises:
+            InternalError: always.
+        """
+        raise InternalError("SQLite has no arrays")
 
+    def skip_locked(
+        self, leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None
+    ) -> ColumnElement[bool]:
+        """Narrow to `limit` rows; with the write lock in hand there is nobody to wait for."""
+        return condition if limit is None else leased.key.in_(select(leased.key).where(condition).limit(limit))
 
-def skip_locked(
-    leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None
-) -> ColumnElement[bool]:
-    """Narrow to `limit` rows; with the write lock in hand there is nobody to wait for."""
-    return condition if limit is None else leased.key.in_(select(leased.key).where(condition).limit(limit))
+    def is_unchanged(self, column: Column[Any], value: object) -> ColumnElement[bool]:
+        """Compare; times and JSON are text here, which others may write in another shape."""
+        if (is_document := is_unchanged_document(column, value)) is not None:
+            return is_document
+        given = literal(value, column.type)
+        return same_time(column, given) if is_time(column) else column.is_not_distinct_from(given)
 
-
-def is_unchanged(column: Column[Any], value: object) -> ColumnElement[bool]:
-    """Compare; times and JSON are text here, which others may write in another shape."""
-    if (is_document := is_unchanged_document(column, value)) is not None:
-        return is_document
-    given = literal(value, column.type)
-    return same_time(column, given) if is_time(column) else column.is_not_distinct_from(given)
-
-
-async def kept_as(
-    connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
-) -> list[ColumnElement[Any]]:
-    """Return texts: what is kept is what the column's own type makes of a time."""
-    return [literal(value, column.type) for value in values]
+    async def kept_as(
+        self, connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
+    ) -> list[ColumnElement[Any]]:
+        """Return texts: what is kept is what the column's own type makes of a time."""
+        return [literal(value, column.type) for value in values]

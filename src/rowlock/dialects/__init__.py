@@ -1,0 +1,16 @@
+"""What rowlock does differently on each database: one `Dialect` for each, in a folder of its own.
+
+Nothing outside of this folder decides by the name of a database or of a driver; `rowlock.testing` and `rowlock.demo` name them
+where they open databases.
+"""
+
+from __future__ import annotations
+
+from rowlock.dialects.postgresql import POSTGRESQL
+from rowlock.dialects.registry import Dialect, DialectPart, dialect_named, known_dialects, register
+from rowlock.dialects.sqlite import SQLITE
+
+__all__ = ["Dialect", "DialectPart", "dialect_named", "known_dialects", "register"]
+
+register(POSTGRESQL)
+register(SQLITE)

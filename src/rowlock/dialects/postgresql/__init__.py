@@ -1,0 +1,15 @@
+"""PostgreSQL: any number of replicas; row locks keep them apart, and every statement is one round trip."""
+
+from __future__ import annotations
+
+from rowlock.dialects.registry import Dialect
+
+_HERE = "rowlock.dialects.postgresql"
+
+POSTGRESQL = Dialect(
+    name="postgresql",
+    drivers=frozenset({"asyncpg", "psycopg", "psycopg2"}),
+    parts={
+        "leases": f"{_HERE}.leases:PostgresqlLeases",
+    },
+)

@@ -1,0 +1,131 @@
+"""The databases that rowlock knows: one `Dialect` each, found by SQLAlchemy's name of the database.
+
+The one idea: a `Dialect` names its parts and opens none of them. A room that asks something of every database declares an
+abstract class and, beside it, the `DialectPart` that leads to the implementations. So the room knows no database, an
+implementation may know every room below it, and what belongs to a database that a process does not use is never imported.
+
+Not here: what is asked. Each abstract class stands in the room that asks it; `PARTS` says where.
+
+Source: SQLAlchemy, `sqlalchemy.dialects.registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar, cast
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.errors import UnsupportedDialectError
+
+ENTRY_POINTS = "rowlock.dialects"
+"""The group of entry points in which other packages offer dialects."""
+
+PartT = TypeVar("PartT")
+
+PARTS = {
+    "leases": "rowlock.leases.lease_dialect.LeaseDialect",
+}
+"""What a dialect consists of: the name of each part, and the abstract class that it implements."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dialect:
+    """One database.
+
+    Attributes:
+        name: SQLAlchemy's name of it, such as ``engine.dialect.name``.
+        drivers: top-level packages of its drivers, such as ``aiosqlite``: an exception of theirs is the database's.
+        parts: for each name of `PARTS`, where the class is that implements it: ``"package.module:Class"``. It is made without
+            arguments, once, when it is first asked for.
+    """
+
+    name: str
+    drivers: frozenset[str]
+    parts: Mapping[str, str]
+
+    def load(self, part: str) -> object:
+        """Import one part and make it.
+
+        Raises:
+            UnsupportedDialectError: the dialect has no such part.
+        """
+        if part not in self.parts:
+            raise UnsupportedDialectError(
+                f"the dialect {self.name!r} lacks {part!r}; name a class for it, an implementation of {PARTS[part]}",
+                dialect_name=self.name,
+            )
+        module, _, attribute = self.parts[part].partition(":")
+        return getattr(import_module(module), attribute)()
+
+
+class DialectPart(Generic[PartT]):
+    """The way from a room to what it asks of each database.
+
+    Args:
+        name: one of `PARTS`.
+        kind: the abstract class that implementations have.
+    """
+
+    def __init__(self, name: str, kind: type[Any]) -> None:
+        self._name, self._kind = name, kind
+        self._loaded: dict[str, PartT] = {}
+
+    def on(self, dialect_name: str) -> PartT:
+        """Return the implementation for a database.
+
+        Raises:
+            UnsupportedDialectError: rowlock does not know the database, or its dialect lacks the part.
+        """
+        # On the way of every statement: one look into a dictionary.
+        try:
+            return self._loaded[dialect_name]
+        except KeyError:
+            return self._load(dialect_name)
+
+    def of(self, connection: AsyncConnection) -> PartT:
+        """Return the implementation for the connection's database."""
+        return self.on(connection.dialect.name)
+
+    def _load(self, dialect_name: str) -> PartT:
+        made = dialect_named(dialect_name).load(self._name)
+        if not isinstance(made, self._kind):
+            raise UnsupportedDialectError(
+                f"{self._name!r} of the dialect {dialect_name!r} is a {type(made).__name__}; derive it from {PARTS[self._name]}",
+                dialect_name=dialect_name,
+            )
+        return self._loaded.setdefault(dialect_name, cast("PartT", made))
+
+
+def register(dialect: Dialect) -> None:
+    """Make a database known to this process; another dialect of the same name is replaced, unless parts of it are in use."""
+    _known[dialect.name] = dialect
+
+
+def known_dialects() -> tuple[Dialect, ...]:
+    """Return the dialects that are known so far, in the order in which they became known."""
+    return tuple(_known.values())
+
+
+def dialect_named(name: str) -> Dialect:
+    """Return the dialect for SQLAlchemy's name of the database; looks for packages that offer one, if it is not known yet.
+
+    Raises:
+        UnsupportedDialectError: rowlock does not know the database.
+    """
+    if name not in _known:
+        for offered in entry_points(group=ENTRY_POINTS, name=name):
+            register(offered.load())
+    if name not in _known:
+        raise UnsupportedDialectError(
+            f"rowlock runs on {' and '.join(_known)}, not on {name!r}; bind the session factory to one of them, or install or "
+            "register a dialect for it (documentation: How to, Add a database)",
+            dialect_name=name,
+        )
+    return _known[name]
+
+
+_known: dict[str, Dialect] = {}

@@ -1,0 +1,15 @@
+"""SQLite: one writer at a time, so the file's write lock is taken first, and keys are locked within the process."""
+
+from __future__ import annotations
+
+from rowlock.dialects.registry import Dialect
+
+_HERE = "rowlock.dialects.sqlite"
+
+SQLITE = Dialect(
+    name="sqlite",
+    drivers=frozenset({"aiosqlite", "sqlite3"}),
+    parts={
+        "leases": f"{_HERE}.leases:SqliteLeases",
+    },
+)
