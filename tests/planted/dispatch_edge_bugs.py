@@ -81,8 +81,8 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "the default of the stages cannot be compared on PostgreSQL",
-        "dispatch/columns.py",
-        "_empty_object_on_postgresql",
+        "dialects/postgresql/rows.py",
+        "PostgresqlRows.empty_object",
         "\"'{}'::json\"",
         "\"'{}'\"",
         (f"{COLUMNS}::test_it_makes_what_the_model_says",),

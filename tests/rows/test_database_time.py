@@ -177,7 +177,7 @@ async def test_now_as_a_default_of_the_server(database_with_clock: TemporaryData
 @pytest.mark.parametrize("element", [database_now(), database_instant(), database_time_after(timedelta(seconds=1))])
 def test_other_databases_are_refused(element: database_now) -> None:
     """An unknown database would get some other clock's idea of now, or an error that says nothing."""
-    with pytest.raises(UnsupportedDialectError, match="postgresql and sqlite, not of 'mysql'") as caught:
+    with pytest.raises(UnsupportedDialectError, match="postgresql and sqlite, not on 'mysql'") as caught:
         select(element).compile(dialect=mysql.dialect())
     assert caught.value.dialect_name == "mysql"
 

@@ -28,6 +28,7 @@ PartT = TypeVar("PartT")
 
 PARTS = {
     "leases": "rowlock.leases.lease_dialect.LeaseDialect",
+    "rows": "rowlock.rows.row_dialect.RowDialect",
 }
 """What a dialect consists of: the name of each part, and the abstract class that it implements."""
 
@@ -41,11 +42,13 @@ class Dialect:
         drivers: top-level packages of its drivers, such as ``aiosqlite``: an exception of theirs is the database's.
         parts: for each name of `PARTS`, where the class is that implements it: ``"package.module:Class"``. It is made without
             arguments, once, when it is first asked for.
+        has_partial_indexes: whether ``Index`` takes ``<name>_where``; without, an index holds finished rows, too.
     """
 
     name: str
     drivers: frozenset[str]
     parts: Mapping[str, str]
+    has_partial_indexes: bool = False
 
     def load(self, part: str) -> object:
         """Import one part and make it.

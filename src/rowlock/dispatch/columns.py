@@ -13,6 +13,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from rowlock.rows.columns import for_type_checkers
 from rowlock.rows.database_time import UtcDateTime, database_now, due_at_once
+from rowlock.rows.row_dialect import rows_of
 
 DEDUP_KEY_CHARS_MAX = 255
 STATUS_CHARS_MAX = 16
@@ -33,12 +34,7 @@ class empty_object(FunctionElement[Any]):  # noqa: N801 - a function of SQL
 
 @compiles(empty_object)
 def _empty_object(element: empty_object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401 - the compiler's own
-    return "'{}'"
-
-
-@compiles(empty_object, "postgresql")
-def _empty_object_on_postgresql(element: empty_object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
-    return "'{}'::json"
+    return rows_of(compiler).empty_object()
 
 
 @for_type_checkers

@@ -19,6 +19,7 @@ from rowlock.dispatch.states import ACTIVE_SQL
 from rowlock.rows.database_time import UtcDateTime, due_at_once
 from rowlock.rows.due_index import due_index
 from rowlock.rows.migrations import MigrationOperations
+from rowlock.rows.row_dialect import ROWS, partial_index_options
 
 
 def dispatch_columns() -> list[Column[Any]]:
@@ -47,7 +48,7 @@ def dispatch_indexes(table_name: str, *, key: str = "id") -> tuple[Index, ...]:
         table_name: the host's table.
         key: name of the primary key.
     """
-    active: dict[str, Any] = {"postgresql_where": text(ACTIVE_SQL), "sqlite_where": text(ACTIVE_SQL)}
+    active = partial_index_options(text(ACTIVE_SQL))
     return (
         Index(f"ux_{table_name}_dedup_key", "dedup_key", unique=True, **active),
         due_index(table_name, ready=ACTIVE_SQL, column=("due_at", key)),
@@ -57,7 +58,7 @@ def dispatch_indexes(table_name: str, *, key: str = "id") -> tuple[Index, ...]:
 
 def add_dispatch_columns(op: MigrationOperations, table_name: str, *, schema: str | None = None) -> None:
     """Add the columns of `DispatchColumns`. Rows that are there are completed, and have no key."""
-    can_alter = op.get_context().dialect.name != "sqlite"
+    can_alter = ROWS.on(op.get_context().dialect.name).alters_defaults
     for new in dispatch_columns():
         if can_alter and new.name == "status":
             new.server_default = DefaultClause("completed")
@@ -82,9 +83,7 @@ def add_dispatch_indexes(
         columns: list[Any] = [
             part if isinstance(part, str) else part.name for part in index.expressions or index.columns
         ]
-        options = {
-            name: index.dialect_options[name.split("_")[0]]["where"] for name in ("postgresql_where", "sqlite_where")
-        }
+        options = {name: index.dialect_kwargs[name] for name in index.dialect_kwargs}
         op.create_index(index.name, table_name, columns, unique=index.unique, schema=schema, **options)
 
 

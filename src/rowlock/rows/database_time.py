@@ -3,9 +3,7 @@
 The one idea: leases are judged by one clock, the database's, whatever the replicas' own clocks say. So "now" is an SQL
 expression here, never a Python value that travels to the server.
 
-PostgreSQL's ``now()`` is the start of the transaction: an expiry computed from it can only be too early, which is the safe side.
-SQLite has no time type: times are text in the shape in which SQLAlchemy writes them (``YYYY-MM-DD HH:MM:SS.ffffff``), in UTC, so
-they compare as text; its clock has milliseconds.
+Not here: how each database says so (``rows/row_dialect.py``, and ``rows.py`` of each dialect).
 """
 
 from __future__ import annotations
@@ -19,9 +17,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
-from rowlock.errors import UnsupportedDialectError
-
-SUPPORTED_DIALECTS = ("postgresql", "sqlite")
+from rowlock.rows.row_dialect import ROWS, rows_of
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -46,7 +42,7 @@ class UtcDateTime(TypeDecorator[datetime]):
                 f"a time has no time zone; pass an aware datetime, such as datetime.now(UTC), not {value!r}"
             )
         utc = value.astimezone(UTC)
-        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+        return utc if ROWS.on(dialect.name).keeps_zones else utc.replace(tzinfo=None)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """Return `value` as an aware UTC time."""
@@ -57,11 +53,13 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:  # noqa: ANN401 - SQLAlchemy keeps its name to itself
-        """Return what reads a value, by the shortest way where the driver gives aware UTC times already, as asyncpg does."""
-        return _as_asyncpg_reads if dialect.driver == "asyncpg" else super().result_processor(dialect, coltype)
+        """Return what reads a value, by the shortest way where the driver gives UTC times already."""
+        if ROWS.on(dialect.name).reads_utc(dialect.driver):
+            return _as_utc
+        return super().result_processor(dialect, coltype)
 
 
-def _as_asyncpg_reads(value: datetime | None) -> datetime | None:
+def _as_utc(value: datetime | None) -> datetime | None:
     # The infinite ones are naive.
     return value if value is None or value.tzinfo is UTC else value.replace(tzinfo=UTC)
 
@@ -159,114 +157,50 @@ def is_in_window(period: timedelta, window: timedelta) -> ColumnElement[bool]:
     return _DatabaseSeconds() % literal(period_s, BigInteger) >= literal(max(0, period_s - window_s), BigInteger)
 
 
-_FIRST_TIME = "TIMESTAMP WITH TIME ZONE '0001-01-01 00:00:00+00'"
-_NO_MORE_TIME = "TIMESTAMP WITH TIME ZONE '10000-01-01 00:00:00+00'"
-_SQLITE_FORMAT = "'%Y-%m-%d %H:%M:%f000'"
-
-
 @compiles(database_now)
+def _now(element: object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401 - the compiler's own
+    return rows_of(compiler).now(compiler)
+
+
 @compiles(due_at_once)
+def _due_at_once(element: object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    return rows_of(compiler).due_at_once(compiler)
+
+
 @compiles(database_instant)
+def _instant(element: object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    return rows_of(compiler).instant(compiler)
+
+
 @compiles(_DatabaseTimeAfter)
+def _time_after(element: _DatabaseTimeAfter, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    return rows_of(compiler).time_after(compiler.process(element.clauses, **kw), compiler)
+
+
 @compiles(_DatabaseSeconds)
-def _refuse_other_dialects(element: object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401 - the compiler's own
-    name = compiler.dialect.name
-    raise UnsupportedDialectError(
-        f"rowlock knows the clock of {' and '.join(SUPPORTED_DIALECTS)}, not of {name!r}", dialect_name=name
-    )
-
-
-@compiles(database_now, "postgresql")
-@compiles(due_at_once, "postgresql")
-def _now_on_postgresql(element: FunctionElement[datetime], compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
-    return "now()"
-
-
-@compiles(database_instant, "postgresql")
-def _instant_on_postgresql(element: database_instant, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
-    return "clock_timestamp()"
-
-
-@compiles(database_now, "sqlite")
-@compiles(database_instant, "sqlite")
-def _now_on_sqlite(element: FunctionElement[datetime], compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
-    return f"strftime({_literal_format(compiler)}, 'now')"
-
-
-@compiles(due_at_once, "sqlite")
-def _epoch_on_sqlite(element: due_at_once, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
-    return "'1970-01-01 00:00:00.000000'"
-
-
-@compiles(_DatabaseTimeAfter, "postgresql")
-def _after_on_postgresql(element: _DatabaseTimeAfter, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
-    return f"(now() + make_interval(secs => {compiler.process(element.clauses, **kw)}))"
-
-
-@compiles(_DatabaseTimeAfter, "sqlite")
-def _after_on_sqlite(element: _DatabaseTimeAfter, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
-    seconds = compiler.process(element.clauses, **kw)
-    plus = "'%+.3f seconds'"
-    if compiler.preparer._double_percents:
-        plus = plus.replace("%", "%%")
-    return f"strftime({_literal_format(compiler)}, 'now', printf({plus}, {seconds}))"
-
-
-@compiles(_DatabaseSeconds, "postgresql")
-def _seconds_on_postgresql(element: _DatabaseSeconds, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
-    return "CAST(floor(extract(epoch FROM now())) AS bigint)"
-
-
-@compiles(_DatabaseSeconds, "sqlite")
-def _seconds_on_sqlite(element: _DatabaseSeconds, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
-    shape = "'%%s'" if compiler.preparer._double_percents else "'%s'"
-    return f"CAST(strftime({shape}, 'now') AS INTEGER)"
+def _seconds(element: object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+    return rows_of(compiler).epoch_seconds(compiler)
 
 
 @compiles(same_time)
-def _same(element: same_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+def _same_time(element: same_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
     one, other = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"({one} IS NOT DISTINCT FROM {other})"
-
-
-@compiles(same_time, "sqlite")
-def _same_on_sqlite(element: same_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
-    one, other = (compiler.process(clause, **kw) for clause in element.clauses)
-    shape = _literal_format(compiler)
-    return f"(strftime({shape}, {one}) IS strftime({shape}, {other}))"
+    return rows_of(compiler).is_same_time(one, other, compiler)
 
 
 @compiles(readable_time)
-def _readable(element: readable_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+def _readable_time(element: readable_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
     [written] = (compiler.process(clause, **kw) for clause in element.clauses)
-    return written
-
-
-@compiles(readable_time, "sqlite")
-def _readable_on_sqlite(element: readable_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
-    [written] = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"strftime({_literal_format(compiler)}, {written})"
+    return rows_of(compiler).readable_time(written, compiler)
 
 
 @compiles(is_no_time)
 def _is_no_time(element: is_no_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
     [written] = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"coalesce(({written} < {_FIRST_TIME} OR {written} >= {_NO_MORE_TIME}) AND isfinite({written}), false)"
+    return rows_of(compiler).is_no_time(written, compiler)
 
 
 @compiles(is_beyond_time)
 def _is_beyond_time(element: is_beyond_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
     [written] = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"coalesce({written} >= {_NO_MORE_TIME}, false)"
-
-
-@compiles(is_no_time, "sqlite")
-@compiles(is_beyond_time, "sqlite")
-def _is_no_time_on_sqlite(element: FunctionElement[bool], compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
-    [written] = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"({written} IS NOT NULL AND strftime({_literal_format(compiler)}, {written}) IS NULL)"
-
-
-def _literal_format(compiler: SQLCompiler) -> str:
-    # Some drivers read a percent sign as a placeholder; the compiler knows whether it has to be written twice.
-    return _SQLITE_FORMAT.replace("%", "%%") if compiler.preparer._double_percents else _SQLITE_FORMAT
+    return rows_of(compiler).is_beyond_time(written, compiler)

@@ -22,6 +22,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from rowlock.errors import ModelError
+from rowlock.rows.row_dialect import partial_index_options, rows_of
 
 DueColumn = Literal["last_processed_at", "due_at"]
 """The columns by which rows are claimed: the second one by models with `ScheduleColumns`."""
@@ -76,7 +77,7 @@ def due_index_parts(
     if place == "due_at":
         in_play = named_column("parked_at").is_(None)
         where = and_(literal_column(f"({ready})") if isinstance(ready, str) else ready, in_play)
-    return [_order_column(table_name, place), key], {"postgresql_where": where, "sqlite_where": where}
+    return [_order_column(table_name, place), key], partial_index_options(where)
 
 
 def _refuse_lock_columns(table_name: str, ready: str | ColumnElement[bool]) -> None:
@@ -104,17 +105,12 @@ def _order_column(table_name: str, column: str) -> Any:  # noqa: ANN401 - a name
 
 
 class _NullsFirst(FunctionElement[Any]):
-    """A column in the order of claims. SQLite sorts nulls first by itself, and in an index refuses to be told."""
+    """A column in the order of claims, where what was never processed comes first."""
 
     name = "nulls_first"
     inherit_cache = True
 
 
 @compiles(_NullsFirst)
-def _as_it_is(element: _NullsFirst, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401 - the compiler's own
-    return compiler.process(next(iter(element.clauses)), **kw)
-
-
-@compiles(_NullsFirst, "postgresql")
-def _nulls_first(element: _NullsFirst, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
-    return f"{_as_it_is(element, compiler, **kw)} NULLS FIRST"
+def _nulls_first(element: _NullsFirst, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401 - the compiler's own
+    return rows_of(compiler).nulls_first(compiler.process(next(iter(element.clauses)), **kw))

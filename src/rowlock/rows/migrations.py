@@ -19,11 +19,12 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any, TypeAlias
 
-from sqlalchemy import Column, ColumnElement, Integer, String, Text, Uuid, table, text
+from sqlalchemy import Column, ColumnElement, Integer, String, Text, TextClause, Uuid, table, text
 
 from rowlock.errors import ConfigurationError
 from rowlock.rows.database_time import UtcDateTime, due_at_once
 from rowlock.rows.due_index import DueOrder, due_index_name, due_index_parts
+from rowlock.rows.row_dialect import ROWS, RowDialect
 
 FILLFACTOR = 70
 """Advised share of a page that PostgreSQL fills at first, in percent: the rest takes new versions of the same rows."""
@@ -125,14 +126,15 @@ def add_due_index(
     """
     name = name or due_index_name(table_name, column)
     columns, options = due_index_parts(table_name, ready=ready, column=column)
-    if not (concurrently and _dialect_name(op) == "postgresql"):
+    concurrent = _dialect(op).concurrently if concurrently else None
+    if concurrent is None:
         op.create_index(name, table_name, columns, schema=schema, **options)
         return
     with op.get_context().autocommit_block():
         # An interrupted build leaves an invalid index of this name, which costs every write and serves no read. A valid one of
         # a former shape goes, too: `replace_due_index` builds the new one first.
-        op.drop_index(name, table_name, schema=schema, if_exists=True, postgresql_concurrently=True)
-        op.create_index(name, table_name, columns, schema=schema, postgresql_concurrently=True, **options)
+        op.drop_index(name, table_name, schema=schema, if_exists=True, **concurrent)
+        op.create_index(name, table_name, columns, schema=schema, **concurrent, **options)
 
 
 def replace_due_index(
@@ -154,19 +156,20 @@ def replace_due_index(
         ModelError: `ready` mentions a lock column, or `column` is not one by which rows are claimed.
     """
     name = name or due_index_name(table_name, column)
-    if _dialect_name(op) != "postgresql":
-        # SQLite renames no index; both steps are in the migration's transaction.
+    beside, dialect = f"{name}{BESIDE}", _dialect(op)
+    preparer = op.get_context().dialect.identifier_preparer
+    renamed = dialect.rename_index(preparer.format_table(table(beside, schema=schema)), preparer.quote(name))
+    if renamed is None:
+        # An index keeps its name there; both steps are in the migration's transaction.
         op.drop_index(name, table_name, schema=schema, if_exists=True)
         add_due_index(op, table_name, ready=ready, column=column, schema=schema, name=name)
         return
     given: dict[str, Any] = {"schema": schema, "concurrently": concurrently}
-    beside = f"{name}{BESIDE}"
+    concurrent = (dialect.concurrently or {}) if concurrently else {}
     add_due_index(op, table_name, ready=ready, column=column, name=beside, **given)
     with op.get_context().autocommit_block() if concurrently else nullcontext():
-        op.drop_index(name, table_name, schema=schema, if_exists=True, postgresql_concurrently=concurrently)
-        preparer = op.get_context().dialect.identifier_preparer
-        found = preparer.format_table(table(beside, schema=schema))
-        op.execute(text(f"ALTER INDEX {found} RENAME TO {preparer.quote(name)}".replace(":", r"\:")))
+        op.drop_index(name, table_name, schema=schema, if_exists=True, **concurrent)
+        op.execute(_text(renamed))
 
 
 def drop_due_index(
@@ -180,11 +183,12 @@ def drop_due_index(
 ) -> None:
     """Take back `add_due_index`; the arguments are the same. PostgreSQL: ``ACCESS EXCLUSIVE`` unless `concurrently`."""
     name = name or due_index_name(table_name, column)
-    if not (concurrently and _dialect_name(op) == "postgresql"):
+    concurrent = _dialect(op).concurrently if concurrently else None
+    if concurrent is None:
         op.drop_index(name, table_name, schema=schema)
         return
     with op.get_context().autocommit_block():
-        op.drop_index(name, table_name, schema=schema, if_exists=True, postgresql_concurrently=True)
+        op.drop_index(name, table_name, schema=schema, if_exists=True, **concurrent)
 
 
 def set_fillfactor(
@@ -208,13 +212,15 @@ def set_fillfactor(
         raise ConfigurationError(
             f"fillfactor {percent} is out of bounds: {FILLFACTOR_MIN} to {FILLFACTOR_MAX}, or None"
         )
-    if _dialect_name(op) != "postgresql":
-        return
     quoted = op.get_context().dialect.identifier_preparer.format_table(table(table_name, schema=schema))
-    setting = "RESET (fillfactor)" if percent is None else f"SET (fillfactor = {percent})"
-    op.execute(text(f"ALTER TABLE {quoted} {setting}".replace(":", r"\:")))  # a colon would begin a parameter
+    statement = _dialect(op).set_fillfactor(quoted, percent)
+    if statement is not None:
+        op.execute(_text(statement))
 
 
-def _dialect_name(op: MigrationOperations) -> str:
-    name: str = op.get_context().dialect.name
-    return name
+def _text(statement: str) -> TextClause:
+    return text(statement.replace(":", r"\:"))  # a colon would begin a parameter
+
+
+def _dialect(op: MigrationOperations) -> RowDialect:
+    return ROWS.on(op.get_context().dialect.name)

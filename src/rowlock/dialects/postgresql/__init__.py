@@ -11,5 +11,7 @@ POSTGRESQL = Dialect(
     drivers=frozenset({"asyncpg", "psycopg", "psycopg2"}),
     parts={
         "leases": f"{_HERE}.leases:PostgresqlLeases",
+        "rows": f"{_HERE}.rows:PostgresqlRows",
     },
+    has_partial_indexes=True,
 )

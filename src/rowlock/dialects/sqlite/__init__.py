@@ -11,5 +11,7 @@ SQLITE = Dialect(
     drivers=frozenset({"aiosqlite", "sqlite3"}),
     parts={
         "leases": f"{_HERE}.leases:SqliteLeases",
+        "rows": f"{_HERE}.rows:SqliteRows",
     },
+    has_partial_indexes=True,
 )

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, Generic
 
 from sqlalchemy import ColumnElement, Executable, and_, false, func, not_, or_, select, text, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.database.binds import bind_of
@@ -41,6 +40,7 @@ from rowlock.logs import get_logger
 from rowlock.rows.database_time import database_now, database_time_after
 from rowlock.rows.eligibility import is_free
 from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.rows.row_dialect import ROWS
 from rowlock.rows.updates import Values
 
 logger = get_logger(__name__)
@@ -202,15 +202,12 @@ class Admission(Generic[ModelT]):
         await self._execute(session, update(self._model).where(is_old).values(superseded_by=str(getattr(new, name))))
 
     async def _insert(self, session: AsyncSession, dedup_key: str, values: Values) -> ModelT | None:
-        insert: Any = (postgresql if self._dialect(session) == "postgresql" else sqlite).insert
-        made = insert(self._model).values({"dedup_key": dedup_key, **values})
-        free = made.on_conflict_do_nothing(index_elements=["dedup_key"], index_where=text(ACTIVE_SQL))
+        dialect = ROWS.on(bind_of(session, self._leased).dialect.name)
+        given = {"dedup_key": dedup_key, **values}
         # By one statement: a failed flush would end the caller's transaction.
-        row: ModelT | None = (await self._execute(session, free.returning(self._model))).scalar_one_or_none()
+        free = dialect.insert_unless_there(self._model, given, unique="dedup_key", where=text(ACTIVE_SQL))
+        row: ModelT | None = (await self._execute(session, free)).scalar_one_or_none()
         return row
-
-    def _dialect(self, session: AsyncSession) -> str:
-        return bind_of(session, self._leased).dialect.name
 
     async def _execute(self, session: AsyncSession, statement: Executable) -> Any:  # noqa: ANN401 - a result
         # Where rows are written, also in a session that sends reads to a replica.
