@@ -209,7 +209,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "a property of an outcome is asked again by its writer",
-        "pipelines/outcomes.py",
+        "pipelines/copies.py",
         "_is_read_plainly",
         "all",
         "True or all",
@@ -217,7 +217,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "an outcome that answers for itself is handed on",
-        "pipelines/outcomes.py",
+        "pipelines/copies.py",
         "_is_read_plainly",
         "any",
         "False and any",
@@ -225,7 +225,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "what an outcome keeps in its dict is not in its copy",
-        "pipelines/outcomes.py",
+        "pipelines/copies.py",
         "_take_over",
         'hasattr(original, "__dict__")',
         "False",
@@ -233,7 +233,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "what an outcome keeps in slots is not in its copy",
-        "pipelines/outcomes.py",
+        "pipelines/copies.py",
         "_take_over",
         "slot.__set__(made, slot.__get__(original, cls))",
         "pass",
@@ -241,7 +241,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "an outcome is copied as it says itself",
-        "pipelines/outcomes.py",
+        "pipelines/copies.py",
         "_of_the_same_class",
         "object.__new__(cls)",
         "copy(returned)",
@@ -249,7 +249,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "a value that contains itself is a failure nobody is told of",
-        "pipelines/outcomes.py",
+        "pipelines/copies.py",
         "_copied_if_it_ends",
         "RecursionError",
         "ZeroDivisionError",
@@ -257,7 +257,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "a collection of the host's own loses its class",
-        "pipelines/outcomes.py",
+        "pipelines/copies.py",
         "copied_value",
         "cls is list",
         "issubclass(cls, list)",
@@ -265,7 +265,7 @@ WRITE_BUGS = (
     ),
     Bug(
         "a collection that cannot be copied fails its attempt",
-        "pipelines/outcomes.py",
+        "pipelines/copies.py",
         "_copied_as_it_is",
         "Exception:  # noqa: BLE001 -",
         "ZeroDivisionError:  #",

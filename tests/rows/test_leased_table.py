@@ -29,7 +29,8 @@ from sqlalchemy.types import TypeDecorator
 
 from rowlock import LockColumns, ScheduleColumns, UtcDateTime
 from rowlock.errors import ModelError, OutcomeError
-from rowlock.rows.leased_table import LOCK_COLUMNS, SCHEDULE_COLUMNS, LeasedTable
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.model_check import LOCK_COLUMNS, SCHEDULE_COLUMNS
 
 from ..host import Attachment, Run, Volume
 

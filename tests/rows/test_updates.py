@@ -14,7 +14,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, aliased, mapped_column
 
 from rowlock import LockColumns
 from rowlock.errors import OutcomeError
-from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.model_check import LOCK_COLUMNS
 from rowlock.rows.updates import NAMES_SHOWN_MAX, NOW_PLACEHOLDER, column_of, column_values, resolve_now_placeholders
 
 from ..host import Attachment, Run, Volume

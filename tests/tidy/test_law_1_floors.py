@@ -39,7 +39,16 @@ FRONT_DOOR_FLOOR = 6
 """``__init__`` shows the public names of the floors below it; wings and windows may come in by it, as a host does."""
 STAGES: dict[str, int] = {"host_code": 0, "renewing": 1, "settling": 2, "processing": 3, "fetching": 4}
 """Within ``pipelines/``: a stage hands its rows on, so it may know those with lower numbers."""
-SHARED: tuple[str, ...] = ("ahead", "background", "context", "item_queue", "outcomes", "settings", "statistics")
+SHARED: tuple[str, ...] = (
+    "ahead",
+    "background",
+    "context",
+    "copies",
+    "item_queue",
+    "outcomes",
+    "settings",
+    "statistics",
+)
 """Modules of ``pipelines/`` that all stages may know, and that know no stage but `host_code`."""
 
 

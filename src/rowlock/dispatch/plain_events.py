@@ -12,7 +12,7 @@ from typing import Any
 from rowlock.dispatch.client_text import DETAIL_CHARS_MAX, is_storable, progress_of
 from rowlock.dispatch.task import AttemptEvent, Completed, Failed, Heartbeat, Progress, StageDone
 from rowlock.errors import OutcomeError, describe, shorten
-from rowlock.pipelines.outcomes import copied_value
+from rowlock.pipelines.copies import copied_value
 
 
 def plain_event(event: object) -> AttemptEvent:

@@ -15,7 +15,8 @@ from rowlock.leases.claim_request import Lease
 from rowlock.leases.lease_dialect import LEASES
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
 from rowlock.rows.assignments import ColumnValues, Slot
-from rowlock.rows.leased_table import LeasedTable, with_zone
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.model_check import with_zone
 
 T = TypeVar("T")
 AsRead: TypeAlias = tuple[Lease, ColumnValues]

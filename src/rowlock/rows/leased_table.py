@@ -9,17 +9,26 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, DateTime, Dialect, Integer, String, Table, Uuid, inspect
-from sqlalchemy.exc import NoInspectionAvailable, SQLAlchemyError
+from sqlalchemy import Column, Dialect, Integer, String, Table, Uuid, inspect
 from sqlalchemy.orm import InstrumentedAttribute, LoaderCallableStatus, Mapper
-from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from rowlock.errors import ModelError, OutcomeError
 from rowlock.rows.instances import attributes_of, instance_of, is_plain
+from rowlock.rows.model_check import (
+    KEPT_SCHEDULE_COLUMNS,
+    LOCK_COLUMNS,
+    SCHEDULE_COLUMNS,
+    check_column,
+    innermost,
+    mapper_of,
+    single_key,
+    single_table,
+    spells_schedule,
+    with_zone,
+)
 from rowlock.rows.reservation_tokens import reservation_token
 
 ModelT = TypeVar("ModelT")
@@ -27,28 +36,6 @@ StatementT = TypeVar("StatementT")
 
 PREPARED_MAX = 500
 """Most statements that a table remembers: as many as SQLAlchemy keeps compiled by default."""
-
-LOCK_COLUMNS = ("lock_token", "lock_owner", "lock_expires_at", "last_processed_at")
-KEPT_SCHEDULE_COLUMNS = ("attempts", "last_error", "parked_at")
-SCHEDULE_COLUMNS = ("due_at", "attempts", "last_error", "parked_at", "deadline_at")
-
-
-def _is_time(type_: TypeEngine[Any]) -> bool:
-    return isinstance(type_, DateTime) and type_.timezone
-
-
-_EXPECTED: dict[str, tuple[Callable[[TypeEngine[Any]], bool], str]] = {
-    "lock_token": (lambda type_: isinstance(type_, Uuid), "Uuid"),
-    "lock_owner": (lambda type_: isinstance(type_, String), "String"),
-    "lock_expires_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
-    "last_processed_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
-    "due_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
-    "attempts": (lambda type_: isinstance(type_, Integer), "Integer"),
-    "last_error": (lambda type_: isinstance(type_, String), "Text"),
-    "parked_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
-    "deadline_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
-}
-_NEVER_NULL = ("due_at", "attempts")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,14 +63,14 @@ class LeasedTable:
         Raises:
             ModelError: it is not mapped to one table with a single-column key and the lock columns.
         """
-        mapper = _mapper_of(model)
-        table = _single_table(mapper)
+        mapper = mapper_of(model)
+        table = single_table(mapper)
         for name in LOCK_COLUMNS:
-            _check_column(mapper, name)
-        has_schedule = _spells_schedule(mapper)
+            check_column(mapper, name)
+        has_schedule = spells_schedule(mapper)
         for name in SCHEDULE_COLUMNS if has_schedule else ():
-            _check_column(mapper, name)
-        return cls(model, mapper, table, _single_key(mapper), has_schedule)
+            check_column(mapper, name)
+        return cls(model, mapper, table, single_key(mapper), has_schedule)
 
     @property
     def name(self) -> str:
@@ -281,113 +268,3 @@ class LeasedTable:
         return frozenset(
             column for column in self.columns_with_onupdate if getattr(column.onupdate, "is_callable", False)
         )
-
-
-def _mapper_of(model: type[Any]) -> Mapper[Any]:
-    name = getattr(model, "__name__", repr(model))
-    try:
-        mapper: Mapper[Any] = inspect(model)
-        mapper.registry.configure()
-    except (NoInspectionAvailable, AttributeError):
-        raise ModelError(
-            f"{name} is not a mapped class; set `model` to a declarative SQLAlchemy model", model=name
-        ) from None
-    except SQLAlchemyError as error:
-        raise ModelError(f"the mapping of {name} does not hold together: {error}", model=name) from error
-    return mapper
-
-
-def _single_table(mapper: Mapper[Any]) -> Table:
-    name = mapper.class_.__name__
-    table = mapper.local_table
-    if not isinstance(table, Table) or mapper.persist_selectable is not table:
-        raise ModelError(
-            f"{name} is spread over several tables; a lease lives in one row of one table, so give the pipeline the model "
-            "of the table that has the lock columns",
-            model=name,
-        )
-    return table
-
-
-def _single_key(mapper: Mapper[Any]) -> Column[Any]:
-    name = mapper.class_.__name__
-    if len(mapper.primary_key) != 1:
-        columns = ", ".join(column.name for column in mapper.primary_key)
-        raise ModelError(
-            f"{name} has a composite primary key ({columns}); rowlock needs a single-column key: add a surrogate key and "
-            "keep the others as a unique constraint",
-            model=name,
-        )
-    key = mapper.primary_key[0]
-    assert isinstance(key, Column)
-    return key
-
-
-def _spells_schedule(mapper: Mapper[Any]) -> bool:
-    present = [name for name in SCHEDULE_COLUMNS if name in mapper.columns]
-    if len(present) == len(SCHEDULE_COLUMNS):
-        return True
-    # A column named due_at or attempts may well be the host's own; together they are somebody's unfinished schedule.
-    if "due_at" in present and len(present) > 1:
-        missing = [name for name in SCHEDULE_COLUMNS if name not in present]
-        model = mapper.class_.__name__
-        raise ModelError(
-            f"{model} has {', '.join(present)} but lacks {', '.join(missing)}; mix in ScheduleColumns, or add the missing "
-            "columns, or rename those that mean something else",
-            model=model,
-            column=missing[0],
-        )
-    return False
-
-
-def _check_column(mapper: Mapper[Any], name: str) -> None:
-    model = mapper.class_.__name__
-    fits, wanted = _EXPECTED[name]
-    if name not in mapper.columns:
-        mixin = "LockColumns" if name in LOCK_COLUMNS else "ScheduleColumns"
-        raise ModelError(
-            f"{model} has no column {name}; mix in {mixin}, or add {name}: Mapped[...] = mapped_column({wanted})",
-            model=model,
-            column=name,
-        )
-    column = mapper.columns[name]
-    if not isinstance(column, Column):
-        raise ModelError(f"{model}.{name} is not a column of the table", model=model, column=name)
-    if not fits(innermost(column.type)):
-        raise ModelError(
-            f"{model}.{name} has the type {column.type!r}; it must be {wanted}" + _time_zone_hint(column.type),
-            model=model,
-            column=name,
-        )
-    if column.nullable and name in _NEVER_NULL:
-        raise ModelError(
-            f"{model}.{name} must not be nullable: a row without it would never be claimed", model=model, column=name
-        )
-    if not column.nullable and name not in _NEVER_NULL:
-        raise ModelError(f"{model}.{name} must be nullable: null means that it is free", model=model, column=name)
-
-
-def with_zone(value: Any, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
-    """Return what was read of `column`, aware if it is a time."""
-    # SQLite keeps no zone: a plain DateTime(timezone=True) is read naive there, and it was written in UTC.
-    is_naive = isinstance(value, datetime) and value.tzinfo is None and _is_time(column.type)
-    return value.replace(tzinfo=UTC) if is_naive else value
-
-
-def keeps_time(type_: TypeEngine[Any], dialect: Dialect | None = None) -> bool:
-    """Whether a column of this type keeps dates with times, with a zone or without; `dialect` as for `innermost`."""
-    return isinstance(innermost(type_, dialect), DateTime)
-
-
-def innermost(type_: TypeEngine[Any], dialect: Dialect | None = None) -> TypeEngine[Any]:
-    """Return what a decorated type comes down to; with a `dialect`, what it is there, where a variant may be another type."""
-    if dialect is not None:
-        type_ = type_.dialect_impl(dialect)
-    while isinstance(type_, TypeDecorator):
-        type_ = type_.impl_instance if dialect is None else type_.impl_instance.dialect_impl(dialect)
-    return type_
-
-
-def _time_zone_hint(type_: TypeEngine[Any]) -> str:
-    is_naive = isinstance(innermost(type_), DateTime)
-    return ": a time without a zone means another moment on every replica" if is_naive else ""

@@ -16,7 +16,8 @@ from sqlalchemy.orm.attributes import QueryableAttribute
 from sqlalchemy.types import NullType
 
 from rowlock.errors import OutcomeError
-from rowlock.rows.leased_table import LeasedTable, innermost
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.model_check import innermost
 
 NAMES_SHOWN_MAX = 30
 """Most column names that an error lists."""

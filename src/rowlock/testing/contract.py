@@ -31,7 +31,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock.clock import utc_now
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.pipeline import Pipeline
-from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable, ModelT
+from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.rows.model_check import LOCK_COLUMNS
 from rowlock.services.handlers import hold_rows
 from rowlock.testing.stepping import stepping
 

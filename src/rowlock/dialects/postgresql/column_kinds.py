@@ -30,7 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from rowlock.dialects.ownership import is_ours
-from rowlock.rows.leased_table import innermost
+from rowlock.rows.model_check import innermost
 
 _PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
 _PLAIN_OR_BYTES = (*_PLAIN, LargeBinary, Time)

@@ -31,7 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from rowlock.dialects.ownership import is_ours
-from rowlock.rows.leased_table import innermost, keeps_time
+from rowlock.rows.model_check import innermost, keeps_time
 
 _PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
 

@@ -21,8 +21,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from rowlock.containment import begin_task
 from rowlock.database.stalled_transactions import OUT_OF_TIME
 from rowlock.errors import HostCodeError, ProcessCancelledError, describe
+from rowlock.pipelines.copies import copied
 from rowlock.pipelines.host_code.deadlines import Deadlines
-from rowlock.pipelines.outcomes import copied
 
 T = TypeVar("T")
 

@@ -23,17 +23,9 @@ from rowlock.leases.apply import Written
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.copies import copied
 from rowlock.pipelines.host_code.call import Attempt, Ended, Raised, Result, Returned
-from rowlock.pipelines.outcomes import (
-    NOTHING,
-    Apply,
-    Outcome,
-    Park,
-    Reset,
-    Retry,
-    copied,
-    hint_targets,
-)
+from rowlock.pipelines.outcomes import NOTHING, Apply, Outcome, Park, Reset, Retry, hint_targets
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.settling.decisions import Decision, checked, decide, record_failure
 from rowlock.pipelines.settling.release import release_items, release_related_of

@@ -14,7 +14,8 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Integer, SmallInteger, Text, case, literal, not_, null, or_
 
 from rowlock.rows.database_time import is_beyond_time, is_no_time
-from rowlock.rows.leased_table import LeasedTable, innermost
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.model_check import innermost
 
 SMALL_MAX, INTEGER_MAX = 2**15 - 1, 2**31 - 1
 

@@ -27,7 +27,8 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.errors import ConfigurationError, UnsupportedDialectError
-from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.model_check import LOCK_COLUMNS
 
 __all__ = [
     "HISTORY_QUERY",
