@@ -1,9 +1,12 @@
-"""The gates: what must pass before a change is kept. `python -m nox` runs the default ones, `python -m nox -l` lists all.
+"""The gates: what must pass before a change is kept. `python -m nox` runs the default ones, `python
+-m nox -l` lists all.
 
-The one idea: a session needs nothing but Python and a package index. Tools come from ``[dependency-groups]`` in
-``pyproject.toml``, PostgreSQL from a wheel, node (for pyright) from a wheel. Arguments after ``--`` go to pytest.
+The one idea: a session needs nothing but Python and a package index. Tools come from
+``[dependency-groups]`` in ``pyproject.toml``, PostgreSQL from a wheel, node (for pyright) from a
+wheel. Arguments after ``--`` go to pytest.
 
-Not here: what the gates ask. That is in ``pyproject.toml`` (settings of the tools) and in ``tests/``.
+Not here: what the gates ask. That is in ``pyproject.toml`` (settings of the tools) and in
+``tests/``.
 """
 
 from __future__ import annotations
@@ -43,7 +46,9 @@ def tidy(session: nox.Session) -> None:
 
 @nox.session
 def typing(session: nox.Session) -> None:
-    """Strict types, judged by two checkers; the second one looks at the examples too, as a host's editor would."""
+    """Strict types, judged by two checkers; the second one looks at the examples too, as a
+    host's editor would.
+    """
     install(session, "typing")
     session.run("mypy", "--strict", "src/rowlock")
     session.run("pyright")
@@ -73,7 +78,7 @@ def examples(session: nox.Session) -> None:
     session.run("pytest", "tests/shopwindow", *SPREAD, *session.posargs)
 
 
-# On request -----------------------------------------------------------------------------------------------------------
+# On request ---------------------------------------------------------------------------------------
 
 for version in ("3.12", "3.13"):
     nox.session(tests, name=f"tests-{version}", python=version)
@@ -81,7 +86,9 @@ for version in ("3.12", "3.13"):
 
 @nox.session
 def tests_garbage_off(session: nox.Session) -> None:
-    """The tests without the cyclic garbage collector: nothing may rely on it to close a cursor or free a lock."""
+    """The tests without the cyclic garbage collector: nothing may rely on it to close a cursor
+    or free a lock.
+    """
     install(session, "test")
     without = "import gc, sys, pytest; gc.disable(); sys.exit(pytest.main(sys.argv[1:]))"
     session.run("python", "-c", without, *ROOMS, *session.posargs)
@@ -99,35 +106,45 @@ def minimum(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Throughput, latency and cost: the only place where time is judged, so alone. `-- --help` says what can be asked for."""
+    """Throughput, latency and cost: the only place where time is judged, so alone. `-- --help`
+    says what can be asked for.
+    """
     install(session, "bench")
     session.run("python", "tests/bench", *session.posargs)
 
 
 @nox.session
 def simulation(session: nox.Session) -> None:
-    """Thousands of random runs of whole managers under faults: `-- --seeds 5000`; `-- --help` says what else."""
+    """Thousands of random runs of whole managers under faults: `-- --seeds 5000`; `-- --help`
+    says what else.
+    """
     install(session, "test")
     session.run("python", "tests/simulation", *session.posargs)
 
 
 @nox.session
 def planted(session: nox.Session) -> None:
-    """Guards taken out one by one, and the tests that must notice. `-- --jobs 4` tries four at once."""
+    """Guards taken out one by one, and the tests that must notice. `-- --jobs 4` tries four at
+    once.
+    """
     install(session, "test")
     session.run("python", "tests/planted", *session.posargs)
 
 
 @nox.session
 def chaos(session: nox.Session) -> None:
-    """Kills, freezes, crashes and cut connections on a real server, ``-- --minutes 10 --seed 7``; a minute of it is in `tests`."""
+    """Kills, freezes, crashes and cut connections on a real server, ``-- --minutes 10 --seed
+    7``; a minute of it is in `tests`.
+    """
     install(session, "test")
     session.run("python", "tests/chaos", *session.posargs)
 
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """A random sample of what mutmut changes, for an hour at most: `-- --seed 2 --sample 50`; `-- --help` says what else."""
+    """A random sample of what mutmut changes, for an hour at most: `-- --seed 2 --sample 50`;
+    `-- --help` says what else.
+    """
     install(session, "test")
     session.install("mutmut>=3.8", "pytest-cov>=6")
     session.run("python", "tests/mutants", *session.posargs)
@@ -139,7 +156,9 @@ def wheel(session: nox.Session) -> None:
     dist = session.create_tmp()
     session.install("build")
     session.run("python", "-m", "build", "--outdir", dist, silent=True)
-    session.install("--force-reinstall", "--no-index", "--no-deps", "--find-links", dist, "--pre", "rowlock")
+    session.install(
+        "--force-reinstall", "--no-index", "--no-deps", "--find-links", dist, "--pre", "rowlock"
+    )
     session.install(*PYPROJECT["project"]["dependencies"])
     session.chdir(dist)
     session.run("python", "-m", "rowlock", "demo", *session.posargs)

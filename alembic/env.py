@@ -1,4 +1,5 @@
-"""How this service's migrations run: on the URL given by ``-x url=...`` or by ``DATABASE_URL``, one transaction each.
+"""How this service's migrations run: on the URL given by ``-x url=...`` or by ``DATABASE_URL``, one
+transaction each.
 
 A program that has a connection already hands it in as ``config.attributes["connection"]``.
 """
@@ -19,7 +20,10 @@ def database_url() -> str:
     """Return the URL of the database to migrate."""
     url = context.get_x_argument(as_dictionary=True).get("url") or os.environ.get("DATABASE_URL")
     if not url:
-        raise SystemExit("which database? alembic -x url=sqlite+aiosqlite:///app.db upgrade head, or set DATABASE_URL")
+        raise SystemExit(
+            "which database? alembic -x url=sqlite+aiosqlite:///app.db upgrade head, or set"
+            " DATABASE_URL"
+        )
     return url
 
 
@@ -60,7 +64,10 @@ async def connect_and_migrate() -> None:
 def print_sql() -> None:
     """Print what would be run (``--sql``)."""
     context.configure(
-        url=database_url(), target_metadata=Base.metadata, literal_binds=True, transaction_per_migration=True
+        url=database_url(),
+        target_metadata=Base.metadata,
+        literal_binds=True,
+        transaction_per_migration=True,
     )
     with context.begin_transaction():
         context.run_migrations()

@@ -1,7 +1,7 @@
 """A volume is provisioned: the whole day of a row, from a request to a disk.
 
-The one idea: the volume's own row is the job. A service commits it and hints; the pipeline leases it, creates the disk with no
-transaction open, and writes the result under the lease's token.
+The one idea: the volume's own row is the job. A service commits it and hints; the pipeline leases
+it, creates the disk with no transaction open, and writes the result under the lease's token.
 
 Run it: ``python examples/01_provision_a_volume.py``. It ends by itself and leaves nothing behind.
 """
@@ -64,7 +64,9 @@ class VolumePipeline(Pipeline[Volume]):
         return Volume.status == "submitted"
 
     async def process(self, item: PipelineItem[Volume]) -> Apply:
-        """Create the disk; its key makes a second attempt for the same row find the first one's disk."""
+        """Create the disk; its key makes a second attempt for the same row find the first one's
+        disk.
+        """
         disk_id = await create_disk(item.row.size_gb, idempotency_key=str(item.id))
         return Apply({"status": "active", "disk_id": disk_id, "active_at": NOW_PLACEHOLDER})
 
@@ -82,7 +84,9 @@ async def create_volumes(session: AsyncSession, wanted: dict[str, int]) -> None:
     pipeline_hinter.hint_fetch(Volume)
 
 
-async def wait_until_active(sessions: async_sessionmaker[AsyncSession], names: Iterable[str]) -> list[Volume]:
+async def wait_until_active(
+    sessions: async_sessionmaker[AsyncSession], names: Iterable[str]
+) -> list[Volume]:
     """Return the volumes once all of them are active."""
     statement = select(Volume).where(Volume.name.in_(names)).order_by(Volume.name)
     async with asyncio.timeout(WAIT_S_MAX):
@@ -110,9 +114,12 @@ async def main(folder: Path) -> None:
         for volume in await wait_until_active(sessions, wanted):
             held = "still leased" if volume.lock_token else "unlocked"
             print(f"{volume.name:8} {volume.status}, {held}, {volume.disk_id}")
-    # A row is seen as soon as it is committed; it is counted a moment later, at the latest when the manager has stopped.
+    # A row is seen as soon as it is committed; it is counted a moment later, at the latest when the
+    # manager has stopped.
     counters = manager.statistics()["VolumePipeline"].counters
-    print(f"claimed {counters['claimed']}, applied {counters['applied']}, stale {counters['stale']}")
+    print(
+        f"claimed {counters['claimed']}, applied {counters['applied']}, stale {counters['stale']}"
+    )
     await engine.dispose()
 
 

@@ -1,9 +1,12 @@
-"""Certificates are renewed in time: a schedule, retries with backoff, and a row that is parked until somebody mends it.
+"""Certificates are renewed in time: a schedule, retries with backoff, and a row that is parked
+until somebody mends it.
 
-The one idea: `process` reconciles. It reads what is, compares it with what should be, does what is missing and says when to look
-again. With `ScheduleColumns` each row has a time of its own, and a service may move it.
+The one idea: `process` reconciles. It reads what is, compares it with what should be, does what is
+missing and says when to look again. With `ScheduleColumns` each row has a time of its own, and a
+service may move it.
 
-Run it: ``python examples/02_reconcile_on_schedule.py``. It ends by itself and leaves nothing behind.
+Run it: ``python examples/02_reconcile_on_schedule.py``. It ends by itself and leaves nothing
+behind.
 """
 
 from __future__ import annotations
@@ -57,14 +60,18 @@ class AuthorityBusyError(Exception):
 
 
 class Authority:
-    """Stands in for a certificate authority that is busy at first and knows only registered domains."""
+    """Stands in for a certificate authority that is busy at first and knows only registered
+    domains.
+    """
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.registered = {"example.org", "example.net"}
 
     async def issue(self, domain: str, *, serial: int) -> int:
-        """Return the new serial number; asking twice for the same one gives the same certificate."""
+        """Return the new serial number; asking twice for the same one gives the same
+        certificate.
+        """
         self.calls[domain] += 1
         await asyncio.sleep(0.01)
         if domain == "example.org" and self.calls[domain] <= 2:
@@ -108,7 +115,9 @@ class CertificatePipeline(Pipeline[Certificate]):
 Sessions = async_sessionmaker[AsyncSession]
 
 
-async def wait_for(sessions: Sessions, domain: str, condition: Callable[[Certificate], bool]) -> Certificate:
+async def wait_for(
+    sessions: Sessions, domain: str, condition: Callable[[Certificate], bool]
+) -> Certificate:
     """Return the certificate once it meets the condition."""
     async with asyncio.timeout(WAIT_S_MAX):
         while True:
@@ -120,7 +129,9 @@ async def wait_for(sessions: Sessions, domain: str, condition: Callable[[Certifi
 
 
 async def renew_now(sessions: Sessions, domain: str) -> None:
-    """Let a service ask for a renewal: the schedule is moved in its own transaction, the hint goes out with the commit."""
+    """Let a service ask for a renewal: the schedule is moved in its own transaction, the hint
+    goes out with the commit.
+    """
     async with sessions.begin() as session:
         await make_due(session, await session.get_one(Certificate, domain))
         hint_after_commit(session, Certificate)
@@ -129,7 +140,9 @@ async def renew_now(sessions: Sessions, domain: str) -> None:
 async def release_parked(sessions: Sessions) -> list[str]:
     """Let an operator put every parked certificate back into play, and return their domains."""
     async with sessions.begin() as session:
-        parked = list(await session.scalars(select(Certificate).where(Certificate.parked_at.is_not(None))))
+        parked = list(
+            await session.scalars(select(Certificate).where(Certificate.parked_at.is_not(None)))
+        )
         for certificate in parked:
             await unpark(session, certificate)
         hint_after_commit(session, Certificate)
@@ -149,10 +162,14 @@ async def main(folder: Path) -> None:
             session.add_all([Certificate(domain="example.org"), Certificate(domain="example.test")])
             hint_after_commit(session, Certificate)
 
-        renewed = await wait_for(sessions, "example.org", lambda certificate: certificate.serial == 1)
+        renewed = await wait_for(
+            sessions, "example.org", lambda certificate: certificate.serial == 1
+        )
         assert renewed.last_processed_at is not None
         print(f"example.org: due again in {(renewed.due_at - renewed.last_processed_at).days} days")
-        parked = await wait_for(sessions, "example.test", lambda certificate: certificate.parked_at is not None)
+        parked = await wait_for(
+            sessions, "example.test", lambda certificate: certificate.parked_at is not None
+        )
         print(f"example.test: {parked.last_error}")
 
         authority.registered.add("example.test")

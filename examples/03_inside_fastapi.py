@@ -1,10 +1,11 @@
 """A service with an HTTP interface runs its pipelines in its own process.
 
-The one idea: the pipelines start and stop with the application, in its lifespan. A request handler only commits and hints; the
-client gets its answer at once and asks again later.
+The one idea: the pipelines start and stop with the application, in its lifespan. A request handler
+only commits and hints; the client gets its answer at once and asks again later.
 
-Run it: ``python examples/03_inside_fastapi.py`` (needs ``pip install fastapi httpx``). It talks to itself within the process, ends
-by itself and leaves nothing behind. A real service would give ``create_app(...)`` to uvicorn.
+Run it: ``python examples/03_inside_fastapi.py`` (needs ``pip install fastapi httpx``). It talks to
+itself within the process, ends by itself and leaves nothing behind. A real service would give
+``create_app(...)`` to uvicorn.
 """
 
 from __future__ import annotations
@@ -142,13 +143,19 @@ async def main(folder: Path) -> None:
     """Start the service and be its client."""
     app = create_app(f"sqlite+aiosqlite:///{folder / 'app.db'}")
     transport = ASGITransport(app)
-    async with app.router.lifespan_context(app), AsyncClient(transport=transport, base_url="http://service") as client:
+    async with (
+        app.router.lifespan_context(app),
+        AsyncClient(transport=transport, base_url="http://service") as client,
+    ):
         answer = await client.post("/volumes", json={"size_gb": 10})
         print(f"POST /volumes: {answer.status_code}, {answer.json()['status']}")
         volume = await read_until_active(client, f"/volumes/{answer.json()['id']}")
         print(f"GET /volumes/...: {volume['status']}, {volume['disk_id']}")
         answer = await client.get("/health")
-        print(f"GET /health: {answer.status_code}, {[one['pipeline'] for one in answer.json()['pipelines']]}")
+        print(
+            f"GET /health: {answer.status_code},"
+            f" {[one['pipeline'] for one in answer.json()['pipelines']]}"
+        )
     print(f"after the shutdown: {app.state.manager.health().pipelines[0].state}")
 
 

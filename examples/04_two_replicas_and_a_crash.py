@@ -1,11 +1,13 @@
-"""One replica dies in the middle of its work and another one finishes it; then a result comes too late.
+"""One replica dies in the middle of its work and another one finishes it; then a result comes too
+late.
 
-The one idea: execution is at least once, so whatever `process` does outside of the row must be safe to do again. Here the row's id
-is the disk's idempotency key: the second replica is told that the first one died (`prev_lock_expired`), asks under the same key
-and gets the disk that is there. And where a service changed its mind meanwhile, nothing is applied and `on_stale` cleans up.
+The one idea: execution is at least once, so whatever `process` does outside of the row must be safe
+to do again. Here the row's id is the disk's idempotency key: the second replica is told that the
+first one died (`prev_lock_expired`), asks under the same key and gets the disk that is there. And
+where a service changed its mind meanwhile, nothing is applied and `on_stale` cleans up.
 
-Run it: ``python examples/04_two_replicas_and_a_crash.py``. The first replica is a process of its own, which kills itself. It ends
-by itself and leaves nothing behind.
+Run it: ``python examples/04_two_replicas_and_a_crash.py``. The first replica is a process of its
+own, which kills itself. It ends by itself and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class Volume(LockColumns, Base):
 
 
 class Cloud:
-    """Stands in for a cloud that both replicas see: each disk is a file, named by its idempotency key."""
+    """Stands in for a cloud that both replicas see: each disk is a file, named by its
+    idempotency key.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -95,7 +99,9 @@ class VolumePipeline(Pipeline[Volume]):
         return Apply({"status": "active", "disk_id": disk_id}, unless_changed=[Volume.status])
 
     async def on_stale(self, item: PipelineItem[Volume], outcome: Outcome) -> None:
-        """Delete the disk if nobody wants it any more; otherwise leave it, since the next attempt will find it."""
+        """Delete the disk if nobody wants it any more; otherwise leave it, since the next
+        attempt will find it.
+        """
         async with self.sessions() as session:
             volume = await session.get(Volume, item.id)
         if volume is None or volume.status == "cancelled":
@@ -149,7 +155,9 @@ async def first_replica(sessions: Sessions, cloud: Cloud) -> None:
 
 
 async def recovery(sessions: Sessions, cloud: Cloud, folder: Path) -> None:
-    """Have a replica die with a lease in hand, and another one take over when the lease has run out."""
+    """Have a replica die with a lease in hand, and another one take over when the lease has run
+    out.
+    """
     volume_id = await add_volume(sessions)
     first = await asyncio.create_subprocess_exec(sys.executable, __file__, str(folder))
     print(f"first replica: ended with exit code {await asyncio.wait_for(first.wait(), WAIT_S_MAX)}")

@@ -1,11 +1,14 @@
 """How a host tests its own pipeline, in six ways.
 
-Inherited tests; one step at a time; time that is moved; any order of steps; killed at every await; everything wrong at once.
+Inherited tests; one step at a time; time that is moved; any order of steps; killed at every await;
+everything wrong at once.
 
-The one idea: a test takes a row's day step by step with the real actors on a real database, and moves the time instead of waiting.
+The one idea: a test takes a row's day step by step with the real actors on a real database, and
+moves the time instead of waiting.
 
-It is a pytest file: ``pytest -p rowlock.testing.plugin examples/05_test_your_pipeline.py``, with pytest-asyncio in auto mode. It
-also runs itself: ``python examples/05_test_your_pipeline.py``. In a host, ``pytest_plugins`` of its conftest.py loads the plugin.
+It is a pytest file: ``pytest -p rowlock.testing.plugin examples/05_test_your_pipeline.py``, with
+pytest-asyncio in auto mode. It also runs itself: ``python examples/05_test_your_pipeline.py``. In a
+host, ``pytest_plugins`` of its conftest.py loads the plugin.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ from rowlock.testing.strategies import step_sequences
 
 Sessions = async_sessionmaker[AsyncSession]
 
-# What is tested. In a host this is imported. ---------------------------------------------------------------------------
+# What is tested. In a host this is imported. ------------------------------------------------------
 
 
 class Base(DeclarativeBase):
@@ -87,7 +90,8 @@ class Cloud:
             self.failures_left -= 1
             raise TimeoutError("the cloud does not answer")
         self.disks.add(idempotency_key)
-        await asyncio.sleep(self.takes_s)  # there already, and nobody knows: the moment at which a crash hurts most
+        # there already, and nobody knows: the moment at which a crash hurts most
+        await asyncio.sleep(self.takes_s)
         return f"disk-{idempotency_key}"
 
 
@@ -114,7 +118,7 @@ class VolumePipeline(Pipeline[Volume]):
         return Apply({"status": "active", "disk_id": disk_id})
 
 
-# Real databases, real time --------------------------------------------------------------------------------------------
+# Real databases, real time ------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
@@ -130,7 +134,9 @@ def session_factory(rowlock_session_factory: Sessions) -> Sessions:
 
 
 class TestVolumePipeline(PipelineContract[Volume]):
-    """The tests that come with the library: eligibility and order, unlock on success, stale token."""
+    """The tests that come with the library: eligibility and order, unlock on success, stale
+    token.
+    """
 
     pipeline_class = VolumePipeline
 
@@ -157,7 +163,9 @@ async def read_volume(sessions: Sessions, volume_id: uuid.UUID) -> Volume:
         return await session.get_one(Volume, volume_id)
 
 
-async def test_a_failure_is_counted_and_rests(session_factory: Sessions, rowlock_steps: OpenSteps) -> None:
+async def test_a_failure_is_counted_and_rests(
+    session_factory: Sessions, rowlock_steps: OpenSteps
+) -> None:
     """A volume whose cloud fails would be hammered, or forgotten."""
     volume_id = await add_volume(session_factory)
     steps = await rowlock_steps(VolumePipeline(Cloud(failures=1)))
@@ -179,7 +187,7 @@ async def test_all_volumes_become_active(
     assert {(await read_volume(session_factory, one)).status for one in ids} == {"active"}
 
 
-# Virtual time: hours pass in milliseconds ------------------------------------------------------------------------------
+# Virtual time: hours pass in milliseconds ---------------------------------------------------------
 
 
 @virtual_time
@@ -195,13 +203,15 @@ async def test_each_failure_doubles_the_rest(rowlock_virtual_database: Temporary
         assert (await read_volume(sessions, volume_id)).status == "active"
 
 
-# Any order of steps ---------------------------------------------------------------------------------------------------
+# Any order of steps -------------------------------------------------------------------------------
 
 
 @given(step_sequences(replicas=2))
 @settings(max_examples=20, deadline=None, derandomize=True)
 def test_an_active_volume_has_its_disk(steps: list[Step]) -> None:
-    """Some order of fetches, work, beats and time would lead to a volume without a disk, or to a second disk."""
+    """Some order of fetches, work, beats and time would lead to a volume without a disk, or to a
+    second disk.
+    """
     with tempfile.TemporaryDirectory() as folder:
         run_virtual(lambda: take_steps(Path(folder) / "any_order.db", steps))
 
@@ -212,7 +222,10 @@ async def take_steps(file: Path, steps: list[Step]) -> None:
     await database.create_tables(Base.metadata)
     sessions, cloud = database.session_factory, Cloud(failures=2)
     volume_id = await add_volume(sessions)
-    async with stepping(sessions, VolumePipeline(cloud)) as one, stepping(sessions, VolumePipeline(cloud)) as two:
+    async with (
+        stepping(sessions, VolumePipeline(cloud)) as one,
+        stepping(sessions, VolumePipeline(cloud)) as two,
+    ):
         for step in steps:
             await take_step(step, [one, two])
             volume = await read_volume(sessions, volume_id)
@@ -221,11 +234,13 @@ async def take_steps(file: Path, steps: list[Step]) -> None:
     await database.aclose()
 
 
-# Killed at every await ------------------------------------------------------------------------------------------------
+# Killed at every await ----------------------------------------------------------------------------
 
 
 async def test_a_crash_makes_no_difference(rowlock_database_with_clock: TemporaryDatabase) -> None:
-    """A replica that dies after it has created the disk would leave it behind, and the next one create another."""
+    """A replica that dies after it has created the disk would leave it behind, and the next one
+    create another.
+    """
     await crash_everywhere(
         rowlock_database_with_clock,
         row=Volume,
@@ -235,15 +250,19 @@ async def test_a_crash_makes_no_difference(rowlock_database_with_clock: Temporar
     )
 
 
-# Everything at once ---------------------------------------------------------------------------------------------------
+# Everything at once -------------------------------------------------------------------------------
 
 
 class Volumes(Scenario):
-    """Two replicas and some volumes, while replicas die, freeze and stop, and the database comes and goes."""
+    """Two replicas and some volumes, while replicas die, freeze and stop, and the database comes
+    and goes.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.cloud = Cloud(failures=world.random.randint(0, 2), takes_s=world.random.uniform(0.1, 2))
+        self.cloud = Cloud(
+            failures=world.random.randint(0, 2), takes_s=world.random.uniform(0.1, 2)
+        )
 
     def pipelines(self) -> list[Pipeline[Volume]]:
         """Have leases of seconds: what goes wrong then lasts for seconds, too."""
@@ -267,6 +286,9 @@ def test_volumes_survive_everything(seed: int) -> None:
 
 
 if __name__ == "__main__":
-    plugin = ["-p", "rowlock.testing.plugin", "--rowlock-database=sqlite"]  # without the choice: on PostgreSQL, too
+    # without the choice: on PostgreSQL, too
+    plugin = ["-p", "rowlock.testing.plugin", "--rowlock-database=sqlite"]
     options = [*plugin, "--override-ini=asyncio_mode=auto", "--verbose", "--no-header"]
-    sys.exit(subprocess.run([sys.executable, "-m", "pytest", *options, __file__], check=False).returncode)
+    sys.exit(
+        subprocess.run([sys.executable, "-m", "pytest", *options, __file__], check=False).returncode
+    )

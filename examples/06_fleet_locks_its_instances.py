@@ -1,11 +1,12 @@
 """A fleet wants all its instances at once, while each of them is busy all the time.
 
-The one idea: who needs related rows locks all of them or none, and who gets none steps back. `Reset` keeps the fleet's owner in its
-row; that is its intent, and the pipeline of the instances respects it: an instance that becomes free is left alone until the
-fleet has come back for all of them.
+The one idea: who needs related rows locks all of them or none, and who gets none steps back.
+`Reset` keeps the fleet's owner in its row; that is its intent, and the pipeline of the instances
+respects it: an instance that becomes free is left alone until the fleet has come back for all of
+them.
 
-Run it: ``python examples/06_fleet_locks_its_instances.py``. Its tables are those of ``examples/hosting/tables.py``. It ends by
-itself and leaves nothing behind.
+Run it: ``python examples/06_fleet_locks_its_instances.py``. Its tables are those of
+``examples/hosting/tables.py``. It ends by itself and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -32,13 +33,17 @@ from rowlock import (
 
 PROBE_S = 0.1
 LONG_PROBE_S = 0.6
-"""How long the first instance's first probe takes: the fleet comes while it runs. **Unit** seconds."""
+"""How long the first instance's first probe takes: the fleet comes while it runs. **Unit**
+seconds.
+"""
 WAIT_S_MAX = 20.0
 Sessions = async_sessionmaker[AsyncSession]
 
 
 class InstancePipeline(Pipeline[Instance]):
-    """Probes each instance, again and again: with as many workers as instances, one is hardly ever free."""
+    """Probes each instance, again and again: with as many workers as instances, one is hardly
+    ever free.
+    """
 
     model = Instance
     workers_num = 4
@@ -80,23 +85,31 @@ class FleetPipeline(Pipeline[Fleet]):
         return Fleet.status == "scattered"
 
     async def process(self, item: PipelineItem[Fleet]) -> Apply:
-        """Lock every instance of the fleet, move what runs, and write all rows in one transaction."""
+        """Lock every instance of the fleet, move what runs, and write all rows in one
+        transaction.
+        """
         try:
             instances = await item.lock_related(Instance, Instance.fleet_id == item.id)
         except RelatedLockUnavailable as refused:
             self.refusals += 1
-            print(f"fleet: {refused.available} of {refused.wanted} instances are free, so it takes none")
+            print(
+                f"fleet: {refused.available} of {refused.wanted} instances are free, so it takes"
+                " none"
+            )
             raise  # becomes Reset()
         print(f"fleet: has all {len(instances)} instances, after {self.refusals} refusals")
         packed = pack(instances)
         await asyncio.sleep(0.1)  # the moves take their time; nobody else touches these rows
         return Apply(
-            {"status": "packed"}, related={instance: {"cpus_used": packed[instance]} for instance in instances}
+            {"status": "packed"},
+            related={instance: {"cpus_used": packed[instance]} for instance in instances},
         )
 
 
 def pack(instances: list[Instance]) -> dict[Instance, int]:
-    """Return how many processors are to be used on each: the first ones full, the last ones empty."""
+    """Return how many processors are to be used on each: the first ones full, the last ones
+    empty.
+    """
     left, packed = sum(instance.cpus_used for instance in instances), {}
     for instance in instances:
         packed[instance] = min(left, instance.cpus)
@@ -108,14 +121,19 @@ async def look_at_fleet(sessions: Sessions) -> str:
     """Say what is written in the fleet's row."""
     async with sessions() as session:
         fleet = (await session.scalars(select(Fleet))).one()
-    return f"{fleet.status}, owner {fleet.lock_owner}, {'leased' if fleet.lock_token else 'not leased'}"
+    return (
+        f"{fleet.status}, owner {fleet.lock_owner},"
+        f" {'leased' if fleet.lock_token else 'not leased'}"
+    )
 
 
 async def show_instances(sessions: Sessions) -> None:
     """Print what runs where."""
     async with sessions() as session:
         instances = await session.scalars(select(Instance).order_by(Instance.name))
-        print("instances:", ", ".join(f"{one.name} {one.cpus_used}/{one.cpus}" for one in instances))
+        print(
+            "instances:", ", ".join(f"{one.name} {one.cpus_used}/{one.cpus}" for one in instances)
+        )
 
 
 async def wait_for_more_probes(sessions: Sessions) -> None:

@@ -1,10 +1,12 @@
-"""Jobs are placed on one instance that all of them want, one job at a time, and it is never overbooked.
+"""Jobs are placed on one instance that all of them want, one job at a time, and it is never
+overbooked.
 
-The one idea: a decision that rests on a row is taken while that row is locked. With ``shared=True`` the owner in the instance's row
-names the very job that holds it, so two jobs of one pipeline exclude each other like strangers; whoever comes second steps back.
+The one idea: a decision that rests on a row is taken while that row is locked. With ``shared=True``
+the owner in the instance's row names the very job that holds it, so two jobs of one pipeline
+exclude each other like strangers; whoever comes second steps back.
 
-Run it: ``python examples/07_jobs_share_an_instance.py``. Its tables are those of ``examples/hosting/tables.py``. It ends by itself
-and leaves nothing behind.
+Run it: ``python examples/07_jobs_share_an_instance.py``. Its tables are those of
+``examples/hosting/tables.py``. It ends by itself and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -17,7 +19,16 @@ from hosting.tables import Base, Fleet, Instance, Job
 from sqlalchemy import ColumnElement, false, func, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from rowlock import Apply, Outcome, Pipeline, PipelineItem, PipelineManager, Related, RelatedLockUnavailable, Reset
+from rowlock import (
+    Apply,
+    Outcome,
+    Pipeline,
+    PipelineItem,
+    PipelineManager,
+    Related,
+    RelatedLockUnavailable,
+    Reset,
+)
 
 JOBS = 8
 CPUS_PER_JOB = 2
@@ -46,10 +57,14 @@ class JobPipeline(Pipeline[Job]):
         return Job.status == "submitted"
 
     async def process(self, item: PipelineItem[Job]) -> Outcome:
-        """Choose an instance, lock it, and look again: what was read before the lock is only a hint of where to look."""
+        """Choose an instance, lock it, and look again: what was read before the lock is only a
+        hint of where to look.
+        """
         async with item.session() as session:
             room = Instance.cpus - Instance.cpus_used
-            instance_id = await session.scalar(select(Instance.id).where(room >= item.row.cpus).order_by(room).limit(1))
+            instance_id = await session.scalar(
+                select(Instance.id).where(room >= item.row.cpus).order_by(room).limit(1)
+            )
         if instance_id is None:
             return Apply({"status": "no room"})
         try:
@@ -100,7 +115,9 @@ async def main(folder: Path) -> None:
     async with sessions.begin() as session:
         session.add(Fleet(id=1, name="main", status="packed"))
         session.add(Instance(id=1, fleet_id=1, name="a", cpus=CPUS))
-        session.add_all(Job(name=f"job {number}", cpus=CPUS_PER_JOB) for number in range(1, JOBS + 1))
+        session.add_all(
+            Job(name=f"job {number}", cpus=CPUS_PER_JOB) for number in range(1, JOBS + 1)
+        )
 
     pipeline = JobPipeline()
     async with PipelineManager(sessions, [pipeline]):
@@ -108,8 +125,14 @@ async def main(folder: Path) -> None:
     print(f"{counts['placed']} jobs placed, {counts['no room']} have no room")
     async with sessions() as session:
         instance = await session.get_one(Instance, 1)
-    print(f"instance {instance.name}: {instance.cpus_used} of {instance.cpus} cpus used, owner {instance.lock_owner}")
-    print(f"placed at once: {pipeline.placing_max} at most; refused and come back: {pipeline.refusals} times")
+    print(
+        f"instance {instance.name}: {instance.cpus_used} of {instance.cpus} cpus used, owner"
+        f" {instance.lock_owner}"
+    )
+    print(
+        f"placed at once: {pipeline.placing_max} at most; refused and come back:"
+        f" {pipeline.refusals} times"
+    )
     await engine.dispose()
 
 

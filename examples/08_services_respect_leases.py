@@ -1,11 +1,13 @@
 """Request handlers change rows that pipelines work on, without losing what either of them wrote.
 
-The one idea: there are two ways, and the API shows which. What can wait is *requested*: the handler writes a column of its own
-whoever holds the row, answers 202, and an outcome that did not know of it is not written (`intent`). What must be decided now is
-done *under the row's lease*: the handler holds the row like a pipeline does, or answers 423 and says when to come back.
+The one idea: there are two ways, and the API shows which. What can wait is *requested*: the handler
+writes a column of its own whoever holds the row, answers 202, and an outcome that did not know of
+it is not written (`intent`). What must be decided now is done *under the row's lease*: the handler
+holds the row like a pipeline does, or answers 423 and says when to come back.
 
-Run it: ``python examples/08_services_respect_leases.py`` (needs ``pip install fastapi httpx``). Its tables are those of
-``examples/hosting/tables.py``. It talks to itself within the process, ends by itself and leaves nothing behind.
+Run it: ``python examples/08_services_respect_leases.py`` (needs ``pip install fastapi httpx``). Its
+tables are those of ``examples/hosting/tables.py``. It talks to itself within the process, ends by
+itself and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -63,14 +65,17 @@ class JobPipeline(Pipeline[Job]):
     """Starts submitted jobs, and stops those that are to be stopped."""
 
     model = Job
-    intent = (Job.to_be_stopped,)  # the services' column: an outcome that does not know its value is not written
+    # the services' column: an outcome that does not know its value is not written
+    intent = (Job.to_be_stopped,)
 
     def __init__(self, starting: Steps) -> None:
         super().__init__()
         self.starting = starting
 
     def ready(self) -> ColumnElement[bool]:
-        """Submitted jobs want to run; running ones want something only if they are to be stopped."""
+        """Submitted jobs want to run; running ones want something only if they are to be
+        stopped.
+        """
         return or_(Job.status == "submitted", (Job.status == "running") & Job.to_be_stopped)
 
     async def process(self, item: PipelineItem[Job]) -> Apply:
@@ -82,7 +87,10 @@ class JobPipeline(Pipeline[Job]):
 
     async def on_stale(self, item: PipelineItem[Job], outcome: Outcome) -> None:
         """Take back what was started and not recorded."""
-        print(f"{item.row.name}: was started, but is not wanted any more: not recorded, and taken back")
+        print(
+            f"{item.row.name}: was started, but is not wanted any more: not recorded, and taken"
+            " back"
+        )
 
 
 class InstancePipeline(Pipeline[Instance]):
@@ -104,7 +112,7 @@ class InstancePipeline(Pipeline[Instance]):
         return Apply({"probes": item.row.probes + 1})
 
 
-# The service -----------------------------------------------------------------------------------------------------------
+# The service --------------------------------------------------------------------------------------
 
 
 class NewSize(BaseModel):
@@ -115,9 +123,14 @@ class NewSize(BaseModel):
 
 async def create_job(request: Request) -> dict[str, str]:
     """Create a job under the next free name; who asks at the same moment gets the next one."""
-    async with request.app.state.sessions() as session, lock_unique_names(session, "job_names", timeout=5):
+    async with (
+        request.app.state.sessions() as session,
+        lock_unique_names(session, "job_names", timeout=5),
+    ):
         taken = set(await session.scalars(select(Job.name)))
-        name = next(name for number in range(len(taken) + 1) if (name := f"job-{number}") not in taken)
+        name = next(
+            name for number in range(len(taken) + 1) if (name := f"job-{number}") not in taken
+        )
         session.add(Job(name=name))
         hint_after_commit(session, Job)
         await session.commit()
@@ -142,9 +155,13 @@ async def delete_job(name: str, request: Request) -> None:
 
 
 async def resize_instance(instance_id: int, body: NewSize, request: Request) -> dict[str, int]:
-    """Change an instance while nobody else does; what is read here stays true until it is committed."""
+    """Change an instance while nobody else does; what is read here stays true until it is
+    committed.
+    """
     sessions = request.app.state.sessions
-    async with hold_rows(sessions, Instance, [instance_id], timeout=PATIENCE_S, owner="resize") as held:
+    async with hold_rows(
+        sessions, Instance, [instance_id], timeout=PATIENCE_S, owner="resize"
+    ) as held:
         if not held.rows:
             raise HTTPException(404)
         if body.cpus < held.rows[0].cpus_used:
@@ -157,10 +174,16 @@ async def resize_instance(instance_id: int, body: NewSize, request: Request) -> 
 
 
 async def say_when_to_come_back(request: Request, error: Exception) -> JSONResponse:
-    """Answer 423 for a row that is leased, with the time that its lease still lasts where that is known."""
+    """Answer 423 for a row that is leased, with the time that its lease still lasts where that
+    is known.
+    """
     assert isinstance(error, LockWaitTimeout)
-    headers = {} if error.seconds_left is None else {"Retry-After": str(math.ceil(error.seconds_left))}
-    return JSONResponse({"detail": f"held by {error.holder or 'somebody'}"}, status_code=423, headers=headers)
+    headers = (
+        {} if error.seconds_left is None else {"Retry-After": str(math.ceil(error.seconds_left))}
+    )
+    return JSONResponse(
+        {"detail": f"held by {error.holder or 'somebody'}"}, status_code=423, headers=headers
+    )
 
 
 def create_app(database_url: str, pipelines: list[Pipeline[Job] | Pipeline[Instance]]) -> FastAPI:
@@ -188,10 +211,12 @@ def create_app(database_url: str, pipelines: list[Pipeline[Job] | Pipeline[Insta
     return app
 
 
-# Its client ------------------------------------------------------------------------------------------------------------
+# Its client ---------------------------------------------------------------------------------------
 
 
-async def ask_until(hoped_for: Callable[[Response], bool], ask: Callable[[], Awaitable[Response]]) -> Response:
+async def ask_until(
+    hoped_for: Callable[[Response], bool], ask: Callable[[], Awaitable[Response]]
+) -> Response:
     """Ask until the answer is the one hoped for, as a patient client does."""
     async with asyncio.timeout(WAIT_S_MAX):
         while True:
@@ -202,7 +227,9 @@ async def ask_until(hoped_for: Callable[[Response], bool], ask: Callable[[], Awa
 
 
 async def stop_a_job_that_starts(client: AsyncClient, starting: Steps) -> None:
-    """Ask for a stop while the job is being started: an outcome that knows nothing of it is under way."""
+    """Ask for a stop while the job is being started: an outcome that knows nothing of it is
+    under way.
+    """
     answers = await asyncio.gather(client.post("/jobs"), client.post("/jobs"))
     first, second = sorted(answer.json()["name"] for answer in answers)
     print(f"POST /jobs, twice at once: {first}, {second}")
@@ -212,13 +239,16 @@ async def stop_a_job_that_starts(client: AsyncClient, starting: Steps) -> None:
     starting.may_end.set()
     for name in (first, second):
         answer = await ask_until(
-            lambda answer: answer.json()["status"] in {"running", "stopped"}, partial(client.get, f"/jobs/{name}")
+            lambda answer: answer.json()["status"] in {"running", "stopped"},
+            partial(client.get, f"/jobs/{name}"),
         )
         print(f"GET /jobs/{name}: {answer.json()['status']}")
 
 
 async def resize_an_instance_that_is_probed(client: AsyncClient, probing: Steps) -> None:
-    """Ask for what cannot be decided while somebody else works on the row; come back when it is free."""
+    """Ask for what cannot be decided while somebody else works on the row; come back when it is
+    free.
+    """
     resize = partial(client.patch, "/instances/1", json={"cpus": 16})
     await asyncio.wait_for(probing.has_begun.wait(), WAIT_S_MAX)
     show_resize(await resize())
@@ -232,16 +262,23 @@ def show_resize(answer: Response) -> None:
     """Print an answer."""
     retry_after = answer.headers.get("Retry-After")
     print(
-        f"PATCH /instances/1: {answer.status_code}, {answer.json()}{f', Retry-After {retry_after}' if retry_after else ''}"
+        f"PATCH /instances/1: {answer.status_code},"
+        f" {answer.json()}{f', Retry-After {retry_after}' if retry_after else ''}"
     )
 
 
 async def main(folder: Path) -> None:
     """Start the service and be its client."""
     starting, probing = Steps(), Steps()
-    app = create_app(f"sqlite+aiosqlite:///{folder / 'app.db'}", [JobPipeline(starting), InstancePipeline(probing)])
+    app = create_app(
+        f"sqlite+aiosqlite:///{folder / 'app.db'}",
+        [JobPipeline(starting), InstancePipeline(probing)],
+    )
     transport = ASGITransport(app)
-    async with app.router.lifespan_context(app), AsyncClient(transport=transport, base_url="http://service") as client:
+    async with (
+        app.router.lifespan_context(app),
+        AsyncClient(transport=transport, base_url="http://service") as client,
+    ):
         await stop_a_job_that_starts(client, starting)
         await resize_an_instance_that_is_probed(client, probing)
 

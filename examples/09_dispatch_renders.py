@@ -1,10 +1,13 @@
-"""A flood meets a bounded service: what fits is done, the rest is told when to come back, and a deployment loses nothing.
+"""A flood meets a bounded service: what fits is done, the rest is told when to come back, and a
+deployment loses nothing.
 
-The one idea: a client needs to know three answers. 202: it is taken, ask later how far it is. 429 and 503: come back after the time
-that the answer names. Nobody waits with an open connection, and nothing is done twice because somebody asked twice.
+The one idea: a client needs to know three answers. 202: it is taken, ask later how far it is. 429
+and 503: come back after the time that the answer names. Nobody waits with an open connection, and
+nothing is done twice because somebody asked twice.
 
-Run it: ``python examples/09_dispatch_renders.py`` (needs ``pip install fastapi httpx uvicorn``; not on Windows). The service is
-``examples/rendering/``, started here as a process of its own and talked to over HTTP. It ends by itself and leaves nothing behind.
+Run it: ``python examples/09_dispatch_renders.py`` (needs ``pip install fastapi httpx uvicorn``; not
+on Windows). The service is ``examples/rendering/``, started here as a process of its own and talked
+to over HTTP. It ends by itself and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ async def ask_until(client: AsyncClient, path: str, statuses: Collection[str]) -
         await asyncio.sleep(POLL_S)
 
 
-# The flood -------------------------------------------------------------------------------------------------------------
+# The flood ----------------------------------------------------------------------------------------
 
 
 async def submit(client: AsyncClient, view: View, answers: list[Response]) -> str:
@@ -61,7 +64,9 @@ async def submit(client: AsyncClient, view: View, answers: list[Response]) -> st
         await asyncio.sleep(float(answer.headers["Retry-After"]))
 
 
-async def one_client(client: AsyncClient, views: list[View], answers: list[Response]) -> list[dict[str, Any]]:
+async def one_client(
+    client: AsyncClient, views: list[View], answers: list[Response]
+) -> list[dict[str, Any]]:
     """Ask for several pictures, one after the other, then wait for them."""
     paths = [await submit(client, view, answers) for view in views]
     return [await ask_until(client, path, {"completed", "failed"}) for path in paths]
@@ -71,19 +76,26 @@ async def flood(client: AsyncClient) -> None:
     """Have several clients ask for more than the service takes at once."""
     answers: list[Response] = []
     views = [small(number) for number in range(PICTURES)]
-    done = await asyncio.gather(*(one_client(client, views[n::CLIENTS], answers) for n in range(CLIENTS)))
+    done = await asyncio.gather(
+        *(one_client(client, views[n::CLIENTS], answers) for n in range(CLIENTS))
+    )
     codes = Counter(answer.status_code for answer in answers)
     shed = next(answer for answer in answers if answer.status_code == 429)
-    print(f"{PICTURES} pictures for {CLIENTS} clients: {codes[202]} accepted, {codes[429]} times shed")
+    print(
+        f"{PICTURES} pictures for {CLIENTS} clients: {codes[202]} accepted, {codes[429]} times shed"
+    )
     print(f"POST /renders: 429, Retry-After {shed.headers['Retry-After']}, {shed.json()['detail']}")
     states = list(itertools.chain.from_iterable(done))
     print(f"of the accepted: {dict(Counter(state['status'] for state in states))}")
-    print(f"GET /renders/...: {states[0]['status']}, stages {states[0]['stages']}, error {states[0]['error']}")
+    print(
+        f"GET /renders/...: {states[0]['status']}, stages {states[0]['stages']}, error"
+        f" {states[0]['error']}"
+    )
     picture = await client.get(states[0]["url"])
     print(f"GET /pictures/...: {picture.status_code}, {picture.headers['Content-Type']}")
 
 
-# The drain -------------------------------------------------------------------------------------------------------------
+# The drain ----------------------------------------------------------------------------------------
 
 
 async def refused(client: AsyncClient, view: View) -> Response:
@@ -96,11 +108,16 @@ async def refused(client: AsyncClient, view: View) -> Response:
 
 
 async def drain(client: AsyncClient, server: Server) -> list[str]:
-    """Tell the server to end while it has much in hand; return where to ask for what it was asked for."""
+    """Tell the server to end while it has much in hand; return where to ask for what it was
+    asked for.
+    """
     answers: list[Response] = []
     paths = [await submit(client, large(number), answers) for number in range(3)]
     again = await submit(client, large(0), answers)
-    print(f"asked for again while it is in hand: {'the same picture' if again == paths[0] else 'another one'}")
+    print(
+        "asked for again while it is in hand:"
+        f" {'the same picture' if again == paths[0] else 'another one'}"
+    )
     await asyncio.gather(*(ask_until(client, path, {"running", "completed"}) for path in paths[:2]))
     server.process.send_signal(signal.SIGTERM)
     answer = await refused(client, large(0))
@@ -125,7 +142,10 @@ async def main(folder: Path) -> None:
         AsyncClient(base_url=server.url, trust_env=False, timeout=WAIT_S_MAX) as client,
     ):
         states = [await ask_until(client, path, {"completed", "failed"}) for path in paths]
-        print(f"another server has done the rest: {dict(Counter(state['status'] for state in states))}")
+        print(
+            "another server has done the rest:"
+            f" {dict(Counter(state['status'] for state in states))}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
-"""Fixtures for all tests: those of `rowlock.testing.plugin` under shorter names, and the check that no test leaves tasks behind.
+"""Fixtures for all tests: those of `rowlock.testing.plugin` under shorter names, and the check that
+no test leaves tasks behind.
 
-Async tests run on a loop of their own. Every database is real, empty, of this test alone, and dropped afterwards.
+Async tests run on a loop of their own. Every database is real, empty, of this test alone, and
+dropped afterwards.
 
     async def test_it(database):
         await database.create_tables(Base.metadata)
         async with database.session_factory() as session: ...
         other_replica = async_sessionmaker(database.create_engine())   # closed by the fixture
 
-    @virtual_time                      # from rowlock.testing; an hour costs nothing; takes no async fixtures
-    async def test_that(virtual_database):
+    @virtual_time                      # from rowlock.testing; an hour costs nothing; takes no async
+    fixtures async def test_that(virtual_database):
         await asyncio.sleep(3600)
 
 `--database=sqlite|postgresql|both` chooses.
@@ -38,7 +40,12 @@ pytest_plugins = ["rowlock.testing.plugin"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add a shorter name for the choice of the databases, and a way to renew pages of the docs."""
-    parser.addoption("--database", dest="rowlock_database", choices=("sqlite", "postgresql", "both"), default=None)
+    parser.addoption(
+        "--database",
+        dest="rowlock_database",
+        choices=("sqlite", "postgresql", "both"),
+        default=None,
+    )
     parser.addoption(
         "--renew-pages",
         action="store_true",
@@ -48,21 +55,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep another plugin from collecting this very file."""
-    # pytest-alembic binds its built-in tests to this very file, by a collector that fails under pytest 9.2.
-    # Its fixtures are not affected; its tests can be imported where they are wanted.
+    # pytest-alembic binds its built-in tests to this very file, by a collector that fails under
+    # pytest 9.2. Its fixtures are not affected; its tests can be imported where they are wanted.
     if hasattr(config.option, "pytest_alembic_tests_path"):
         config.option.pytest_alembic_tests_path = "none"
 
 
 @pytest.fixture(autouse=True)
 def no_lines_of_others() -> None:
-    """Have each test begin with nothing counted in the log: a test that drains would be told of what others counted."""
+    """Have each test begin with nothing counted in the log: a test that drains would be told of
+    what others counted.
+    """
     logs.forget()
 
 
 @pytest.fixture(autouse=True)
 def whole_lines() -> Iterator[None]:
-    """Fail a test in which a line of the log, or an error, says nothing where it should name its pipeline, its row or a reason."""
+    """Fail a test in which a line of the log, or an error, says nothing where it should name its
+    pipeline, its row or a reason.
+    """
     lines, logger = ToldLines(), logging.getLogger("rowlock")
     logger.addHandler(lines)
     stop = look_at_errors(lines.wrong)
@@ -86,7 +97,9 @@ def postgresql_url(rowlock_postgresql_url: URL) -> URL:
 
 
 @pytest.fixture
-def postgresql_server(rowlock_postgresql_server: Callable[[], PostgresqlServer]) -> Callable[[], PostgresqlServer]:
+def postgresql_server(
+    rowlock_postgresql_server: Callable[[], PostgresqlServer],
+) -> Callable[[], PostgresqlServer]:
     """A factory of servers of the test's own."""
     return rowlock_postgresql_server
 
@@ -122,13 +135,17 @@ def database_with_clock(rowlock_database_with_clock: TemporaryDatabase) -> Tempo
 
 
 @pytest.fixture
-def sqlite_database_with_clock(rowlock_sqlite_database_with_clock: TemporaryDatabase) -> TemporaryDatabase:
+def sqlite_database_with_clock(
+    rowlock_sqlite_database_with_clock: TemporaryDatabase,
+) -> TemporaryDatabase:
     """An SQLite file whose time is moved by its `clock`."""
     return rowlock_sqlite_database_with_clock
 
 
 @pytest.fixture
-def postgresql_database_with_clock(rowlock_postgresql_database_with_clock: TemporaryDatabase) -> TemporaryDatabase:
+def postgresql_database_with_clock(
+    rowlock_postgresql_database_with_clock: TemporaryDatabase,
+) -> TemporaryDatabase:
     """A PostgreSQL database whose time is moved by its `clock`."""
     return rowlock_postgresql_database_with_clock
 

@@ -1,9 +1,10 @@
-"""The host of the tests: its tables, pipelines that note down what they were given, and an ear for events.
+"""The host of the tests: its tables, pipelines that note down what they were given, and an ear for
+events.
 
 Imported as ``from ..host import Volume, VolumePipeline`` from a test one folder down.
 
-    pipeline = VolumePipeline(answer=Retry(error="no disk"), workers_num=2)   # an outcome, an exception, or a function
-    with heard_events() as heard:
+    pipeline = VolumePipeline(answer=Retry(error="no disk"), workers_num=2)   # an outcome, an
+    exception, or a function with heard_events() as heard:
         async with PipelineManager(database.session_factory, [pipeline]):
             await heard.wait_for(events.ItemApplied, count=3)
     assert [item.id for item in pipeline.items] == [...]
@@ -43,7 +44,9 @@ EVENT_WAIT_S_MAX: Final = 30.0
 
 EventT = TypeVar("EventT", bound=Event)
 Answer: TypeAlias = Outcome | BaseException | Callable[[PipelineItem[Any]], Any] | None
-"""What `process` does: return it, raise it, or call it with the item (and await what that gives)."""
+"""What `process` does: return it, raise it, or call it with the item (and await what that
+gives).
+"""
 
 
 class Base(DeclarativeBase):
@@ -59,11 +62,15 @@ class Volume(LockColumns, Base):
     size_gb: Mapped[int] = mapped_column(default=1)
     disk_id: Mapped[str | None]
     active_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    attachments: Mapped[list[Attachment]] = relationship(back_populates="volume", order_by="Attachment.name")
+    attachments: Mapped[list[Attachment]] = relationship(
+        back_populates="volume", order_by="Attachment.name"
+    )
 
 
 class Attachment(LockColumns, Base):
-    """A child of a volume; it can be leased too, by its own pipeline or together with its volume."""
+    """A child of a volume; it can be leased too, by its own pipeline or together with its
+    volume.
+    """
 
     __tablename__ = "attachments"
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
@@ -74,13 +81,17 @@ class Attachment(LockColumns, Base):
 
 
 class Run(LockColumns, ScheduleColumns, Base):
-    """A resource with a schedule, a number for its key, and a column that stamps itself on every update."""
+    """A resource with a schedule, a number for its key, and a column that stamps itself on every
+    update.
+    """
 
     __tablename__ = "runs"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="queued")
     result: Mapped[Any | None] = mapped_column(JSON(none_as_null=True), default=None, nullable=True)
-    updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=database_now(), onupdate=database_now())
+    updated_at: Mapped[datetime] = mapped_column(
+        UtcDateTime, default=database_now(), onupdate=database_now()
+    )
 
 
 class RecordingPipeline(Pipeline[Any]):
@@ -133,7 +144,9 @@ class VolumePipeline(RecordingPipeline):
 
     def usual_answer(self, item: PipelineItem[Any]) -> Outcome:
         """Write three columns, one of them the transaction's time."""
-        return Apply({"status": "active", "disk_id": f"disk-{item.id}", "active_at": NOW_PLACEHOLDER})
+        return Apply(
+            {"status": "active", "disk_id": f"disk-{item.id}", "active_at": NOW_PLACEHOLDER}
+        )
 
 
 class AttachmentPipeline(RecordingPipeline):

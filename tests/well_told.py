@@ -1,6 +1,8 @@
-"""What rowlock tells must be whole: no field of an event, an error or a log line is empty where there is something to say.
+"""What rowlock tells must be whole: no field of an event, an error or a log line is empty where
+there is something to say.
 
-The one idea: hundreds of tests listen or log by the way, and each of them is a test of what is told then.
+The one idea: hundreds of tests listen or log by the way, and each of them is a test of what is told
+then.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ MAY_BE_EMPTY: Final = frozenset({"row_id"})
 PIPELINES: Final = "rowlock.pipelines."
 """What logs under this name belongs to a pipeline, as a rule."""
 OF_NO_PIPELINE: Final = frozenset(
-    {f"{PIPELINES}{name}" for name in ("manager", "renewing.heartbeat_thread", "renewing.loop_monitor")}
+    {
+        f"{PIPELINES}{name}"
+        for name in ("manager", "renewing.heartbeat_thread", "renewing.loop_monitor")
+    }
 )
 """Modules there that work for several pipelines."""
 
@@ -40,7 +45,9 @@ def wrong_with(event: Event) -> str | None:
 
 
 def look_at_errors(wrong: list[str]) -> Callable[[], None]:
-    """Note in `wrong` what is empty in each error of rowlock that is made from now on; return how to stop that."""
+    """Note in `wrong` what is empty in each error of rowlock that is made from now on; return
+    how to stop that.
+    """
     kinds = [kind for kind in _below(RowlockError) if "__init__" in vars(kind)]
     originals = {kind: kind.__init__ for kind in kinds}
     for kind in kinds:

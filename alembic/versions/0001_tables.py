@@ -28,7 +28,9 @@ def upgrade() -> None:
         sa.Column("status", sa.String(20), nullable=False, server_default="listed"),
         sa.Column("sha256", sa.String(64)),
         sa.PrimaryKeyConstraint("id", name="pk_documents"),
-        sa.ForeignKeyConstraint(["volume_id"], ["volumes.id"], name="fk_documents_volume_id", ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["volume_id"], ["volumes.id"], name="fk_documents_volume_id", ondelete="CASCADE"
+        ),
         sa.UniqueConstraint("path", name="uq_documents_path"),
     )
     op.create_index("ix_documents_volume_id", "documents", ["volume_id"])

@@ -34,6 +34,8 @@ def downgrade() -> None:
 
 
 def wait_for_locks_only_briefly() -> None:
-    """Fail rather than let the whole service queue behind a migration that waits for one long transaction."""
+    """Fail rather than let the whole service queue behind a migration that waits for one long
+    transaction.
+    """
     if op.get_context().dialect.name == "postgresql":
         op.execute("SET LOCAL lock_timeout = '3s'")

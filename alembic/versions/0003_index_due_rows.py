@@ -1,4 +1,6 @@
-"""One index for each claim, built while the service goes on; alone in its migration, because it runs outside a transaction."""
+"""One index for each claim, built while the service goes on; alone in its migration, because it
+runs outside a transaction.
+"""
 
 from __future__ import annotations
 

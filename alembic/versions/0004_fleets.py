@@ -1,4 +1,6 @@
-"""Fleets, instances and jobs. A new table has the columns of the lease from its first day, and an empty one is indexed at once."""
+"""Fleets, instances and jobs. A new table has the columns of the lease from its first day, and
+an empty one is indexed at once.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def upgrade() -> None:
         sa.Column("probes", sa.Integer, nullable=False, server_default="0"),
         *lock_columns(),
         sa.PrimaryKeyConstraint("id", name="pk_instances"),
-        sa.ForeignKeyConstraint(["fleet_id"], ["fleets.id"], name="fk_instances_fleet_id", ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["fleet_id"], ["fleets.id"], name="fk_instances_fleet_id", ondelete="CASCADE"
+        ),
     )
     op.create_table(
         "jobs",
@@ -46,7 +50,9 @@ def upgrade() -> None:
         *schedule_columns(),
         sa.PrimaryKeyConstraint("id", name="pk_jobs"),
         sa.UniqueConstraint("name", name="uq_jobs_name"),
-        sa.ForeignKeyConstraint(["instance_id"], ["instances.id"], name="fk_jobs_instance_id", ondelete="SET NULL"),
+        sa.ForeignKeyConstraint(
+            ["instance_id"], ["instances.id"], name="fk_jobs_instance_id", ondelete="SET NULL"
+        ),
     )
     op.create_index("ix_instances_fleet_id", "instances", ["fleet_id"])
     op.create_index("ix_jobs_instance_id", "jobs", ["instance_id"])

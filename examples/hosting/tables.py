@@ -1,4 +1,6 @@
-"""The tables of a small hosting service, all of them worked on by pipelines; ``alembic/`` is how they came to be."""
+"""The tables of a small hosting service, all of them worked on by pipelines; ``alembic/`` is how
+they came to be.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class Document(LockColumns, ScheduleColumns, Base):
     __table_args__ = (due_index("documents", ready="status = 'listed'", column="due_at"),)
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    volume_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("volumes.id", ondelete="CASCADE"), index=True)
+    volume_id: Mapped[uuid.UUID] = mapped_column(
+        ForeignKey("volumes.id", ondelete="CASCADE"), index=True
+    )
     path: Mapped[str] = mapped_column(String(1000), unique=True)
     status: Mapped[str] = mapped_column(String(20), default="listed", server_default="listed")
     sha256: Mapped[str | None] = mapped_column(String(64))
@@ -80,13 +84,19 @@ class Instance(LockColumns, Base):
 
 
 class Job(LockColumns, ScheduleColumns, Base):
-    """A program of a customer's, to be run on some instance; `to_be_stopped` is the customer's column and no pipeline's."""
+    """A program of a customer's, to be run on some instance; `to_be_stopped` is the customer's
+    column and no pipeline's.
+    """
 
     __tablename__ = "jobs"
-    __table_args__ = (due_index("jobs", ready="status IN ('submitted', 'running')", column="due_at"),)
+    __table_args__ = (
+        due_index("jobs", ready="status IN ('submitted', 'running')", column="due_at"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    instance_id: Mapped[int | None] = mapped_column(ForeignKey("instances.id", ondelete="SET NULL"), index=True)
+    instance_id: Mapped[int | None] = mapped_column(
+        ForeignKey("instances.id", ondelete="SET NULL"), index=True
+    )
     name: Mapped[str] = mapped_column(String(100), unique=True)
     status: Mapped[str] = mapped_column(String(20), default="submitted", server_default="submitted")
     cpus: Mapped[int] = mapped_column(default=1, server_default="1")

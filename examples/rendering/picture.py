@@ -1,7 +1,9 @@
-"""The work: pixels are worked out, then packed as a PNG. It runs in a worker process and knows neither HTTP nor the database.
+"""The work: pixels are worked out, then packed as a PNG. It runs in a worker process and knows
+neither HTTP nor the database.
 
-The one idea: whatever must survive an attempt lies in a folder that all attempts see, under a name that follows from the row. It is
-written in the attempt's own folder and moved into place whole, so that nobody ever finds half a file.
+The one idea: whatever must survive an attempt lies in a folder that all attempts see, under a name
+that follows from the row. It is written in the attempt's own folder and moved into place whole, so
+that nobody ever finds half a file.
 
 Source: the PNG specification, "Datastream structure" and "Filtering".
 """
@@ -24,7 +26,9 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def render(task: Task[Render], *, pictures: Path) -> Iterator[AttemptEvent]:
-    """Make a picture in two stages. What an earlier attempt has done, before its process or its machine died, is not done again."""
+    """Make a picture in two stages. What an earlier attempt has done, before its process or its
+    machine died, is not done again.
+    """
     raw, png = pictures / f"{task.id}.raw", pictures / f"{task.id}.png"
     if not task.is_done("raw"):
         pixels = bytearray()
@@ -57,7 +61,10 @@ def lines_of(row: Render) -> Iterator[bytes]:
     pixel = 3 / row.zoom / row.width
     for line in range(height):
         y = row.y + (height / 2 - line) * pixel
-        yield bytes(grey_of(complex(row.x + (column - row.width / 2) * pixel, y)) for column in range(row.width))
+        yield bytes(
+            grey_of(complex(row.x + (column - row.width / 2) * pixel, y))
+            for column in range(row.width)
+        )
 
 
 def grey_of(point: complex) -> int:
@@ -80,4 +87,9 @@ def png_of(pixels: bytes, *, width: int) -> bytes:
 
 def chunk(kind: bytes, content: bytes) -> bytes:
     """Return a part of a PNG: its length, its kind, what is in it, and a checksum."""
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )

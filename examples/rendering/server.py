@@ -1,4 +1,6 @@
-"""Starts the service as a process of its own, as on another machine; for its client, and for tests that kill it."""
+"""Starts the service as a process of its own, as on another machine; for its client, and for
+tests that kill it.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,15 @@ class Server:
 async def serving(database_url: str, folder: Path) -> AsyncIterator[Server]:
     """Start a server on a free port, and kill it at the end if it still runs."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "uvicorn", "--factory", "rendering.service:create_app", "--app-dir", str(EXAMPLES)),
+        *(
+            sys.executable,
+            "-m",
+            "uvicorn",
+            "--factory",
+            "rendering.service:create_app",
+            "--app-dir",
+            str(EXAMPLES),
+        ),
         *("--host", "127.0.0.1", "--port", "0", "--no-access-log"),
         env=os.environ | {"RENDERS_DATABASE": database_url, "RENDERS_FOLDER": str(folder)},
         stderr=asyncio.subprocess.PIPE,

@@ -1,10 +1,12 @@
-"""The service: takes requests for pictures up to a ceiling, has processes make them, and tells how far they are.
+"""The service: takes requests for pictures up to a ceiling, has processes make them, and tells how
+far they are.
 
-The one idea: a request is a row and nothing else. Whoever asks for what is in hand already gets that row; whoever comes when too
-much is in hand is told when to come back; and what a dead replica leaves, the next one does without being asked.
+The one idea: a request is a row and nothing else. Whoever asks for what is in hand already gets
+that row; whoever comes when too much is in hand is told when to come back; and what a dead replica
+leaves, the next one does without being asked.
 
-Run it: ``uvicorn --app-dir examples --factory rendering.service:create_app``, with ``RENDERS_DATABASE`` (a URL) and
-``RENDERS_FOLDER`` in the environment.
+Run it: ``uvicorn --app-dir examples --factory rendering.service:create_app``, with
+``RENDERS_DATABASE`` (a URL) and ``RENDERS_FOLDER`` in the environment.
 """
 
 from __future__ import annotations
@@ -99,14 +101,17 @@ async def say_when_to_come_back(request: Request, error: Exception) -> JSONRespo
     """Answer 429 when too much is in hand, and 503 when this replica is about to end."""
     assert isinstance(error, AdmissionRejected | Draining)
     status = 429 if isinstance(error, AdmissionRejected) else 503
-    return JSONResponse({"detail": error.message}, status, headers={"Retry-After": str(error.retry_after)})
+    return JSONResponse(
+        {"detail": error.message}, status, headers={"Retry-After": str(error.retry_after)}
+    )
 
 
 @asynccontextmanager
 async def drained_before_the_server_ends(manager: PipelineManager) -> AsyncIterator[None]:
     """On SIGTERM, drain first and let the server end then.
 
-    A server that is told to end closes its door before it ends its lifespan: nobody would hear the 503.
+    A server that is told to end closes its door before it ends its lifespan: nobody would hear the
+    503.
     """
     loop, drains = asyncio.get_running_loop(), set[asyncio.Task[None]]()
     of_the_server = signal.getsignal(signal.SIGTERM)
@@ -119,7 +124,8 @@ async def drained_before_the_server_ends(manager: PipelineManager) -> AsyncItera
             signal.signal(signal.SIGTERM, of_the_server)
             signal.raise_signal(signal.SIGTERM)
 
-    with suppress(RuntimeError, ValueError):  # not the main thread: a test's client, say, which sends no signals
+    # not the main thread: a test's client, say, which sends no signals
+    with suppress(RuntimeError, ValueError):
         loop.add_signal_handler(signal.SIGTERM, lambda: drains.add(asyncio.create_task(drain())))
     try:
         yield
@@ -130,7 +136,9 @@ async def drained_before_the_server_ends(manager: PipelineManager) -> AsyncItera
 
 
 def pipeline_of(folder: Path) -> DispatchPipeline[Render]:
-    """Return the pipeline. Pictures and the folders of attempts lie in one place, so that files can be moved."""
+    """Return the pipeline. Pictures and the folders of attempts lie in one place, so that files
+    can be moved.
+    """
     pictures, scratch = folder / "pictures", folder / "scratch"
     # What a replica that was killed has left behind; there is one for each folder.
     shutil.rmtree(scratch, ignore_errors=True)
@@ -164,7 +172,10 @@ def create_app() -> FastAPI:
             await connection.run_sync(Base.metadata.create_all)  # a real host migrates
         app.state.sessions = async_sessionmaker(engine, expire_on_commit=False)
         app.state.renders = renders
-        async with PipelineManager(app.state.sessions, [renders]) as manager, drained_before_the_server_ends(manager):
+        async with (
+            PipelineManager(app.state.sessions, [renders]) as manager,
+            drained_before_the_server_ends(manager),
+        ):
             yield
         await engine.dispose()
 

@@ -1,4 +1,6 @@
-"""The table of a small rendering service: what was asked for, what became of it, and where the picture is."""
+"""The table of a small rendering service: what was asked for, what became of it, and where the
+picture is.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ class Base(DeclarativeBase):
 
 
 class Render(LockColumns, ScheduleColumns, DispatchColumns, Base):
-    """A picture of a part of the Mandelbrot set: `width` pixels around a point, larger with more `zoom`."""
+    """A picture of a part of the Mandelbrot set: `width` pixels around a point, larger with more
+    `zoom`.
+    """
 
     __tablename__ = "renders"
     __table_args__ = dispatch_indexes("renders")

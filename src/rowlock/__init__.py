@@ -1,7 +1,7 @@
 """rowlock: background pipelines over your own SQLAlchemy rows.
 
-A service's rows are leased by columns of their own table, worked on outside transactions, and written under a guard; on SQLite and
-PostgreSQL alike, by any number of replicas.
+A service's rows are leased by columns of their own table, worked on outside transactions, and
+written under a guard; on SQLite and PostgreSQL alike, by any number of replicas.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The command line: ``python -m rowlock COMMAND``, or ``rowlock COMMAND`` once installed.
 
-Each command is a module with `add_arguments` and `run`. Exit codes: 0 all is well, 1 it is not, 2 wrong usage.
+Each command is a module with `add_arguments` and `run`. Exit codes: 0 all is well, 1 it is not, 2
+wrong usage.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: argparse has answered already, with code 0 for help and 2 for wrong usage.
     """
-    parser = argparse.ArgumentParser(prog="rowlock", description="Background pipelines over your own SQLAlchemy rows.")
+    parser = argparse.ArgumentParser(
+        prog="rowlock", description="Background pipelines over your own SQLAlchemy rows."
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, (command, summary) in COMMANDS.items():
         subparser = commands.add_parser(name, help=summary)

@@ -1,7 +1,9 @@
-"""Keeps code of the host from ending the event loop, as a ``SystemExit`` or ``KeyboardInterrupt`` that leaves a task does.
+"""Keeps code of the host from ending the event loop, as a ``SystemExit`` or ``KeyboardInterrupt``
+that leaves a task does.
 
-asyncio stores these two in the task and then raises them out of the loop itself, where no caller of the task can catch them. So
-each task of rowlock's that may run code of the host is started here. A law in ``tests/tidy`` names the few others, and why.
+asyncio stores these two in the task and then raises them out of the loop itself, where no caller of
+the task can catch them. So each task of rowlock's that may run code of the host is started here. A
+law in ``tests/tidy`` names the few others, and why.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from rowlock.errors import HostCodeError, describe
 T = TypeVar("T")
 
 
-def contained_task(work: Coroutine[Any, Any, T], *, name: str, context: Context | None = None) -> asyncio.Task[T]:
+def contained_task(
+    work: Coroutine[Any, Any, T], *, name: str, context: Context | None = None
+) -> asyncio.Task[T]:
     """Run `work` in a task out of which nothing ends the event loop: see `without_exits`.
 
     Args:
@@ -35,11 +39,15 @@ def contained_task(work: Coroutine[Any, Any, T], *, name: str, context: Context 
     return task
 
 
-def begin_task(work: Coroutine[Any, Any, T], *, name: str, context: Context | None = None) -> asyncio.Task[T]:
-    """Run `work` in a task; whoever calls sees to it that nothing out of it ends the event loop, as `contained_task` does.
+def begin_task(
+    work: Coroutine[Any, Any, T], *, name: str, context: Context | None = None
+) -> asyncio.Task[T]:
+    """Run `work` in a task; whoever calls sees to it that nothing out of it ends the event loop, as
+    `contained_task` does.
 
     Raises:
-        BaseException: whatever a task factory of the host's refuses it with. `work` is closed then, or Python would warn of it.
+        BaseException: whatever a task factory of the host's refuses it with. `work` is closed then,
+            or Python would warn of it.
     """
     begin = partial(asyncio.get_running_loop().create_task, work, name=name)
     try:
@@ -54,7 +62,8 @@ async def without_exits(call: Callable[[], Awaitable[T]]) -> T:
     """Await `call` and return its result.
 
     Raises:
-        HostCodeError: it raised what is neither an ``Exception`` nor a cancellation, such as ``SystemExit``.
+        HostCodeError: it raised what is neither an ``Exception`` nor a cancellation, such as
+            ``SystemExit``.
         Exception: whatever else it raised.
     """
     try:
@@ -70,7 +79,8 @@ async def as_host_code(call: Callable[[], Awaitable[T]]) -> T:
     """Await `call`, in a task of rowlock's, and return its result.
 
     Raises:
-        HostCodeError: it raised what would end the event loop, or let a cancellation escape for which nobody had asked.
+        HostCodeError: it raised what would end the event loop, or let a cancellation escape for
+            which nobody had asked.
         CancelledError: this task was asked to end.
         Exception: whatever else it raised.
     """

@@ -1,7 +1,8 @@
 """One tree of errors: faults end in ``Error``, refusals (which a healthy system meets) do not.
 
-Each class has a slug and, under that slug, a paragraph in ``docs/reference/errors.md`` that says what happened and what to
-change. Each carries its data as attributes, so that a host maps it to an answer without parsing a message.
+Each class has a slug and, under that slug, a paragraph in ``docs/reference/errors.md`` that says
+what happened and what to change. Each carries its data as attributes, so that a host maps it to an
+answer without parsing a message.
 
 Not here: errors of the host's own code. They are caught by the worker and become the row's `Retry`.
 """
@@ -49,7 +50,9 @@ class ConfigurationError(RowlockError):
 
 
 class ModelError(ConfigurationError):
-    """The host's model cannot be leased: a column is missing, has the wrong type, or the key is not a single column."""
+    """The host's model cannot be leased: a column is missing, has the wrong type, or the key is
+    not a single column.
+    """
 
     slug = "model-error"
 
@@ -64,7 +67,9 @@ class SettingsError(ConfigurationError):
 
     slug = "settings-error"
 
-    def __init__(self, message: str, *, pipeline: str | None = None, settings: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, message: str, *, pipeline: str | None = None, settings: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(message)
         self.pipeline = pipeline
         self.settings = settings
@@ -85,7 +90,9 @@ class LockCycleError(ConfigurationError):
 
 
 class UnsupportedDialectError(ConfigurationError):
-    """The database is neither PostgreSQL nor SQLite, or its engine is set up in a way that no lease can survive."""
+    """The database is neither PostgreSQL nor SQLite, or its engine is set up in a way that no
+    lease can survive.
+    """
 
     slug = "unsupported-dialect-error"
 
@@ -101,7 +108,9 @@ class PipelineError(RowlockError):
 
 
 class OutcomeError(PipelineError):
-    """`process` returned something that cannot be written to this row; the row is retried like after any failure."""
+    """`process` returned something that cannot be written to this row; the row is retried like
+    after any failure.
+    """
 
     slug = "outcome-error"
 
@@ -111,13 +120,17 @@ class OutcomeError(PipelineError):
 
 
 class HostCodeError(PipelineError):
-    """`also`, `options` or another function of the host raised; the text says what, and ``__cause__`` is the error itself."""
+    """`also`, `options` or another function of the host raised; the text says what, and
+    ``__cause__`` is the error itself.
+    """
 
     slug = "host-code-error"
 
 
 class ProcessCancelledError(PipelineError):
-    """`process` let a ``CancelledError`` escape that rowlock had not asked for; the row is retried like after any failure."""
+    """`process` let a ``CancelledError`` escape that rowlock had not asked for; the row is
+    retried like after any failure.
+    """
 
     slug = "process-cancelled-error"
 
@@ -157,7 +170,8 @@ class LockWaitTimeout(Refusal):
     Attributes:
         timeout_s: how long was waited, in seconds.
         holder: who holds it, where that is known: the owner of a lease.
-        seconds_left: when to come back: the time left of that lease, unless it is renewed; None if that is unknown.
+        seconds_left: when to come back: the time left of that lease, unless it is renewed; None if
+            that is unknown.
     """
 
     slug = "lock-wait-timeout"
@@ -172,7 +186,9 @@ class LockWaitTimeout(Refusal):
         seconds_left: float | None = None,
     ) -> None:
         held = "" if holder is None else f"; held by {holder}"
-        super().__init__(f"{len(keys)} key(s) of {namespace!r} were not free within {timeout_s:g} s{held}")
+        super().__init__(
+            f"{len(keys)} key(s) of {namespace!r} were not free within {timeout_s:g} s{held}"
+        )
         self.namespace = namespace
         self.keys = keys
         self.timeout_s = timeout_s
@@ -181,18 +197,25 @@ class LockWaitTimeout(Refusal):
 
 
 class TransactionTimeout(Refusal):
-    """The database did not finish a transaction in time; whether it was committed is unknown until it is asked.
+    """The database did not finish a transaction in time; whether it was committed is unknown until
+    it is asked.
 
     Attributes:
         timeout_s: how long was waited at most, in seconds.
-        was_aborted: it was ended from another thread, since the event loop stood still in the middle of it.
+        was_aborted: it was ended from another thread, since the event loop stood still in the
+            middle of it.
         was_rolled_back: and nothing of it was committed, for certain.
     """
 
     slug = "transaction-timeout"
 
     def __init__(
-        self, *, purpose: str, timeout_s: float, was_aborted: bool = False, was_rolled_back: bool = False
+        self,
+        *,
+        purpose: str,
+        timeout_s: float,
+        was_aborted: bool = False,
+        was_rolled_back: bool = False,
     ) -> None:
         why = " while the event loop stood still" if was_aborted else f" within {timeout_s:g} s"
         super().__init__(f"the transaction to {purpose} did not end{why}")
@@ -203,7 +226,8 @@ class TransactionTimeout(Refusal):
 
 
 class AdmissionRejected(Refusal):
-    """There is as much work in hand as the ceiling allows; nothing was written. Over HTTP: 429 with ``Retry-After``.
+    """There is as much work in hand as the ceiling allows; nothing was written. Over HTTP: 429 with
+    ``Retry-After``.
 
     Attributes:
         active: rows that are pending or running.
@@ -215,7 +239,9 @@ class AdmissionRejected(Refusal):
 
     def __init__(self, *, active: int, ceiling: int, retry_after_s: float) -> None:
         self.retry_after_s = retry_after_s
-        super().__init__(f"{active} are active and {ceiling} is the ceiling; try again in {self.retry_after} s")
+        super().__init__(
+            f"{active} are active and {ceiling} is the ceiling; try again in {self.retry_after} s"
+        )
         self.active = active
         self.ceiling = ceiling
 
@@ -226,7 +252,8 @@ class AdmissionRejected(Refusal):
 
 
 class Draining(Refusal):
-    """This replica is being shut down and takes nothing new; another one does. Over HTTP: 503 with ``Retry-After``.
+    """This replica is being shut down and takes nothing new; another one does. Over HTTP: 503 with
+    ``Retry-After``.
 
     Attributes:
         retry_after_s: when to come back, in seconds.
@@ -293,12 +320,16 @@ class InternalError(RowlockError):
 
 
 def describe(error: BaseException, *, chars_max: int = ERROR_TEXT_CHARS_MAX) -> str:
-    """Return ``"Type: text"`` in at most `chars_max` characters, without values of a statement, and also if ``__str__`` raises."""
+    """Return ``"Type: text"`` in at most `chars_max` characters, without values of a statement,
+    and also if ``__str__`` raises.
+    """
     text, name = text_of(error), type(error).__name__
     return shorten(f"{name}: {text}" if text else name, chars_max=chars_max)
 
 
 def shorten(text: str, *, chars_max: int = ERROR_TEXT_CHARS_MAX) -> str:
-    """Return `text` in at most `chars_max` characters, without NUL (PostgreSQL refuses it) and lone surrogates."""
+    """Return `text` in at most `chars_max` characters, without NUL (PostgreSQL refuses it) and
+    lone surrogates.
+    """
     clean = text.replace("\x00", "�").encode("utf-8", "replace").decode("utf-8")
     return clean if len(clean) <= chars_max else clean[: chars_max - 1] + "…"

@@ -1,9 +1,11 @@
 """What happened, told in the past tense: frozen facts, `subscribe`, `emit`.
 
-Actors emit; whoever cares listens (tests, logs, meters). Nobody below knows who listens, and a listener that raises harms
-nobody. Events are told after the fact: `ItemApplied` only once its COMMIT has been answered.
+Actors emit; whoever cares listens (tests, logs, meters). Nobody below knows who listens, and a
+listener that raises harms nobody. Events are told after the fact: `ItemApplied` only once its
+COMMIT has been answered.
 
-Not here: anything that waits. A listener is called in the event loop, between two steps of an actor, and must return at once.
+Not here: anything that waits. A listener is called in the event loop, between two steps of an
+actor, and must return at once.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class ItemStarted(Event):
 class ItemApplied(Event):
     """An outcome was committed.
 
-    `outcome` is the class name of what was applied; ``Park`` also where a retry ended at the last attempt or past the deadline.
+    `outcome` is the class name of what was applied; ``Park`` also where a retry ended at the last
+    attempt or past the deadline.
     """
 
     row_id: object
@@ -66,7 +69,9 @@ class ItemApplied(Event):
 
 @dataclass(frozen=True, slots=True)
 class ItemFailed(Event):
-    """`process` raised, or its outcome could not be written; the row is retried. `error` is shortened."""
+    """`process` raised, or its outcome could not be written; the row is retried. `error` is
+    shortened.
+    """
 
     row_id: object
     lock_token: object
@@ -75,9 +80,11 @@ class ItemFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class ItemStale(Event):
-    """A result was not applied: the lease was gone, or (``reason="changed"``) a service had changed what it rested on.
+    """A result was not applied: the lease was gone, or (``reason="changed"``) a service had changed
+    what it rested on.
 
-    ``reason="unknown"``: the answer to its COMMIT was lost, and nobody can say whether it was applied. `on_stale` is not called.
+    ``reason="unknown"``: the answer to its COMMIT was lost, and nobody can say whether it was
+    applied. `on_stale` is not called.
     """
 
     row_id: object
@@ -95,7 +102,9 @@ class ItemReleased(Event):
 
 @dataclass(frozen=True, slots=True)
 class ItemAbandoned(Event):
-    """`process` ignored its cancellation; the worker went on without it. Its result, if any, is never applied."""
+    """`process` ignored its cancellation; the worker went on without it. Its result, if any, is
+    never applied.
+    """
 
     row_id: object
     lock_token: object
@@ -103,7 +112,9 @@ class ItemAbandoned(Event):
 
 @dataclass(frozen=True, slots=True)
 class StrayFound(Event):
-    """A leased row had no place in the queue, no worker and no settlement; it is released. A bug lost it on its way."""
+    """A leased row had no place in the queue, no worker and no settlement; it is released. A bug
+    lost it on its way.
+    """
 
     row_id: object
     lock_token: object
@@ -146,7 +157,8 @@ _listeners: list[Listener] = []
 
 
 def subscribe(listener: Listener) -> Callable[[], None]:
-    """Call `listener` with every event of this process from now on, and return the function that ends it.
+    """Call `listener` with every event of this process from now on, and return the function that
+    ends it.
 
     Past `LISTENERS_MAX` listeners a warning is logged, once per process.
     """
@@ -165,8 +177,8 @@ def subscribe(listener: Listener) -> Callable[[], None]:
 def _warn_of_leak() -> None:
     """Once per process, since a host with a leak would be warned per request."""
     logger.warning(
-        "More than %s listeners are subscribed to events, and every event calls all of them; call what subscribe() returned when "
-        "a listener is no longer needed",
+        "More than %s listeners are subscribed to events, and every event calls all of them; call"
+        " what subscribe() returned when a listener is no longer needed",
         LISTENERS_MAX,
         extra={"listeners": len(_listeners)},
     )
@@ -180,8 +192,8 @@ def has_listeners() -> bool:
 def emit(event: Event) -> None:
     """Tell every listener of `event`; one that raises is logged.
 
-    Whatever it raises: a ``SystemExit`` would end the event loop, and any of them would keep the outcomes that are told after this
-    one from being settled.
+    Whatever it raises: a ``SystemExit`` would end the event loop, and any of them would keep the
+    outcomes that are told after this one from being settled.
     """
     for listener in tuple(_listeners):
         try:
@@ -190,5 +202,7 @@ def emit(event: Event) -> None:
             # Logging is the host's code as well, and the other listeners want to hear of the event.
             with suppress(BaseException):
                 logger.exception(
-                    "A listener raised at the event %s", type(event).__name__, extra={"event": type(event).__name__}
+                    "A listener raised at the event %s",
+                    type(event).__name__,
+                    extra={"event": type(event).__name__},
                 )

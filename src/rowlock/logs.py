@@ -1,9 +1,11 @@
 """The one way in which rowlock logs: contained, with its fields under one prefix.
 
-The one idea: a log call runs code of the host (its record factory, filters, handlers and formatters, the ``__str__`` of a row's
-id), and stands where rowlock holds a lease. Whatever that code raises stays in here; an actor never learns of it.
+The one idea: a log call runs code of the host (its record factory, filters, handlers and
+formatters, the ``__str__`` of a row's id), and stands where rowlock holds a lease. Whatever that
+code raises stays in here; an actor never learns of it.
 
-Lines that repeat are counted instead of shown (`repeats`), and values of rows are cut out of tracebacks (`redaction`).
+Lines that repeat are counted instead of shown (`repeats`), and values of rows are cut out of
+tracebacks (`redaction`).
 
 Not here: what is logged, and at which level. That is the business of whoever calls.
 """
@@ -26,7 +28,9 @@ from rowlock.redaction import without_values
 from rowlock.repeats import Counted, LogLine, Repeats, Window
 
 FIELD_PREFIX = "rowlock_"
-"""In front of each field of a record: logging refuses a record whose field the host's own record factory has set already."""
+"""In front of each field of a record: logging refuses a record whose field the host's own record
+factory has set already.
+"""
 
 NOT_SHOWN = "%d more were counted and not shown; the last one: "
 """In front of a message that tells of all of its kind that were counted."""
@@ -42,37 +46,63 @@ class ContainedLogger:
         self._logger = logging.getLogger(name)
 
     def debug(
-        self, text: str, *args: object, extra: Mapping[str, object] | None = None, exc_info: object = None
+        self,
+        text: str,
+        *args: object,
+        extra: Mapping[str, object] | None = None,
+        exc_info: object = None,
     ) -> None:
         """Log what helps to find a fault in rowlock."""
         self._log(logging.DEBUG, text, args, extra=extra, exc_info=exc_info)
 
     def info(
-        self, text: str, *args: object, extra: Mapping[str, object] | None = None, exc_info: object = None
+        self,
+        text: str,
+        *args: object,
+        extra: Mapping[str, object] | None = None,
+        exc_info: object = None,
     ) -> None:
         """Log what is expected."""
         self._log(logging.INFO, text, args, extra=extra, exc_info=exc_info)
 
     def warning(
-        self, text: str, *args: object, extra: Mapping[str, object] | None = None, exc_info: object = None
+        self,
+        text: str,
+        *args: object,
+        extra: Mapping[str, object] | None = None,
+        exc_info: object = None,
     ) -> None:
         """Log what mends itself, and should be looked at if it goes on."""
         self._log(logging.WARNING, text, args, extra=extra, exc_info=exc_info)
 
     def error(
-        self, text: str, *args: object, extra: Mapping[str, object] | None = None, exc_info: object = None
+        self,
+        text: str,
+        *args: object,
+        extra: Mapping[str, object] | None = None,
+        exc_info: object = None,
     ) -> None:
         """Log what somebody should look at."""
         self._log(logging.ERROR, text, args, extra=extra, exc_info=exc_info)
 
     def exception(
-        self, text: str, *args: object, extra: Mapping[str, object] | None = None, exc_info: object = True
+        self,
+        text: str,
+        *args: object,
+        extra: Mapping[str, object] | None = None,
+        exc_info: object = True,
     ) -> None:
         """Log an error with the exception that is being handled."""
         self._log(logging.ERROR, text, args, extra=extra, exc_info=exc_info)
 
     def _log(
-        self, level: int, text: str, args: tuple[object, ...], *, extra: Mapping[str, object] | None, exc_info: object
+        self,
+        level: int,
+        text: str,
+        args: tuple[object, ...],
+        *,
+        extra: Mapping[str, object] | None,
+        exc_info: object,
     ) -> None:
         try:
             if not self._logger.isEnabledFor(level):
@@ -83,7 +113,12 @@ class ContainedLogger:
                 return
             shown = None if error is None else without_values(error)
             self._logger.log(
-                level, text, *args, exc_info=shown, extra=_prefixed(line.fields), stacklevel=_FRAMES_OF_OURS
+                level,
+                text,
+                *args,
+                exc_info=shown,
+                extra=_prefixed(line.fields),
+                stacklevel=_FRAMES_OF_OURS,
             )
         except BaseException:  # noqa: BLE001 - a SystemExit out of a handler must not end the event loop
             _broken.tell()
@@ -109,7 +144,8 @@ def _is_shown(line: LogLine) -> bool:
     admission = _repeats.admit(line, now, loop)
     _tell(admission.counted)
     if admission.begun is not None and loop is not None:
-        # In a context of its own: the count is not of the row, or the request, in whose context the first one was counted.
+        # In a context of its own: the count is not of the row, or the request, in whose context the
+        # first one was counted.
         loop.call_later(admission.begun.ends_in(now), _tell_of, admission.begun, context=Context())
     return admission.is_shown
 
@@ -123,9 +159,15 @@ def _tell(counted: list[Counted]) -> None:
         try:
             # A message without arguments is not a template.
             text = NOT_SHOWN + (line.text if line.args else line.text.replace("%", "%%"))
-            more = {"count": count, "error_type": line.error_type} if line.error_type else {"count": count}
+            more = (
+                {"count": count, "error_type": line.error_type}
+                if line.error_type
+                else {"count": count}
+            )
             logger = logging.getLogger(line.logger)
-            logger.log(line.level, text, count, *line.args, extra=_prefixed({**line.fields, **more}))
+            logger.log(
+                line.level, text, count, *line.args, extra=_prefixed({**line.fields, **more})
+            )
         except BaseException:  # noqa: BLE001 - as in `_log`
             _broken.tell()
 
@@ -162,7 +204,10 @@ class _Broken:
             return
         self.is_told = True
         try:
-            sys.stderr.write("--- rowlock: logging is broken, and what it should have told is lost (said once) ---\n")
+            sys.stderr.write(
+                "--- rowlock: logging is broken, and what it should have told is lost (said once)"
+                " ---\n"
+            )
             traceback.print_exc(file=sys.stderr)
         except BaseException:  # noqa: BLE001, S110 - stderr may be closed, or None; and there is no other place to say so
             pass

@@ -1,11 +1,13 @@
 """Cuts the values of rows out of errors, before those are logged or stored.
 
-The one idea: a database, its driver and SQLAlchemy put the values of a statement into the text of an error (``[parameters: ...]``,
-``DETAIL: Key (email)=(...) already exists.``), and the log and `last_error` are read by more people than the row is. The first
-line says what went wrong; the rest is cut. A logged error is replaced by a copy, and so is what it is chained to, since JSON
-formatters and error trackers go by the error itself.
+The one idea: a database, its driver and SQLAlchemy put the values of a statement into the text of
+an error (``[parameters: ...]``, ``DETAIL: Key (email)=(...) already exists.``), and the log and
+`last_error` are read by more people than the row is. The first line says what went wrong; the rest
+is cut. A logged error is replaced by a copy, and so is what it is chained to, since JSON formatters
+and error trackers go by the error itself.
 
-Not here: what the host's own code puts into the text of its own errors. Nobody can tell which of that is a value.
+Not here: what the host's own code puts into the text of its own errors. Nobody can tell which of
+that is a value.
 """
 
 from __future__ import annotations
@@ -19,13 +21,19 @@ from sqlalchemy.exc import DBAPIError, StatementError
 CHAINED_MAX = 30
 """How many errors of a chain are copied, one below the other; those below are left out."""
 LOOKED_AT_MAX = 200
-"""How many errors are looked at in all, members of groups included; those beyond are left out, too."""
+"""How many errors are looked at in all, members of groups included; those beyond are left out,
+too.
+"""
 
-_DATABASE_PACKAGES = frozenset({"sqlalchemy", "asyncpg", "psycopg", "psycopg2", "sqlite3", "aiosqlite"})
+_DATABASE_PACKAGES = frozenset(
+    {"sqlalchemy", "asyncpg", "psycopg", "psycopg2", "sqlite3", "aiosqlite"}
+)
 _WITH_STATEMENT = re.compile(r"\n\s*(?:\[SQL: |\[parameters: |\[SQL parameters |DETAIL: )")
 """Where values begin in a text that quotes an error of a database."""
 _CLASSES = re.compile(r"(?:\([\w.]+\) ?)?(?:<class '[\w.]+'>: )?")
-"""What SQLAlchemy puts in front of a driver's text: the class of the driver, and that which it translated."""
+"""What SQLAlchemy puts in front of a driver's text: the class of the driver, and that which it
+translated.
+"""
 _ARGUMENT = re.compile(r"(query argument \$\d+[^:]*): .*")
 """asyncpg's, of a value that it cannot send."""
 _WITHOUT_VALUES = re.compile(r"[^'\"\d:<]*")
@@ -35,7 +43,9 @@ _DATA_ERRORS = "22"
 
 
 def text_of(error: BaseException) -> str:
-    """Return what `error` says without values of a statement, also when its own ``__str__`` raises."""
+    """Return what `error` says without values of a statement, also when its own ``__str__``
+    raises.
+    """
     try:
         if _is_of_database(error):
             return _of_database(error)
@@ -45,10 +55,11 @@ def text_of(error: BaseException) -> str:
 
 
 def without_values(error: BaseException) -> BaseException:
-    """Return `error`, or a copy of it where it or one that it is chained to says values of a statement.
+    """Return `error`, or a copy of it where it or one that it is chained to says values of a
+    statement.
 
-    The copy has the type, the traceback and the chain of `error`. A copy of a database's error has the text and nothing else: no
-    statement, no parameters, no error of the driver.
+    The copy has the type, the traceback and the chain of `error`. A copy of a database's error has
+    the text and nothing else: no statement, no parameters, no error of the driver.
     """
     try:
         return _redacted(error, depth=0, seen={}) or error
@@ -57,17 +68,24 @@ def without_values(error: BaseException) -> BaseException:
 
 
 def _is_of_database(error: BaseException) -> bool:
-    return any(cls.__module__.partition(".")[0] in _DATABASE_PACKAGES for cls in type(error).__mro__)
+    return any(
+        cls.__module__.partition(".")[0] in _DATABASE_PACKAGES for cls in type(error).__mro__
+    )
 
 
 def _of_database(error: BaseException) -> str:
-    # The first argument, since the text of a StatementError may begin with hints and ends in the statement, with a repr of values.
+    # The first argument, since the text of a StatementError may begin with hints and ends in the
+    # statement, with a repr of values.
     told = str(error.args[0] if isinstance(error, StatementError) and error.args else error)
     first = told.partition("\n")[0]
     classes = _CLASSES.match(first)
     front = classes.group() if classes else ""
     text = first[len(front) :]
-    if isinstance(error, StatementError) and not isinstance(error, DBAPIError) and not _is_chained_to_database(error):
+    if (
+        isinstance(error, StatementError)
+        and not isinstance(error, DBAPIError)
+        and not _is_chained_to_database(error)
+    ):
         text = _vague(text)
     elif _sqlstate(error).startswith(_DATA_ERRORS):
         text = text.partition(": ")[0]
@@ -79,7 +97,11 @@ def _is_chained_to_database(error: StatementError) -> bool:
 
 
 def _sqlstate(error: BaseException) -> str:
-    codes = (getattr(of, name, None) for of in (error, getattr(error, "orig", None)) for name in ("sqlstate", "pgcode"))
+    codes = (
+        getattr(of, name, None)
+        for of in (error, getattr(error, "orig", None))
+        for name in ("sqlstate", "pgcode")
+    )
     return next((code for code in codes if isinstance(code, str)), "")
 
 
@@ -89,14 +111,20 @@ def _vague(text: str) -> str:
 
 
 _Seen = dict[tuple[int, bool], tuple[BaseException, BaseException | None]]
-"""What has been looked at and what came of it, by its id and by whether it is below a database's error.
+"""What has been looked at and what came of it, by its id and by whether it is below a database's
+error.
 
-A member of a group is mostly its context as well: looked at along each way to it, a nest of groups would double with each level.
+A member of a group is mostly its context as well: looked at along each way to it, a nest of groups
+would double with each level.
 """
 
 
-def _redacted(error: BaseException | None, *, depth: int, seen: _Seen, is_below: bool = False) -> BaseException | None:
-    """Return `error` itself if there is nothing to cut; `is_below` if a database's error was raised because of it."""
+def _redacted(
+    error: BaseException | None, *, depth: int, seen: _Seen, is_below: bool = False
+) -> BaseException | None:
+    """Return `error` itself if there is nothing to cut; `is_below` if a database's error was
+    raised because of it.
+    """
     if error is None or depth >= CHAINED_MAX:
         return None
     key = (id(error), is_below)
@@ -112,11 +140,15 @@ def _redacted(error: BaseException | None, *, depth: int, seen: _Seen, is_below:
 def _cut(error: BaseException, *, depth: int, seen: _Seen, is_below: bool) -> BaseException:
     is_of_database = _is_of_database(error)
     cause = _redacted(error.__cause__, depth=depth, seen=seen, is_below=is_of_database or is_below)
-    context = None if error.__suppress_context__ else _redacted(error.__context__, depth=depth, seen=seen)
+    context = (
+        None if error.__suppress_context__ else _redacted(error.__context__, depth=depth, seen=seen)
+    )
     members = _members(error, depth, seen)
     text = _vague(text_of(error)) if is_below and not is_of_database else text_of(error)
     links = [cause, *members] if error.__suppress_context__ else [cause, context, *members]
-    if text == _said(error) and all(mine is theirs for mine, theirs in zip_longest(links, _links(error))):
+    if text == _said(error) and all(
+        mine is theirs for mine, theirs in zip_longest(links, _links(error))
+    ):
         return error
     copy = _copy(error, text, members)
     copy.__cause__, copy.__context__ = cause, context
@@ -147,7 +179,8 @@ def _said(error: BaseException) -> str:
 
 def _copy(error: BaseException, text: str, members: list[BaseException]) -> BaseException:
     if isinstance(error, BaseExceptionGroup):
-        # There is no group without members; made from its arguments, it would have those that are left out.
+        # There is no group without members; made from its arguments, it would have those that are
+        # left out.
         return error.derive(members) if members else _stand_in(error, text)
     try:
         copy = _of_the_same_type(error, text)

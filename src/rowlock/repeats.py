@@ -1,8 +1,9 @@
 """Which lines of the log are shown, and which are only counted, when many say the same.
 
-The one idea: a fault of the database befalls a thousand rows at once, and each of them again at every retry. Lines of one kind
-share a window of time: the first ones are shown, the others are counted, and the count is told as one line when the window ends.
-Nothing is dropped without being counted.
+The one idea: a fault of the database befalls a thousand rows at once, and each of them again at
+every retry. Lines of one kind share a window of time: the first ones are shown, the others are
+counted, and the count is told as one line when the window ends. Nothing is dropped without being
+counted.
 
 Not here: writing them, and asking for the time (`logs`).
 """
@@ -61,7 +62,9 @@ class Counted(NamedTuple):
 
 @dataclass(eq=False)
 class Window:
-    """Lines of one kind since `began`, on the clock of `loop`, or of the process if that is None."""
+    """Lines of one kind since `began`, on the clock of `loop`, or of the process if that is
+    None.
+    """
 
     began: float
     loop: weakref.ref[AbstractEventLoop] | None
@@ -70,7 +73,9 @@ class Window:
     last: LogLine | None = None
 
     def is_over(self, now: float, loop: AbstractEventLoop | None) -> bool:
-        """Whether its time has passed, as far as who runs on `loop` can tell: each loop has a clock of its own."""
+        """Whether its time has passed, as far as who runs on `loop` can tell: each loop has a
+        clock of its own.
+        """
         mine = None if self.loop is None else self.loop()
         if self.loop is not None and (mine is None or mine.is_closed()):
             return True
@@ -93,7 +98,8 @@ class LogAdmission(NamedTuple):
     Attributes:
         is_shown: or it is counted.
         counted: what is told before it.
-        begun: the window in which it is the first one that is counted, and whose end should be waited for.
+        begun: the window in which it is the first one that is counted, and whose end should be
+            waited for.
     """
 
     is_shown: bool
@@ -116,7 +122,9 @@ class Repeats:
             window = self._windows.get(kind)
             if window is None or window.is_over(now, loop):
                 counted += window.taken() if window else []
-                window = self._windows[kind] = Window(now, None if loop is None else weakref.ref(loop))
+                window = self._windows[kind] = Window(
+                    now, None if loop is None else weakref.ref(loop)
+                )
             if window.shown < line.shown_max:
                 window.shown += 1
                 return LogAdmission(True, counted, None)
@@ -134,14 +142,21 @@ class Repeats:
             return [counted for window in self._windows.values() for counted in window.taken()]
 
     def forget(self) -> None:
-        """Begin anew. A child that was forked does: the counts are its parent's to tell, and the lock may be held there."""
+        """Begin anew. A child that was forked does: the counts are its parent's to tell, and the
+        lock may be held there.
+        """
         self._windows, self._lock = {}, threading.RLock()
 
     def _kind_of(
         self, line: LogLine, now: float, loop: AbstractEventLoop | None
     ) -> tuple[tuple[object, ...], list[Counted]]:
-        """Return what `line` is counted under, and what was counted in windows that had to go to make room."""
-        pipeline, error_type = str(line.fields.get("pipeline", "")), line.error_type or line.fields.get("error_type")
+        """Return what `line` is counted under, and what was counted in windows that had to go to
+        make room.
+        """
+        pipeline, error_type = (
+            str(line.fields.get("pipeline", "")),
+            line.error_type or line.fields.get("error_type"),
+        )
         kind = (id(loop), line.logger, line.level, line.text, pipeline, error_type, line.place)
         if kind in self._windows or len(self._windows) < KINDS_MAX:
             return kind, []

@@ -1,8 +1,10 @@
-"""Keeps loops running: one that ends without being asked to is logged, shown in `health`, and replaced after a short rest.
+"""Keeps loops running: one that ends without being asked to is logged, shown in `health`, and
+replaced after a short rest.
 
-A loop may die of a bug, or of a cancellation that was not meant for it; and a task factory of the host's may refuse the task of a
-loop, which counts as its death. Each loop has a task that keeps it. An event loop that shuts down cancels the keepers of all loops,
-and that is obeyed. A keeper that is cancelled alone ends as well, since its canceller may wait for it, and another one goes on.
+A loop may die of a bug, or of a cancellation that was not meant for it; and a task factory of the
+host's may refuse the task of a loop, which counts as its death. Each loop has a task that keeps it.
+An event loop that shuts down cancels the keepers of all loops, and that is obeyed. A keeper that is
+cancelled alone ends as well, since its canceller may wait for it, and another one goes on.
 """
 
 from __future__ import annotations
@@ -43,22 +45,30 @@ class Supervisor:
 
     def keep(self, name: str, loop: Loop) -> None:
         """Run `loop` under `name` until it returns by itself or `stop` is called."""
-        keeper = asyncio.create_task(self._keep(name, loop), name=f"rowlock: {self._pipeline} {name}")
+        keeper = asyncio.create_task(
+            self._keep(name, loop), name=f"rowlock: {self._pipeline} {name}"
+        )
         self._keepers[name] = keeper
         keeper.add_done_callback(partial(self._keeper_over, name, loop))
 
     def alive(self) -> dict[str, bool]:
         """Return each loop's name and whether it runs at this moment."""
-        return {name: name in self._loops and not self._loops[name].done() for name in self._keepers}
+        return {
+            name: name in self._loops and not self._loops[name].done() for name in self._keepers
+        }
 
     @property
     def is_ending(self) -> bool:
-        """Whether the event loop ends everything: it cancels the keepers of all loops that have not returned by themselves."""
+        """Whether the event loop ends everything: it cancels the keepers of all loops that have
+        not returned by themselves.
+        """
         keepers = [task for task in self._keepers.values() if task.cancelling() or not task.done()]
         return bool(keepers) and all(task.cancelling() for task in keepers)
 
     async def wait(self, names: set[str], *, timeout_s: float | None = None) -> bool:
-        """Wait until the loops of `names` have returned; False if that took longer than `timeout_s`."""
+        """Wait until the loops of `names` have returned; False if that took longer than
+        `timeout_s`.
+        """
         keepers = [task for name, task in self._keepers.items() if name in names]
         if not keepers:
             return True
@@ -87,9 +97,13 @@ class Supervisor:
             await sleep(exponential(deaths, first_s=RESTART_DELAY_S, most_s=RESTART_DELAY_S_MAX))
 
     async def _run(self, name: str, loop: Loop) -> BaseException | None:
-        """Run `loop` in a task of its own and return what it died of; None if it returned by itself."""
+        """Run `loop` in a task of its own and return what it died of; None if it returned by
+        itself.
+        """
         try:
-            task = self._loops[name] = begin_task(_contained(loop), name=f"rowlock: {self._pipeline} {name} loop")
+            task = self._loops[name] = begin_task(
+                _contained(loop), name=f"rowlock: {self._pipeline} {name} loop"
+            )
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - a task factory is the host's, and may raise anything
@@ -125,7 +139,8 @@ def tell_replaced(pipeline: str, name: str, error: BaseException) -> None:
 
 
 async def _contained(loop: Loop) -> None:
-    """Run `loop`; a ``SystemExit`` that leaves a task would end the whole event loop, and with it the host.
+    """Run `loop`; a ``SystemExit`` that leaves a task would end the whole event loop, and with it
+    the host.
 
     A ``KeyboardInterrupt`` is let through: it is the user's, wherever it stops this thread.
     """

@@ -1,8 +1,9 @@
 """Measures, asserts nothing: ``python tests/bench`` prints a table; the numbers are read by people.
 
-Absolute figures move with the machine and with what else it does; compare ratios within one run. Runs on SQLite in a temporary
-folder and on a PostgreSQL of its own with default durability (``--postgresql URL`` names another one; its tables ``jobs`` and
-``scheduled_jobs`` are dropped, with peers the schema ``bench_peer``, too).
+Absolute figures move with the machine and with what else it does; compare ratios within one run.
+Runs on SQLite in a temporary folder and on a PostgreSQL of its own with default durability
+(``--postgresql URL`` names another one; its tables ``jobs`` and ``scheduled_jobs`` are dropped,
+with peers the schema ``bench_peer``, too).
 """
 
 from __future__ import annotations
@@ -31,19 +32,35 @@ SECONDS_MAX = 600
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     names = ", ".join(measure.name for measure in (*MEASURES, *PEERS))
-    parser = argparse.ArgumentParser(prog="python tests/bench", description=__doc__, epilog=f"measures: {names}")
+    parser = argparse.ArgumentParser(
+        prog="python tests/bench", description=__doc__, epilog=f"measures: {names}"
+    )
     parser.add_argument("measures", nargs="*", metavar="MEASURE", help="by name; all without")
     parser.add_argument("--quick", action="store_true", help="one round, smaller and shorter")
     parser.add_argument(
-        "--peers", action="store_true", help="other libraries too; installs them from the package index"
+        "--peers",
+        action="store_true",
+        help="other libraries too; installs them from the package index",
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rows", type=int, help="how many are drained; 20,000, or 2,000 in a quick run")
-    parser.add_argument("--only", choices=[SQLITE.lower(), POSTGRESQL.lower()], help="one of the databases")
-    parser.add_argument("--postgresql", metavar="URL", help="postgresql+asyncpg://... of a database for it alone")
+    parser.add_argument(
+        "--rows", type=int, help="how many are drained; 20,000, or 2,000 in a quick run"
+    )
+    parser.add_argument(
+        "--only", choices=[SQLITE.lower(), POSTGRESQL.lower()], help="one of the databases"
+    )
+    parser.add_argument(
+        "--postgresql", metavar="URL", help="postgresql+asyncpg://... of a database for it alone"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw a picture")
-    parser.add_argument("--from-json", type=Path, nargs="+", metavar="FILE", help="measure nothing; show earlier runs")
+    parser.add_argument(
+        "--from-json",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="measure nothing; show earlier runs",
+    )
     options = parser.parse_args()
     if unknown := set(options.measures) - {measure.name for measure in (*MEASURES, *PEERS)}:
         parser.error(f"no measure is named {', '.join(sorted(unknown))}; there are {names}")
@@ -64,7 +81,9 @@ def places(options: argparse.Namespace) -> Iterator[list[Place]]:
             yield [*sqlite, Place(POSTGRESQL, options.postgresql)]
             return
         # The path of a socket has to be short.
-        server = PostgresqlServer(Path(tempfile.mkdtemp(prefix="rowlock-bench-", dir="/tmp")), durable=True)
+        server = PostgresqlServer(
+            Path(tempfile.mkdtemp(prefix="rowlock-bench-", dir="/tmp")), durable=True
+        )
         try:
             yield [*sqlite, Place(POSTGRESQL, server.start().render_as_string(hide_password=False))]
         finally:
@@ -104,7 +123,9 @@ def main() -> None:
 
 
 def measure_all(options: argparse.Namespace) -> list[Result]:
-    """Run what is asked for, and write JSON after each measure, so that an interrupted run is not lost."""
+    """Run what is asked for, and write JSON after each measure, so that an interrupted run is
+    not lost.
+    """
     load_before = os.getloadavg()[0]
     print(f"load average before: {load_before:.2f}, cores: {os.cpu_count()}")
     results: list[Result] = []
@@ -112,7 +133,10 @@ def measure_all(options: argparse.Namespace) -> list[Result]:
         for place in found:
             for measure in (*MEASURES, *PEERS):
                 by_itself = not options.measures and (options.peers or measure in MEASURES)
-                if not (by_itself or measure.name in options.measures) or place.name not in measure.databases:
+                if (
+                    not (by_itself or measure.name in options.measures)
+                    or place.name not in measure.databases
+                ):
                     continue
                 if (result := measured(measure, place, options)) is None:
                     continue

@@ -1,8 +1,10 @@
-"""The loop that a host would write by hand through SQLAlchemy: claim a batch, run each job in a task, write all results.
+"""The loop that a host would write by hand through SQLAlchemy: claim a batch, run each job in a
+task, write all results.
 
-One statement claims and one writes, each committed by itself, under the same guard and the same lock columns; the next claim is
-under way while the last results are written. It keeps none of the other promises: no renewal, no retry, no lost COMMIT, no drain,
-no order among replicas, and a job that fails takes its batch with it. So it says what those cost.
+One statement claims and one writes, each committed by itself, under the same guard and the same
+lock columns; the next claim is under way while the last results are written. It keeps none of the
+other promises: no renewal, no retry, no lost COMMIT, no drain, no order among replicas, and a job
+that fails takes its batch with it. So it says what those cost.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ async def _drain(session_factory: async_sessionmaker[Any]) -> int:
             return done
         async with asyncio.TaskGroup() as group:
             results = [group.create_task(_process(job)) for job in jobs]
-        writing = asyncio.create_task(_write(session_factory, jobs, [result.result() for result in results]))
+        writing = asyncio.create_task(
+            _write(session_factory, jobs, [result.result() for result in results])
+        )
         done += len(jobs)
 
 
@@ -89,7 +93,9 @@ def _writing() -> Any:
     freed = {Job.lock_token: None, Job.lock_owner: None, Job.lock_expires_at: None}
     result = {Job.status: held.c.status, Job.last_processed_at: func.now()}
     ours = (Job.id == held.c.key, Job.lock_token == held.c.token)
-    return update(Job).where(*ours).values(result | freed).execution_options(synchronize_session=False)
+    return (
+        update(Job).where(*ours).values(result | freed).execution_options(synchronize_session=False)
+    )
 
 
 _CLAIMING, _WRITING = _claiming(), _writing()
@@ -102,7 +108,9 @@ async def _claim(session_factory: async_sessionmaker[Any]) -> Sequence[Job]:
         return (await session.scalars(_CLAIMING)).all()
 
 
-async def _write(session_factory: async_sessionmaker[Any], jobs: Sequence[Job], results: Sequence[str]) -> None:
+async def _write(
+    session_factory: async_sessionmaker[Any], jobs: Sequence[Job], results: Sequence[str]
+) -> None:
     parameters = {
         "held_key": [job.id for job in jobs],
         "held_token": [job.lock_token for job in jobs],

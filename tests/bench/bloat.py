@@ -1,6 +1,8 @@
-"""How a table grows that is worked through again and again: the same rows, reconciled so many times.
+"""How a table grows that is worked through again and again: the same rows, reconciled so many
+times.
 
-Each pass moves every row to the end of the line, so every outcome writes the index; claims and heartbeats do not.
+Each pass moves every row to the end of the line, so every outcome writes the index; claims and
+heartbeats do not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""What a claim costs as the table grows: settled rows, rows whose time has not come, and rows in flight.
+"""What a claim costs as the table grows: settled rows, rows whose time has not come, and rows in
+flight.
 
-The library's claims are timed by itself (``RowsClaimed``) while it drains; so the figures hold the transaction, and what else the
-process does meanwhile: the median, and the mean over the pass, which counts the looks at the head of the order. Beside them, in the
-same state of the table, a plain ordered claim of the driver alone, rolled back.
+The library's claims are timed by itself (``RowsClaimed``) while it drains; so the figures hold the
+transaction, and what else the process does meanwhile: the median, and the mean over the pass, which
+counts the looks at the head of the order. Beside them, in the same state of the table, a plain
+ordered claim of the driver alone, rolled back.
 """
 
 from __future__ import annotations
@@ -44,8 +46,12 @@ async def idle_rows(place: Place, scale: Scale, *, scheduled: bool) -> Figures:
     return await _by_size(place, scale, scheduled=scheduled, values=values)
 
 
-async def in_flight(place: Place, scale: Scale, *, scheduled: bool, hinted: bool = False) -> Figures:
-    """Return what a claim costs beside so many rows that another replica has leased before; with a hint for every claim, too."""
+async def in_flight(
+    place: Place, scale: Scale, *, scheduled: bool, hinted: bool = False
+) -> Figures:
+    """Return what a claim costs beside so many rows that another replica has leased before; with
+    a hint for every claim, too.
+    """
     figures: Figures = {}
     for size in (100, 10_000) if scale.quick else (100, 10_000, 50_000):
         async with Host.opened(place.url) as host:
@@ -57,7 +63,9 @@ async def in_flight(place: Place, scale: Scale, *, scheduled: bool, hinted: bool
     return figures | _growth(figures)
 
 
-async def _by_size(place: Place, scale: Scale, *, scheduled: bool, values: dict[str, object]) -> Figures:
+async def _by_size(
+    place: Place, scale: Scale, *, scheduled: bool, values: dict[str, object]
+) -> Figures:
     figures: Figures = {}
     for size in (10_000, 100_000) if scale.quick else (10_000, 100_000, 1_000_000):
         async with Host.opened(place.url) as host:
@@ -71,8 +79,8 @@ async def _by_size(place: Place, scale: Scale, *, scheduled: bool, values: dict[
 @asynccontextmanager
 async def _held(host: Host, size: int, *, scheduled: bool) -> AsyncIterator[None]:
     claiming, holding = (ScheduledNoOp, ScheduledAsleep) if scheduled else (NoOp, Asleep)
-    # The name makes it another replica of the pipeline that claims. The leases are longer than the measure lasts, so that no
-    # heartbeat is measured with it.
+    # The name makes it another replica of the pipeline that claims. The leases are longer than the
+    # measure lasts, so that no heartbeat is measured with it.
     pipeline = type(claiming.__name__, (holding,), {})(
         workers_num=min(HOLDING, size),
         queue_lower_limit_factor=max(1.0, size / HOLDING - 1),
@@ -100,7 +108,9 @@ async def _claims(host: Host, *, scheduled: bool, hinted: bool = False) -> Figur
             if hinted:
                 pipeline_hinter.hint_fetch(pipeline.model)
 
-    pipeline = (ScheduledNoOp if scheduled else NoOp)(workers_num=PER_CLAIM // 2, queue_upper_limit_factor=2)
+    pipeline = (ScheduledNoOp if scheduled else NoOp)(
+        workers_num=PER_CLAIM // 2, queue_upper_limit_factor=2
+    )
     unsubscribe = subscribe(note)
     try:
         async with PipelineManager(host.session_factory, [pipeline]):

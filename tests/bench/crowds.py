@@ -1,4 +1,5 @@
-"""Crowds at full size: 10,000 items in flight, 100 pipelines, a million idle rows, 100,000 hints a second.
+"""Crowds at full size: 10,000 items in flight, 100 pipelines, a million idle rows, 100,000 hints a
+second.
 
 ``tests/faults/test_load.py`` asserts the same bounds on smaller crowds; here is what they cost.
 """
@@ -19,7 +20,14 @@ from measure import Figures, Place, Scale, until
 from sqlalchemy import insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import LockColumns, Pipeline, PipelineManager, ScheduleColumns, pipeline_hinter, subscribe
+from rowlock import (
+    LockColumns,
+    Pipeline,
+    PipelineManager,
+    ScheduleColumns,
+    pipeline_hinter,
+    subscribe,
+)
 from rowlock.events import Event, ItemApplied, LeaseExpired, LeasesRenewed
 
 PIPELINES = 100
@@ -80,7 +88,10 @@ async def in_flight(place: Place, scale: Scale) -> Figures:
     """Return what so many items cost that are queued, run and are written at once."""
     count = scale.pick(10_000, 1_000)
     pipeline = Asleep(
-        workers_num=count // 2, queue_lower_limit_factor=1, queue_upper_limit_factor=1, database_timeout=60
+        workers_num=count // 2,
+        queue_lower_limit_factor=1,
+        queue_upper_limit_factor=1,
+        database_timeout=60,
     )
     with listening() as ear:
         async with Host.opened(place.url) as host:
@@ -124,7 +135,9 @@ def _shelves() -> list[Any]:
             "status": mapped_column(default="submitted"),
         }
         parents = (LockColumns, ScheduleColumns, Shelves)
-        return type(f"Shelf{number}", parents, {"__tablename__": f"bench_shelf_{number}", **columns})
+        return type(
+            f"Shelf{number}", parents, {"__tablename__": f"bench_shelf_{number}", **columns}
+        )
 
     return [shelf(number) for number in range(PIPELINES)]
 
@@ -137,7 +150,9 @@ async def pipelines(place: Place, scale: Scale) -> Figures:
             await connection.run_sync(models[0].metadata.drop_all)
             await connection.run_sync(models[0].metadata.create_all)
             for model in models:
-                await connection.execute(insert(model), [{"status": "submitted"} for _ in range(rows)])
+                await connection.execute(
+                    insert(model), [{"status": "submitted"} for _ in range(rows)]
+                )
         memory = resident_mb()
         built = [_pipeline_of(model) for model in models]
         with listening() as ear:
@@ -169,7 +184,9 @@ def _pipeline_of(model: Any) -> Pipeline[Any]:
 
 
 async def hints(place: Place, scale: Scale) -> Figures:
-    """Return what a storm of hints from threads and from the loop costs, and whether the work beside it goes on."""
+    """Return what a storm of hints from threads and from the loop costs, and whether the work
+    beside it goes on.
+    """
     seconds = scale.pick(10, 3)
     over = threading.Event()
     told = [0] * (HINTING_THREADS + 1)
@@ -193,9 +210,14 @@ async def hints(place: Place, scale: Scale) -> Figures:
         async with Host.opened(place.url) as host:
             await host.add(2_000)
             gaps = Gaps()
-            async with PipelineManager(host.session_factory, [NoOp(database_timeout=60)]) as manager:
+            async with PipelineManager(
+                host.session_factory, [NoOp(database_timeout=60)]
+            ) as manager:
                 before = resident_mb()
-                tasks = [asyncio.create_task(gaps.watch()), asyncio.create_task(storm_in_the_loop())]
+                tasks = [
+                    asyncio.create_task(gaps.watch()),
+                    asyncio.create_task(storm_in_the_loop()),
+                ]
                 for thread in threads:
                     thread.start()
                 await asyncio.sleep(seconds)

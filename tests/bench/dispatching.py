@@ -56,17 +56,25 @@ def picture_pipeline(begun: Counter[str], *, max_active: int) -> DispatchPipelin
         begun[task.row.dedup_key] += 1
         yield Completed()
 
-    return DispatchPipeline(Picture, handler=paint, engine=LoopEngine(WORKERS), max_active=max_active)
+    return DispatchPipeline(
+        Picture, handler=paint, engine=LoopEngine(WORKERS), max_active=max_active
+    )
 
 
 async def flood(place: Place, scale: Scale) -> Figures:
-    """Return what becomes of so many submissions from `CLIENTS` clients, at a ceiling of a tenth of them."""
+    """Return what becomes of so many submissions from `CLIENTS` clients, at a ceiling of a tenth
+    of them.
+    """
     submissions = scale.pick(10_000, 1_000)
     ceiling, begun, admitted, refused, most = submissions // 10, Counter[str](), 0, 0, 0
     engine = create_async_engine(place.url, pool_size=POOL, max_overflow=WORKERS)
     sessions = async_sessionmaker(engine, expire_on_commit=False)
     await _make_table(engine)
-    pictures, numbers, waits = picture_pipeline(begun, max_active=ceiling), iter(range(submissions)), list[float]()
+    pictures, numbers, waits = (
+        picture_pipeline(begun, max_active=ceiling),
+        iter(range(submissions)),
+        list[float](),
+    )
     active = select(func.count()).select_from(Picture).where(Picture.status.in_(ACTIVE))
 
     async def client() -> None:
@@ -114,10 +122,16 @@ async def admission(place: Place, scale: Scale) -> Figures:
     await _make_table(engine)
     pictures, figures, there = picture_pipeline(Counter(), max_active=1024), Figures(), 0
     async with sessions.begin() as session:
-        await session.execute(insert(Picture), [{"dedup_key": f"active-{n}", "status": "pending"} for n in range(1000)])
+        await session.execute(
+            insert(Picture),
+            [{"dedup_key": f"active-{n}", "status": "pending"} for n in range(1000)],
+        )
     for settled in SETTLED[: scale.pick(len(SETTLED), 2)]:
         while there < settled:
-            rows = [{"dedup_key": f"{there + n}", "status": "completed"} for n in range(min(CHUNK, settled - there))]
+            rows = [
+                {"dedup_key": f"{there + n}", "status": "completed"}
+                for n in range(min(CHUNK, settled - there))
+            ]
             async with sessions.begin() as session:
                 await session.execute(insert(Picture), rows)
             there += len(rows)
@@ -130,7 +144,9 @@ async def admission(place: Place, scale: Scale) -> Figures:
     return figures | {"ratio": last / first}
 
 
-async def _count_ms(sessions: async_sessionmaker[Any], pictures: DispatchPipeline[Picture]) -> float:
+async def _count_ms(
+    sessions: async_sessionmaker[Any], pictures: DispatchPipeline[Picture]
+) -> float:
     taken = []
     async with sessions() as session:
         for _ in range(200):

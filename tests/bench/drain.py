@@ -16,7 +16,9 @@ LOOKS_EVERY_S = 0.001
 
 
 async def drain(place: Place, scale: Scale, *, workers: int, scheduled: bool = False) -> Figures:
-    """Return rows per second from the start of the manager until the last outcome is committed, and what a row costs."""
+    """Return rows per second from the start of the manager until the last outcome is committed,
+    and what a row costs.
+    """
 
     async def own() -> Figures:
         return await drain_once(place, rows=scale.rows, workers=workers, scheduled=scheduled)
@@ -35,7 +37,9 @@ async def drain(place: Place, scale: Scale, *, workers: int, scheduled: bool = F
 
 
 async def drain_once(place: Place, *, rows: int, workers: int, scheduled: bool = False) -> Figures:
-    """Drain a table made anew. Nobody listens to events: the pipeline counts, as the handlers of others do."""
+    """Drain a table made anew. Nobody listens to events: the pipeline counts, as the handlers of
+    others do.
+    """
     model = ScheduledJob if scheduled else Job
     async with Host.opened(place.url) as host:
         await host.add(rows, model)

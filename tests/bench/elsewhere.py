@@ -1,8 +1,10 @@
-"""The replica that a hint reaches from another process: ``elsewhere.py URL library|bare``, until its standard input is closed.
+"""The replica that a hint reaches from another process: ``elsewhere.py URL library|bare``, until
+its standard input is closed.
 
-Prints ``ready`` as soon as it listens, then a line for each fresh row that is started: its key, the time, and how many rows were
-applied until then. The time is that of the machine's monotonic clock, which all processes share. `bare` is the shortest way from
-a notification to a started task: a claim of one row by the driver alone.
+Prints ``ready`` as soon as it listens, then a line for each fresh row that is started: its key, the
+time, and how many rows were applied until then. The time is that of the machine's monotonic clock,
+which all processes share. `bare` is the shortest way from a notification to a started task: a claim
+of one row by the driver alone.
 """
 
 from __future__ import annotations

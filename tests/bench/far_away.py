@@ -1,7 +1,9 @@
-"""How fast a backlog is worked off when the database is far away: each round trip takes longer, as the loopback does not.
+"""How fast a backlog is worked off when the database is far away: each round trip takes longer, as
+the loopback does not.
 
-The one idea: a proxy in a process of its own (``proxied.py``) answers late. The limit is what the round trips allow: the driver
-alone, claiming and settling as many rows at once as there are workers.
+The one idea: a proxy in a process of its own (``proxied.py``) answers late. The limit is what the
+round trips allow: the driver alone, claiming and settling as many rows at once as there are
+workers.
 
 Not here: SQLite, which has no round trips.
 """
@@ -33,7 +35,9 @@ ROUND_TRIPS = 20
 
 
 async def far_away(place: Place, scale: Scale, *, latency_ms: float) -> Figures:
-    """Return rows per second with plain and with guarded outcomes, beside those of the driver alone."""
+    """Return rows per second with plain and with guarded outcomes, beside those of the driver
+    alone.
+    """
     rows, seconds_max = scale.pick(*ROWS), DRAIN_S_MAX[1 if scale.quick else 0]
     async with proxied(place, latency_ms) as far:
 
@@ -60,7 +64,9 @@ async def far_away(place: Place, scale: Scale, *, latency_ms: float) -> Figures:
 
 
 async def drain_for(place: Place, kind: type[NoOp], *, rows: int, seconds_max: float) -> Figures:
-    """Drain a table made anew, for so long at most, and return rows per second and how many were begun in vain."""
+    """Drain a table made anew, for so long at most, and return rows per second and how many were
+    begun in vain.
+    """
     async with Host.opened(place.url) as host:
         await host.add(rows)
         meter, watch = await Meter.on(host.engine), Watch(time.perf_counter, until=rows)

@@ -1,6 +1,7 @@
 """Two of three formulas of sizing against what happens.
 
-Throughput = workers / seconds of work; wait = rows before / throughput. The third, memory, is counted in ``memory.py``.
+Throughput = workers / seconds of work; wait = rows before / throughput. The third, memory, is
+counted in ``memory.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ async def throughput(place: Place, scale: Scale, *, workers: int) -> Figures:
             unsubscribe = subscribe(watch)
             began = time.perf_counter()
             try:
-                async with PipelineManager(host.session_factory, [Timed(work_s, workers_num=workers)]):
+                async with PipelineManager(
+                    host.session_factory, [Timed(work_s, workers_num=workers)]
+                ):
                     await watch.done.wait()
                     took_s = time.perf_counter() - began
             finally:
@@ -39,7 +42,9 @@ async def throughput(place: Place, scale: Scale, *, workers: int) -> Figures:
 
 
 async def wait(place: Place, scale: Scale) -> Figures:
-    """Return how long a row waits behind 1,000 that are due earlier, beside rows before it / throughput."""
+    """Return how long a row waits behind 1,000 that are due earlier, beside rows before it /
+    throughput.
+    """
     workers, work_s, queued = 10, 0.02, scale.pick(QUEUED, 200)
     async with Host.opened(place.url) as host:
         await host.add(queued, ScheduledJob)

@@ -1,6 +1,7 @@
 """What it costs to keep 10,000 leases alive with the default settings.
 
-The items are leased, queued and never started; so all fall due within one beat, which is the dearest case.
+The items are leased, queued and never started; so all fall due within one beat, which is the
+dearest case.
 """
 
 from __future__ import annotations
@@ -22,10 +23,15 @@ _UPDATES = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relna
 
 
 async def heartbeats(place: Place, scale: Scale) -> Figures:
-    """Return statements per beat that renews everything, the client's share of a core, and the share of heap-only updates."""
+    """Return statements per beat that renews everything, the client's share of a core, and the
+    share of heap-only updates.
+    """
     factor = (LEASED - WORKERS) / WORKERS
     pipeline = Asleep(
-        workers_num=WORKERS, queue_lower_limit_factor=factor, queue_upper_limit_factor=factor, database_timeout=60
+        workers_num=WORKERS,
+        queue_lower_limit_factor=factor,
+        queue_upper_limit_factor=factor,
+        database_timeout=60,
     )
     renewed: list[LeasesRenewed] = []
 
@@ -41,7 +47,8 @@ async def heartbeats(place: Place, scale: Scale) -> Figures:
             manager = PipelineManager(host.session_factory, [pipeline])
             async with manager:
                 await until(lambda: manager.statistics()["Asleep"].tracked >= LEASED)
-                # Idle backends of PostgreSQL tell their counters after ten seconds; the first renewal is later still.
+                # Idle backends of PostgreSQL tell their counters after ten seconds; the first
+                # renewal is later still.
                 await asyncio.sleep(11)
                 before = await _updates(host)
                 meter.start()

@@ -1,7 +1,8 @@
-"""The host that is measured: two tables as the guide to migrations would have them, and pipelines that do nothing or wait.
+"""The host that is measured: two tables as the guide to migrations would have them, and pipelines
+that do nothing or wait.
 
-`Job` has the lock columns alone, `ScheduledJob` the schedule as well; each has the shipped index and, on PostgreSQL, the advised
-room in its pages.
+`Job` has the lock columns alone, `ScheduledJob` the schedule as well; each has the shipped index
+and, on PostgreSQL, the advised room in its pages.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import insert, literal, select, text
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineItem, ScheduleColumns
@@ -163,7 +169,9 @@ class Host:
                 await connection.run_sync(Base.metadata.create_all)
                 if engine.dialect.name == "postgresql":
                     for table in Base.metadata.sorted_tables:
-                        await connection.execute(text(f"ALTER TABLE {table.name} SET (fillfactor = {FILLFACTOR})"))
+                        await connection.execute(
+                            text(f"ALTER TABLE {table.name} SET (fillfactor = {FILLFACTOR})")
+                        )
         try:
             yield cls(engine, async_sessionmaker(engine, expire_on_commit=False))
         finally:
@@ -182,7 +190,10 @@ class Host:
             values = {"status": "submitted"} | values
             columns = [model.__table__.c[name] for name in values]
             alike = select(
-                *(literal(value, column.type) for value, column in zip(values.values(), columns, strict=True))
+                *(
+                    literal(value, column.type)
+                    for value, column in zip(values.values(), columns, strict=True)
+                )
             )
             async with self.engine.begin() as connection:
                 statement = insert(model).from_select(

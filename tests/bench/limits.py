@@ -1,6 +1,8 @@
-"""The limit: drivers alone, doing the same two writes to the same table in batches, with none of the promises.
+"""The limit: drivers alone, doing the same two writes to the same table in batches, with none of
+the promises.
 
-`raw_pairs` claims and settles on one connection; `bare_pickup` is the shortest way from a hint to a started task.
+`raw_pairs` claims and settles on one connection; `bare_pickup` is the shortest way from a hint to a
+started task.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ def claim_statement(*, is_postgresql: bool, scheduled: bool = False) -> str:
     """Return the plain ordered claim of `Job`, or of `ScheduledJob`."""
     if is_postgresql:
         place = "due_at" if scheduled else "last_processed_at ASC NULLS FIRST"
-        return CLAIM_ON_POSTGRESQL.format(table="scheduled_jobs" if scheduled else "jobs", place=place)
+        return CLAIM_ON_POSTGRESQL.format(
+            table="scheduled_jobs" if scheduled else "jobs", place=place
+        )
     place = "due_at" if scheduled else "last_processed_at"
     return CLAIM_ON_SQLITE.format(table="scheduled_jobs" if scheduled else "jobs", place=place)
 
@@ -64,8 +68,12 @@ def dsn(url: URL) -> str:
     return plain.set(drivername="postgresql").render_as_string(hide_password=False)
 
 
-async def raw_pairs(host: Host, *, total: int, status: str = "settled", batch: int = BATCH) -> Figures:
-    """Return rows per second, and processor time per row, of `total` claims and settlements, `batch` at once."""
+async def raw_pairs(
+    host: Host, *, total: int, status: str = "settled", batch: int = BATCH
+) -> Figures:
+    """Return rows per second, and processor time per row, of `total` claims and settlements,
+    `batch` at once.
+    """
     cpu, began = time.process_time(), time.perf_counter()
     if host.is_postgresql:
         await _on_postgresql(host.engine.url, total, status, batch)
@@ -100,14 +108,18 @@ def _on_sqlite(url: URL, total: int, status: str, batch: int) -> None:
             claimed = connection.execute(claim, (token, batch)).fetchall()
             connection.execute("COMMIT")
             connection.execute("BEGIN IMMEDIATE")
-            settled += connection.executemany(_SETTLE_ON_SQLITE, [(status, row[0], token) for row in claimed]).rowcount
+            settled += connection.executemany(
+                _SETTLE_ON_SQLITE, [(status, row[0], token) for row in claimed]
+            ).rowcount
             connection.execute("COMMIT")
     finally:
         connection.close()
 
 
 async def bare_pickup(host: Host, *, samples: int) -> list[float]:
-    """Return milliseconds from a hint to the start of a task: a claim of one row between two steps of the loop."""
+    """Return milliseconds from a hint to the start of a task: a claim of one row between two
+    steps of the loop.
+    """
     if host.is_postgresql:
         return await _pickup_on_postgresql(host, samples)
     return await _pickup_on_sqlite(host, samples)
@@ -130,7 +142,9 @@ async def _pickup_on_postgresql(host: Host, samples: int) -> list[float]:
 
 async def _pickup_on_sqlite(host: Host, samples: int) -> list[float]:
     assert host.engine.url.database is not None
-    connection = sqlite3.connect(host.engine.url.database, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        host.engine.url.database, isolation_level=None, check_same_thread=False
+    )
     claim = claim_statement(is_postgresql=False)
 
     async def claim_and_start(start: Callable[[int], None]) -> None:

@@ -1,4 +1,5 @@
-"""Many pipelines in one process that have nothing to do: how long they take to start, and what they cost at rest.
+"""Many pipelines in one process that have nothing to do: how long they take to start, and what they
+cost at rest.
 
 All over one model, which is where each could concern every other, or each over a model of its own.
 """
@@ -34,7 +35,9 @@ def _models(count: int) -> list[Any]:
             "status": mapped_column(default="idle"),
         }
         parents = (LockColumns, ScheduleColumns, Shelves)
-        return type(f"Shelf{number}", parents, {"__tablename__": f"bench_shelf_{number}", **columns})
+        return type(
+            f"Shelf{number}", parents, {"__tablename__": f"bench_shelf_{number}", **columns}
+        )
 
     return [shelf(number) for number in range(count)]
 
@@ -76,7 +79,13 @@ async def _idle(host: Host, built: list[Pipeline[Any]], idle_s: float) -> Figure
                 return [one.counters[name] for one in manager.statistics().values()]
 
             await until(
-                lambda: min(a - b for a, b in zip(counted("fetches"), counted("fetches_failed"), strict=True)) > 0
+                lambda: (
+                    min(
+                        a - b
+                        for a, b in zip(counted("fetches"), counted("fetches_failed"), strict=True)
+                    )
+                    > 0
+                )
             )
             fetched_s, fetching_cpu_s = time.perf_counter() - began, time.process_time() - cpu
             longest = gaps.longest_s

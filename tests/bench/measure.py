@@ -1,7 +1,8 @@
-"""What a measure is: a coroutine from a place and a scale to figures, under a name that can be asked for.
+"""What a measure is: a coroutine from a place and a scale to figures, under a name that can be
+asked for.
 
-A measure that has a limit (the drivers alone, doing the same writes) takes it in the same round; rounds take turns in which of the
-two comes first.
+A measure that has a limit (the drivers alone, doing the same writes) takes it in the same round;
+rounds take turns in which of the two comes first.
 """
 
 from __future__ import annotations
@@ -68,9 +69,14 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def beside(
-    limit: Callable[[], Awaitable[Figures]], measured: Callable[[], Awaitable[Figures]], *, limit_first: bool
+    limit: Callable[[], Awaitable[Figures]],
+    measured: Callable[[], Awaitable[Figures]],
+    *,
+    limit_first: bool,
 ) -> tuple[Figures, Figures]:
-    """Run both, one after the other, and return the figures of `limit`, then those of `measured`."""
+    """Run both, one after the other, and return the figures of `limit`, then those of
+    `measured`.
+    """
     if limit_first:
         first = await limit()
         return first, await measured()

@@ -1,4 +1,6 @@
-"""What an item costs in memory, queued and running, by ``tracemalloc``; beside it one row as SQLAlchemy loads it."""
+"""What an item costs in memory, queued and running, by ``tracemalloc``; beside it one row as
+SQLAlchemy loads it.
+"""
 
 from __future__ import annotations
 

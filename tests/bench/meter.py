@@ -1,6 +1,8 @@
-"""What a stretch of work costs: wall time, processor time of this process and of the server, statements, transactions, connections.
+"""What a stretch of work costs: wall time, processor time of this process and of the server,
+statements, transactions, connections.
 
-The server's processor time is read from the processes of a PostgreSQL on this machine; elsewhere it is not a number.
+The server's processor time is read from the processes of a PostgreSQL on this machine; elsewhere it
+is not a number.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class Meter:
         self.server_s = _total_s(self._server) - self._server_began
 
     def cpu_per(self, count: int) -> dict[str, float]:
-        """Return processor time per item, in microseconds; without the server's, if that is not known."""
+        """Return processor time per item, in microseconds; without the server's, if that is not
+        known.
+        """
         server = {} if math.isnan(self.server_s) else {"server µs/row": self.server_s / count * 1e6}
         return {"client µs/row": self.client_s / count * 1e6} | server
 

@@ -1,8 +1,10 @@
-"""The drain beside a transaction of the host that holds an old snapshot open, as a long report or a forgotten session does.
+"""The drain beside a transaction of the host that holds an old snapshot open, as a long report or a
+forgotten session does.
 
-While it is there no dead version can be cleared away, neither by vacuum nor in passing, so each claim reads past the versions of
-all rows that were settled before. The longer the drain, the worse it becomes: hence the pace of the first and of the last fifth.
-The smaller the claims, the more of them pay: hence two numbers of workers.
+While it is there no dead version can be cleared away, neither by vacuum nor in passing, so each
+claim reads past the versions of all rows that were settled before. The longer the drain, the worse
+it becomes: hence the pace of the first and of the last fifth. The smaller the claims, the more of
+them pay: hence two numbers of workers.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ FIFTHS = 5
 
 
 async def old_snapshot(place: Place, scale: Scale, *, workers: int) -> Figures:
-    """Return rows per second, and those of the driver alone, each without a snapshot and with one."""
+    """Return rows per second, and those of the driver alone, each without a snapshot and with
+    one.
+    """
     rows, figures = scale.pick(ROWS, scale.rows), dict[str, float]()
     for held in (True, False) if scale.limit_first else (False, True):
         figures |= await _drained(place, rows, workers=workers, held=held)

@@ -1,7 +1,8 @@
-"""The drain of other libraries beside our own, each installed into a virtual environment of its own.
+"""The drain of other libraries beside our own, each installed into a virtual environment of its
+own.
 
-Their jobs do nothing, as ours do, with the settings that their documentation names. A peer gives other promises: the figures say
-what those cost, not which library to choose.
+Their jobs do nothing, as ours do, with the settings that their documentation names. A peer gives
+other promises: the figures say what those cost, not which library to choose.
 """
 
 from __future__ import annotations
@@ -32,26 +33,36 @@ _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 async def pgqueuer(place: Place, scale: Scale, *, batch: int, workers: int) -> Figures:
     """Return our drain and that of pgqueuer, on PostgreSQL."""
-    return await _against(place, scale, workers=workers, command=("pgqueuer", dsn(make_url(place.url)), str(batch)))
+    return await _against(
+        place, scale, workers=workers, command=("pgqueuer", dsn(make_url(place.url)), str(batch))
+    )
 
 
 async def procrastinate(place: Place, scale: Scale, *, concurrency: int) -> Figures:
     """Return our drain with 100 workers and that of procrastinate, on PostgreSQL."""
-    return await _against(place, scale, command=("procrastinate", dsn(make_url(place.url)), str(concurrency)))
+    return await _against(
+        place, scale, command=("procrastinate", dsn(make_url(place.url)), str(concurrency))
+    )
 
 
 async def chancy(place: Place, scale: Scale, *, concurrency: int) -> Figures:
     """Return our drain with 100 workers and that of chancy, on PostgreSQL."""
-    return await _against(place, scale, command=("chancy", dsn(make_url(place.url)), str(concurrency)))
+    return await _against(
+        place, scale, command=("chancy", dsn(make_url(place.url)), str(concurrency))
+    )
 
 
 async def huey(place: Place, scale: Scale, *, fsync: bool) -> Figures:
     """Return our drain and that of huey with one worker, on SQLite."""
     with _file() as path:
-        return await _against(place, scale, command=("huey", str(path), "fsync" if fsync else "no fsync"))
+        return await _against(
+            place, scale, command=("huey", str(path), "fsync" if fsync else "no fsync")
+        )
 
 
-async def _against(place: Place, scale: Scale, *, command: tuple[str, str, str], workers: int = 100) -> Figures:
+async def _against(
+    place: Place, scale: Scale, *, command: tuple[str, str, str], workers: int = 100
+) -> Figures:
     peer, where, setting = command
     python = await asyncio.to_thread(_python_of, peer)
 
@@ -87,7 +98,9 @@ async def _run(*command: str) -> str:
         if process.returncode is None:
             process.kill()
     if process.returncode:
-        raise RuntimeError(f"{command[-4:]} ended with {process.returncode}: {complaints.decode()[-500:]}")
+        raise RuntimeError(
+            f"{command[-4:]} ended with {process.returncode}: {complaints.decode()[-500:]}"
+        )
     return printed.decode()
 
 

@@ -1,7 +1,8 @@
-"""How long a hinted row waits until `process` is called, idle and under a standing backlog; beside a bare loop.
+"""How long a hinted row waits until `process` is called, idle and under a standing backlog; beside
+a bare loop.
 
-The backlog is work that was done before and is due again (reconciling); the hinted row is fresh, so it heads the order. The
-backlog is topped up as it drains.
+The backlog is work that was done before and is due again (reconciling); the hinted row is fresh, so
+it heads the order. The backlog is topped up as it drains.
 """
 
 from __future__ import annotations

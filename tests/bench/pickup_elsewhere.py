@@ -1,7 +1,9 @@
-"""How long a row that is hinted in one process waits until `process` is called in another; beside a bare loop of the driver.
+"""How long a row that is hinted in one process waits until `process` is called in another; beside a
+bare loop of the driver.
 
-The hinting process runs no pipelines, as a web server that leaves the work to others. The backlog is that of ``pickup.py``. Between
-two samples lies more than the least time between two notifications about one model, which a lone hint never waits for.
+The hinting process runs no pipelines, as a web server that leaves the work to others. The backlog
+is that of ``pickup.py``. Between two samples lies more than the least time between two
+notifications about one model, which a lone hint never waits for.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from rowlock import PipelineManager
 ELSEWHERE = Path(__file__).with_name("elsewhere.py")
 APART_S = 0.05
 ANSWER_S_MAX = 20.0
-"""How long a sample may take; the polls of a replica are closer than that, so that a lost hint is a slow sample."""
+"""How long a sample may take; the polls of a replica are closer than that, so that a lost hint
+is a slow sample.
+"""
 
 Hint = Callable[[], Awaitable[None]]
 
@@ -58,7 +62,8 @@ async def _measured(host: Host, hint: Hint, way: str, *, samples: int, backlog: 
             await hint()
             started, applied = await _start_of(process, key)
             waits_ms.append((started - hinted) * 1000)
-            # Of what was applied, all but the samples before this one was backlog. The bare loop leaves it as it is.
+            # Of what was applied, all but the samples before this one was backlog. The bare loop
+            # leaves it as it is.
             missing = backlog - fed + applied - number
             if missing >= TOP_UP:
                 await host.add(missing, last_processed_at=LONG_AGO)
@@ -80,7 +85,12 @@ async def _start_of(process: asyncio.subprocess.Process, key: int) -> tuple[floa
 async def _elsewhere(host: Host, way: str) -> AsyncIterator[asyncio.subprocess.Process]:
     url = host.engine.url.render_as_string(hide_password=False)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(ELSEWHERE), url, way, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        str(ELSEWHERE),
+        url,
+        way,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdin is not None
     assert process.stdout is not None

@@ -1,4 +1,6 @@
-"""The picture: how near the drain comes to its limit, how long a pickup takes, and what a claim costs as tables grow."""
+"""The picture: how near the drain comes to its limit, how long a pickup takes, and what a claim
+costs as tables grow.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def plot(results: list[Result], path: Path) -> None:
     medians = {(result.database, result.name): result.medians for result in results}
     figure, panels = pyplot.subplots(2, 3, figsize=(13, 7), layout="constrained")
     for line, database in zip(panels, (SQLITE, POSTGRESQL), strict=True):
-        of_database = {name: figures for (place, name), figures in medians.items() if place == database}
+        of_database = {
+            name: figures for (place, name), figures in medians.items() if place == database
+        }
         _drain(line[0], of_database)
         _pickup(line[1], of_database)
         _claim(line[2], of_database)
@@ -47,11 +51,23 @@ def plot(results: list[Result], path: Path) -> None:
 def _drain(panel: Any, medians: dict[str, Figures]) -> None:
     shown = {label: medians[name] for name, label in DRAINS.items() if name in medians}
     places = range(len(shown))
-    panel.bar([place - 0.2 for place in places], [each["rows/s"] for each in shown.values()], 0.4, color=OWN)
+    panel.bar(
+        [place - 0.2 for place in places],
+        [each["rows/s"] for each in shown.values()],
+        0.4,
+        color=OWN,
+    )
     limits = [each["limit rows/s"] for each in shown.values()]
     panel.bar([place + 0.2 for place in places], limits, 0.4, color=LIMIT, label="driver alone")
     for place, each in zip(places, shown.values(), strict=True):
-        panel.text(place - 0.2, each["rows/s"], f"{each['rows/s']:,.0f}", ha="center", va="bottom", fontsize=8)
+        panel.text(
+            place - 0.2,
+            each["rows/s"],
+            f"{each['rows/s']:,.0f}",
+            ha="center",
+            va="bottom",
+            fontsize=8,
+        )
     panel.set_xticks(list(places), list(shown))
     panel.set_ylabel("rows/s")
     panel.yaxis.set_major_formatter("{x:,.0f}")

@@ -1,4 +1,6 @@
-"""A process with one proxy before a server: ``python proxied.py URL SECONDS`` prints the port, and answers so much later."""
+"""A process with one proxy before a server: ``python proxied.py URL SECONDS`` prints the port,
+and answers so much later.
+"""
 
 from __future__ import annotations
 

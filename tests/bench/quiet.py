@@ -1,4 +1,6 @@
-"""What is spent while nothing happens: an empty table at full backoff, and items that are all asleep."""
+"""What is spent while nothing happens: an empty table at full backoff, and items that are all
+asleep.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND state LIKE 'i
 
 
 async def idle(place: Place, scale: Scale) -> Figures:
-    """Return statements per second and the share of a core that one pipeline with nothing to do takes."""
+    """Return statements per second and the share of a core that one pipeline with nothing to do
+    takes.
+    """
     window_s = scale.pick(30, 10)
     async with Host.opened(place.url) as host:
         meter = await Meter.on(host.engine)
@@ -42,7 +46,9 @@ async def idle(place: Place, scale: Scale) -> Figures:
 
 
 async def asleep(place: Place, scale: Scale) -> Figures:
-    """Return connections and open transactions of one replica while 500 items sleep and are renewed."""
+    """Return connections and open transactions of one replica while 500 items sleep and are
+    renewed.
+    """
     window_s = scale.pick(20, 8)
     pipeline = Asleep(workers_num=ASLEEP, lock_timeout=6, heartbeat_trigger=3)
     async with Host.opened(place.url) as host:
@@ -50,7 +56,10 @@ async def asleep(place: Place, scale: Scale) -> Figures:
         # The connections of setting up are none of the library's.
         await host.engine.dispose()
         meter = Meter(host.engine)
-        async with Host.opened(place.url, empty=False) as watching, PipelineManager(host.session_factory, [pipeline]):
+        async with (
+            Host.opened(place.url, empty=False) as watching,
+            PipelineManager(host.session_factory, [pipeline]),
+        ):
             await until(lambda: pipeline.started >= ASLEEP)
             to_start = meter.connections
             meter.start()
@@ -76,6 +85,8 @@ async def _sampled(host: Host, watching: Host, window_s: float) -> tuple[list[in
         # Asked rarely: it takes a few milliseconds of this very process.
         if host.is_postgresql and number % 10 == 0:
             async with watching.engine.connect() as connection:
-                idle_in_transaction.append((await connection.execute(text(_OPEN_TRANSACTIONS))).scalar_one())
+                idle_in_transaction.append(
+                    (await connection.execute(text(_OPEN_TRANSACTIONS))).scalar_one()
+                )
         await asyncio.sleep(SAMPLE_S)
     return in_use, idle_in_transaction

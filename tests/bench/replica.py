@@ -1,4 +1,5 @@
-"""One replica of the bench: works when told to on its standard input, until that is closed; prints when it applied its last row.
+"""One replica of the bench: works when told to on its standard input, until that is closed; prints
+when it applied its last row.
 
 The time is that of the machine's monotonic clock, which all processes share.
 """

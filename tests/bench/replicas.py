@@ -46,7 +46,11 @@ async def _drained_by(place: Place, count: int, *, rows: int) -> float:
 
 async def _start(place: Place) -> asyncio.subprocess.Process:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(REPLICA), place.url, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        str(REPLICA),
+        place.url,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
     assert await process.stdout.readline() == b"ready\n"

@@ -26,12 +26,17 @@ class Result:
     @property
     def medians(self) -> Figures:
         """Each figure's median over the rounds."""
-        return {name: statistics.median(each[name] for each in self.rounds) for name in self.rounds[0]}
+        return {
+            name: statistics.median(each[name] for each in self.rounds) for name in self.rounds[0]
+        }
 
 
 def print_result(result: Result) -> None:
     """Print medians, with the spread where there was more than one round."""
-    print(f"\n{result.database}: {result.title} [{result.name}], {len(result.rounds)} rounds", flush=True)
+    print(
+        f"\n{result.database}: {result.title} [{result.name}], {len(result.rounds)} rounds",
+        flush=True,
+    )
     for name, median in result.medians.items():
         values = [each[name] for each in result.rounds]
         spread = f"   ({_text(min(values))} - {_text(max(values))})" if len(values) > 1 else ""
@@ -40,7 +45,10 @@ def print_result(result: Result) -> None:
 
 def print_failure(measure: Measure, database: str, error: BaseException) -> None:
     """Print that a measure did not end."""
-    print(f"\n{database}: {measure.title} [{measure.name}] failed: {type(error).__name__}: {error}", flush=True)
+    print(
+        f"\n{database}: {measure.title} [{measure.name}] failed: {type(error).__name__}: {error}",
+        flush=True,
+    )
 
 
 def write_json(results: list[Result], path: Path, *, command: str, load_before: float) -> None:

@@ -1,6 +1,8 @@
-"""How many versions of its rows a table has been through, as PostgreSQL counts them; SQLite has none.
+"""How many versions of its rows a table has been through, as PostgreSQL counts them; SQLite has
+none.
 
-A server process tells its counters when it ends, so they are read when the connections of what is measured are closed.
+A server process tells its counters when it ends, so they are read when the connections of what is
+measured are closed.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _VERSIONS = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE reln
 
 
 async def row_versions(place: Place, table: str, *, rows: int) -> Figures:
-    """Return new versions per row of a table that was made for `rows`, and the share of them that no index has to know."""
+    """Return new versions per row of a table that was made for `rows`, and the share of them
+    that no index has to know.
+    """
     async with Host.opened(place.url, empty=False) as host:
         if not host.is_postgresql:
             return {}

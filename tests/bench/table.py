@@ -26,12 +26,26 @@ from replicas import replicas
 
 MEASURES = (
     Measure("drain-100", "drain, 100 workers", partial(drain, workers=100)),
-    Measure("bare-loop", "drain, 100 workers, beside a bare loop through SQLAlchemy", bare_loop, (POSTGRESQL,)),
+    Measure(
+        "bare-loop",
+        "drain, 100 workers, beside a bare loop through SQLAlchemy",
+        bare_loop,
+        (POSTGRESQL,),
+    ),
     Measure("drain-10", "drain, defaults (10 workers)", partial(drain, workers=10)),
-    Measure("drain-scheduled", "drain, 100 workers, with a schedule", partial(drain, workers=100, scheduled=True)),
+    Measure(
+        "drain-scheduled",
+        "drain, 100 workers, with a schedule",
+        partial(drain, workers=100, scheduled=True),
+    ),
     Measure("pickup", "pickup, idle", partial(pickup, backlog=0)),
     Measure("pickup-backlog", "pickup, backlog of 10,000", partial(pickup, backlog=10_000)),
-    Measure("pickup-elsewhere", "pickup in another process", partial(pickup_elsewhere, backlog=0), (POSTGRESQL,)),
+    Measure(
+        "pickup-elsewhere",
+        "pickup in another process",
+        partial(pickup_elsewhere, backlog=0),
+        (POSTGRESQL,),
+    ),
     Measure(
         "pickup-elsewhere-backlog",
         "pickup in another process, backlog of 10,000",
@@ -41,12 +55,39 @@ MEASURES = (
     Measure("idle", "one pipeline at full backoff", idle, rounds_max=1),
     Measure("asleep", "500 items asleep", asleep, rounds_max=1),
     Measure("heartbeats", "10,000 items leased", heartbeats, rounds_max=1),
-    Measure("claim-settled", "claim beside settled rows", partial(settled, scheduled=False), rounds_max=3),
-    Measure("claim-idle", "claim beside idle rows", partial(idle_rows, scheduled=False), rounds_max=3),
-    Measure("claim-in-flight", "claim beside leased rows", partial(in_flight, scheduled=False), rounds_max=3),
-    Measure("claim-settled-scheduled", "the same with a schedule", partial(settled, scheduled=True), rounds_max=3),
-    Measure("claim-idle-scheduled", "the same with a schedule", partial(idle_rows, scheduled=True), rounds_max=3),
-    Measure("claim-in-flight-scheduled", "the same with a schedule", partial(in_flight, scheduled=True), rounds_max=3),
+    Measure(
+        "claim-settled",
+        "claim beside settled rows",
+        partial(settled, scheduled=False),
+        rounds_max=3,
+    ),
+    Measure(
+        "claim-idle", "claim beside idle rows", partial(idle_rows, scheduled=False), rounds_max=3
+    ),
+    Measure(
+        "claim-in-flight",
+        "claim beside leased rows",
+        partial(in_flight, scheduled=False),
+        rounds_max=3,
+    ),
+    Measure(
+        "claim-settled-scheduled",
+        "the same with a schedule",
+        partial(settled, scheduled=True),
+        rounds_max=3,
+    ),
+    Measure(
+        "claim-idle-scheduled",
+        "the same with a schedule",
+        partial(idle_rows, scheduled=True),
+        rounds_max=3,
+    ),
+    Measure(
+        "claim-in-flight-scheduled",
+        "the same with a schedule",
+        partial(in_flight, scheduled=True),
+        rounds_max=3,
+    ),
     Measure(
         "claim-in-flight-hinted",
         "the same with a hint for every claim",
@@ -55,8 +96,18 @@ MEASURES = (
     ),
     Measure("replicas", "two replicas, 100 workers each", replicas),
     Measure("memory", "memory", memory, rounds_max=1),
-    Measure("throughput-10", "workers / seconds, 10 workers", partial(throughput, workers=10), rounds_max=1),
-    Measure("throughput-100", "workers / seconds, 100 workers", partial(throughput, workers=100), rounds_max=1),
+    Measure(
+        "throughput-10",
+        "workers / seconds, 10 workers",
+        partial(throughput, workers=10),
+        rounds_max=1,
+    ),
+    Measure(
+        "throughput-100",
+        "workers / seconds, 100 workers",
+        partial(throughput, workers=100),
+        rounds_max=1,
+    ),
     Measure("wait", "rows before / throughput", wait, rounds_max=1),
     Measure("bloat", "the same rows 20 times", bloat, rounds_max=1),
     Measure(
@@ -75,8 +126,18 @@ MEASURES = (
     ),
     Measure("crowd-in-flight", "10,000 items in flight", crowd_in_flight, rounds_max=1),
     Measure("crowd-pipelines", "100 pipelines in one process", pipelines, rounds_max=1),
-    Measure("many-pipelines", "200 pipelines of one model", partial(many_pipelines, models=1), rounds_max=1),
-    Measure("many-models", "200 pipelines of 200 models", partial(many_pipelines, models=200), rounds_max=1),
+    Measure(
+        "many-pipelines",
+        "200 pipelines of one model",
+        partial(many_pipelines, models=1),
+        rounds_max=1,
+    ),
+    Measure(
+        "many-models",
+        "200 pipelines of 200 models",
+        partial(many_pipelines, models=200),
+        rounds_max=1,
+    ),
     Measure("crowd-hints", "a storm of hints", hints, rounds_max=1),
     *(
         Measure(
@@ -88,11 +149,23 @@ MEASURES = (
         )
         for ms in (0, 1, 5, 25)
     ),
-    Measure("dispatch-flood", "10,000 submissions from 50 clients, ceiling 1,000", flood, rounds_max=1),
-    Measure("dispatch-admission", "counting 1,000 active rows beside settled ones", admission, rounds_max=1),
+    Measure(
+        "dispatch-flood", "10,000 submissions from 50 clients, ceiling 1,000", flood, rounds_max=1
+    ),
+    Measure(
+        "dispatch-admission",
+        "counting 1,000 active rows beside settled ones",
+        admission,
+        rounds_max=1,
+    ),
 )
 PEERS = (
-    Measure("pgqueuer", "drain, defaults of both", partial(pgqueuer, batch=10, workers=10), (POSTGRESQL,)),
+    Measure(
+        "pgqueuer",
+        "drain, defaults of both",
+        partial(pgqueuer, batch=10, workers=10),
+        (POSTGRESQL,),
+    ),
     Measure(
         "pgqueuer-best",
         "drain, batches of 500 and 100 workers",
@@ -112,6 +185,11 @@ PEERS = (
         (POSTGRESQL,),
     ),
     Measure("huey", "drain, 100 workers, huey with fsync", partial(huey, fsync=True), (SQLITE,)),
-    Measure("huey-no-fsync", "drain, 100 workers, huey without fsync", partial(huey, fsync=False), (SQLITE,)),
+    Measure(
+        "huey-no-fsync",
+        "drain, 100 workers, huey without fsync",
+        partial(huey, fsync=False),
+        (SQLITE,),
+    ),
 )
 """Only when asked for: each installs another library from the package index."""

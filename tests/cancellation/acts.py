@@ -1,4 +1,6 @@
-"""What is cancelled in these tests: each act sets its scene, gives what is to be cancelled, and tidies up as a host does."""
+"""What is cancelled in these tests: each act sets its scene, gives what is to be cancelled, and
+tidies up as a host does.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ async def claim(sessions: Sessions) -> AsyncIterator[Work]:
     async with stepping(sessions, VolumePipeline(**SETTINGS)) as steps:
         yield lambda: steps.run.fetcher.fetch_once(3)
         assert len(steps.queued) in {0, 2}
-        assert len(steps.run.heartbeater) == len(steps.queued), "rows were claimed that nobody knows of"
+        assert len(steps.run.heartbeater) == len(steps.queued), (
+            "rows were claimed that nobody knows of"
+        )
 
 
 @asynccontextmanager

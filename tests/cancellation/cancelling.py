@@ -1,4 +1,6 @@
-"""Cancels a coroutine at the n-th suspension of itself or of any task that comes of it; and looks for what that left behind."""
+"""Cancels a coroutine at the n-th suspension of itself or of any task that comes of it; and
+looks for what that left behind.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,12 @@ class Canceller:
     def suspended(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Count, and perhaps strike."""
         number, self.seen = self.seen, self.seen + 1
-        if self.at <= number and self.struck < self.times and self.task is not None and not self.task.done():
+        if (
+            self.at <= number
+            and self.struck < self.times
+            and self.task is not None
+            and not self.task.done()
+        ):
             self.struck += 1
             self.task.cancel()
 
@@ -49,7 +56,9 @@ class Canceller:
 
 
 async def cancelled_at(work: Callable[[], Coroutine[Any, Any, Any]], canceller: Canceller) -> bool:
-    """Run `work` in a task and cancel that as `canceller` says; return whether it was struck before the end."""
+    """Run `work` in a task and cancel that as `canceller` says; return whether it was struck
+    before the end.
+    """
     with observed(canceller):
         canceller.task = asyncio.create_task(work(), name="to be cancelled")
         await asyncio.wait({canceller.task})
@@ -100,6 +109,8 @@ async def nothing_is_left(database: TemporaryDatabase, engine: Any) -> None:
         for table in TABLES:
             if database.dialect_name == "postgresql":
                 await connection.execute(text(f"SELECT id FROM {table} FOR UPDATE NOWAIT"))
-            written = await connection.execute(text(f"UPDATE {table} SET status = status RETURNING {LOCKS}"))
+            written = await connection.execute(
+                text(f"UPDATE {table} SET status = status RETURNING {LOCKS}")
+            )
             locked += [(table, row) for row in written.all() if any(row)]
     assert locked == [], "a lease was left behind"

@@ -1,4 +1,6 @@
-"""Cancelled at any suspension, once or in a storm, nothing of ours leaves a lease, a lock, a connection or a task behind."""
+"""Cancelled at any suspension, once or in a storm, nothing of ours leaves a lease, a lock, a
+connection or a task behind.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ SUSPENSIONS_MAX = 500
 ROWS = 2
 STORM = 10
 STORM_STEP = 3
-"""A storm goes on for ten suspensions, so that one from every third suspension on meets all of them."""
+"""A storm goes on for ten suspensions, so that one from every third suspension on meets all of
+them.
+"""
 
 
 @pytest.fixture

@@ -19,12 +19,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10, help="how long the faults go on")
     parser.add_argument("--seed", type=int, default=1, help="of the monkey")
-    parser.add_argument("--latency-ms", type=float, default=0, help="what each round trip to the server takes besides")
+    parser.add_argument(
+        "--latency-ms",
+        type=float,
+        default=0,
+        help="what each round trip to the server takes besides",
+    )
     options = parser.parse_args()
     began = time.monotonic()
     with own_server() as server:
         ran = asyncio.run(
-            run(options.seed, seconds=options.minutes * 60, server=server, latency_s=options.latency_ms / 1000)
+            run(
+                options.seed,
+                seconds=options.minutes * 60,
+                server=server,
+                latency_s=options.latency_ms / 1000,
+            )
         )
     print(ran)
     print(f"{time.monotonic() - began:.0f} s in all")

@@ -1,7 +1,9 @@
-"""The host of the chaos: jobs, and batches that lock the sites that they share; and the world outside, where work leaves traces.
+"""The host of the chaos: jobs, and batches that lock the sites that they share; and the world
+outside, where work leaves traces.
 
-The one idea: every round of work writes one number more than it has read, so a round that was lost, or written twice, shows in the
-numbers; and it leaves a trace in a file of its replica, which no fault reaches and no transaction takes back.
+The one idea: every round of work writes one number more than it has read, so a round that was lost,
+or written twice, shows in the numbers; and it leaves a trace in a file of its replica, which no
+fault reaches and no transaction takes back.
 
 Not here: what goes wrong (``monkey.py``), and the judge (``verdict.py``).
 """
@@ -96,7 +98,9 @@ def sites_of(batch: int) -> list[int]:
 
 
 class Traces:
-    """What one replica did in the world outside: a line in a file for the begin and the end of each round of work."""
+    """What one replica did in the world outside: a line in a file for the begin and the end of
+    each round of work.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open the file; it is written at once, so that a killed replica has left what it did."""
@@ -121,7 +125,9 @@ class Traces:
 
 
 class Worked(Pipeline[Any]):
-    """What both pipelines have: work that takes a while, now and then long, and now and then fails."""
+    """What both pipelines have: work that takes a while, now and then long, and now and then
+    fails.
+    """
 
     table: ClassVar[str]
 
@@ -174,4 +180,6 @@ class BatchPipeline(Worked):
         """Do one round on all sites, or come back for them."""
         sites = await item.lock_related(Site, Site.id.in_(sites_of(item.id)), shared=True)
         number = await self.work(item)
-        return Apply({"done": number}, related={site: {"touched": site.touched + 1} for site in sites})
+        return Apply(
+            {"done": number}, related={site: {"touched": site.touched + 1} for site in sites}
+        )

@@ -1,7 +1,8 @@
-"""The monkey: does one bad thing after the other, as drawn from a seed, and writes down what it did.
+"""The monkey: does one bad thing after the other, as drawn from a seed, and writes down what it
+did.
 
-The seed gives the order of the faults and their sizes. What they hit is up to the machine: the same seed is the same monkey, not
-the same run.
+The seed gives the order of the faults and their sizes. What they hit is up to the machine: the same
+seed is the same monkey, not the same run.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class Monkey:
         ]
 
     async def play(self, seconds: float) -> None:
-        """Break things for so long, and until each kind had its turn, while services want more and more."""
+        """Break things for so long, and until each kind had its turn, while services want more
+        and more.
+        """
         ends_at = asyncio.get_running_loop().time() + seconds
         weights = [weight for weight, _ in self._faults]
         asking = asyncio.create_task(self._ask())
@@ -96,7 +99,9 @@ class Monkey:
     def note(self, fault: str, text: str = "") -> None:
         """Write a fault down."""
         self.done[fault] += 1
-        self.log.append(f"{asyncio.get_running_loop().time() - self._began:7.2f}  {fault} {text}".rstrip())
+        self.log.append(
+            f"{asyncio.get_running_loop().time() - self._began:7.2f}  {fault} {text}".rstrip()
+        )
 
     async def _ask(self) -> None:
         rng = Random(self._rng.random())
@@ -163,7 +168,8 @@ class Monkey:
         await self._replicas.start(replica.speed)
 
     def _meanwhile(self, lasting: Coroutine[Any, Any, None]) -> None:
-        # What lasts is in the way of what comes next: a server may restart while a replica is frozen.
+        # What lasts is in the way of what comes next: a server may restart while a replica is
+        # frozen.
         self._lasting.append(asyncio.create_task(lasting))
 
     def _any(self) -> Replica:

@@ -1,9 +1,12 @@
-"""A proxy before the server that cuts connections, stalls them, loses one half of a COMMIT, and answers late.
+"""A proxy before the server that cuts connections, stalls them, loses one half of a COMMIT, and
+answers late.
 
-The one idea: it reads just enough of the protocol to know a COMMIT when it sees one. After the start-up every message is a letter,
-its length and its content; ``Q`` with the text COMMIT is the question, and ``C`` with that tag the answer.
+The one idea: it reads just enough of the protocol to know a COMMIT when it sees one. After the
+start-up every message is a letter, its length and its content; ``Q`` with the text COMMIT is the
+question, and ``C`` with that tag the answer.
 
-Latency is that of the answers: one wait in each round trip, since two of half a millisecond would take two milliseconds.
+Latency is that of the answers: one wait in each round trip, since two of half a millisecond would
+take two milliseconds.
 
 Not here: when what goes wrong (``monkey.py``).
 
@@ -75,7 +78,9 @@ class Proxy:
     """
 
     def __init__(self, server: URL, *, latency_s: float = 0.0) -> None:
-        """Name the server by its URL, with a Unix socket, and what each round trip takes; nothing listens yet."""
+        """Name the server by its URL, with a Unix socket, and what each round trip takes;
+        nothing listens yet.
+        """
         host, number = server.query.get("host") or server.host, server.port or 5432
         self._socket = f"{host}/.s.PGSQL.{number}"
         self.port = 0
@@ -112,7 +117,9 @@ class Proxy:
         return count
 
     async def stall(self, seconds: float) -> None:
-        """Let nothing through for a while, in neither direction: connections are accepted, and nobody answers."""
+        """Let nothing through for a while, in neither direction: connections are accepted, and
+        nobody answers.
+        """
         self._stalls += 1
         self._flows.clear()
         try:
@@ -138,12 +145,23 @@ class Proxy:
             await self._flows.wait()
             from_server, upstream = await asyncio.open_unix_connection(self._socket)
             self._writers.add(upstream)
-            there = self._pass_on(reader, upstream, has_start=True, is_lost=self._loses(Lost.QUESTION, asks_for_commit))
+            there = self._pass_on(
+                reader,
+                upstream,
+                has_start=True,
+                is_lost=self._loses(Lost.QUESTION, asks_for_commit),
+            )
             answers = asyncio.StreamReader() if self._latency_s else from_server
-            back = self._pass_on(answers, writer, has_start=False, is_lost=self._loses(Lost.ANSWER, answers_commit))
+            back = self._pass_on(
+                answers, writer, has_start=False, is_lost=self._loses(Lost.ANSWER, answers_commit)
+            )
             tasks = {asyncio.create_task(there), asyncio.create_task(back)}
             # Not waited for: when the server has said its last word, some words are on their way.
-            late = {asyncio.create_task(self._delay(from_server, answers))} if self._latency_s else set()
+            late = (
+                {asyncio.create_task(self._delay(from_server, answers))}
+                if self._latency_s
+                else set()
+            )
             try:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:

@@ -1,7 +1,8 @@
-"""A process of the host: ``python replica.py URL FOLDER NAME SPEED``; says ``ready``, and on SIGTERM ``down`` in the end.
+"""A process of the host: ``python replica.py URL FOLDER NAME SPEED``; says ``ready``, and on
+SIGTERM ``down`` in the end.
 
-SPEED is that of its clock: with 1 it is right. With 0.25 it never doubts its leases in time, so that only the guard in the
-database keeps it from writing what others have taken over.
+SPEED is that of its clock: with 1 it is right. With 0.25 it never doubts its leases in time, so
+that only the guard in the database keeps it from writing what others have taken over.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ CONNECT_S_MAX = 2.0
 
 
 def slow_down(speed: float) -> None:
-    """Let rowlock's clock run at `speed`: what a holder believes of the time, not how long it sleeps."""
+    """Let rowlock's clock run at `speed`: what a holder believes of the time, not how long it
+    sleeps.
+    """
     for name, module in list(sys.modules.items()):
         if name.startswith("rowlock.") and hasattr(module, "monotonic"):
             module.monotonic = lambda: time.monotonic() * speed
@@ -39,10 +42,16 @@ async def main(url: str, folder: Path, name: str) -> None:
         url,
         pool_size=10,
         pool_timeout=CONNECT_S_MAX,
-        connect_args={"ssl": False, "timeout": CONNECT_S_MAX, "server_settings": {"application_name": name}},
+        connect_args={
+            "ssl": False,
+            "timeout": CONNECT_S_MAX,
+            "server_settings": {"application_name": name},
+        },
     )
     traces = Traces(folder / f"{name}.traces")
-    manager = PipelineManager(async_sessionmaker(engine), [JobPipeline(traces), BatchPipeline(traces)])
+    manager = PipelineManager(
+        async_sessionmaker(engine), [JobPipeline(traces), BatchPipeline(traces)]
+    )
     manager.start()
     print("ready", flush=True)
     await stopping.wait()

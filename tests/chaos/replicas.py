@@ -21,7 +21,9 @@ SPEEDS = (1.0, 1.0, 0.25)
 """Of the replicas' clocks: one of them never doubts its leases in time."""
 START_S_MAX = 60.0
 DOWN_S_MAX = 60.0
-"""How long a replica may take to start, and to end once told to: its grace, and a few waits on a database that is away."""
+"""How long a replica may take to start, and to end once told to: its grace, and a few waits on a
+database that is away.
+"""
 
 
 @dataclass(eq=False)
@@ -69,7 +71,9 @@ class Replica:
                 self.process.send_signal(signal.SIGCONT)
 
     async def shut_down(self) -> bool:
-        """Tell it to end, and return whether it did so, cleanly and in time; then it is gone in any case."""
+        """Tell it to end, and return whether it did so, cleanly and in time; then it is gone in
+        any case.
+        """
         with suppress(ProcessLookupError):
             self.process.terminate()
         try:
@@ -98,7 +102,9 @@ class Replicas:
     """
 
     def __init__(self, server: URL, folder: Path, *, latency_s: float = 0.0) -> None:
-        """Name the server that they are to reach, the folder for their logs and traces, and what a round trip takes them."""
+        """Name the server that they are to reach, the folder for their logs and traces, and what
+        a round trip takes them.
+        """
         self._server, self._folder, self._latency_s = server, folder, latency_s
         self.past: list[Replica] = []
 
@@ -112,7 +118,9 @@ class Replicas:
         proxy = Proxy(self._server, latency_s=self._latency_s)
         await proxy.start()
         name = f"replica-{len(self.past) + 1}"
-        url = self._server.set(drivername="postgresql+asyncpg", host="127.0.0.1", port=proxy.port, query={})
+        url = self._server.set(
+            drivername="postgresql+asyncpg", host="127.0.0.1", port=proxy.port, query={}
+        )
         with (self._folder / f"{name}.log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,

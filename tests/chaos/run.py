@@ -18,11 +18,17 @@ from .server import LOOKS_EVERY_S, Server
 from .verdict import Verdict, judge, read_work
 
 STANDSTILL_S_MAX = 60.0
-"""How long nothing more may settle once the faults have stopped: some leases, a sweep and long rounds."""
+"""How long nothing more may settle once the faults have stopped: some leases, a sweep and long
+rounds.
+"""
 SETTLE_S_MAX = 240.0
-"""In what time everything has settled, also on a machine that is so busy that leases run out on it."""
+"""In what time everything has settled, also on a machine that is so busy that leases run out on
+it.
+"""
 IDLE_S_MAX = 2 * LOCK_TIMEOUT_S
-"""How long a transaction may be open and idle: one of the library is over after `database_timeout`, one of the dead by then."""
+"""How long a transaction may be open and idle: one of the library is over after
+`database_timeout`, one of the dead by then.
+"""
 LOG_LINES = 300
 """Most lines of the monkey's log that are shown; the last ones."""
 WRONGS = 10
@@ -65,8 +71,12 @@ class Ran:
         return "\n".join(lines)
 
 
-async def run(seed: int, *, seconds: float, server: PostgresqlServer, latency_s: float = 0.0) -> Ran:
-    """Let the monkey play for so long on a server of its own, each round trip to which takes `latency_s`, and judge."""
+async def run(
+    seed: int, *, seconds: float, server: PostgresqlServer, latency_s: float = 0.0
+) -> Ran:
+    """Let the monkey play for so long on a server of its own, each round trip to which takes
+    `latency_s`, and judge.
+    """
     with tempfile.TemporaryDirectory(prefix="rowlock-chaos-") as name:
         folder = Path(name)
         asked = Server(server)
@@ -84,13 +94,18 @@ async def run(seed: int, *, seconds: float, server: PostgresqlServer, latency_s:
             await asked.aclose()
 
 
-async def _end(monkey: Monkey, server: Server, replicas: Replicas, *, folder: Path, latency_s: float) -> Verdict:
+async def _end(
+    monkey: Monkey, server: Server, replicas: Replicas, *, folder: Path, latency_s: float
+) -> Verdict:
     wrongs = [f"B5 broken: {name} did not end when it was told to" for name in monkey.unclean]
     monkey.note("calm")
     loop = asyncio.get_running_loop()
     began = loop.time()
     if not await _until(server.unsettled):
-        wrongs.append(f"B1 broken: not settled after {loop.time() - began:.0f} s: {(await server.unsettled())[:20]}")
+        wrongs.append(
+            f"B1 broken: not settled after {loop.time() - began:.0f} s:"
+            f" {(await server.unsettled())[:20]}"
+        )
     settled_s = loop.time() - began
     if left := await server.left_open(older_than_s=IDLE_S_MAX):
         wrongs.append(f"B5 broken: transactions are open and idle: {left}")
@@ -107,7 +122,9 @@ async def _end(monkey: Monkey, server: Server, replicas: Replicas, *, folder: Pa
 
 
 async def _until(look: Callable[[], Awaitable[list[Any]]]) -> bool:
-    """Wait until nothing is found any more; false if what is found does not become less, or not fast enough."""
+    """Wait until nothing is found any more; false if what is found does not become less, or not
+    fast enough.
+    """
     ends_at = asyncio.get_running_loop().time() + SETTLE_S_MAX
     least, stands_since = None, ends_at - SETTLE_S_MAX
     while found := await look():

@@ -42,9 +42,15 @@ T = TypeVar("T")
 
 @contextmanager
 def own_server() -> Iterator[PostgresqlServer]:
-    """Give a server that nobody else uses; it is durable, or a crash would lose what was committed."""
+    """Give a server that nobody else uses; it is durable, or a crash would lose what was
+    committed.
+    """
     # Not in the folder for temporary files: its path may be too long for a socket.
-    folder = Path(tempfile.mkdtemp(prefix="rowlock-chaos-server-", dir="/tmp" if Path("/tmp").is_dir() else None))
+    folder = Path(
+        tempfile.mkdtemp(
+            prefix="rowlock-chaos-server-", dir="/tmp" if Path("/tmp").is_dir() else None
+        )
+    )
     server = PostgresqlServer(folder, durable=True)
     try:
         yield server
@@ -66,9 +72,15 @@ class Server:
         """Make the tables with their historian, and fill them."""
         async with self._engine.begin() as connection:
             await connection.run_sync(Base.metadata.create_all)
-            await connection.execute(Job.__table__.insert(), [{"id": n} for n in range(1, JOBS + 1)])
-            await connection.execute(Batch.__table__.insert(), [{"id": n} for n in range(1, BATCHES + 1)])
-            await connection.execute(Site.__table__.insert(), [{"id": n} for n in range(1, SITES + 1)])
+            await connection.execute(
+                Job.__table__.insert(), [{"id": n} for n in range(1, JOBS + 1)]
+            )
+            await connection.execute(
+                Batch.__table__.insert(), [{"id": n} for n in range(1, BATCHES + 1)]
+            )
+            await connection.execute(
+                Site.__table__.insert(), [{"id": n} for n in range(1, SITES + 1)]
+            )
             await install_historian(connection, WATCHED, also=WATCHED)
 
     async def restart(self, *, at_once: bool) -> None:
@@ -82,7 +94,9 @@ class Server:
         await asyncio.to_thread(self._server.start)
 
     async def ask_for(self, table: str, keys: Sequence[int]) -> None:
-        """Want one more round of these rows, as a service does, unless they are far behind: in the end all must settle."""
+        """Want one more round of these rows, as a service does, unless they are far behind: in
+        the end all must settle.
+        """
         await self._execute(
             f"UPDATE {table} SET wanted = wanted + 1, due_at = LEAST(due_at, now()) "
             f"WHERE id = ANY(:keys) AND wanted < done + {ROUNDS_BEHIND_MAX}",
@@ -90,10 +104,14 @@ class Server:
         )
 
     async def terminate(self, chosen: Callable[[list[int]], list[int]]) -> int:
-        """End the connections that are `chosen` among all but our own, and return how many there were."""
+        """End the connections that are `chosen` among all but our own, and return how many there
+        were.
+        """
         rows = await self._execute(f"SELECT pid FROM pg_stat_activity WHERE {_OTHERS} ORDER BY pid")
         pids = chosen([row[0] for row in rows])
-        await self._execute("SELECT pg_terminate_backend(pid) FROM unnest(:pids ::int[]) AS pid", pids=pids)
+        await self._execute(
+            "SELECT pg_terminate_backend(pid) FROM unnest(:pids ::int[]) AS pid", pids=pids
+        )
         return len(pids)
 
     async def unsettled(self) -> list[Any]:
@@ -103,14 +121,16 @@ class Server:
     async def left_open(self, *, older_than_s: float) -> list[Any]:
         """Return transactions of others that are open and idle for longer than that."""
         return await self._execute(
-            f"SELECT application_name, state, query FROM pg_stat_activity WHERE {_OTHERS} AND xact_start IS NOT NULL "
-            f"AND state LIKE 'idle in transaction%' AND state_change < now() - make_interval(secs => {older_than_s})"
+            f"SELECT application_name, state, query FROM pg_stat_activity WHERE {_OTHERS} AND"
+            " xact_start IS NOT NULL AND state LIKE 'idle in transaction%' AND state_change <"
+            f" now() - make_interval(secs => {older_than_s})"
         )
 
     async def connections(self) -> list[Any]:
         """Return the connections of replicas."""
         return await self._execute(
-            f"SELECT application_name, state, query FROM pg_stat_activity WHERE {_OTHERS} AND application_name LIKE 'replica%'"
+            f"SELECT application_name, state, query FROM pg_stat_activity WHERE {_OTHERS} AND"
+            " application_name LIKE 'replica%'"
         )
 
     async def rows(self, table: str, *columns: str) -> list[Any]:
@@ -135,7 +155,9 @@ class Server:
     async def _try(self, work: Callable[[AsyncConnection], Any]) -> Any:
         async with asyncio.timeout(AWAY_S_MAX):
             while True:
-                with suppress(SQLAlchemyError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                with suppress(
+                    SQLAlchemyError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError
+                ):
                     async with self._engine.begin() as connection:
                         return await work(connection)
                 await asyncio.sleep(LOOKS_EVERY_S)

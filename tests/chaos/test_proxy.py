@@ -30,7 +30,9 @@ async def proxy(postgresql_database: TemporaryDatabase) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def client(proxy: Proxy, postgresql_database: TemporaryDatabase) -> AsyncIterator[asyncpg.Connection]:
+async def client(
+    proxy: Proxy, postgresql_database: TemporaryDatabase
+) -> AsyncIterator[asyncpg.Connection]:
     """A connection through the proxy."""
     connection = await connect(proxy, postgresql_database)
     yield connection
@@ -42,7 +44,12 @@ async def connect(proxy: Proxy, database: TemporaryDatabase) -> asyncpg.Connecti
     """Connect through the proxy."""
     url = database.url
     return await asyncpg.connect(
-        host="127.0.0.1", port=proxy.port, user=url.username, password=url.password, database=url.database, ssl=False
+        host="127.0.0.1",
+        port=proxy.port,
+        user=url.username,
+        password=url.password,
+        database=url.database,
+        ssl=False,
     )
 
 
@@ -58,7 +65,9 @@ async def notes(database: TemporaryDatabase) -> int:
         return (await connection.exec_driver_sql("SELECT count(*) FROM notes")).scalar_one()
 
 
-async def test_what_is_not_disturbed_passes(client: asyncpg.Connection, postgresql_database: TemporaryDatabase) -> None:
+async def test_what_is_not_disturbed_passes(
+    client: asyncpg.Connection, postgresql_database: TemporaryDatabase
+) -> None:
     """The proxy itself would be the fault, also with much to pass on."""
     await note_in_a_transaction(client)
     assert await client.fetchval("SELECT repeat('x', 1000000)") == "x" * 1_000_000
@@ -82,7 +91,9 @@ async def test_each_round_trip_takes_its_time(postgresql_database: TemporaryData
 
 
 @pytest.mark.parametrize("part", Lost)
-async def test_a_commit_is_lost_far_away_too(postgresql_database: TemporaryDatabase, part: Lost) -> None:
+async def test_a_commit_is_lost_far_away_too(
+    postgresql_database: TemporaryDatabase, part: Lost
+) -> None:
     """Latency would be had at the price of cuts."""
     proxy = Proxy(postgresql_database.url, latency_s=LATENCY_S)
     await proxy.start()
@@ -98,9 +109,15 @@ async def test_a_commit_is_lost_far_away_too(postgresql_database: TemporaryDatab
 
 @pytest.mark.parametrize(("part", "count"), [(Lost.QUESTION, 0), (Lost.ANSWER, 1)])
 async def test_a_commit_is_lost(
-    proxy: Proxy, client: asyncpg.Connection, postgresql_database: TemporaryDatabase, part: Lost, count: int
+    proxy: Proxy,
+    client: asyncpg.Connection,
+    postgresql_database: TemporaryDatabase,
+    part: Lost,
+    count: int,
 ) -> None:
-    """The client would be told what became of its COMMIT, or the server would not have done what it was asked."""
+    """The client would be told what became of its COMMIT, or the server would not have done what
+    it was asked.
+    """
     proxy.lose_next_commit(part)
     with pytest.raises((OSError, asyncpg.PostgresError, asyncpg.InterfaceError)):
         await note_in_a_transaction(client)
@@ -154,7 +171,9 @@ def test_messages_are_cut_whatever_the_chunks(step: int) -> None:
     start = b"\0\0\0\x08\0\x03\0\0"
     told = [start, b"Q\0\0\0\x0cCOMMIT;\0", b"X\0\0\0\x04"]
     stream, messages = b"".join(told), Messages(has_start=True)
-    found = [one for at in range(0, len(stream), step) for one in messages.take(stream[at : at + step])]
+    found = [
+        one for at in range(0, len(stream), step) for one in messages.take(stream[at : at + step])
+    ]
     assert found == told
     assert [asks_for_commit(one) for one in found] == [False, True, False]
 

@@ -34,7 +34,9 @@ class Run:
         for site in range(1, SITES + 1):
             self.story.add(str(site), "sites", values={"touched": 0})
 
-    def play(self, table: str, *, worked: int = 1, done: int = 1, touched: int = 1, **applied: Any) -> None:
+    def play(
+        self, table: str, *, worked: int = 1, done: int = 1, touched: int = 1, **applied: Any
+    ) -> None:
         """Claim a row, work on its round, and apply it."""
         token = self.story.claim("1", table)
         for _ in range(worked):
@@ -42,7 +44,11 @@ class Run:
         sites = [str(site) for site in sites_of(1)] if table == "batches" else []
         for site in sites:
             self.story.take(
-                token, site, "sites", lock_owner="P:1", lock_expires_at=self.story.state("1", table).lock_expires_at
+                token,
+                site,
+                "sites",
+                lock_owner="P:1",
+                lock_expires_at=self.story.state("1", table).lock_expires_at,
             )
         wanted = self.story.state("1", table).values["wanted"]
         self.story.apply("1", table, values={"wanted": wanted, "done": done}, **applied)
@@ -50,7 +56,12 @@ class Run:
             self.story.free(site, "sites", together=True, values={"touched": touched})
 
     def leave_trace(
-        self, table: str, token: str, *, at: tuple[float, float] = (0.0, 0.0), by: Known | None = None
+        self,
+        table: str,
+        token: str,
+        *,
+        at: tuple[float, float] = (0.0, 0.0),
+        by: Known | None = None,
     ) -> None:
         """Leave a trace of work on a row's first round."""
         replica = cast("Replica", by or Known())
@@ -80,7 +91,8 @@ def test_a_lost_row_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("done", "text"), [(0, "done went from 1 to 0"), (1, "not settled"), (3, "done went from 1 to 3")]
+    ("done", "text"),
+    [(0, "done went from 1 to 0"), (1, "not settled"), (3, "done went from 1 to 3")],
 )
 def test_a_round_that_is_not_the_next_is_found(done: int, text: str) -> None:
     """A round that was written twice, or skipped, would go unseen."""
@@ -152,7 +164,9 @@ def test_a_parked_row_is_found() -> None:
     ],
 )
 def test_two_at_work_for_long_are_found(second: Known, broken: bool) -> None:
-    """A holder that lost its lease could go on for ever; but one that is frozen, or has the wrong time, cannot know."""
+    """A holder that lost its lease could go on for ever; but one that is frozen, or has the
+    wrong time, cannot know.
+    """
     run = Run()
     run.play("jobs")
     run.play("batches")

@@ -1,7 +1,9 @@
-"""The verdict on a run: the one checker on what was committed, the host's own numbers, and the traces in the world outside.
+"""The verdict on a run: the one checker on what was committed, the host's own numbers, and the
+traces in the world outside.
 
-What may be doubled, and is only counted: a round of work whose replica was killed, frozen or cut off before its outcome was
-written. What may not: a round that is applied twice, or applied without having been worked on.
+What may be doubled, and is only counted: a round of work whose replica was killed, frozen or cut
+off before its outcome was written. What may not: a round that is applied twice, or applied without
+having been worked on.
 """
 
 from __future__ import annotations
@@ -22,11 +24,17 @@ from .host import ATTEMPTS_MAX, LOCK_TIMEOUT_S, sites_of
 from .replicas import Replica
 
 TAKEN_WITHIN = timedelta(seconds=30)
-"""How long a lease that has ended may wait for somebody, while servers restart and replicas are frozen."""
+"""How long a lease that has ended may wait for somebody, while servers restart and replicas are
+frozen.
+"""
 ROUND_TRIPS = 100
-"""How many more of them than usual a row may have to wait for, until somebody takes it or work on it is told to stop."""
+"""How many more of them than usual a row may have to wait for, until somebody takes it or work
+on it is told to stop.
+"""
 OVERLAP_S_MAX = LOCK_TIMEOUT_S
-"""How long two replicas that nobody froze may be at work on one row: a busy machine cancels late, but not by that much."""
+"""How long two replicas that nobody froze may be at work on one row: a busy machine cancels
+late, but not by that much.
+"""
 
 
 @dataclass
@@ -56,7 +64,9 @@ class Verdict:
 
 
 def judge(changes: Sequence[Change], work: Sequence[Work], *, latency_s: float = 0.0) -> Verdict:
-    """Judge a run that has settled, and whose replicas were all shut down; each of their round trips took `latency_s`."""
+    """Judge a run that has settled, and whose replicas were all shut down; each of their round
+    trips took `latency_s`.
+    """
     verdict = Verdict()
     verdict.figures["changes"] = len(changes)
     violations = check(
@@ -66,7 +76,9 @@ def judge(changes: Sequence[Change], work: Sequence[Work], *, latency_s: float =
         services_own=["wanted"],
         taken_within=TAKEN_WITHIN + timedelta(seconds=ROUND_TRIPS * latency_s),
         attempts_max=ATTEMPTS_MAX,
-        lock_timeouts=dict.fromkeys(("JobPipeline", "BatchPipeline"), timedelta(seconds=LOCK_TIMEOUT_S)),
+        lock_timeouts=dict.fromkeys(
+            ("JobPipeline", "BatchPipeline"), timedelta(seconds=LOCK_TIMEOUT_S)
+        ),
     )
     verdict.wrongs += map(str, violations)
     done = {(one.place, one.number, one.token) for one in work if one.is_done}
@@ -74,7 +86,8 @@ def judge(changes: Sequence[Change], work: Sequence[Work], *, latency_s: float =
     for change in changes:
         for text in _misapplied(change, done, rounds):
             verdict.wrongs.append(
-                f"{change.table} {change.key}, change {change.number}: {text}\n{_story(changes, change)}"
+                f"{change.table} {change.key}, change {change.number}:"
+                f" {text}\n{_story(changes, change)}"
             )
     verdict.wrongs += _touched_otherwise(changes, rounds)
     verdict.figures["rounds applied"] = rounds.total()
@@ -85,7 +98,8 @@ def judge(changes: Sequence[Change], work: Sequence[Work], *, latency_s: float =
         if overlap_s > OVERLAP_S_MAX:
             where = f"{first.place[0]} {first.place[1]}"
             verdict.wrongs.append(
-                f"A3 broken: {first.replica.name} and {second.replica.name} worked on {where} at once for {overlap_s:.1f} s"
+                f"A3 broken: {first.replica.name} and {second.replica.name} worked on {where} at"
+                f" once for {overlap_s:.1f} s"
             )
     return verdict
 
@@ -100,7 +114,9 @@ def read_work(folder: Path, replicas: Sequence[Replica]) -> list[Work]:
         for line in map(json.loads, lines):
             if line["what"] == "begun":
                 place = (line["table"], str(line["key"]))
-                open_[line["token"]] = one = Work(replica, place, line["round"], line["token"], line["at"])
+                open_[line["token"]] = one = Work(
+                    replica, place, line["round"], line["token"], line["at"]
+                )
                 found.append(one)
             else:
                 one = open_.pop(line["token"])
@@ -132,8 +148,12 @@ def _misapplied(
         yield f"round {became} was applied, and no work for it was done under that token"
 
 
-def _touched_otherwise(changes: Sequence[Change], rounds: Counter[tuple[str, str]]) -> Iterator[str]:
-    """Find sites that were not touched exactly once for each round that was applied to a batch of theirs."""
+def _touched_otherwise(
+    changes: Sequence[Change], rounds: Counter[tuple[str, str]]
+) -> Iterator[str]:
+    """Find sites that were not touched exactly once for each round that was applied to a batch
+    of theirs.
+    """
     last = {change.key: change.after for change in changes if change.table == "sites"}
     expected: Counter[str] = Counter()
     for (table, key), count in rounds.items():
@@ -142,7 +162,10 @@ def _touched_otherwise(changes: Sequence[Change], rounds: Counter[tuple[str, str
     for key, row in last.items():
         if row is not None and row.values["touched"] != expected[key]:
             story = timeline(changes, "sites", key)
-            yield f"site {key} was touched {row.values['touched']} times for {expected[key]} rounds\n{story}"
+            yield (
+                f"site {key} was touched {row.values['touched']} times for {expected[key]}"
+                f" rounds\n{story}"
+            )
 
 
 def _is_taken_over(change: Change) -> bool:

@@ -1,4 +1,6 @@
-"""Every kind of model that is accepted, each in a table of its own: what must make no difference to a lease."""
+"""Every kind of model that is accepted, each in a table of its own: what must make no difference
+to a lease.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class ByName(LockColumns, KindsBase):
     """A text for its key."""
 
     __tablename__ = "by_name"
-    id: Mapped[str] = mapped_column(String(60), primary_key=True, default=lambda: f"key '{uuid.uuid4()}\"")
+    id: Mapped[str] = mapped_column(
+        String(60), primary_key=True, default=lambda: f"key '{uuid.uuid4()}\""
+    )
     status: Mapped[str] = mapped_column(default="new")
 
 
@@ -56,9 +60,13 @@ class ByVariant(LockColumns, KindsBase):
 
     __tablename__ = "by_variant"
     id: Mapped[str] = mapped_column(
-        String(36).with_variant(UUID(as_uuid=False), "postgresql"), primary_key=True, default=lambda: str(uuid.uuid4())
+        String(36).with_variant(UUID(as_uuid=False), "postgresql"),
+        primary_key=True,
+        default=lambda: str(uuid.uuid4()),
     )
-    status: Mapped[str] = mapped_column(String(10).with_variant(Text(), "postgresql", "sqlite"), default="new")
+    status: Mapped[str] = mapped_column(
+        String(10).with_variant(Text(), "postgresql", "sqlite"), default="new"
+    )
     lock_token: Mapped[uuid.UUID | None] = mapped_column(Uuid().with_variant(UUID(), "postgresql"))
 
 
@@ -66,7 +74,9 @@ class ByDecorated(LockColumns, KindsBase):
     """A host's own type around such a key."""
 
     __tablename__ = "by_decorated"
-    id: Mapped[str] = mapped_column(Reference(), primary_key=True, default=lambda: str(uuid.uuid4()))
+    id: Mapped[str] = mapped_column(
+        Reference(), primary_key=True, default=lambda: str(uuid.uuid4())
+    )
     status: Mapped[str] = mapped_column(default="new")
 
 
@@ -95,7 +105,9 @@ class Color(KindsBase):
 
 
 class ByForeignKey(LockColumns, KindsBase):
-    """Its key is the key of another table; the other row is read with it, as a joined collection would be."""
+    """Its key is the key of another table; the other row is read with it, as a joined collection
+    would be.
+    """
 
     __tablename__ = "by_foreign_key"
     id: Mapped[int] = mapped_column(ForeignKey("colors.id"), primary_key=True)
@@ -123,7 +135,9 @@ class Plain(KindsBase):
     """Spells all columns itself, with SQLAlchemy's own types; tokens are read as text."""
 
     __tablename__ = "plain"
-    id: Mapped[str] = mapped_column(Uuid(as_uuid=False), primary_key=True, default=lambda: str(uuid.uuid4()))
+    id: Mapped[str] = mapped_column(
+        Uuid(as_uuid=False), primary_key=True, default=lambda: str(uuid.uuid4())
+    )
     status: Mapped[str] = mapped_column(Text, default="new")
     lock_token: Mapped[str | None] = mapped_column(Uuid(as_uuid=False))
     lock_owner: Mapped[str | None] = mapped_column(Text)
@@ -157,7 +171,10 @@ class Animal(LockColumns, KindsBase):
     id: Mapped[int] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(String(10))
     status: Mapped[str] = mapped_column(default="new")
-    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "animal"}  # noqa: RUF012 - SQLAlchemy's own
+    __mapper_args__ = {
+        "polymorphic_on": "kind",
+        "polymorphic_identity": "animal",
+    }  # noqa: RUF012 - SQLAlchemy's own
 
 
 class Cat(Animal):

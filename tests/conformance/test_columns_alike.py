@@ -24,7 +24,9 @@ class SpeltBase(DeclarativeBase):
 
 
 class Spelt(SpeltBase):
-    """Spells all columns itself; its times are SQLAlchemy's own, which SQLite returns without a zone."""
+    """Spells all columns itself; its times are SQLAlchemy's own, which SQLite returns without a
+    zone.
+    """
 
     __tablename__ = "spelt"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -49,7 +51,9 @@ class SpeltPipeline(RecordingPipeline):
         return Spelt.id.is_not(None)
 
 
-async def after_one_attempt(database: TemporaryDatabase, row: Any, pipeline: RecordingPipeline) -> Any:
+async def after_one_attempt(
+    database: TemporaryDatabase, row: Any, pipeline: RecordingPipeline
+) -> Any:
     """Store the row, let the pipeline work on it once, and read it anew."""
     await database.create_tables(type(row).metadata)
     async with database.session_factory.begin() as session:
@@ -69,11 +73,15 @@ async def test_a_json_column_can_be_compared(database: TemporaryDatabase, held: 
     assert (row.status, row.last_error) == ("done", None)
 
 
-@pytest.mark.parametrize(("deadline", "parked"), [(None, False), (LONG_AGO, True), (FAR_OFF, False)])
+@pytest.mark.parametrize(
+    ("deadline", "parked"), [(None, False), (LONG_AGO, True), (FAR_OFF, False)]
+)
 async def test_a_deadline_spelt_by_the_host_is_kept(
     database: TemporaryDatabase, deadline: datetime | None, parked: bool
 ) -> None:
-    """A failure of such a row could not be written: it would be tried for ever, and wait for its lease each time."""
+    """A failure of such a row could not be written: it would be tried for ever, and wait for its
+    lease each time.
+    """
     row = await after_one_attempt(
         database, Spelt(id=1, deadline_at=deadline), SpeltPipeline(answer=Retry(error="no disk"))
     )
@@ -82,7 +90,9 @@ async def test_a_deadline_spelt_by_the_host_is_kept(
 
 
 async def test_a_due_time_spelt_by_the_host_is_written(database: TemporaryDatabase) -> None:
-    """A due time spelt by the host would be taken for changed, and the next one never be written."""
+    """A due time spelt by the host would be taken for changed, and the next one never be
+    written.
+    """
     row = await after_one_attempt(database, Spelt(id=1), SpeltPipeline(answer=Apply(after=3600)))
     due_at = row.due_at if row.due_at.tzinfo else row.due_at.replace(tzinfo=UTC)
     assert due_at > LONG_AGO

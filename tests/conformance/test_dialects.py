@@ -1,4 +1,5 @@
-"""One suite for both databases: what `rowlock.leases.lease_dialect` promises, for every kind of model that is accepted.
+"""One suite for both databases: what `rowlock.leases.lease_dialect` promises, for every kind of
+model that is accepted.
 
 A third database is a third parameter of the fixture `database`.
 """
@@ -19,7 +20,14 @@ from rowlock.database.transaction import in_transaction
 from rowlock.dialects.postgresql.leases import PostgresqlLeases
 from rowlock.dialects.sqlite.leases import SqliteLeases
 from rowlock.errors import UnsupportedDialectError
-from rowlock.leases.apply import RowWrite, Written, apply, apply_locked, lock_for_apply, processed_at
+from rowlock.leases.apply import (
+    RowWrite,
+    Written,
+    apply,
+    apply_locked,
+    lock_for_apply,
+    processed_at,
+)
 from rowlock.leases.claim import claim
 from rowlock.leases.claim_request import ClaimRequest
 from rowlock.leases.item import PipelineItem, leases_of
@@ -53,14 +61,18 @@ async def insert_rows(database: TemporaryDatabase, *rows: Any) -> list[Any]:
 
 
 async def transact(
-    database: TemporaryDatabase, leased: LeasedTable, step: Callable[[AsyncConnection], Awaitable[T]]
+    database: TemporaryDatabase,
+    leased: LeasedTable,
+    step: Callable[[AsyncConnection], Awaitable[T]],
 ) -> T:
     """Take one step in a transaction of the library."""
 
     async def work(session: AsyncSession, connection: AsyncConnection) -> T:
         return await step(connection)
 
-    return await in_transaction(database.session_factory, leased, work, purpose="take a step", timeout=TIMEOUT)
+    return await in_transaction(
+        database.session_factory, leased, work, purpose="take a step", timeout=TIMEOUT
+    )
 
 
 def order_for(leased: LeasedTable, *, limit: int = 1000) -> ClaimRequest:
@@ -69,14 +81,21 @@ def order_for(leased: LeasedTable, *, limit: int = 1000) -> ClaimRequest:
     return ClaimRequest(leased, condition, oldest_first(leased), "Me", LOCK_TIMEOUT, limit)
 
 
-async def claimed(database: TemporaryDatabase, leased: LeasedTable, *, limit: int = 1000) -> list[PipelineItem[Any]]:
+async def claimed(
+    database: TemporaryDatabase, leased: LeasedTable, *, limit: int = 1000
+) -> list[PipelineItem[Any]]:
     """Claim rows."""
     return await claim(
-        database.session_factory, order_for(leased, limit=limit), lease_margin=timedelta(0), timeout=TIMEOUT
+        database.session_factory,
+        order_for(leased, limit=limit),
+        lease_margin=timedelta(0),
+        timeout=TIMEOUT,
     )
 
 
-async def columns_of(database: TemporaryDatabase, leased: LeasedTable, *names: str) -> dict[Any, tuple[Any, ...]]:
+async def columns_of(
+    database: TemporaryDatabase, leased: LeasedTable, *names: str
+) -> dict[Any, tuple[Any, ...]]:
     """Return columns of all rows by their keys."""
     async with database.engine.connect() as connection:
         columns = [leased.column(name) for name in names]
@@ -89,12 +108,16 @@ async def columns_of(database: TemporaryDatabase, leased: LeasedTable, *names: s
 
 @pytest.mark.parametrize("implementation", [PostgresqlLeases, SqliteLeases])
 def test_all_have_the_same_functions_in_the_same_order(implementation: type[LeaseDialect]) -> None:
-    """A reader who knows one file would not know the other; a call would work on one database only."""
+    """A reader who knows one file would not know the other; a call would work on one database
+    only.
+    """
     for members in (vars(LeaseDialect), vars(implementation)):
         assert tuple(name for name in members if not name.startswith("_")) == FUNCTIONS
     for name in FUNCTIONS:
         promised = inspect.signature(getattr(LeaseDialect, name))
-        assert list(inspect.signature(getattr(implementation, name)).parameters) == list(promised.parameters)
+        assert list(inspect.signature(getattr(implementation, name)).parameters) == list(
+            promised.parameters
+        )
 
 
 async def test_a_connection_knows_its_dialect(database: TemporaryDatabase) -> None:
@@ -102,7 +125,9 @@ async def test_a_connection_knows_its_dialect(database: TemporaryDatabase) -> No
     async with database.engine.connect() as connection:
         found = LEASES.of(connection)
     assert found is LEASES.on(database.dialect_name)
-    assert isinstance(found, {"postgresql": PostgresqlLeases, "sqlite": SqliteLeases}[database.dialect_name])
+    assert isinstance(
+        found, {"postgresql": PostgresqlLeases, "sqlite": SqliteLeases}[database.dialect_name]
+    )
 
 
 def test_another_database_is_refused() -> None:
@@ -114,23 +139,35 @@ def test_another_database_is_refused() -> None:
     assert caught.value.dialect_name == "mysql"
 
 
-# ---------------------------------------------------------------- a lease's whole life, for every kind of model
+# -------------------- a lease's whole life, for every kind of model
 
 
 @each_kind
-async def test_a_lease_lives_alike_for_every_kind_of_model(database: TemporaryDatabase, model: type[Any]) -> None:
-    """A model that was accepted at construction would fail at the first claim, renewal or outcome."""
+async def test_a_lease_lives_alike_for_every_kind_of_model(
+    database: TemporaryDatabase, model: type[Any]
+) -> None:
+    """A model that was accepted at construction would fail at the first claim, renewal or
+    outcome.
+    """
     leased = LeasedTable.of(model)
     keys = await insert_rows(database, model(), model(), model())
     items = await claimed(database, leased)
     assert sorted(item.id for item in items) == sorted(keys)
     tokens = {item.id: item.lock_token for item in items}
-    assert {key: token for key, (token,) in (await columns_of(database, leased, "lock_token")).items()} == tokens
+    assert {
+        key: token for key, (token,) in (await columns_of(database, leased, "lock_token")).items()
+    } == tokens
 
-    renewed = await transact(database, leased, lambda c: renew(c, leased, items, lock_timeout=LOCK_TIMEOUT))
+    renewed = await transact(
+        database, leased, lambda c: renew(c, leased, items, lock_timeout=LOCK_TIMEOUT)
+    )
     assert set(renewed) == set(tokens.values())
-    assert all(expiry >= item.lock_expires_at for item in items for expiry in [renewed[item.lock_token]])
-    assert await transact(database, leased, lambda c: tokens_still_held(c, leased, items)) == set(tokens.values())
+    assert all(
+        expiry >= item.lock_expires_at for item in items for expiry in [renewed[item.lock_token]]
+    )
+    assert await transact(database, leased, lambda c: tokens_still_held(c, leased, items)) == set(
+        tokens.values()
+    )
 
     async with database.session_factory() as session:
         rows = await load_rows(session, leased, items)
@@ -148,12 +185,16 @@ async def test_a_lease_lives_alike_for_every_kind_of_model(database: TemporaryDa
         times.append(now)
         values = {status: "done", **unlocked_values(leased), **processed_values(leased, now)}
         stale = await apply_locked(connection, leased, [(one, RowWrite(values))])
-        alone = await apply(connection, leased, two, write=RowWrite(values, unless_changed={status: "new"}))
+        alone = await apply(
+            connection, leased, two, write=RowWrite(values, unless_changed={status: "new"})
+        )
         assert [*stale, alone] == [Written.APPLIED, Written.APPLIED]
 
     await transact(database, leased, write)
     assert await transact(database, leased, lambda c: release(c, leased, items)) == {three.id}
-    left = await columns_of(database, leased, "lock_token", "lock_owner", "lock_expires_at", "status")
+    left = await columns_of(
+        database, leased, "lock_token", "lock_owner", "lock_expires_at", "status"
+    )
     assert left == {
         one.id: (None, None, None, "done"),
         two.id: (None, None, None, "done"),
@@ -161,7 +202,9 @@ async def test_a_lease_lives_alike_for_every_kind_of_model(database: TemporaryDa
     }
     for item, processed in ((one, True), (three, False)):
         stamps = frozenset(times)
-        found = await transact(database, leased, lambda c, i=item, s=stamps: processed_at(c, leased, [i], stamps=s))
+        found = await transact(
+            database, leased, lambda c, i=item, s=stamps: processed_at(c, leased, [i], stamps=s)
+        )
         assert found == {item.id: Written.APPLIED if processed else Written.STALE}
 
 
@@ -175,7 +218,9 @@ async def test_what_was_left_behind_is_swept_for_every_kind_of_model(
     await insert_rows(database, model())
     await claimed(database, leased)
     database.clock.advance(LOCK_TIMEOUT * 2 + timedelta(milliseconds=1))
-    assert await transact(database, leased, lambda c: sweep(c, leased, older_than=LOCK_TIMEOUT)) == 1
+    assert (
+        await transact(database, leased, lambda c: sweep(c, leased, older_than=LOCK_TIMEOUT)) == 1
+    )
     assert list((await columns_of(database, leased, "lock_owner")).values()) == [(None,)]
 
 
@@ -195,8 +240,12 @@ async def test_the_oldest_come_first_for_every_kind_of_model(
     assert [item.place for item in items] == [(now - ages[n]).timestamp() for n in (2, 1, 0)]
 
 
-async def test_a_pipeline_of_one_kind_of_animal_leaves_the_others(database: TemporaryDatabase) -> None:
-    """A pipeline would lease rows that it cannot read, over and over: its model does not map them."""
+async def test_a_pipeline_of_one_kind_of_animal_leaves_the_others(
+    database: TemporaryDatabase,
+) -> None:
+    """A pipeline would lease rows that it cannot read, over and over: its model does not map
+    them.
+    """
     await insert_rows(database, Animal(), Animal())
     (cat,) = await insert_rows(database, Cat())
     items = await claimed(database, LeasedTable.of(Cat))
@@ -215,7 +264,9 @@ async def test_writing_begins_before_the_first_statement(database: TemporaryData
         raw = await connection.get_raw_connection()
         assert raw.driver_connection is not None
         assert bool(getattr(raw.driver_connection, "in_transaction", True))
-    assert list((await columns_of(database, LeasedTable.of(ByUuid), "status")).values()) == [("written",)]
+    assert list((await columns_of(database, LeasedTable.of(ByUuid), "status")).values()) == [
+        ("written",)
+    ]
 
 
 async def test_held_keys_are_not_claimed(database: TemporaryDatabase) -> None:
@@ -236,7 +287,9 @@ async def test_attempts_of_a_claim(database: TemporaryDatabase) -> None:
     leased = LeasedTable.of(ByNumber)
     await insert_rows(database, ByNumber(attempts=3))
     dialect = LEASES.on(database.dialect_name)
-    (row,) = await transact(database, leased, lambda c: dialect.claim(c, order_for(leased), frozenset()))
+    (row,) = await transact(
+        database, leased, lambda c: dialect.claim(c, order_for(leased), frozenset())
+    )
     assert row.attempts == 3
     assert type(row.attempts) is int
 
@@ -254,7 +307,12 @@ async def test_both_key_and_token_must_match(database: TemporaryDatabase, model:
     pairs = [(item.id, item.lock_token) for item in (one, two, three)]
     assert await found(*pairs) == {one.id, two.id, three.id}
     assert await found(*pairs[:2]) == {one.id, two.id}
-    assert await found((one.id, two.lock_token), (two.id, one.lock_token), (three.id, leased.new_token())) == set()
+    assert (
+        await found(
+            (one.id, two.lock_token), (two.id, one.lock_token), (three.id, leased.new_token())
+        )
+        == set()
+    )
     assert await found((one.id, two.lock_token), pairs[1]) == {two.id}
     assert await found() == set()
 
@@ -266,11 +324,15 @@ async def _keys(connection: AsyncConnection, leased: LeasedTable, leases: Any) -
 
 
 async def test_many_leases_in_one_condition(database: TemporaryDatabase) -> None:
-    """A heartbeat of many leases would fail for the number of its parameters or the depth of its expression."""
+    """A heartbeat of many leases would fail for the number of its parameters or the depth of its
+    expression.
+    """
     leased = LeasedTable.of(ByNumber)
     keys = await insert_rows(database, *(ByNumber() for _ in range(1200)))
     items = await claimed(database, leased, limit=1100)
-    assert len(await transact(database, leased, lambda c: _keys(c, leased, leases_of(items)))) == 1100
+    assert (
+        len(await transact(database, leased, lambda c: _keys(c, leased, leases_of(items)))) == 1100
+    )
     assert len(keys) == 1200
 
 
@@ -282,7 +344,9 @@ async def test_at_most_so_many_rows(database: TemporaryDatabase, model: type[Any
     dialect = LEASES.on(database.dialect_name)
 
     async def write(connection: AsyncConnection, limit: int | None) -> int:
-        condition = dialect.skip_locked(leased, leased.column("lock_owner").is_(null()), limit=limit)
+        condition = dialect.skip_locked(
+            leased, leased.column("lock_owner").is_(null()), limit=limit
+        )
         result = await connection.execute(
             update(leased.table).where(condition).values({leased.column("lock_owner"): "x"})
         )
@@ -295,14 +359,18 @@ async def test_at_most_so_many_rows(database: TemporaryDatabase, model: type[Any
 
 
 async def test_at_most_so_many_rows_under_any_plan(postgresql_database: TemporaryDatabase) -> None:
-    """A sweep of a table that grew since it was analyzed would write all of it: the limit would be applied once per row."""
+    """A sweep of a table that grew since it was analyzed would write all of it: the limit would
+    be applied once per row.
+    """
     database, leased = postgresql_database, LeasedTable.of(ByUuid)
     await insert_rows(database, ByUuid())
     async with database.create_engine(isolation_level="AUTOCOMMIT").connect() as connection:
         await connection.exec_driver_sql("ALTER TABLE by_uuid SET (autovacuum_enabled = off)")
         await connection.exec_driver_sql("VACUUM ANALYZE by_uuid")
     await insert_rows(database, *(ByUuid() for _ in range(40)))
-    condition = LEASES.on("postgresql").skip_locked(leased, leased.column("lock_owner").is_(null()), limit=3)
+    condition = LEASES.on("postgresql").skip_locked(
+        leased, leased.column("lock_owner").is_(null()), limit=3
+    )
     async with database.engine.begin() as connection:
         for name in ("hashjoin", "mergejoin", "material", "memoize"):
             await connection.exec_driver_sql(f"SET LOCAL enable_{name} = off")
@@ -317,8 +385,18 @@ async def test_a_locked_row_is_not_waited_for(postgresql_database: TemporaryData
     leased = LeasedTable.of(ByUuid)
     busy, free = await insert_rows(postgresql_database, ByUuid(), ByUuid())
     condition = LEASES.on("postgresql").skip_locked(leased, leased.column("status") == "new")
-    statement = update(leased.table).where(condition).values({leased.column("status"): "x"}).returning(leased.key)
-    async with postgresql_database.engine.begin() as holder, postgresql_database.engine.begin() as other:
-        await holder.execute(select(leased.key).where(leased.key == busy).with_for_update(key_share=True))
+    statement = (
+        update(leased.table)
+        .where(condition)
+        .values({leased.column("status"): "x"})
+        .returning(leased.key)
+    )
+    async with (
+        postgresql_database.engine.begin() as holder,
+        postgresql_database.engine.begin() as other,
+    ):
+        await holder.execute(
+            select(leased.key).where(leased.key == busy).with_for_update(key_share=True)
+        )
         await other.execute(text("SET LOCAL lock_timeout = '1ms'"))
         assert list((await other.scalars(statement)).all()) == [free]

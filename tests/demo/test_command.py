@@ -45,21 +45,29 @@ def demo(*argv: str) -> int | str | None:
         (["--database", "postgresql://nobody@127.0.0.1:1/nothing"], "cannot create the tables"),
     ],
 )
-def test_wrong_usage(folder: Path, argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage(
+    folder: Path, argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A wrong option would be a traceback, or worse, be ignored."""
     assert demo(str(folder), *argv) == 2
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "said"), [("nowhere", "nowhere is no folder"), ("empty", "has no files")])
-def test_folder_without_files(tmp_path: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"), [("nowhere", "nowhere is no folder"), ("empty", "has no files")]
+)
+def test_folder_without_files(
+    tmp_path: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A mistyped or empty folder would look like a success over no files."""
     (tmp_path / "empty").mkdir()
     assert demo(str(tmp_path / name)) == 2
     assert said in capsys.readouterr().err
 
 
-def test_missing_driver(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_driver(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The plain install would end in a traceback of SQLAlchemy's."""
     monkeypatch.setattr(database, "find_spec", lambda name: None)
     assert demo(str(folder), "--database", "postgresql://host/name") == 2
@@ -74,7 +82,9 @@ def test_password_is_not_shown(folder: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_small_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A newcomer's own folder of few files would end as a failure, or a link in it would lead round in circles."""
+    """A newcomer's own folder of few files would end as a failure, or a link in it would lead
+    round in circles.
+    """
     assert demo(str(folder), "--replicas", "2") == 0
     assert "files in the catalogue: 3\n" in capsys.readouterr().out
 
@@ -84,7 +94,9 @@ def test_wrong_result_is_a_failure(
 ) -> None:
     """A build that runs the demo would stay green whatever comes out."""
     honest = verdict.count_again
-    monkeypatch.setattr(verdict, "count_again", lambda path: ("lie",) if path.name == "a" else honest(path))
+    monkeypatch.setattr(
+        verdict, "count_again", lambda path: ("lie",) if path.name == "a" else honest(path)
+    )
     assert demo(str(folder), "--rows", "2", "--replicas", "2") == 1
     captured = capsys.readouterr()
     assert "files in the catalogue: 2\n" in captured.out

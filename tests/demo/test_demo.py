@@ -16,7 +16,8 @@ from sqlalchemy import text
 
 from rowlock.testing import TemporaryDatabase
 
-FILES = 1500  # half of them take long enough to be killed in, and all end in time, however busy the machine
+# half of them take long enough to be killed in, and all end in time, however busy the machine
+FILES = 1500
 ENDS_S_MAX = 100
 LINES_MAX = ENDS_S_MAX + 30
 """One a second, and the verdict: a log of a build is not flooded."""
@@ -43,7 +44,9 @@ def scratch(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Whoever runs the tests in a shell's background ignores Ctrl-C, and so would all that he starts."""
+    """Whoever runs the tests in a shell's background ignores Ctrl-C, and so would all that he
+    starts.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -87,7 +90,9 @@ async def test_a_replica_is_killed_and_nothing_is_lost(
     assert f"ok   files in the catalogue: {FILES:,}\n" in out
     assert "ok   replicas killed with -9: 1 of 3\n" in out
     assert re.search(r"ok   rows taken over when their leases had run out: [1-9]", out)
-    assert len(re.findall(r"taken by\s+CatalogueFiles", out)) >= 2, f"the story of such a row, leased twice: {out}"
+    assert len(re.findall(r"taken by\s+CatalogueFiles", out)) >= 2, (
+        f"the story of such a row, leased twice: {out}"
+    )
     assert len(out.splitlines()) < LINES_MAX
     assert await left_behind(database, scratch) == []
 
@@ -95,7 +100,9 @@ async def test_a_replica_is_killed_and_nothing_is_lost(
 async def test_interrupted_demo_leaves_nothing_behind(
     started: subprocess.Popen[str], scratch: Path, database: TemporaryDatabase
 ) -> None:
-    """Ctrl-C, or a build that is stopped, would leave a schema on somebody's server, or a folder on the disk."""
+    """Ctrl-C, or a build that is stopped, would leave a schema on somebody's server, or a folder
+    on the disk.
+    """
     assert started.stdout is not None
     assert any(" waiting  3 replicas" in line for line in iter(started.stdout.readline, ""))
     started.send_signal(STOPS[database.dialect_name])

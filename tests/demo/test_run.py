@@ -24,7 +24,8 @@ async def insert(engine: AsyncEngine, path: str) -> None:
 async def test_replica_at_work_is_killed_unless_it_is_the_last(tmp_path: Path) -> None:
     """The kill would show no recovery, or no replica would be left to recover the row."""
     address = address_in(tmp_path, None)
-    pipe = tmp_path / "pipe"  # a file whose reader waits until a writer ends: work that does not end
+    # a file whose reader waits until a writer ends: work that does not end
+    pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     async with (
         tables_at(address) as engine,
@@ -32,7 +33,8 @@ async def test_replica_at_work_is_killed_unless_it_is_the_last(tmp_path: Path) -
     ):
         assert not await kill_busiest(both), "neither holds a row"
         await insert(engine, "pipe")
-        writer = await asyncio.to_thread(pipe.open, "wb")  # it is open once a replica has begun to read
+        # it is open once a replica has begun to read
+        writer = await asyncio.to_thread(pipe.open, "wb")
         assert await kill_busiest(both)
         assert sorted(replica.is_alive for replica in both) == [False, True]
         await asyncio.to_thread(writer.close)

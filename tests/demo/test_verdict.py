@@ -1,4 +1,6 @@
-"""The judge finds every lie that is planted in the evidence, and finds nothing where there is none."""
+"""The judge finds every lie that is planted in the evidence, and finds nothing where there is
+none.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,23 @@ SECOND = Document.path == "b.txt"
 async def judged(
     database: TemporaryDatabase, folder: Path, *lies: Executable, exit_codes: Sequence[int] = (0,)
 ) -> list[Finding]:
-    """Have the pipeline catalogue the files, plant lies in the tables, and return what the judge says."""
+    """Have the pipeline catalogue the files, plant lies in the tables, and return what the judge
+    says.
+    """
     for name, content in CONTENTS.items():
         (folder / name).write_bytes(content)
     files = [*CONTENTS, GONE]
-    server = database.url.render_as_string(hide_password=False) if database.dialect_name == "postgresql" else None
+    server = (
+        database.url.render_as_string(hide_password=False)
+        if database.dialect_name == "postgresql"
+        else None
+    )
     async with tables_at(address_in(folder, server)) as engine:
         async with AsyncSession(engine) as session, session.begin():
             session.add_all(Document(path=path) for path in files)
-        assert await run_until_settled(async_sessionmaker(engine), [CatalogueFiles(folder)]) == len(files)
+        assert await run_until_settled(async_sessionmaker(engine), [CatalogueFiles(folder)]) == len(
+            files
+        )
         async with engine.begin() as connection:
             for lie in lies:
                 await connection.execute(lie)
@@ -60,24 +70,37 @@ async def test_truth_is_free(database: TemporaryDatabase, tmp_path: Path) -> Non
             update(Document).where(SECOND).values(sha256="of another file"),
             "results wrong, by a second count: 1 (b.txt)",
         ),
-        (update(Document).where(SECOND).values(lines=7), "results wrong, by a second count: 1 (b.txt)"),
-        (update(Document).where(SECOND).values(last_processed_at=database_now()), "results written twice: 1"),
+        (
+            update(Document).where(SECOND).values(lines=7),
+            "results wrong, by a second count: 1 (b.txt)",
+        ),
+        (
+            update(Document).where(SECOND).values(last_processed_at=database_now()),
+            "results written twice: 1",
+        ),
         (update(Document).where(SECOND).values(status="new"), "files lost: 1"),
         (delete(Document).where(SECOND), "files lost: 1"),
         (text("DELETE FROM rowlock_history WHERE became LIKE '%done%'"), "files lost: 3"),
         (update(Document).where(SECOND).values(lock_expires_at=database_now()), "promises broken"),
     ],
 )
-async def test_planted_lie(database: TemporaryDatabase, tmp_path: Path, lie: Executable, found: str) -> None:
-    """The demo would call a wrong, doubled or lost result right, or overlook what the checker finds."""
+async def test_planted_lie(
+    database: TemporaryDatabase, tmp_path: Path, lie: Executable, found: str
+) -> None:
+    """The demo would call a wrong, doubled or lost result right, or overlook what the checker
+    finds.
+    """
     assert any(found in line for line in broken(await judged(database, tmp_path, lie)))
 
 
 @pytest.mark.parametrize(
-    ("exit_codes", "found"), [((0, 0), []), ((0, -9), []), ((0, 1), ["replicas that failed: 1 of 2"])]
+    ("exit_codes", "found"),
+    [((0, 0), []), ((0, -9), []), ((0, 1), ["replicas that failed: 1 of 2"])],
 )
 async def test_replica_that_fails_by_itself_is_no_success(
     sqlite_database: TemporaryDatabase, tmp_path: Path, exit_codes: Sequence[int], found: list[str]
 ) -> None:
-    """The demo would end well although a replica had died of an error; one that was killed is part of it."""
+    """The demo would end well although a replica had died of an error; one that was killed is
+    part of it.
+    """
     assert broken(await judged(sqlite_database, tmp_path, exit_codes=exit_codes)) == found

@@ -208,7 +208,9 @@ def _load_slowly(file: Path) -> None:
 
 
 def starts_another(task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Have a subprocess that says so in a pipe of the file system, holds it open, and would run for long."""
+    """Have a subprocess that says so in a pipe of the file system, holds it open, and would run
+    for long.
+    """
     script = f'exec >"$1"; echo ready; exec sleep {LONG_S}'
     subprocess.Popen(["/bin/sh", "-c", script, "sh", str(task.row)])
     yield StageDone("started")

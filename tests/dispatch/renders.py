@@ -1,4 +1,6 @@
-"""The host of the dispatch tests: renders, an engine whose workers come and go, and handlers of which a test says how they go."""
+"""The host of the dispatch tests: renders, an engine whose workers come and go, and handlers of
+which a test says how they go.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +135,9 @@ def without_end(gate: asyncio.Event) -> Callable[[Task[Render]], AsyncIterator[A
     return goes_on
 
 
-def pipeline_of(fleet: Fleet, scenes: Scenes | None = None, **settings: object) -> DispatchPipeline[Render]:
+def pipeline_of(
+    fleet: Fleet, scenes: Scenes | None = None, **settings: object
+) -> DispatchPipeline[Render]:
     """Return a pipeline of renders."""
     return DispatchPipeline(Render, handler=scenes or Scenes(), engine=fleet, **settings)  # type: ignore[arg-type]
 
@@ -158,7 +162,13 @@ async def add(database: TemporaryDatabase, *rows: Render) -> None:
 async def all_renders(database: TemporaryDatabase) -> list[Render]:
     """Return every row, in the order of submission."""
     async with database.session_factory() as session:
-        return list((await session.scalars(select(Render).order_by(Render.submitted_at, Render.dedup_key))).all())
+        return list(
+            (
+                await session.scalars(
+                    select(Render).order_by(Render.submitted_at, Render.dedup_key)
+                )
+            ).all()
+        )
 
 
 async def one_render(database: TemporaryDatabase) -> Render:

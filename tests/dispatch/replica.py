@@ -1,6 +1,8 @@
-"""A host process for the dispatch walks: ``python replica.py URL WORKERS``; dispatches until told to end, by a line or a signal.
+"""A host process for the dispatch walks: ``python replica.py URL WORKERS``; dispatches until told
+to end, by a line or a signal.
 
-Tells each attempt that it begins, one JSON object a line. A scene named ``held`` waits for ever; the others take a moment.
+Tells each attempt that it begins, one JSON object a line. A scene named ``held`` waits for ever;
+the others take a moment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Tests of submissions: one row for a key, within the ceiling, in the caller's transaction, on both databases."""
+"""Tests of submissions: one row for a key, within the ceiling, in the caller's transaction, on
+both databases.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,23 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import MappedColumn
 
-from rowlock import AdmissionRejected, LockColumns, OutcomeError, PipelineError, PipelineManager, ScheduleColumns
-from rowlock.dispatch import COMPLETED, FAILED, PENDING, RUNNING, DispatchColumns, DispatchPipeline, Draining
+from rowlock import (
+    AdmissionRejected,
+    LockColumns,
+    OutcomeError,
+    PipelineError,
+    PipelineManager,
+    ScheduleColumns,
+)
+from rowlock.dispatch import (
+    COMPLETED,
+    FAILED,
+    PENDING,
+    RUNNING,
+    DispatchColumns,
+    DispatchPipeline,
+    Draining,
+)
 from rowlock.testing import TemporaryDatabase
 
 from .renders import Base, Fleet, Render, Scenes, add, all_renders, now_of, submit
@@ -86,12 +103,16 @@ async def test_the_ceiling_is_told_before_anything_is_written(
             await submit(renders_database, renders, "a")
     async with renders_database.session_factory.begin() as session:
         assert await renders.count_active(session) == 3
-        await session.execute(update(Render).where(Render.dedup_key == "b").values(status=COMPLETED))
+        await session.execute(
+            update(Render).where(Render.dedup_key == "b").values(status=COMPLETED)
+        )
         assert await renders.count_active(session) == 2
     assert [fresh for _, fresh in await submit(renders_database, renders, "d")] == [True]
 
 
-async def test_those_who_are_refused_at_once_come_back_one_by_one(renders_database: TemporaryDatabase) -> None:
+async def test_those_who_are_refused_at_once_come_back_one_by_one(
+    renders_database: TemporaryDatabase,
+) -> None:
     """A flood that was shed would be back whole, as many seconds later to the second."""
     renders = pipeline_of(max_active=1, retry_interval=120)
     await submit(renders_database, renders, "a")
@@ -120,14 +141,24 @@ async def test_those_who_are_refused_at_once_come_back_one_by_one(renders_databa
         "it was parked",
     ],
 )
-async def test_a_stale_row_gives_way(renders_database: TemporaryDatabase, state: dict[str, Any]) -> None:
+async def test_a_stale_row_gives_way(
+    renders_database: TemporaryDatabase, state: dict[str, Any]
+) -> None:
     """A row that nobody will ever finish would keep its key for ever."""
     now = await now_of(renders_database)
-    old = Render(dedup_key="a", status=state["status"], submitted_at=now + state.get("submitted", timedelta(0)))
+    old = Render(
+        dedup_key="a",
+        status=state["status"],
+        submitted_at=now + state.get("submitted", timedelta(0)),
+    )
     if "due" in state:
         old.due_at = now + state["due"]
     if "lease" in state:
-        old.lock_token, old.lock_owner, old.lock_expires_at = uuid.uuid4(), "DispatchRender", now + state["lease"]
+        old.lock_token, old.lock_owner, old.lock_expires_at = (
+            uuid.uuid4(),
+            "DispatchRender",
+            now + state["lease"],
+        )
     if "parked" in state:
         old.parked_at = now
     await add(renders_database, old)
@@ -148,7 +179,9 @@ async def test_a_row_that_is_held_or_will_be_recovered_is_attached_to(
     """Work that is under way would be failed by whoever asks for it."""
     now = await now_of(renders_database)
     lease = {"lock_token": uuid.uuid4(), "lock_owner": "DispatchRender"}
-    held = Render(dedup_key="a", status=RUNNING, lock_expires_at=now + timedelta(seconds=lease_s), **lease)
+    held = Render(
+        dedup_key="a", status=RUNNING, lock_expires_at=now + timedelta(seconds=lease_s), **lease
+    )
     await add(renders_database, held)
     [(row, fresh)] = await submit(renders_database, pipeline_of(), "a")
     assert (row.id, fresh, row.status) == (held.id, False, RUNNING)
@@ -158,19 +191,30 @@ async def test_a_row_that_is_held_or_will_be_recovered_is_attached_to(
 async def test_a_row_that_was_given_back_a_moment_ago_is_attached_to(
     renders_database: TemporaryDatabase, recent: str
 ) -> None:
-    """Hours of work would be thrown away by a client that asks in the second before the next attempt."""
+    """Hours of work would be thrown away by a client that asks in the second before the next
+    attempt.
+    """
     now = await now_of(renders_database)
     long_ago = now - timedelta(hours=3)
-    times = {"due_at": long_ago, "last_processed_at": long_ago, "started_at": long_ago, "submitted_at": long_ago}
+    times = {
+        "due_at": long_ago,
+        "last_processed_at": long_ago,
+        "started_at": long_ago,
+        "submitted_at": long_ago,
+    }
     if recent == "submitted_at":
         times = {"due_at": long_ago}
-    old = Render(dedup_key="a", status=RUNNING, last_error="IntegrityError: no", **{**times, recent: now})
+    old = Render(
+        dedup_key="a", status=RUNNING, last_error="IntegrityError: no", **{**times, recent: now}
+    )
     await add(renders_database, old)
     [(row, fresh)] = await submit(renders_database, pipeline_of(), "a")
     assert (row.id, fresh, row.status) == (old.id, False, RUNNING)
 
 
-async def test_nothing_is_taken_while_the_replica_drains(renders_database: TemporaryDatabase) -> None:
+async def test_nothing_is_taken_while_the_replica_drains(
+    renders_database: TemporaryDatabase,
+) -> None:
     """Work would be taken by a replica that will not do it."""
     renders = pipeline_of()
     async with PipelineManager(renders_database.session_factory, [renders]):
@@ -193,7 +237,11 @@ async def test_nothing_is_taken_while_the_replica_drains(renders_database: Tempo
     ],
 )
 async def test_bad_submissions_are_refused_whole(
-    renders_database: TemporaryDatabase, key: Any, values: dict[str, Any], error: type[Exception], says: str
+    renders_database: TemporaryDatabase,
+    key: Any,
+    values: dict[str, Any],
+    error: type[Exception],
+    says: str,
 ) -> None:
     """A slip of the host would be found as a row that is never done."""
     async with renders_database.session_factory() as session:
@@ -212,15 +260,21 @@ async def test_bad_submissions_are_refused_whole(
         if isinstance(column, MappedColumn) and name != "dedup_key"
     ],
 )
-async def test_a_submission_gives_nothing_of_the_mixins(renders_database: TemporaryDatabase, column: str) -> None:
-    """A row would wait for ever under the ceiling: parked by its own deadline, tried out from the start, held by nobody."""
+async def test_a_submission_gives_nothing_of_the_mixins(
+    renders_database: TemporaryDatabase, column: str
+) -> None:
+    """A row would wait for ever under the ceiling: parked by its own deadline, tried out from
+    the start, held by nobody.
+    """
     async with renders_database.session_factory.begin() as session:
         with pytest.raises(OutcomeError, match=f"{column} is written by"):
             await pipeline_of().submit(session, dedup_key="a", **{column: None})
     assert await all_renders(renders_database) == []
 
 
-async def test_a_session_may_have_an_engine_for_each_class(renders_database: TemporaryDatabase) -> None:
+async def test_a_session_may_have_an_engine_for_each_class(
+    renders_database: TemporaryDatabase,
+) -> None:
     """A host with several databases could not submit."""
     sessions = async_sessionmaker(binds={Base: renders_database.engine}, expire_on_commit=False)
     async with sessions.begin() as session:

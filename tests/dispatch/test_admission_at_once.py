@@ -1,4 +1,6 @@
-"""Tests of many submissions at the same moment: the ceiling, the turns of SQLite, and hosts that begin transactions themselves."""
+"""Tests of many submissions at the same moment: the ceiling, the turns of SQLite, and hosts that
+begin transactions themselves.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def pipeline_of(**settings: Any) -> DispatchPipeline[Render]:
 
 
 def engine_of(database: TemporaryDatabase, begin: str | None) -> AsyncEngine:
-    """Return an engine of a host that has SQLite's transactions begin in this way; None is the driver's own."""
+    """Return an engine of a host that has SQLite's transactions begin in this way; None is the
+    driver's own.
+    """
     if begin != "autocommit=False":
         engine = database.create_engine()
         if begin is not None:
@@ -60,7 +64,9 @@ async def set_journal(database: TemporaryDatabase, journal: str) -> None:
 async def test_all_get_a_row_or_a_refusal_and_the_ceiling_is_exact(
     renders_database: TemporaryDatabase, begin: str | None, journal: str
 ) -> None:
-    """Clients that come at once would be told that the database is locked, or more would be taken than there is room for."""
+    """Clients that come at once would be told that the database is locked, or more would be
+    taken than there is room for.
+    """
     await set_journal(renders_database, journal)
     renders = pipeline_of(max_active=20)
     sessions = async_sessionmaker(engine_of(renders_database, begin), expire_on_commit=False)
@@ -101,7 +107,9 @@ async def test_the_ceiling_is_exceeded_only_by_those_who_submit_at_the_same_mome
 
 
 @pytest.mark.parametrize("begin", [None, "BEGIN", "autocommit=False"])
-async def test_who_writes_nothing_keeps_nobody_waiting(renders_database: TemporaryDatabase, begin: str | None) -> None:
+async def test_who_writes_nothing_keeps_nobody_waiting(
+    renders_database: TemporaryDatabase, begin: str | None
+) -> None:
     """A client that reads its answer slowly would keep all others from submitting."""
     await set_journal(renders_database, "WAL")
     renders = pipeline_of(max_active=2)
@@ -124,7 +132,9 @@ async def test_who_writes_nothing_keeps_nobody_waiting(renders_database: Tempora
 async def test_nobody_writes_between_the_look_and_the_row(
     renders_database: TemporaryDatabase, begin: str | None
 ) -> None:
-    """A submission would be told that the database is locked, because somebody else wrote while it counted."""
+    """A submission would be told that the database is locked, because somebody else wrote while
+    it counted.
+    """
     engine = engine_of(renders_database, begin)
     other = sqlite3.connect(renders_database.url.database or "", timeout=0, isolation_level=None)
     tried: list[str] = []
@@ -144,7 +154,9 @@ async def test_nobody_writes_between_the_look_and_the_row(
 
 
 @pytest.mark.parametrize("begin", BEGINS)
-async def test_what_the_host_has_done_before_is_kept(renders_database: TemporaryDatabase, begin: str | None) -> None:
+async def test_what_the_host_has_done_before_is_kept(
+    renders_database: TemporaryDatabase, begin: str | None
+) -> None:
     """Rows that a host wrote before it submits would be lost, or committed though it rolls back."""
     renders = pipeline_of()
     sessions = async_sessionmaker(engine_of(renders_database, begin), expire_on_commit=False)
@@ -161,8 +173,12 @@ async def test_what_the_host_has_done_before_is_kept(renders_database: Temporary
 
 
 @pytest.mark.parametrize("begin", ["BEGIN", "BEGIN IMMEDIATE"])
-async def test_a_savepoint_that_is_open_is_kept(renders_database: TemporaryDatabase, begin: str) -> None:
-    """A submission in a savepoint would end it, and what follows would fail or be undone with it."""
+async def test_a_savepoint_that_is_open_is_kept(
+    renders_database: TemporaryDatabase, begin: str
+) -> None:
+    """A submission in a savepoint would end it, and what follows would fail or be undone with
+    it.
+    """
     sessions = async_sessionmaker(engine_of(renders_database, begin), expire_on_commit=False)
     async with sessions.begin() as session:
         async with session.begin_nested():
@@ -184,7 +200,9 @@ async def test_a_savepoint_that_is_open_is_kept(renders_database: TemporaryDatab
 async def test_a_turn_that_does_not_come_is_told(
     renders_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, begin: str | None, by: str
 ) -> None:
-    """A request would wait for ever behind one that forgot to commit, or leave the turn taken when it gives up."""
+    """A request would wait for ever behind one that forgot to commit, or leave the turn taken
+    when it gives up.
+    """
     monkeypatch.setattr("rowlock.dispatch.submitting.submission_lock.SUBMIT_WAIT_S_MAX", 0.01)
     renders = pipeline_of()
     sessions = async_sessionmaker(engine_of(renders_database, begin), expire_on_commit=False)

@@ -1,4 +1,6 @@
-"""Tests of work that is cancelled by its key: before it begins, while it runs, and when it is too late."""
+"""Tests of work that is cancelled by its key: before it begins, while it runs, and when it is
+too late.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,17 @@ from rowlock.dispatch import (
 )
 from rowlock.testing import TemporaryDatabase
 
-from .renders import Base, Fleet, Render, Scenes, all_renders, one_render, pipeline_of, settled, submit
+from .renders import (
+    Base,
+    Fleet,
+    Render,
+    Scenes,
+    all_renders,
+    one_render,
+    pipeline_of,
+    settled,
+    submit,
+)
 
 QUICK: Any = {"fetch_delays": (0.05, 0.1)}
 WAIT_S_MAX = 30.0
@@ -36,7 +48,9 @@ async def renders_database(database: TemporaryDatabase) -> TemporaryDatabase:
     return database
 
 
-async def cancel(database: TemporaryDatabase, renders: DispatchPipeline[Render], key: str) -> Render | None:
+async def cancel(
+    database: TemporaryDatabase, renders: DispatchPipeline[Render], key: str
+) -> Render | None:
     """Cancel what a key is about, in a transaction of its own."""
     async with database.session_factory.begin() as session:
         return await renders.cancel(session, dedup_key=key)
@@ -68,7 +82,9 @@ class Gates:
 
 
 async def test_what_waits_is_not_begun(renders_database: TemporaryDatabase) -> None:
-    """A client that changed its mind would wait for work that nobody wants, and others would be refused for it."""
+    """A client that changed its mind would wait for work that nobody wants, and others would be
+    refused for it.
+    """
     fleet = Fleet(1)
     renders = pipeline_of(fleet, Scenes(0), max_active=2, **QUICK)
     await submit(renders_database, renders, "a", "b")
@@ -80,16 +96,27 @@ async def test_what_waits_is_not_begun(renders_database: TemporaryDatabase) -> N
     await submit(renders_database, renders, "c")  # its place is free
     async with PipelineManager(renders_database.session_factory, [renders]):
         rows = await settled(renders_database, every_s=0.02)
-    assert {row.dedup_key: row.status for row in rows} == {"a": FAILED, "b": COMPLETED, "c": COMPLETED}
+    assert {row.dedup_key: row.status for row in rows} == {
+        "a": FAILED,
+        "b": COMPLETED,
+        "c": COMPLETED,
+    }
     assert fleet.begun.keys() == {"b", "c"}
 
 
 @pytest.mark.parametrize("scene", ["talks", "silent"])
-async def test_what_runs_is_closed_and_nothing_more_is_written(renders_database: TemporaryDatabase, scene: str) -> None:
-    """A result would come after the answer that there will be none; or the worker would be busy with it for ever."""
+async def test_what_runs_is_closed_and_nothing_more_is_written(
+    renders_database: TemporaryDatabase, scene: str
+) -> None:
+    """A result would come after the answer that there will be none; or the worker would be busy
+    with it for ever.
+    """
     fleet, gates = Fleet(1), Gates()
     renders = DispatchPipeline(Render, handler=gates, engine=fleet, **QUICK)
-    async with PipelineManager(renders_database.session_factory, [renders]), asyncio.timeout(WAIT_S_MAX):
+    async with (
+        PipelineManager(renders_database.session_factory, [renders]),
+        asyncio.timeout(WAIT_S_MAX),
+    ):
         await submit(renders_database, renders, scene)
         await gates.begun.wait()
         row = await cancel(renders_database, renders, scene)
@@ -97,13 +124,19 @@ async def test_what_runs_is_closed_and_nothing_more_is_written(renders_database:
         assert row.status == FAILED
         gates.gate.set()
         row = await given_up(fleet, renders_database)
-    assert (row.status, row.error, row.url) == (FAILED, "cancelled: it is not wanted any more", None)
+    assert (row.status, row.error, row.url) == (
+        FAILED,
+        "cancelled: it is not wanted any more",
+        None,
+    )
     assert (row.stages, row.losses, row.lock_owner, row.lock_expires_at) == ({}, 0, None, None)
     assert gates.steps == ([scene] if scene == "silent" else [])
 
 
 async def test_it_joins_the_callers_transaction(renders_database: TemporaryDatabase) -> None:
-    """Work would be lost though the cancellation was undone, or the caller's transaction would be ended."""
+    """Work would be lost though the cancellation was undone, or the caller's transaction would
+    be ended.
+    """
     renders = pipeline_of(Fleet(1), Scenes(0), **QUICK)
     [(mine, _)] = await submit(renders_database, renders, "a")
     async with renders_database.session_factory() as session:
@@ -123,7 +156,10 @@ async def test_the_key_is_free_at_once(renders_database: TemporaryDatabase) -> N
     """Who cancels to begin anew would get the row that was cancelled."""
     fleet, gates = Fleet(2), Gates()
     renders = DispatchPipeline(Render, handler=gates, engine=fleet, **QUICK)
-    async with PipelineManager(renders_database.session_factory, [renders]), asyncio.timeout(WAIT_S_MAX):
+    async with (
+        PipelineManager(renders_database.session_factory, [renders]),
+        asyncio.timeout(WAIT_S_MAX),
+    ):
         [(first, _)] = await submit(renders_database, renders, "a")
         await gates.begun.wait()
         async with renders_database.session_factory.begin() as session:
@@ -147,7 +183,9 @@ async def test_what_is_settled_stays(renders_database: TemporaryDatabase) -> Non
     assert (await one_render(renders_database)).status == COMPLETED
 
 
-async def test_a_session_may_have_an_engine_for_each_class(renders_database: TemporaryDatabase) -> None:
+async def test_a_session_may_have_an_engine_for_each_class(
+    renders_database: TemporaryDatabase,
+) -> None:
     """A host with several databases could not cancel."""
     renders = pipeline_of(Fleet(), Scenes())
     await submit(renders_database, renders, "a")
@@ -157,7 +195,9 @@ async def test_a_session_may_have_an_engine_for_each_class(renders_database: Tem
 
 
 @pytest.mark.parametrize("act", ["submit", "cancel"])
-async def test_what_the_host_has_not_written_yet_is_kept(renders_database: TemporaryDatabase, act: str) -> None:
+async def test_what_the_host_has_not_written_yet_is_kept(
+    renders_database: TemporaryDatabase, act: str
+) -> None:
     """A change that a session without autoflush still has in hand would be gone, without a word."""
     renders = pipeline_of(Fleet())
     [(made, _)] = await submit(renders_database, renders, "a")
@@ -189,6 +229,8 @@ async def test_many_at_once(renders_database: TemporaryDatabase) -> None:
     assert {row.status for row in await all_renders(renders_database)} == {FAILED}
 
 
-async def _cancel(renders: DispatchPipeline[Render], sessions: async_sessionmaker[AsyncSession], key: str) -> None:
+async def _cancel(
+    renders: DispatchPipeline[Render], sessions: async_sessionmaker[AsyncSession], key: str
+) -> None:
     async with sessions.begin() as session:
         assert await renders.cancel(session, dedup_key=key)

@@ -1,4 +1,6 @@
-"""Tests of cancellation: at whichever await a drain meets an attempt, it knows what the row is, and nothing is left behind."""
+"""Tests of cancellation: at whichever await a drain meets an attempt, it knows what the row is,
+and nothing is left behind.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ import pytest
 from sqlalchemy import delete
 
 from rowlock import PipelineItem
-from rowlock.dispatch import COMPLETED, PENDING, AttemptEvent, Completed, DispatchPipeline, Progress, StageDone, Task
+from rowlock.dispatch import (
+    COMPLETED,
+    PENDING,
+    AttemptEvent,
+    Completed,
+    DispatchPipeline,
+    Progress,
+    StageDone,
+    Task,
+)
 from rowlock.dispatch.delivering.scratch import Scratch
 from rowlock.testing import Steps, TemporaryDatabase, stepping
 
@@ -35,7 +46,9 @@ async def speaks(task: Task[Render]) -> AsyncIterator[AttemptEvent]:
 async def one_attempt(
     steps: Steps[Render], pipeline: DispatchPipeline[Render], canceller: Canceller
 ) -> tuple[PipelineItem[Render], Any]:
-    """Make an attempt at the only row, cancelled as `canceller` says; return its item and what came of it, if anything."""
+    """Make an attempt at the only row, cancelled as `canceller` says; return its item and what
+    came of it, if anything.
+    """
     [item] = await steps.fetch_once()
     assert await steps.run.workers[0]._loader.load(item)
     outcomes: list[Any] = []
@@ -49,8 +62,12 @@ async def one_attempt(
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_at_each_await_of_an_attempt(database: TemporaryDatabase, times: int, tmp_path: Path) -> None:
-    """A row would show as running while nobody has it; a worker would stay busy, or a folder stay behind."""
+async def test_at_each_await_of_an_attempt(
+    database: TemporaryDatabase, times: int, tmp_path: Path
+) -> None:
+    """A row would show as running while nobody has it; a worker would stay busy, or a folder
+    stay behind.
+    """
     await database.create_tables(Base.metadata)
     fleet, root = Fleet(1), tmp_path / "scratch"
     root.mkdir()

@@ -1,4 +1,6 @@
-"""Tests of room: which rows are brought forward when there is some, and how much of it is remembered."""
+"""Tests of room: which rows are brought forward when there is some, and how much of it is
+remembered.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,23 @@ async def brought_forward(database: TemporaryDatabase, *, count: int) -> list[st
     async def work(_session: Any, connection: Any) -> frozenset[Any]:
         return await bring_forward(connection, RENDERS, count=count)
 
-    moved = await in_transaction(database.session_factory, RENDERS, work, purpose="test", timeout=TIMEOUT)
+    moved = await in_transaction(
+        database.session_factory, RENDERS, work, purpose="test", timeout=TIMEOUT
+    )
     now = await now_of(database)
-    due = [row for row in await all_renders(database) if row.due_at is not None and row.due_at <= now]
+    due = [
+        row for row in await all_renders(database) if row.due_at is not None and row.due_at <= now
+    ]
     assert {row.id for row in due} == moved
     return [row.dedup_key for row in due]
 
 
-async def test_the_oldest_submissions_first_and_no_more_than_there_is_room_for(database: TemporaryDatabase) -> None:
-    """A flood of late comers would pass those who have waited, or a hundred rows would run for one place."""
+async def test_the_oldest_submissions_first_and_no_more_than_there_is_room_for(
+    database: TemporaryDatabase,
+) -> None:
+    """A flood of late comers would pass those who have waited, or a hundred rows would run for
+    one place.
+    """
     await database.create_tables(Base.metadata)
     now = await now_of(database)
     await add(
@@ -68,20 +78,28 @@ async def test_the_oldest_submissions_first_and_no_more_than_there_is_room_for(d
 async def test_rows_that_rest_for_another_reason_rest_on(
     database: TemporaryDatabase, otherwise: dict[str, Any]
 ) -> None:
-    """A row whose worker was just lost would kill the next one at once; one that is held would be written under its holder."""
+    """A row whose worker was just lost would kill the next one at once; one that is held would
+    be written under its holder.
+    """
     await database.create_tables(Base.metadata)
     now = await now_of(database)
     values: dict[str, Any] = {"status": PENDING, "last_error": NOBODY, **otherwise}
     if values.pop("parked", False):
         values["parked_at"] = now
     if values.pop("held", False):
-        values |= {"lock_token": uuid.uuid4(), "lock_owner": "Me", "lock_expires_at": now + timedelta(minutes=1)}
+        values |= {
+            "lock_token": uuid.uuid4(),
+            "lock_owner": "Me",
+            "lock_expires_at": now + timedelta(minutes=1),
+        }
     await add(database, Render(dedup_key="a", due_at=now + timedelta(minutes=1), **values))
     assert await brought_forward(database, count=5) == []
 
 
 def test_room_is_counted_once_and_bounded() -> None:
-    """A worker that stays would be taken for a new one at each look, and a place that was used for one that is free."""
+    """A worker that stays would be taken for a new one at each look, and a place that was used
+    for one that is free.
+    """
     room = Capacity()
     assert room.look(["a", "b"]) == 2
     assert room.look(["a", "b"]) == 2
@@ -99,7 +117,9 @@ def test_room_is_counted_once_and_bounded() -> None:
 
 @virtual_time
 async def test_room_of_many_workers_is_given_bit_by_bit() -> None:
-    """Rows for a thousand workers would be due at once, and their places be given again before they can be offered."""
+    """Rows for a thousand workers would be due at once, and their places be given again before
+    they can be offered.
+    """
     room, workers = Capacity(), [f"{number}" for number in range(ROOM_MAX + 36)]
     assert room.look(workers) == ROOM_MAX
     room.keep_for(range(ROOM_MAX))
@@ -116,7 +136,9 @@ async def test_room_of_many_workers_is_given_bit_by_bit() -> None:
 
 @virtual_time
 async def test_a_row_that_was_brought_forward_uses_one_place() -> None:
-    """A row would use a place when it is brought forward and another one when it is accepted: that worker would stay idle."""
+    """A row would use a place when it is brought forward and another one when it is accepted:
+    that worker would stay idle.
+    """
     room = Capacity()
     assert room.look(["a", "b", "c"]) == 3
     room.keep_for(["first", "second", "third"])
@@ -133,7 +155,9 @@ async def test_a_row_that_was_brought_forward_uses_one_place() -> None:
 
 @virtual_time
 async def test_a_place_is_kept_for_a_while() -> None:
-    """A place would be kept for ever for a row that another replica has claimed, or that was cancelled on its way."""
+    """A place would be kept for ever for a row that another replica has claimed, or that was
+    cancelled on its way.
+    """
     room = Capacity()
     room.look(["a"])
     room.keep_for(["first"])

@@ -29,7 +29,9 @@ def test_paths_are_stripped_and_nothing_else(text: str, shown: str) -> None:
 
 
 def test_errors_begin_with_their_kind_and_are_bounded() -> None:
-    """Clients that tell errors apart by their kind would be lost; a traceback would fill the table."""
+    """Clients that tell errors apart by their kind would be lost; a traceback would fill the
+    table.
+    """
     assert error_of("capacity", "no worker") == "capacity: no worker"
     assert len(error_of("internal", "x" * 5000)) == 1024
     assert error_of("Not a kind: at all", "x").startswith("internal: ")
@@ -55,5 +57,7 @@ def test_errors_begin_with_their_kind_and_are_bounded() -> None:
     ],
 )
 def test_kinds_of_the_hosts_own(kind: Any, error: str) -> None:
-    """A client would take a handler's failure for work that found no worker, and come back; or could not tell kinds apart."""
+    """A client would take a handler's failure for work that found no worker, and come back; or
+    could not tell kinds apart.
+    """
     assert failure_of(kind, "x") == error

@@ -1,4 +1,6 @@
-"""Tests of texts that no database can store: refused before a statement, or written without what cannot be stored."""
+"""Tests of texts that no database can store: refused before a statement, or written without what
+cannot be stored.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,32 @@ from rowlock import PipelineError, PipelineManager
 from rowlock.dispatch import FAILED, AttemptEvent, Completed, Failed, Progress, StageDone, Task
 from rowlock.testing import TemporaryDatabase
 
-from .renders import Base, Fleet, Render, Scenes, all_renders, one_render, pipeline_of, settled, submit
+from .renders import (
+    Base,
+    Fleet,
+    Render,
+    Scenes,
+    all_renders,
+    one_render,
+    pipeline_of,
+    settled,
+    submit,
+)
 
 UNSTORABLE = ("a\x00b", "a\ud800b")
 IDS = ("NUL", "surrogate")
 
 
-@pytest.mark.parametrize("key", [*UNSTORABLE, "", "a" * 256, 7], ids=[*IDS, "empty", "long", "number"])
+@pytest.mark.parametrize(
+    "key", [*UNSTORABLE, "", "a" * 256, 7], ids=[*IDS, "empty", "long", "number"]
+)
 @pytest.mark.parametrize("method", ["submit", "cancel"])
 async def test_a_bad_key_leaves_the_transaction_of_the_caller_as_it_was(
     database: TemporaryDatabase, method: str, key: Any
 ) -> None:
-    """A key from outside, such as a header, would abort what else the caller has written in its transaction."""
+    """A key from outside, such as a header, would abort what else the caller has written in its
+    transaction.
+    """
     await database.create_tables(Base.metadata)
     renders, statements = pipeline_of(Fleet(1)), list[str]()
 
@@ -48,7 +64,9 @@ async def test_a_key_may_have_every_other_character(database: TemporaryDatabase)
     assert {row.dedup_key for row in await all_renders(database)} == set(keys)
 
 
-async def test_a_reason_that_cannot_be_stored_is_written_without_it(database: TemporaryDatabase) -> None:
+async def test_a_reason_that_cannot_be_stored_is_written_without_it(
+    database: TemporaryDatabase,
+) -> None:
     """A cancellation would abort its caller's transaction for a text that only people read."""
     await database.create_tables(Base.metadata)
     renders = pipeline_of(Fleet(1))
@@ -61,7 +79,9 @@ async def test_a_reason_that_cannot_be_stored_is_written_without_it(database: Te
 async def test_whatever_a_worker_or_a_handler_says_is_written_without_what_cannot_be_stored(
     database: TemporaryDatabase,
 ) -> None:
-    """One character in a worker's name or in a progress would fail hours of work, for a reason that is none of it."""
+    """One character in a worker's name or in a progress would fail hours of work, for a reason
+    that is none of it.
+    """
     await database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet()
     fleet._active["worker\x00\ud800"] = 0
@@ -82,8 +102,12 @@ async def test_whatever_a_worker_or_a_handler_says_is_written_without_what_canno
 
 
 @pytest.mark.parametrize("name", UNSTORABLE, ids=IDS)
-async def test_a_stage_whose_name_cannot_be_stored_is_refused(database: TemporaryDatabase, name: str) -> None:
-    """The next attempt would not know a stage by a name that was changed, and do it again; or the database would refuse it."""
+async def test_a_stage_whose_name_cannot_be_stored_is_refused(
+    database: TemporaryDatabase, name: str
+) -> None:
+    """The next attempt would not know a stage by a name that was changed, and do it again; or
+    the database would refuse it.
+    """
     await database.create_tables(Base.metadata)
     scenes = Scenes()
 

@@ -1,4 +1,6 @@
-"""The crash matrix: submit, accept, stage done and complete, each cut or killed at every boundary and every await."""
+"""The crash matrix: submit, accept, stage done and complete, each cut or killed at every
+boundary and every await.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from typing import Any
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock import PipelineManager
-from rowlock.dispatch import COMPLETED, AttemptEvent, Completed, DispatchPipeline, Progress, StageDone, Task
+from rowlock.dispatch import (
+    COMPLETED,
+    AttemptEvent,
+    Completed,
+    DispatchPipeline,
+    Progress,
+    StageDone,
+    Task,
+)
 from rowlock.testing import Failpoints, TemporaryDatabase, crash_everywhere, virtual_time
 from rowlock.testing.crashes.failpoints import lose_connection
 
@@ -47,7 +57,9 @@ class Store:
     def pipeline(self, **settings: Any) -> DispatchPipeline[Render]:
         """Return a new pipeline with a worker of its own."""
         self.fleet = Fleet(1)
-        return DispatchPipeline(Render, handler=self.render, engine=self.fleet, max_losses=100, **settings)
+        return DispatchPipeline(
+            Render, handler=self.render, engine=self.fleet, max_losses=100, **settings
+        )
 
 
 async def test_killed_at_every_await(rowlock_database_with_clock: TemporaryDatabase) -> None:
@@ -67,7 +79,9 @@ async def test_killed_at_every_await(rowlock_database_with_clock: TemporaryDatab
 
 @virtual_time
 async def test_cut_at_every_boundary_of_an_attempt(virtual_database: TemporaryDatabase) -> None:
-    """A connection that is lost at the wrong moment would lose the row, or do a recorded stage again."""
+    """A connection that is lost at the wrong moment would lose the row, or do a recorded stage
+    again.
+    """
     await virtual_database.create_tables(Base.metadata)
     boundary = 0
     while True:

@@ -28,17 +28,35 @@ from rowlock.dispatch import (
 )
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from .renders import Base, Fleet, Render, Scenes, add, all_renders, now_of, one_render, pipeline_of, settled, submit
+from .renders import (
+    Base,
+    Fleet,
+    Render,
+    Scenes,
+    add,
+    all_renders,
+    now_of,
+    one_render,
+    pipeline_of,
+    settled,
+    submit,
+)
 
 # ---------------------------------------------------------------- accepted
 
 
 @virtual_time
-async def test_it_runs_from_the_moment_a_worker_accepts(virtual_database: TemporaryDatabase) -> None:
-    """A long download would leave the row pending, and it would be offered a second time meanwhile."""
+async def test_it_runs_from_the_moment_a_worker_accepts(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A long download would leave the row pending, and it would be offered a second time
+    meanwhile.
+    """
     await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(1)
-    async with PipelineManager(virtual_database.session_factory, [pipeline_of(fleet, Scenes(600))]) as manager:
+    async with PipelineManager(
+        virtual_database.session_factory, [pipeline_of(fleet, Scenes(600))]
+    ) as manager:
         del manager
         await add(virtual_database, Render(dedup_key="a"))
         await asyncio.sleep(10)
@@ -49,12 +67,16 @@ async def test_it_runs_from_the_moment_a_worker_accepts(virtual_database: Tempor
         [done] = await settled(virtual_database)
     assert (done.status, done.url, done.error) == (COMPLETED, "https://pictures/", None)
     assert done.finished_at is not None
-    assert done.finished_at - row.started_at == pytest.approx(timedelta(seconds=600), abs=timedelta(seconds=1))
+    assert done.finished_at - row.started_at == pytest.approx(
+        timedelta(seconds=600), abs=timedelta(seconds=1)
+    )
     assert fleet.begun == {"a": 1}
 
 
 @virtual_time
-async def test_an_offer_that_was_refused_never_shows_as_running(virtual_database: TemporaryDatabase) -> None:
+async def test_an_offer_that_was_refused_never_shows_as_running(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A queue that is full would look like work that goes on."""
     await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(1)
@@ -70,7 +92,9 @@ async def test_an_offer_that_was_refused_never_shows_as_running(virtual_database
 
 
 @virtual_time
-async def test_stages_are_recorded_at_once_and_skipped_later(virtual_database: TemporaryDatabase) -> None:
+async def test_stages_are_recorded_at_once_and_skipped_later(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """What took hours would be done again after every crash."""
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
@@ -95,7 +119,9 @@ async def test_stages_are_recorded_at_once_and_skipped_later(virtual_database: T
 
 
 @virtual_time
-async def test_progress_is_shown_and_not_written_for_every_word(virtual_database: TemporaryDatabase) -> None:
+async def test_progress_is_shown_and_not_written_for_every_word(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A handler that tells of every frame would write to the database all the time."""
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
@@ -123,7 +149,9 @@ async def test_progress_is_shown_and_not_written_for_every_word(virtual_database
 
 
 @virtual_time
-async def test_an_overflow_rests_for_the_interval_and_some(virtual_database: TemporaryDatabase) -> None:
+async def test_an_overflow_rests_for_the_interval_and_some(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Rows would be offered all the time to workers that are not there, all at the same moment."""
     await virtual_database.create_tables(Base.metadata)
     renders = pipeline_of(Fleet(0), retry_interval=120)
@@ -151,7 +179,9 @@ async def test_the_deadline_counts_from_the_submission(virtual_database: Tempora
     assert row.status == FAILED
     assert row.error == "capacity: no worker has done it within 600 s after its submission"
     assert row.finished_at is not None
-    assert timedelta(seconds=600) <= row.finished_at - row.submitted_at <= timedelta(seconds=600 + 160)
+    assert (
+        timedelta(seconds=600) <= row.finished_at - row.submitted_at <= timedelta(seconds=600 + 160)
+    )
 
 
 @virtual_time
@@ -159,10 +189,16 @@ async def test_recovery_does_not_reset_the_deadline(virtual_database: TemporaryD
     """A row that kills its workers would be tried for ever."""
     await virtual_database.create_tables(Base.metadata)
     now, fleet = await now_of(virtual_database), Fleet(1)
-    lease = {"lock_token": uuid.uuid4(), "lock_owner": "DispatchRender", "lock_expires_at": now - timedelta(seconds=1)}
+    lease = {
+        "lock_token": uuid.uuid4(),
+        "lock_owner": "DispatchRender",
+        "lock_expires_at": now - timedelta(seconds=1),
+    }
     late = Render(dedup_key="a", status=RUNNING, submitted_at=now - timedelta(seconds=601), **lease)
     await add(virtual_database, late)
-    async with PipelineManager(virtual_database.session_factory, [pipeline_of(fleet, dispatch_deadline=600)]):
+    async with PipelineManager(
+        virtual_database.session_factory, [pipeline_of(fleet, dispatch_deadline=600)]
+    ):
         [row] = await settled(virtual_database)
     assert (row.status, fleet.tasks) == (FAILED, [])
     assert (row.error or "").startswith("capacity: ")
@@ -172,7 +208,9 @@ async def test_recovery_does_not_reset_the_deadline(virtual_database: TemporaryD
 
 
 @virtual_time
-async def test_workers_that_die_cost_attempts_up_to_a_limit(virtual_database: TemporaryDatabase) -> None:
+async def test_workers_that_die_cost_attempts_up_to_a_limit(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """One row that kills its worker would kill them all, one after the other."""
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
@@ -229,7 +267,9 @@ async def test_a_failure_is_final_and_tells_no_paths(virtual_database: Temporary
     scenes, fleet = Scenes(), Fleet(1)
 
     async def refuses(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
-        yield Failed("input", "no picture in /srv/uploads/7/scene.blend, nor in C:\\data\\scene.blend")
+        yield Failed(
+            "input", "no picture in /srv/uploads/7/scene.blend, nor in C:\\data\\scene.blend"
+        )
 
     async def raises(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
         yield Progress("x")
@@ -259,7 +299,10 @@ async def test_a_failure_is_final_and_tells_no_paths(virtual_database: Temporary
     assert rows["raises"].error == "internal: FileNotFoundError: tile.bin"
     assert rows["ends"].error == "internal: the handler ended without Completed or Failed"
     assert rows["gives_junk"].error == "internal: the handler gave a int, which is no event"
-    assert rows["names_a_column_of_ours"].error == "internal: status is written by the pipeline; leave it out"
+    assert (
+        rows["names_a_column_of_ours"].error
+        == "internal: status is written by the pipeline; leave it out"
+    )
     assert "colour" in (rows["names_no_column"].error or "")
 
 
@@ -276,11 +319,15 @@ async def test_the_time_limit_ends_an_attempt(virtual_database: TemporaryDatabas
     assert (row.status, row.error) == (FAILED, "internal: the time limit of 900 s is over")
     assert row.finished_at is not None
     assert row.started_at is not None
-    assert row.finished_at - row.started_at == pytest.approx(timedelta(seconds=900), abs=timedelta(seconds=1))
+    assert row.finished_at - row.started_at == pytest.approx(
+        timedelta(seconds=900), abs=timedelta(seconds=1)
+    )
 
 
 @virtual_time
-async def test_a_row_that_somebody_else_settled_is_left_alone(virtual_database: TemporaryDatabase) -> None:
+async def test_a_row_that_somebody_else_settled_is_left_alone(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A late result would overwrite what was decided, such as that nobody wants it any more."""
     await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(1)
@@ -290,7 +337,9 @@ async def test_a_row_that_somebody_else_settled_is_left_alone(virtual_database: 
         await submit(virtual_database, renders, "a")
         await asyncio.sleep(5)
         async with virtual_database.session_factory.begin() as session:
-            await session.execute(update(Render).values(status=FAILED, error="input: cancelled by its owner"))
+            await session.execute(
+                update(Render).values(status=FAILED, error="input: cancelled by its owner")
+            )
         await asyncio.sleep(60)
         row = await one_render(virtual_database)
     assert (row.status, row.error, row.url) == (FAILED, "input: cancelled by its owner", None)
@@ -299,7 +348,9 @@ async def test_a_row_that_somebody_else_settled_is_left_alone(virtual_database: 
 
 
 @virtual_time
-async def test_a_lost_attempt_does_not_bring_back_what_somebody_settled(virtual_database: TemporaryDatabase) -> None:
+async def test_a_lost_attempt_does_not_bring_back_what_somebody_settled(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A row that was cancelled would be pending again when its worker dies."""
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
@@ -315,14 +366,18 @@ async def test_a_lost_attempt_does_not_bring_back_what_somebody_settled(virtual_
         await submit(virtual_database, renders, "a")
         await asyncio.sleep(5)
         async with virtual_database.session_factory.begin() as session:
-            await session.execute(update(Render).values(status=FAILED, error="input: cancelled by its owner"))
+            await session.execute(
+                update(Render).values(status=FAILED, error="input: cancelled by its owner")
+            )
         await asyncio.sleep(60)
         row = await one_render(virtual_database)
     assert (row.status, row.losses, row.lock_token) == (FAILED, 0, None)
 
 
 @virtual_time
-async def test_a_result_that_the_database_refuses_fails_the_row(virtual_database: TemporaryDatabase) -> None:
+async def test_a_result_that_the_database_refuses_fails_the_row(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Hours of work would be done again and again, to be refused each time."""
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)

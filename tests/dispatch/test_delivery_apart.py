@@ -1,4 +1,6 @@
-"""Tests of attempts whose replica, worker or handler is at odds with the row: what is whose affair."""
+"""Tests of attempts whose replica, worker or handler is at odds with the row: what is whose
+affair.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,19 @@ from rowlock.dispatch.delivering.delivery import LOOK_EVERY_S
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..pipelines.scenes import faults_of, is_outcome, until
-from .renders import Base, Fleet, Render, Scenes, add, now_of, one_render, pipeline_of, settled, submit, without_end
+from .renders import (
+    Base,
+    Fleet,
+    Render,
+    Scenes,
+    add,
+    now_of,
+    one_render,
+    pipeline_of,
+    settled,
+    submit,
+    without_end,
+)
 
 
 @virtual_time
@@ -55,8 +69,12 @@ async def test_a_replica_that_is_broken_fails_no_rows(
 
 
 @virtual_time
-async def test_the_rest_after_a_loss_is_kept_though_there_is_room(virtual_database: TemporaryDatabase) -> None:
-    """A worker's machine that reboots would cost its row all the losses it may have, within seconds."""
+async def test_the_rest_after_a_loss_is_kept_though_there_is_room(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A worker's machine that reboots would cost its row all the losses it may have, within
+    seconds.
+    """
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(3)
     begun: list[float] = []
@@ -77,7 +95,9 @@ async def test_the_rest_after_a_loss_is_kept_though_there_is_room(virtual_databa
 
 
 @virtual_time
-async def test_the_last_progress_is_written_with_the_result(virtual_database: TemporaryDatabase) -> None:
+async def test_the_last_progress_is_written_with_the_result(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A picture that is done would be shown as done to nine tenths."""
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
@@ -96,7 +116,9 @@ async def test_the_last_progress_is_written_with_the_result(virtual_database: Te
 
 
 @virtual_time
-async def test_an_attempt_that_does_not_end_keeps_its_row(virtual_database: TemporaryDatabase) -> None:
+async def test_an_attempt_that_does_not_end_keeps_its_row(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A row would be given to another replica while its handler still runs."""
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet, gate = Scenes(), Fleet(1), asyncio.Event()
@@ -116,7 +138,9 @@ async def test_an_attempt_that_does_not_end_keeps_its_row(virtual_database: Temp
 
 
 @virtual_time
-async def test_a_worker_is_held_until_its_row_has_ended(virtual_database: TemporaryDatabase) -> None:
+async def test_a_worker_is_held_until_its_row_has_ended(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """More rows would be running than there are workers, while results are on their way."""
     await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(1)
@@ -134,8 +158,12 @@ async def test_a_worker_is_held_until_its_row_has_ended(virtual_database: Tempor
 
 
 @virtual_time
-async def test_an_attempt_that_is_given_up_ends_before_the_next_begins(virtual_database: TemporaryDatabase) -> None:
-    """Two attempts at one row would run beside each other, since the first had only fallen silent."""
+async def test_an_attempt_that_is_given_up_ends_before_the_next_begins(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Two attempts at one row would run beside each other, since the first had only fallen
+    silent.
+    """
     await virtual_database.create_tables(Base.metadata)
     fleet = _SlowToEnd(2)
     renders = pipeline_of(fleet, heartbeat=10, cancel_grace=60)
@@ -147,7 +175,9 @@ async def test_an_attempt_that_is_given_up_ends_before_the_next_begins(virtual_d
 
 
 @virtual_time
-async def test_a_replica_leases_no_more_than_it_can_begin(virtual_database: TemporaryDatabase) -> None:
+async def test_a_replica_leases_no_more_than_it_can_begin(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A replica that is full for hours would keep as many rows again from one that is idle."""
     await virtual_database.create_tables(Base.metadata)
     full, idle = Fleet(4), Fleet(4)
@@ -175,18 +205,30 @@ async def test_a_late_result_leaves_a_word_in_the_log(
         await submit(virtual_database, renders, "a")
         await asyncio.sleep(5)
         async with virtual_database.session_factory.begin() as session:
-            await session.execute(update(Render).values(status=FAILED, error="input: cancelled by its owner"))
+            await session.execute(
+                update(Render).values(status=FAILED, error="input: cancelled by its owner")
+            )
         await asyncio.sleep(30)
         row = await one_render(virtual_database)
     assert f"of row {row.id} was not written (changed)" in caplog.text
 
 
 @virtual_time
-async def test_an_orphan_that_could_not_be_read_for_a_while_is_done(virtual_database: TemporaryDatabase) -> None:
-    """What the database said of a row that could not be read would be taken for what it said of a result."""
+async def test_an_orphan_that_could_not_be_read_for_a_while_is_done(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """What the database said of a row that could not be read would be taken for what it said of
+    a result.
+    """
     await virtual_database.create_tables(Base.metadata)
     now = await now_of(virtual_database)
-    orphan = Render(dedup_key="a", scene="a", status=RUNNING, started_at=now, last_error="StatementError: no such type")
+    orphan = Render(
+        dedup_key="a",
+        scene="a",
+        status=RUNNING,
+        started_at=now,
+        last_error="StatementError: no such type",
+    )
     await add(virtual_database, orphan)
     async with PipelineManager(virtual_database.session_factory, [pipeline_of(Fleet(1))]):
         [row] = await settled(virtual_database)
@@ -194,8 +236,12 @@ async def test_an_orphan_that_could_not_be_read_for_a_while_is_done(virtual_data
 
 
 @virtual_time
-async def test_a_provisioner_that_cannot_count_fails_no_rows(virtual_database: TemporaryDatabase) -> None:
-    """A slip in an engine that shows itself when nobody accepts would fail every row that only has to wait."""
+async def test_a_provisioner_that_cannot_count_fails_no_rows(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A slip in an engine that shows itself when nobody accepts would fail every row that only
+    has to wait.
+    """
     await virtual_database.create_tables(Base.metadata)
 
     class Uncounted(Fleet):
@@ -233,7 +279,9 @@ async def test_who_ends_late_gives_its_worker_back(virtual_database: TemporaryDa
 
 @virtual_time
 async def test_the_end_waits_for_attempts_to_be_closed(virtual_database: TemporaryDatabase) -> None:
-    """A host's own test of its pipeline would end with a task left behind; and a process with folders."""
+    """A host's own test of its pipeline would end with a task left behind; and a process with
+    folders.
+    """
     await virtual_database.create_tables(Base.metadata)
 
     class SlowToClose(Fleet):
@@ -255,8 +303,12 @@ async def test_the_end_waits_for_attempts_to_be_closed(virtual_database: Tempora
 
 
 @virtual_time
-async def test_a_handler_that_says_nothing_is_cancelled_with_its_row(virtual_database: TemporaryDatabase) -> None:
-    """A client that has cancelled would wait for hours until the worker is free, and so would everybody behind it."""
+async def test_a_handler_that_says_nothing_is_cancelled_with_its_row(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A client that has cancelled would wait for hours until the worker is free, and so would
+    everybody behind it.
+    """
     await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(1)
     renders = pipeline_of(fleet, Scenes(3600))
@@ -264,7 +316,9 @@ async def test_a_handler_that_says_nothing_is_cancelled_with_its_row(virtual_dat
         await submit(virtual_database, renders, "a")
         await asyncio.sleep(5)
         async with virtual_database.session_factory.begin() as session:
-            await session.execute(update(Render).values(status=FAILED, error="input: cancelled by its owner"))
+            await session.execute(
+                update(Render).values(status=FAILED, error="input: cancelled by its owner")
+            )
         await asyncio.sleep(LOOK_EVERY_S + 15)
         assert fleet.running == 0
         row = await one_render(virtual_database)
@@ -282,7 +336,9 @@ async def test_a_database_that_is_away_cancels_nothing(virtual_database: Tempora
             await submit(virtual_database, renders, "a")
             await until(lambda: fleet.running)
             await asyncio.sleep(5)
-            faults.fail(ConnectionResetError("away"), when=lambda statement: statement.startswith("SELECT"))
+            faults.fail(
+                ConnectionResetError("away"), when=lambda statement: statement.startswith("SELECT")
+            )
             await asyncio.sleep(30)
             faults.heal()
             [row] = await settled(virtual_database)
@@ -290,7 +346,9 @@ async def test_a_database_that_is_away_cancels_nothing(virtual_database: Tempora
 
 
 @virtual_time
-async def test_a_drain_meets_an_attempt_that_is_being_ended(virtual_database: TemporaryDatabase) -> None:
+async def test_a_drain_meets_an_attempt_that_is_being_ended(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """The row of a silent worker would be given away at once, while its attempt still tidies up."""
     await virtual_database.create_tables(Base.metadata)
     fleet = _SlowToEnd(1)

@@ -18,7 +18,9 @@ NAME = "rowlock.dispatch.dispatch_log"
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     """Return the levels and the texts of the lines of dispatch."""
-    return [(record.levelname, record.getMessage()) for record in caplog.records if record.name == NAME]
+    return [
+        (record.levelname, record.getMessage()) for record in caplog.records if record.name == NAME
+    ]
 
 
 @virtual_time
@@ -39,12 +41,19 @@ async def test_a_row_that_finds_no_worker_is_told_before_it_fails(
             manager.shutdown()
     told = lines(caplog)
     overflows = [line for line in told if "it is offered again in" in line[1]]
-    assert all(f"DispatchRender: none of 1 workers accepted for row {row.id};" in text for _, text in overflows)
+    assert all(
+        f"DispatchRender: none of 1 workers accepted for row {row.id};" in text
+        for _, text in overflows
+    )
     levels = [level for level, _ in overflows]
     assert levels == sorted(levels)
     assert set(levels) == {"INFO", "WARNING"}
     assert ("WARNING", f"DispatchRender: row {row.id} fails: no worker has done it in time") in told
-    assert [record.__dict__["rowlock_row_id"] for record in caplog.records if record.levelname == "WARNING"]
+    assert [
+        record.__dict__["rowlock_row_id"]
+        for record in caplog.records
+        if record.levelname == "WARNING"
+    ]
 
 
 @virtual_time
@@ -66,7 +75,9 @@ async def test_each_round_of_offers_is_told(
 async def test_a_thousand_rows_that_wait_are_no_flood(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A queue that is full would fill the disk with lines, one for each row and each two minutes."""
+    """A queue that is full would fill the disk with lines, one for each row and each two
+    minutes.
+    """
     await virtual_database.create_tables(Base.metadata)
     renders = pipeline_of(Fleet(0), retry_interval=10)
     keys = [f"{number:03}" for number in range(200)]

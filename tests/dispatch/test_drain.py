@@ -1,4 +1,6 @@
-"""Tests of the end: attempts get their grace, then they are cancelled, and what was not done is done elsewhere."""
+"""Tests of the end: attempts get their grace, then they are cancelled, and what was not done is
+done elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ async def test_attempts_have_their_grace(virtual_database: TemporaryDatabase) ->
 
 
 @virtual_time
-async def test_what_is_not_done_by_then_is_done_elsewhere_at_once(virtual_database: TemporaryDatabase) -> None:
+async def test_what_is_not_done_by_then_is_done_elsewhere_at_once(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A row would show as running while nobody runs it, and wait for a lease to expire."""
     await virtual_database.create_tables(Base.metadata)
     first, second = Fleet(1), Fleet(1)

@@ -1,4 +1,6 @@
-"""Tests of what an attempt starts from and is bounded by: losses, progress, places, time, stages, names."""
+"""Tests of what an attempt starts from and is bounded by: losses, progress, places, time,
+stages, names.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +12,53 @@ from datetime import timedelta
 import pytest
 
 from rowlock import PipelineManager
-from rowlock.dispatch import COMPLETED, FAILED, RUNNING, AttemptEvent, Completed, Progress, StageDone, Task
+from rowlock.dispatch import (
+    COMPLETED,
+    FAILED,
+    RUNNING,
+    AttemptEvent,
+    Completed,
+    Progress,
+    StageDone,
+    Task,
+)
 from rowlock.dispatch.columns import WORKER_CHARS_MAX
 from rowlock.dispatch.delivering.delivery import Delivery
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..pipelines.scenes import until
-from .renders import Base, Fleet, Render, Scenes, add, all_renders, now_of, one_render, pipeline_of, settled, submit
+from .renders import (
+    Base,
+    Fleet,
+    Render,
+    Scenes,
+    add,
+    all_renders,
+    now_of,
+    one_render,
+    pipeline_of,
+    settled,
+    submit,
+)
 
 
 @virtual_time
-async def test_a_row_with_too_many_losses_is_offered_to_nobody(virtual_database: TemporaryDatabase) -> None:
-    """A row that kills its replica would kill one after the other, up to its deadline: they have no time to count it out."""
+async def test_a_row_with_too_many_losses_is_offered_to_nobody(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A row that kills its replica would kill one after the other, up to its deadline: they have
+    no time to count it out.
+    """
     await virtual_database.create_tables(Base.metadata)
     long_ago = await now_of(virtual_database) - timedelta(minutes=1)
-    lease = {"lock_token": uuid.uuid4(), "lock_owner": "DispatchRender", "lock_expires_at": long_ago}
+    lease = {
+        "lock_token": uuid.uuid4(),
+        "lock_owner": "DispatchRender",
+        "lock_expires_at": long_ago,
+    }
     await add(
-        virtual_database, Render(dedup_key="a", scene="a", status=RUNNING, started_at=long_ago, losses=2, **lease)
+        virtual_database,
+        Render(dedup_key="a", scene="a", status=RUNNING, started_at=long_ago, losses=2, **lease),
     )
     fleet = Fleet(1)
     async with PipelineManager(virtual_database.session_factory, [pipeline_of(fleet)]):
@@ -83,12 +115,15 @@ async def test_an_attempt_knows_the_databases_time(database: TemporaryDatabase) 
         before = await now_of(database)
         known = Delivery(renders._context, item)._database_time()
         after = await now_of(database)
-    # The claim was made some time after it was sent: so much later it may seem, and that is less than a margin.
+    # The claim was made some time after it was sent: so much later it may seem, and that is less
+    # than a margin.
     assert before - timedelta(seconds=0.01) < known < after + timedelta(seconds=1)
 
 
 @virtual_time
-async def test_stages_are_bounded(virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stages_are_bounded(
+    virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A handler that records each frame would write a row of megabytes with each of them."""
     await virtual_database.create_tables(Base.metadata)
     monkeypatch.setattr("rowlock.dispatch.delivering.delivery.STAGES_MAX", 3)
@@ -109,7 +144,9 @@ async def test_stages_are_bounded(virtual_database: TemporaryDatabase, monkeypat
 
 
 async def test_a_worker_may_have_a_long_name(database: TemporaryDatabase) -> None:
-    """A cluster that names its workers by path, host and process would have every row refused by the database."""
+    """A cluster that names its workers by path, host and process would have every row refused by
+    the database.
+    """
     await database.create_tables(Base.metadata)
     fleet = Fleet()
     name = "w" * (WORKER_CHARS_MAX + 50)

@@ -1,4 +1,6 @@
-"""Tests of how attempts end that do not end well: who is to blame, how long a row is held, and what is tried again."""
+"""Tests of how attempts end that do not end well: who is to blame, how long a row is held, and
+what is tried again.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ async def test_whatever_the_database_refuses_fails_the_row(
 
 
 async def test_a_table_that_is_not_migrated_yet_fails_no_rows(database: TemporaryDatabase) -> None:
-    """A replica that is deployed before its migration has run would fail all work that was done meanwhile."""
+    """A replica that is deployed before its migration has run would fail all work that was done
+    meanwhile.
+    """
     await database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
     renamed = asyncio.Event()
@@ -104,7 +108,9 @@ async def test_a_table_that_is_not_migrated_yet_fails_no_rows(database: Temporar
             while (await one_render(database)).status != RUNNING:  # noqa: ASYNC110 - it says nothing by itself
                 await asyncio.sleep(0.02)
             async with database.engine.begin() as connection:
-                await connection.execute(text("ALTER TABLE renders RENAME COLUMN size TO size_later"))
+                await connection.execute(
+                    text("ALTER TABLE renders RENAME COLUMN size TO size_later")
+                )
             renamed.set()
             while not renders.statistics().counters["retried"]:  # noqa: ASYNC110 - it says nothing by itself
                 await asyncio.sleep(0.02)
@@ -115,8 +121,12 @@ async def test_a_table_that_is_not_migrated_yet_fails_no_rows(database: Temporar
 
 
 @virtual_time
-async def test_a_handler_that_has_no_end_is_failed_once(virtual_database: TemporaryDatabase) -> None:
-    """It would be begun beside itself again and again, each time with one worker more that hangs."""
+async def test_a_handler_that_has_no_end_is_failed_once(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """It would be begun beside itself again and again, each time with one worker more that
+    hangs.
+    """
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet, gate = Scenes(), Fleet(3), asyncio.Event()
 
@@ -162,8 +172,12 @@ class Broken:
 
 
 @virtual_time
-async def test_an_engine_that_cannot_close_fails_no_rows(virtual_database: TemporaryDatabase) -> None:
-    """A worker whose line breaks would fail its row for good, where it should cost a loss; and so would each drain."""
+async def test_an_engine_that_cannot_close_fails_no_rows(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A worker whose line breaks would fail its row for good, where it should cost a loss; and
+    so would each drain.
+    """
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(600), CannotClose(2)
 
@@ -185,7 +199,9 @@ async def test_an_engine_that_cannot_close_fails_no_rows(virtual_database: Tempo
 
 @virtual_time
 async def test_a_loss_rests_by_the_losses(virtual_database: TemporaryDatabase) -> None:
-    """A row that was offered in vain for an hour would rest five minutes after its first loss, beside idle workers."""
+    """A row that was offered in vain for an hour would rest five minutes after its first loss,
+    beside idle workers.
+    """
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
@@ -204,8 +220,12 @@ async def test_a_loss_rests_by_the_losses(virtual_database: TemporaryDatabase) -
 
 
 @virtual_time
-async def test_what_waits_for_a_large_fleet_has_its_deadline(virtual_database: TemporaryDatabase) -> None:
-    """With as many workers as attempts nobody would be left to look after rows that wait: no deadline, no new machine."""
+async def test_what_waits_for_a_large_fleet_has_its_deadline(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """With as many workers as attempts nobody would be left to look after rows that wait: no
+    deadline, no new machine.
+    """
     await virtual_database.create_tables(Base.metadata)
     fleet, asked = Fleet(LEASES_PER_TICK_MAX), list[str]()
 
@@ -213,7 +233,12 @@ async def test_what_waits_for_a_large_fleet_has_its_deadline(virtual_database: T
         asked.append(key)
 
     renders = DispatchPipeline(
-        Render, handler=Scenes(1200), engine=fleet, provision=provision, dispatch_deadline=600, time_limit=10_000
+        Render,
+        handler=Scenes(1200),
+        engine=fleet,
+        provision=provision,
+        dispatch_deadline=600,
+        time_limit=10_000,
     )
     keys = [f"{number:02}" for number in range(LEASES_PER_TICK_MAX + 2)]
     async with PipelineManager(virtual_database.session_factory, [renders]):
@@ -227,8 +252,12 @@ async def test_what_waits_for_a_large_fleet_has_its_deadline(virtual_database: T
 
 
 @virtual_time
-async def test_a_fetch_leases_64_at_most_and_the_next_one_comes_at_once(virtual_database: TemporaryDatabase) -> None:
-    """One replica of a large fleet would take all there is in one transaction; or fill its workers one fetch delay at a time."""
+async def test_a_fetch_leases_64_at_most_and_the_next_one_comes_at_once(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """One replica of a large fleet would take all there is in one transaction; or fill its
+    workers one fetch delay at a time.
+    """
     await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(3 * LEASES_PER_TICK_MAX)
     renders = pipeline_of(fleet, Scenes(3600), fetch_delays=(60,))
@@ -249,7 +278,9 @@ async def test_a_fetch_leases_64_at_most_and_the_next_one_comes_at_once(virtual_
 
 @virtual_time
 async def test_a_stage_without_a_name_is_refused(virtual_database: TemporaryDatabase) -> None:
-    """A number is a text when it comes back from JSON: the next attempt would not know the stage, and do it again."""
+    """A number is a text when it comes back from JSON: the next attempt would not know the
+    stage, and do it again.
+    """
     await virtual_database.create_tables(Base.metadata)
     scenes = Scenes()
 
@@ -263,11 +294,17 @@ async def test_a_stage_without_a_name_is_refused(virtual_database: TemporaryData
         await submit(virtual_database, renders, "a")
         [row] = await settled(virtual_database)
     assert (row.status, row.stages) == (FAILED, {})
-    assert "a stage's name must be a text without NUL and lone surrogates, not 1" in (row.error or "")
+    assert "a stage's name must be a text without NUL and lone surrogates, not 1" in (
+        row.error or ""
+    )
 
 
-async def test_a_row_that_was_decided_before_it_was_read_is_left_alone(database: TemporaryDatabase) -> None:
-    """A row that was cancelled between its claim and its reading would be done; or pending again, by a drain."""
+async def test_a_row_that_was_decided_before_it_was_read_is_left_alone(
+    database: TemporaryDatabase,
+) -> None:
+    """A row that was cancelled between its claim and its reading would be done; or pending
+    again, by a drain.
+    """
     await database.create_tables(Base.metadata)
     fleet = Fleet(1)
     renders = pipeline_of(fleet, dispatch_deadline=0.001)
@@ -278,11 +315,18 @@ async def test_a_row_that_was_decided_before_it_was_read_is_left_alone(database:
             await renders.cancel(session, dedup_key="a", reason="no")
         await steps.work_once()
     row = await one_render(database)
-    assert (row.id, row.status, row.error, row.lock_token) == (item.id, FAILED, "cancelled: no", None)
+    assert (row.id, row.status, row.error, row.lock_token) == (
+        item.id,
+        FAILED,
+        "cancelled: no",
+        None,
+    )
 
 
 async def test_folders_do_not_wait_for_threads_of_the_host(tmp_path: Path) -> None:
-    """Handlers that fill the event loop's threads would keep a drain from ending, and each new attempt from beginning."""
+    """Handlers that fill the event loop's threads would keep a drain from ending, and each new
+    attempt from beginning.
+    """
     gate = threading.Event()
     threads = ThreadPoolExecutor(1)
     asyncio.get_running_loop().set_default_executor(threads)
@@ -309,8 +353,12 @@ BRIEF: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("status", [RUNNING, COMPLETED])
-async def test_trouble_of_the_server_fails_no_row(postgresql_database: TemporaryDatabase, status: str) -> None:
-    """Work of hours would be failed for good, because a disk did not answer for longer than a lease lasts."""
+async def test_trouble_of_the_server_fails_no_row(
+    postgresql_database: TemporaryDatabase, status: str
+) -> None:
+    """Work of hours would be failed for good, because a disk did not answer for longer than a
+    lease lasts.
+    """
     database = postgresql_database
     await database.create_tables(Base.metadata)
     await begin_trouble(database, "58030", table="renders", status=status)

@@ -1,4 +1,6 @@
-"""Tests of the engines of this machine: one conformance suite for all, and what only processes promise."""
+"""Tests of the engines of this machine: one conformance suite for all, and what only processes
+promise.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,18 @@ from . import handlers
 
 WAIT_S_MAX = 30.0
 ENGINES: list[type[LocalEngine]] = [LoopEngine, ThreadEngine, ProcessEngine]
-HANDLERS: dict[type[LocalEngine], str] = {LoopEngine: "", ThreadEngine: "_plainly", ProcessEngine: "_plainly"}
+HANDLERS: dict[type[LocalEngine], str] = {
+    LoopEngine: "",
+    ThreadEngine: "_plainly",
+    ProcessEngine: "_plainly",
+}
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let processes find the handlers by the name that they have here, however pytest was started."""
+    """Let processes find the handlers by the name that they have here, however pytest was
+    started.
+    """
     monkeypatch.syspath_prepend(Path(__file__).parents[2])
 
 
@@ -57,7 +65,9 @@ def handler_for(kind: type[LocalEngine], name: str) -> Callable[[Task[Any]], Any
     return found
 
 
-def task_of(handler: Callable[[Task[Any]], Any], row: Any = None, heartbeat_s: float = 10.0) -> Task[Any]:
+def task_of(
+    handler: Callable[[Task[Any]], Any], row: Any = None, heartbeat_s: float = 10.0
+) -> Task[Any]:
     """Return a task."""
     return Task(
         id=7,
@@ -155,7 +165,9 @@ async def test_a_worker_takes_no_more_than_it_may(kind: type[LocalEngine], tmp_p
 
 
 @each_engine
-async def test_an_attempt_that_was_never_listened_to_leaves_its_worker_free(kind: type[LocalEngine]) -> None:
+async def test_an_attempt_that_was_never_listened_to_leaves_its_worker_free(
+    kind: type[LocalEngine],
+) -> None:
     """A dispatcher that is cancelled just after the offer would cost a worker for ever."""
     engine = kind(1)
     events = await engine.offer(next(iter(engine.workers())), task_of(handler_for(kind, "works")))
@@ -167,8 +179,12 @@ async def test_an_attempt_that_was_never_listened_to_leaves_its_worker_free(kind
 
 
 @each_engine
-async def test_an_attempt_begins_when_it_is_listened_to(kind: type[LocalEngine], tmp_path: Path) -> None:
-    """Work would be under way for a row that does not say so yet, or that somebody else has decided about."""
+async def test_an_attempt_begins_when_it_is_listened_to(
+    kind: type[LocalEngine], tmp_path: Path
+) -> None:
+    """Work would be under way for a row that does not say so yet, or that somebody else has
+    decided about.
+    """
     engine = kind(2)
     first, second = engine.workers()
     async with aclosing(
@@ -176,7 +192,9 @@ async def test_an_attempt_begins_when_it_is_listened_to(kind: type[LocalEngine],
     ) as events:
         assert await anext(events) == Heartbeat()
         # Meanwhile another one begins and ends.
-        async with aclosing(await engine.offer(second, task_of(handler_for(kind, "works")))) as others:
+        async with aclosing(
+            await engine.offer(second, task_of(handler_for(kind, "works")))
+        ) as others:
             await heard(others)
         assert not (tmp_path / "begun").exists()
         await heard(events)
@@ -194,9 +212,13 @@ async def test_what_a_handler_raises_is_a_failure(kind: type[LocalEngine], name:
 
 
 @each_engine
-async def test_it_beats_while_the_handler_says_nothing(kind: type[LocalEngine], tmp_path: Path) -> None:
+async def test_it_beats_while_the_handler_says_nothing(
+    kind: type[LocalEngine], tmp_path: Path
+) -> None:
     """Long work would look like a death."""
-    async with offered(kind(1), task_of(handler_for(kind, "waits"), row=tmp_path, heartbeat_s=0.05)) as events:
+    async with offered(
+        kind(1), task_of(handler_for(kind, "waits"), row=tmp_path, heartbeat_s=0.05)
+    ) as events:
         async with asyncio.timeout(WAIT_S_MAX):
             first = [await anext(events) for _ in range(6)]
         (tmp_path / "go on").touch()
@@ -218,8 +240,12 @@ async def test_to_close_is_to_cancel(kind: type[LocalEngine], tmp_path: Path) ->
 
 
 @each_engine
-async def test_a_handler_goes_on_when_its_stage_is_recorded(kind: type[LocalEngine], tmp_path: Path) -> None:
-    """It would throw away what the stage was made of, and a replica that dies then would leave a row that nobody can do."""
+async def test_a_handler_goes_on_when_its_stage_is_recorded(
+    kind: type[LocalEngine], tmp_path: Path
+) -> None:
+    """It would throw away what the stage was made of, and a replica that dies then would leave a
+    row that nobody can do.
+    """
     async with offered(kind(1), task_of(handler_for(kind, "tells_a_stage"), tmp_path)) as events:
         await goes_on_when_asked(events, tmp_path)
 
@@ -289,7 +315,9 @@ async def test_threads_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance((await heard(events))[-1], Completed)
 
 
-async def test_a_thread_that_cannot_be_had_is_no_failure_of_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_that_cannot_be_had_is_no_failure_of_the_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A machine without room for one more thread would fail every row that it takes."""
     engine = ThreadEngine(1)
 
@@ -305,7 +333,9 @@ async def test_a_thread_that_cannot_be_had_is_no_failure_of_the_row(monkeypatch:
 
 
 @pytest.mark.parametrize(("kind", "name"), [(LoopEngine, "works_plainly"), (ThreadEngine, "works")])
-async def test_the_wrong_kind_of_handler_says_which_is_right(kind: type[LocalEngine], name: str) -> None:
+async def test_the_wrong_kind_of_handler_says_which_is_right(
+    kind: type[LocalEngine], name: str
+) -> None:
     """A handler that blocks would stop the loop, or one that awaits would not run."""
     async with offered(kind(1), task_of(getattr(handlers, name))) as events:
         _, failure = await heard(events)
@@ -336,7 +366,9 @@ async def test_a_process_that_is_killed_is_noticed() -> None:
 
 async def test_a_process_that_stands_still_beats_no_more() -> None:
     """A frozen child would be taken for one that works."""
-    async with offered(ProcessEngine(1), task_of(handlers.freezes_itself, heartbeat_s=0.05)) as events:
+    async with offered(
+        ProcessEngine(1), task_of(handlers.freezes_itself, heartbeat_s=0.05)
+    ) as events:
         async with asyncio.timeout(WAIT_S_MAX):
             while not isinstance(event := await anext(events), Progress):
                 pass
@@ -349,7 +381,9 @@ async def test_a_process_that_stands_still_beats_no_more() -> None:
 async def test_a_process_that_loads_its_task_slowly_is_alive(tmp_path: Path) -> None:
     """A host with many imports would lose each attempt before its work began."""
     row = handlers.SlowToLoad(tmp_path / "go on")
-    async with offered(ProcessEngine(1), task_of(handlers.works_plainly, row, heartbeat_s=0.01)) as events:
+    async with offered(
+        ProcessEngine(1), task_of(handlers.works_plainly, row, heartbeat_s=0.01)
+    ) as events:
         async with asyncio.timeout(WAIT_S_MAX):
             assert [await anext(events) for _ in range(5)] == [Heartbeat()] * 5
         (tmp_path / "go on").touch()

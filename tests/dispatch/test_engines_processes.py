@@ -1,4 +1,6 @@
-"""Tests of worker processes: what they say, what they leave behind, and what becomes of those that a handler starts."""
+"""Tests of worker processes: what they say, what they leave behind, and what becomes of those
+that a handler starts.
+"""
 
 from __future__ import annotations
 
@@ -91,24 +93,35 @@ def other(tmp_path: Path) -> Iterator[Other]:
 
 
 @pytest.mark.parametrize("handler", [handlers.tells_a_stage, handlers.tells_a_stage_plainly])
-async def test_it_beats_while_a_stage_is_recorded(tmp_path: Path, handler: Callable[[Task[Any]], Any]) -> None:
+async def test_it_beats_while_a_stage_is_recorded(
+    tmp_path: Path, handler: Callable[[Task[Any]], Any]
+) -> None:
     """A database that is away for a moment would cost every attempt that has just done a stage."""
     async with offered(ProcessEngine(1), task_of(handler, tmp_path, heartbeat_s=0.01)) as events:
         assert Heartbeat() in await goes_on_when_asked(events, tmp_path)
 
 
-async def test_a_process_waits_for_the_database(sqlite_database: TemporaryDatabase, tmp_path: Path) -> None:
-    """A file that was thrown away after a stage, which then nobody recorded, would fail the next attempt for good."""
+async def test_a_process_waits_for_the_database(
+    sqlite_database: TemporaryDatabase, tmp_path: Path
+) -> None:
+    """A file that was thrown away after a stage, which then nobody recorded, would fail the next
+    attempt for good.
+    """
     await sqlite_database.create_tables(Base.metadata)
     renders = DispatchPipeline(
-        Render, handler=handlers.tells_a_stage_when_told, engine=ProcessEngine(1), fetch_delays=(0.05, 0.1)
+        Render,
+        handler=handlers.tells_a_stage_when_told,
+        engine=ProcessEngine(1),
+        fetch_delays=(0.05, 0.1),
     )
     async with PipelineManager(sqlite_database.session_factory, [renders]):
         await submit(sqlite_database, renders, str(tmp_path))
         async with asyncio.timeout(WAIT_S_MAX):
             while (await one_render(sqlite_database)).status != RUNNING:  # noqa: ASYNC110 - the database says nothing by itself
                 await asyncio.sleep(0.05)
-        somebody = sqlite3.connect(str(sqlite_database.url.database), isolation_level=None, check_same_thread=False)
+        somebody = sqlite3.connect(
+            str(sqlite_database.url.database), isolation_level=None, check_same_thread=False
+        )
         with closing(somebody):
             # In a thread: whoever writes just now must be able to end.
             await asyncio.to_thread(somebody.execute, "BEGIN IMMEDIATE")
@@ -125,20 +138,26 @@ async def test_a_process_waits_for_the_database(sqlite_database: TemporaryDataba
 async def test_a_process_without_a_dispatcher_ends_with_what_it_started(
     tempdir: Path, tmp_path: Path, other: Other
 ) -> None:
-    """A dispatcher that is killed would leave work behind that nobody knows of, beside that of its successor."""
+    """A dispatcher that is killed would leave work behind that nobody knows of, beside that of
+    its successor.
+    """
     calls: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
     code = (
-        "import pickle, sys; from rowlock.dispatch.engines.child import run_task; run_task(sys.argv[1], "
-        "pickle.load(sys.stdin.buffer), 1000)"
+        "import pickle, sys; from rowlock.dispatch.engines.child import run_task;"
+        " run_task(sys.argv[1], pickle.load(sys.stdin.buffer), 1000)"
     )
-    async with await asyncio.start_unix_server(lambda *ends: calls.put_nowait(ends), tempdir / "line"):
+    async with await asyncio.start_unix_server(
+        lambda *ends: calls.put_nowait(ends), tempdir / "line"
+    ):
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", code, str(tempdir / "line")),
             stdin=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         assert child.stdin is not None
-        child.stdin.write(pickle.dumps(pickle.dumps(task_of(handlers.starts_another, tmp_path / "pipe"))))
+        child.stdin.write(
+            pickle.dumps(pickle.dumps(task_of(handlers.starts_another, tmp_path / "pipe")))
+        )
         child.stdin.close()
         async with asyncio.timeout(WAIT_S_MAX):
             reader, writer = await calls.get()
@@ -156,8 +175,12 @@ async def test_a_process_without_a_dispatcher_ends_with_what_it_started(
 
 
 async def test_a_subprocess_ends_with_its_attempt(tmp_path: Path, other: Other) -> None:
-    """A transcode that nobody wants any more would run on outside all limits, and write where the next attempt writes."""
-    async with offered(ProcessEngine(1), task_of(handlers.starts_another, tmp_path / "pipe")) as events:
+    """A transcode that nobody wants any more would run on outside all limits, and write where
+    the next attempt writes.
+    """
+    async with offered(
+        ProcessEngine(1), task_of(handlers.starts_another, tmp_path / "pipe")
+    ) as events:
         async with asyncio.timeout(WAIT_S_MAX):
             while not isinstance(await anext(events), StageDone):
                 pass
@@ -166,9 +189,15 @@ async def test_a_subprocess_ends_with_its_attempt(tmp_path: Path, other: Other) 
     await until(other.has_ended)
 
 
-async def test_a_process_that_dies_beside_a_subprocess_is_noticed(tmp_path: Path, other: Other) -> None:
-    """The subprocess would be taken for the process: a row waits for the death of something that nobody watches."""
-    async with offered(ProcessEngine(1), task_of(handlers.starts_another_and_dies, tmp_path / "pipe")) as events:
+async def test_a_process_that_dies_beside_a_subprocess_is_noticed(
+    tmp_path: Path, other: Other
+) -> None:
+    """The subprocess would be taken for the process: a row waits for the death of something that
+    nobody watches.
+    """
+    async with offered(
+        ProcessEngine(1), task_of(handlers.starts_another_and_dies, tmp_path / "pipe")
+    ) as events:
         with pytest.raises(WorkerGone, match="its process died"):
             await heard(events)
     await until(other.has_ended)
@@ -194,33 +223,48 @@ async def test_what_a_subprocess_prints_and_reads_is_its_own() -> None:
 
 
 async def test_a_process_that_hangs_up_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler that closes the line, or whose end somebody hides, would hold its row until nothing was heard for long."""
+    """A handler that closes the line, or whose end somebody hides, would hold its row until
+    nothing was heard for long.
+    """
     monkeypatch.setattr(process_line, "END_S_MAX", 0.2)
-    async with offered(ProcessEngine(1), task_of(handlers.closes_sockets, heartbeat_s=1_000)) as events:
+    async with offered(
+        ProcessEngine(1), task_of(handlers.closes_sockets, heartbeat_s=1_000)
+    ) as events:
         with pytest.raises(WorkerGone, match="its process died"):
             await heard(events)
 
 
 async def test_a_process_is_kept_for_the_next_attempt() -> None:
-    """Each attempt would start a process, as a second or so of imports, since its row is settled faster than the handler ends."""
+    """Each attempt would start a process, as a second or so of imports, since its row is settled
+    faster than the handler ends.
+    """
     engine = ProcessEngine(1)
     pids = set()
     for _ in range(2):
-        async with offered(engine, task_of(handlers.is_slow_to_end)) as events, asyncio.timeout(WAIT_S_MAX):
+        async with (
+            offered(engine, task_of(handlers.is_slow_to_end)) as events,
+            asyncio.timeout(WAIT_S_MAX),
+        ):
             while not isinstance(event := await anext(events), Completed):
                 pass
             pids.add(event.values["pid"])
     assert len(pids) == 1
 
 
-# ---------------------------------------------------------------- what it says, and what it leaves to the next attempt
+# -------------------- what it says, and what it leaves to the next attempt
 
 
-@pytest.mark.parametrize("handler", [handlers.says_nothing_in_words, handlers.says_nothing_in_words_plainly])
+@pytest.mark.parametrize(
+    "handler", [handlers.says_nothing_in_words, handlers.says_nothing_in_words_plainly]
+)
 async def test_none_is_no_event(handler: Callable[[Task[Any]], Any]) -> None:
-    """A bare `yield` would be taken for the death of the process, which is then killed in the middle of its work."""
+    """A bare `yield` would be taken for the death of the process, which is then killed in the
+    middle of its work.
+    """
     async with offered(ProcessEngine(1), task_of(handler)) as events:
-        assert (await heard(events))[1:] == [Failed("internal", "the handler gave a NoneType, which is no event")]
+        assert (await heard(events))[1:] == [
+            Failed("internal", "the handler gave a NoneType, which is no event")
+        ]
 
 
 async def test_a_failure_says_where_it_comes_from() -> None:
@@ -237,8 +281,12 @@ async def test_a_handler_can_interrupt_its_subprocess() -> None:
         assert (await heard(events))[-1] == Completed({"code": -signal.SIGINT})
 
 
-async def test_an_attempt_finds_the_folder_and_the_variables_of_the_dispatcher(tmp_path: Path) -> None:
-    """Rows of others would fail, since one handler went into a folder that is removed with its attempt."""
+async def test_an_attempt_finds_the_folder_and_the_variables_of_the_dispatcher(
+    tmp_path: Path,
+) -> None:
+    """Rows of others would fail, since one handler went into a folder that is removed with its
+    attempt.
+    """
     engine = ProcessEngine(1)
     found = []
     for number in range(2):
@@ -252,7 +300,9 @@ async def test_an_attempt_finds_the_folder_and_the_variables_of_the_dispatcher(t
     assert found[0] == found[1]
 
 
-async def test_a_process_whose_folder_is_gone_goes_elsewhere(tempdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_whose_folder_is_gone_goes_elsewhere(
+    tempdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every later attempt would fail with the first path that it looks up."""
     engine = ProcessEngine(1)
     (tempdir / "here").mkdir()

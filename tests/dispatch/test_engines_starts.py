@@ -1,4 +1,6 @@
-"""Tests of how worker processes start: what their machine may lack, and what becomes of a start that hangs or is given up."""
+"""Tests of how worker processes start: what their machine may lack, and what becomes of a start
+that hangs or is given up.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ import pytest
 
 from rowlock import PipelineManager
 from rowlock.clock import monotonic
-from rowlock.dispatch import COMPLETED, PENDING, Completed, DispatchPipeline, LoopEngine, ProcessEngine
+from rowlock.dispatch import (
+    COMPLETED,
+    PENDING,
+    Completed,
+    DispatchPipeline,
+    LoopEngine,
+    ProcessEngine,
+)
 from rowlock.dispatch.engines import process_line
 from rowlock.dispatch.engines.local import LocalEngine
 from rowlock.testing import TemporaryDatabase
@@ -35,8 +44,12 @@ STEPS = 5
 """As many steps of the loop an offer takes at most until all it does is wait for its process."""
 
 
-async def test_a_machine_that_lacks_something_fails_no_row(monkeypatch: pytest.MonkeyPatch, tempdir: Path) -> None:
-    """A replica without memory for one more process, or without a disk, would fail every row that it takes."""
+async def test_a_machine_that_lacks_something_fails_no_row(
+    monkeypatch: pytest.MonkeyPatch, tempdir: Path
+) -> None:
+    """A replica without memory for one more process, or without a disk, would fail every row
+    that it takes.
+    """
     engine = ProcessEngine(1)
     with monkeypatch.context() as sick:
         sick.setattr("tempfile.tempdir", str(tempdir / "nowhere"))
@@ -71,7 +84,11 @@ async def test_such_a_row_is_done_when_the_machine_is_well(
 
     monkeypatch.setattr("anyio.to_process.open_process", hardly_any_process)
     renders = DispatchPipeline(
-        Render, handler=handlers.finishes, engine=ProcessEngine(1), retry_delay=0.05, fetch_delays=(0.05, 0.1)
+        Render,
+        handler=handlers.finishes,
+        engine=ProcessEngine(1),
+        retry_delay=0.05,
+        fetch_delays=(0.05, 0.1),
     )
     async with PipelineManager(sqlite_database.session_factory, [renders]):
         await submit(sqlite_database, renders, "a")
@@ -82,7 +99,9 @@ async def test_such_a_row_is_done_when_the_machine_is_well(
 
 @pytest.fixture
 def main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder; processes import a main module that writes ``pid`` there and waits for ``go on``."""
+    """A folder; processes import a main module that writes ``pid`` there and waits for ``go
+    on``.
+    """
     script = tmp_path / "host.py"
     script.write_text(
         "import os, pathlib, time\n"
@@ -110,8 +129,12 @@ async def test_a_process_that_starts_slowly_is_waited_for(main: Path) -> None:
         assert isinstance((await heard(events))[-1], Completed)
 
 
-async def test_a_process_that_never_starts_is_killed(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A main module that hangs would hold its worker, its row and the end of the service for ever."""
+async def test_a_process_that_never_starts_is_killed(
+    main: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A main module that hangs would hold its worker, its row and the end of the service for
+    ever.
+    """
     monkeypatch.setattr(process_line, "START_S_MAX", 2.0)
     monkeypatch.setattr(process_line, "INTERPRETER_S_MAX", 2.0)
     engine = ProcessEngine(1)
@@ -122,7 +145,9 @@ async def test_a_process_that_never_starts_is_killed(main: Path, monkeypatch: py
     assert is_gone(main)
 
 
-async def test_to_insist_on_an_end_does_not_leave_a_process(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_to_insist_on_an_end_does_not_leave_a_process(
+    main: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A drain that cancels twice would leave a process behind that is about to begin."""
     monkeypatch.setattr(process_line, "INTERPRETER_S_MAX", 2.0)
     attempt = ProcessEngine(1).run("process-1", task_of(handlers.works))
@@ -137,7 +162,9 @@ async def test_to_insist_on_an_end_does_not_leave_a_process(main: Path, monkeypa
 
 
 async def test_an_offer_that_is_given_up_lets_go_at_once(main: Path) -> None:
-    """A drain would leave a row leased over whose process it had to wait, though nothing was begun."""
+    """A drain would leave a row leased over whose process it had to wait, though nothing was
+    begun.
+    """
     engine = ProcessEngine(1)
     offer = asyncio.create_task(engine.offer("process-1", task_of(handlers.works)))
     await until((main / "pid").exists)
@@ -153,11 +180,15 @@ async def test_an_offer_that_is_given_up_lets_go_at_once(main: Path) -> None:
     assert is_gone(main)
 
 
-async def test_a_drain_over_a_start_frees_the_row(sqlite_database: TemporaryDatabase, main: Path) -> None:
+async def test_a_drain_over_a_start_frees_the_row(
+    sqlite_database: TemporaryDatabase, main: Path
+) -> None:
     """The same, from end to end: no other replica could have the row until its lease ends."""
     await sqlite_database.create_tables(Base.metadata)
     engine = ProcessEngine(1)
-    renders = DispatchPipeline(Render, handler=handlers.finishes, engine=engine, fetch_delays=(0.05, 0.1))
+    renders = DispatchPipeline(
+        Render, handler=handlers.finishes, engine=engine, fetch_delays=(0.05, 0.1)
+    )
     async with PipelineManager(sqlite_database.session_factory, [renders]) as manager:
         await submit(sqlite_database, renders, "a")
         await until((main / "pid").exists)
@@ -171,7 +202,9 @@ async def test_a_drain_over_a_start_frees_the_row(sqlite_database: TemporaryData
 async def test_a_slow_start_is_told_once(
     main: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A main module without its guard runs the whole service in each process, and nobody would know why all rows wait."""
+    """A main module without its guard runs the whole service in each process, and nobody would
+    know why all rows wait.
+    """
     monkeypatch.setattr(process_line, "SLOW_START_S", 0.01)
     offer = asyncio.create_task(ProcessEngine(1).offer("process-1", task_of(handlers.works)))
     with caplog.at_level(logging.WARNING):
@@ -180,12 +213,14 @@ async def test_a_slow_start_is_told_once(
         async with aclosing(await offer) as events:
             assert isinstance((await heard(events))[-1], Completed)
     assert [record.message for record in caplog.records if "slow to start" in record.message] == [
-        "A worker process is slow to start. It imports the host's main module, which must start nothing but under "
-        "`if __name__ == '__main__'`"
+        "A worker process is slow to start. It imports the host's main module, which must start"
+        " nothing but under `if __name__ == '__main__'`"
     ]
 
 
-async def test_a_start_that_is_not_slow_is_not_told_to_be(main: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_start_that_is_not_slow_is_not_told_to_be(
+    main: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Each start would be told to be slow, and nobody look any more."""
     (main / "go on").touch()
     offer = asyncio.create_task(ProcessEngine(1).offer("process-1", task_of(handlers.works)))
@@ -206,13 +241,21 @@ def is_gone(main: Path) -> bool:
     return False
 
 
-async def test_an_offer_that_is_given_up_at_any_step_leaves_nothing(tempdir: Path, tmp_path: Path) -> None:
-    """Each drain would leave processes, sockets and folders behind, until the machine has no more of them."""
+async def test_an_offer_that_is_given_up_at_any_step_leaves_nothing(
+    tempdir: Path, tmp_path: Path
+) -> None:
+    """Each drain would leave processes, sockets and folders behind, until the machine has no
+    more of them.
+    """
     before = set(children())
     engine = ProcessEngine(STEPS)
     offers = []
     for steps, worker in enumerate(engine.workers()):
-        offers.append(asyncio.create_task(engine.offer(worker, task_of(handlers.tells_its_beginning, tmp_path))))
+        offers.append(
+            asyncio.create_task(
+                engine.offer(worker, task_of(handlers.tells_its_beginning, tmp_path))
+            )
+        )
         for _ in range(steps):
             await asyncio.sleep(0)
         offers[-1].cancel()
@@ -232,14 +275,22 @@ def files_in(folder: Path) -> list[Path]:
 
 def children() -> list[int]:
     """Return the processes that this one has started and that live."""
-    listed = subprocess.run(["/bin/ps", "-A", "-o", "ppid=,pid=,args="], check=True, capture_output=True, text=True)
+    listed = subprocess.run(
+        ["/bin/ps", "-A", "-o", "ppid=,pid=,args="], check=True, capture_output=True, text=True
+    )
     lines = (line.split(maxsplit=2) for line in listed.stdout.splitlines())
-    return [int(pid) for parent, pid, command in lines if int(parent) == os.getpid() and "anyio" in command]
+    return [
+        int(pid)
+        for parent, pid, command in lines
+        if int(parent) == os.getpid() and "anyio" in command
+    ]
 
 
 @pytest.mark.parametrize("kind", [LoopEngine, ProcessEngine], ids=lambda kind: kind.kind)
 def test_a_loop_that_ends_takes_its_attempts_along(kind: type[LocalEngine], tmp_path: Path) -> None:
-    """An engine of a module, with a loop for each test, would be busy for ever after the first that ends in between."""
+    """An engine of a module, with a loop for each test, would be busy for ever after the first
+    that ends in between.
+    """
     engine = kind(1)
     [worker] = engine.workers()
     task = task_of(handlers.waits, tmp_path)

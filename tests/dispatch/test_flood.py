@@ -1,4 +1,6 @@
-"""A flood of submissions from many clients at once: what was admitted is done once, everybody else got a clean refusal."""
+"""A flood of submissions from many clients at once: what was admitted is done once, everybody
+else got a clean refusal.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,13 @@ POOL = 10
 
 
 async def test_a_flood(database: TemporaryDatabase) -> None:
-    """Work would be lost or done twice; a client would get neither a row nor a refusal; or the ceiling would not hold."""
+    """Work would be lost or done twice; a client would get neither a row nor a refusal; or the
+    ceiling would not hold.
+    """
     await database.create_tables(Base.metadata)
     api = async_sessionmaker(
-        database.create_engine(pool_size=POOL, max_overflow=0, pool_timeout=SETTLED_S_MAX), expire_on_commit=False
+        database.create_engine(pool_size=POOL, max_overflow=0, pool_timeout=SETTLED_S_MAX),
+        expire_on_commit=False,
     )
     fleet, gate = Fleet(20), asyncio.Event()
 
@@ -34,8 +39,15 @@ async def test_a_flood(database: TemporaryDatabase) -> None:
         await gate.wait()
         yield Completed()
 
-    renders = DispatchPipeline(Render, handler=render, engine=fleet, max_active=CEILING, fetch_delays=(0.05, 0.1))
-    numbers, admitted, refused, most_active = iter(range(SUBMISSIONS)), set[str](), Counter[str](), 0
+    renders = DispatchPipeline(
+        Render, handler=render, engine=fleet, max_active=CEILING, fetch_delays=(0.05, 0.1)
+    )
+    numbers, admitted, refused, most_active = (
+        iter(range(SUBMISSIONS)),
+        set[str](),
+        Counter[str](),
+        0,
+    )
 
     async def client() -> None:
         nonlocal most_active
@@ -64,6 +76,7 @@ async def test_a_flood(database: TemporaryDatabase) -> None:
     assert {row.dedup_key for row in rows} == admitted
     assert {(row.status, row.error) for row in rows} == {(COMPLETED, None)}
     assert set(fleet.begun.values()) == {1}
-    # As many may be too many as submit at once, less one, and here that is as many as there are connections.
+    # As many may be too many as submit at once, less one, and here that is as many as there are
+    # connections.
     too_many_max = POOL - 1 if database.dialect_name == "postgresql" else 0
     assert most_active <= CEILING + too_many_max

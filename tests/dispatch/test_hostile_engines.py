@@ -1,4 +1,6 @@
-"""Engines and provisioners of the host's own: whatever their calls raise ends no event loop, and passes for no shutdown."""
+"""Engines and provisioners of the host's own: whatever their calls raise ends no event loop, and
+passes for no shutdown.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ class Slips:
 async def test_events_that_end_in_an_exit_fail_their_row(
     virtual_database: TemporaryDatabase, error: BaseException
 ) -> None:
-    """One engine would end the event loop of its replica; and a stray cancellation would begin its row twice a second."""
+    """One engine would end the event loop of its replica; and a stray cancellation would begin
+    its row twice a second.
+    """
     await virtual_database.create_tables(Base.metadata)
     engine = Slips("next", error)
     renders = DispatchPipeline(Render, handler=Scenes(), engine=engine, dispatch_deadline=60)
@@ -120,7 +124,9 @@ async def test_a_close_that_exits_is_the_engines_affair(
 async def test_a_close_that_exits_after_a_loss_fails_no_row(
     virtual_database: TemporaryDatabase, error: BaseException
 ) -> None:
-    """A worker that dies, and whose line cannot be closed either, would fail its row for good where it should cost a loss."""
+    """A worker that dies, and whose line cannot be closed either, would fail its row for good
+    where it should cost a loss.
+    """
     await virtual_database.create_tables(Base.metadata)
     engine = Slips("close", error, is_gone=True)
     renders = DispatchPipeline(Render, handler=Scenes(), engine=engine, retry_delay=60)
@@ -136,7 +142,9 @@ async def test_a_close_that_exits_after_a_loss_fails_no_row(
 async def test_an_offer_that_exits_is_a_failed_attempt(
     virtual_database: TemporaryDatabase, error: BaseException
 ) -> None:
-    """A stray cancellation would pass for a shutdown: its row was offered twice a second, and nobody counted."""
+    """A stray cancellation would pass for a shutdown: its row was offered twice a second, and
+    nobody counted.
+    """
     await virtual_database.create_tables(Base.metadata)
     engine = Slips("offer", error)
     renders = DispatchPipeline(Render, handler=Scenes(), engine=engine, retry_delay=60)
@@ -152,7 +160,9 @@ async def test_an_offer_that_exits_is_a_failed_attempt(
 async def test_a_provisioner_that_exits_is_logged_and_asked_again(
     virtual_database: TemporaryDatabase, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that says no by `sys.exit` would end the event loop; and no machine would be asked for within ten minutes."""
+    """One that says no by `sys.exit` would end the event loop; and no machine would be asked for
+    within ten minutes.
+    """
     await virtual_database.create_tables(Base.metadata)
     asked: list[str] = []
 
@@ -160,7 +170,9 @@ async def test_a_provisioner_that_exits_is_logged_and_asked_again(
         asked.append(key)
         raise error
 
-    renders = DispatchPipeline(Render, handler=Scenes(), engine=Fleet(), provision=provision, retry_interval=5)
+    renders = DispatchPipeline(
+        Render, handler=Scenes(), engine=Fleet(), provision=provision, retry_interval=5
+    )
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, "a")
         await asyncio.sleep(60)
@@ -184,7 +196,9 @@ class CannotBegin(LocalEngine):
 
 @virtual_time
 async def test_an_attempt_that_exits_before_it_begins_is_the_offers_error() -> None:
-    """An engine whose start of a process exits would end the event loop; and its worker would be busy for ever."""
+    """An engine whose start of a process exits would end the event loop; and its worker would be
+    busy for ever.
+    """
     engine = CannotBegin()
     with pytest.raises(HostCodeError, match="SystemExit: 3"):
         await engine.offer("cannot-begin-1", _TASK)
@@ -198,7 +212,9 @@ _TASK: Any = type("AnyTask", (), {"heartbeat_s": 1.0})()
 async def test_a_call_that_ignores_its_cancellation_does_not_hold_up_a_drain(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A deployment would wait for a cloud, for as long as that takes: a purchase that may not be left half done."""
+    """A deployment would wait for a cloud, for as long as that takes: a purchase that may not be
+    left half done.
+    """
     await virtual_database.create_tables(Base.metadata)
     bought = asyncio.Event()
 
@@ -208,7 +224,9 @@ async def test_a_call_that_ignores_its_cancellation_does_not_hold_up_a_drain(
             with suppress(asyncio.CancelledError):
                 await asyncio.wait({buying})
 
-    renders = DispatchPipeline(Render, handler=Scenes(), engine=Fleet(), provision=provision, cancel_grace=7)
+    renders = DispatchPipeline(
+        Render, handler=Scenes(), engine=Fleet(), provision=provision, cancel_grace=7
+    )
     manager = PipelineManager(virtual_database.session_factory, [renders])
     manager.start()
     await submit(virtual_database, renders, "a")

@@ -1,4 +1,6 @@
-"""Events whose parts run code of the host when they are looked at: whatever that raises fails the row, once."""
+"""Events whose parts run code of the host when they are looked at: whatever that raises fails
+the row, once.
+"""
 
 from __future__ import annotations
 
@@ -63,18 +65,28 @@ class HostileDict(dict[str, Any]):
     __iter__ = keys = values = items
 
 
-ERRORS = (SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), RecursionError(), ValueError())
+ERRORS = (
+    SystemExit(3),
+    KeyboardInterrupt(),
+    GeneratorExit(),
+    asyncio.CancelledError(),
+    RecursionError(),
+    ValueError(),
+)
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize(
-    "part", ["event", "progress", "stage", "key", "values", "value", "nested", "kind", "text", "detail"]
+    "part",
+    ["event", "progress", "stage", "key", "values", "value", "nested", "kind", "text", "detail"],
 )
 @virtual_time
 async def test_whatever_a_part_of_an_event_raises_fails_its_row_once(
     virtual_database: TemporaryDatabase, part: str, error: BaseException
 ) -> None:
-    """One handler would end the event loop of its replica, or be begun again and again until its deadline."""
+    """One handler would end the event loop of its replica, or be begun again and again until its
+    deadline.
+    """
     await virtual_database.create_tables(Base.metadata)
     hostile: Any = Hostile(error)
     event = {
@@ -101,8 +113,12 @@ async def test_whatever_a_part_of_an_event_raises_fails_its_row_once(
     assert (row.status, fleet.begun["a"], row.losses) == (FAILED, 1, 0)
 
 
-async def test_what_a_handler_changes_afterwards_is_written_nowhere(database: TemporaryDatabase) -> None:
-    """A handler that reuses one dict would change what earlier stages recorded, and the next attempt would begin from that."""
+async def test_what_a_handler_changes_afterwards_is_written_nowhere(
+    database: TemporaryDatabase,
+) -> None:
+    """A handler that reuses one dict would change what earlier stages recorded, and the next
+    attempt would begin from that.
+    """
     await database.create_tables(Base.metadata)
     scenes = Scenes()
 
@@ -123,7 +139,9 @@ async def test_what_a_handler_changes_afterwards_is_written_nowhere(database: Te
 
 
 def test_of_a_long_text_no_more_is_read_than_is_shown() -> None:
-    """A handler that gives a file of megabytes for a text would keep the event loop for a second with each."""
+    """A handler that gives a file of megabytes for a text would keep the event loop for a second
+    with each.
+    """
 
     class Text(str):
         """Counts what is read of it."""

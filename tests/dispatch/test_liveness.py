@@ -26,7 +26,9 @@ async def said(after: asyncio.Event) -> AsyncGenerator[AttemptEvent, None]:
 
 
 async def test_a_loop_that_was_blocked_listens_once_more() -> None:
-    """Three slips of the host that block its loop would fail every row under way, whose workers are all well."""
+    """Three slips of the host that block its loop would fail every row under way, whose workers
+    are all well.
+    """
     spoken = asyncio.Event()
 
     def block() -> None:
@@ -37,7 +39,9 @@ async def test_a_loop_that_was_blocked_listens_once_more() -> None:
     assert isinstance(await next_event(said(spoken), within_s=0.1), Heartbeat)
 
 
-async def test_a_loop_that_is_blocked_again_while_it_catches_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_loop_that_is_blocked_again_while_it_catches_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A host that blocks its loop twice in a row would lose its attempts all the same."""
     monkeypatch.setattr("rowlock.dispatch.delivering.liveness.CATCH_UP_S", 0.1)
     spoken = asyncio.Event()
@@ -53,7 +57,9 @@ async def test_a_loop_that_is_blocked_again_while_it_catches_up(monkeypatch: pyt
 
 @virtual_time
 async def test_silence_has_an_end() -> None:
-    """A worker that is frozen would keep its row for ever; and its attempt would not know that nobody listens any more."""
+    """A worker that is frozen would keep its row for ever; and its attempt would not know that
+    nobody listens any more.
+    """
     began, events = asyncio.get_running_loop().time(), said(asyncio.Event())
     with pytest.raises(TimeoutError):
         await next_event(events, within_s=30)
@@ -84,7 +90,9 @@ async def test_who_is_cancelled_listens_no_more() -> None:
 
 @virtual_time
 async def test_who_is_cancelled_again_and_again_listens_no_more() -> None:
-    """A generator that is still being read cannot be closed: its row would be failed, and given away while it cleans up."""
+    """A generator that is still being read cannot be closed: its row would be failed, and given
+    away while it cleans up.
+    """
     ends: list[str] = []
 
     async def tidies() -> AsyncGenerator[AttemptEvent, None]:

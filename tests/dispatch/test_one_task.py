@@ -1,4 +1,6 @@
-"""Tests of handlers on the loop: each runs in one task from its first step to its last, as it would anywhere else."""
+"""Tests of handlers on the loop: each runs in one task from its first step to its last, as it
+would anywhere else.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ async def gives_up(_task: Task[Any]) -> AsyncIterator[AttemptEvent]:
 
 
 @virtual_time
-@pytest.mark.parametrize("recorded_after_s", [0, 20], ids=["in the handler", "while its event is recorded"])
+@pytest.mark.parametrize(
+    "recorded_after_s", [0, 20], ids=["in the handler", "while its event is recorded"]
+)
 async def test_a_timeout_goes_off_across_a_yield(recorded_after_s: float) -> None:
     """A deadline that a handler sets itself would never come, without a word."""
     async with offered(LoopEngine(1), task_of(gives_up)) as events:
@@ -51,7 +55,10 @@ async def test_a_timeout_goes_off_across_a_yield(recorded_after_s: float) -> Non
             heard.append(event)
             if isinstance(event, Progress):
                 await asyncio.sleep(recorded_after_s)
-    assert [each for each in heard if each != Heartbeat()] == [Progress("asked"), Completed({"url": "nobody answered"})]
+    assert [each for each in heard if each != Heartbeat()] == [
+        Progress("asked"),
+        Completed({"url": "nobody answered"}),
+    ]
 
 
 @virtual_time
@@ -79,7 +86,9 @@ async def test_a_task_group_ends_the_handler_when_a_member_fails() -> None:
 
 @virtual_time
 async def test_context_goes_on_across_a_yield() -> None:
-    """Traces and log contexts that a handler opens would be lost with its first event, and could not be closed."""
+    """Traces and log contexts that a handler opens would be lost with its first event, and could
+    not be closed.
+    """
 
     async def works(_task: Task[Any]) -> AsyncIterator[AttemptEvent]:
         token = WHO.set("me")
@@ -122,7 +131,9 @@ async def test_a_handler_that_tidies_up_is_waited_for() -> None:
 async def test_where_a_handler_failed_stands_in_the_log(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody could find the line that failed a customer's work: clients are told the error, and it is written nowhere else."""
+    """Nobody could find the line that failed a customer's work: clients are told the error, and
+    it is written nowhere else.
+    """
     await virtual_database.create_tables(Base.metadata)
     scenes = Scenes()
 

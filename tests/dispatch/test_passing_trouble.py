@@ -1,4 +1,6 @@
-"""Trouble of the server while dispatch writes: what passes is waited out with the result in hand; what does not fails the row."""
+"""Trouble of the server while dispatch writes: what passes is waited out with the result in
+hand; what does not fails the row.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ import pytest
 from sqlalchemy import text
 
 from rowlock import Outcome, PipelineItem, PipelineManager
-from rowlock.dispatch import COMPLETED, FAILED, RUNNING, AttemptEvent, Completed, DispatchPipeline, StageDone, Task
+from rowlock.dispatch import (
+    COMPLETED,
+    FAILED,
+    RUNNING,
+    AttemptEvent,
+    Completed,
+    DispatchPipeline,
+    StageDone,
+    Task,
+)
 from rowlock.testing import TemporaryDatabase
 
 from .renders import Base, Fleet, Render, Scenes, settled, submit
@@ -21,7 +32,10 @@ CREATE FUNCTION in_trouble() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     RETURN NEW;
 END $$
 """
-TRIGGER = "CREATE TRIGGER in_trouble BEFORE UPDATE ON renders FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION in_trouble()"
+TRIGGER = (
+    "CREATE TRIGGER in_trouble BEFORE UPDATE ON renders FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION"
+    " in_trouble()"
+)
 WHEN_RUNNING = f"NEW.status = '{RUNNING}' AND NEW.status <> OLD.status"
 WHEN_STAGE = "NEW.stages::text <> OLD.stages::text"
 WHEN_COMPLETED = f"NEW.status = '{COMPLETED}'"
@@ -41,8 +55,12 @@ class Asked(DispatchPipeline[Render]):
         return super().on_refused(item, error)
 
 
-async def refuse(database: TemporaryDatabase, code: str, *, when: str, refusals: int = REFUSALS) -> None:
-    """Have the server refuse so many updates; a sequence counts them, since it is not rolled back."""
+async def refuse(
+    database: TemporaryDatabase, code: str, *, when: str, refusals: int = REFUSALS
+) -> None:
+    """Have the server refuse so many updates; a sequence counts them, since it is not rolled
+    back.
+    """
     async with database.engine.begin() as connection:
         for statement in ("CREATE SEQUENCE tries", FUNCTION.format(code=code, refusals=refusals)):
             await connection.execute(text(statement))
@@ -71,17 +89,28 @@ async def dispatched(database: TemporaryDatabase) -> tuple[Asked, Fleet, Render]
     [
         (WHEN_RUNNING, "58030"),
         (WHEN_STAGE, "XX000"),
-        *((WHEN_COMPLETED, code) for code in ("58030", "53400", "XX000", "57P04", "57P05", "25P02", "25P03", "55006")),
+        *(
+            (WHEN_COMPLETED, code)
+            for code in ("58030", "53400", "XX000", "57P04", "57P05", "25P02", "25P03", "55006")
+        ),
     ],
 )
 async def test_what_was_done_is_written_when_the_trouble_has_passed(
     postgresql_database: TemporaryDatabase, when: str, code: str
 ) -> None:
-    """Hours of work would be failed for good, or done again, because a disk did not answer for a moment."""
+    """Hours of work would be failed for good, or done again, because a disk did not answer for a
+    moment.
+    """
     await postgresql_database.create_tables(Base.metadata)
     await refuse(postgresql_database, code, when=when)
     renders, fleet, row = await dispatched(postgresql_database)
-    assert (row.status, row.url, row.stages, row.error, row.losses) == (COMPLETED, "done", {"raw": "file"}, None, 0)
+    assert (row.status, row.url, row.stages, row.error, row.losses) == (
+        COMPLETED,
+        "done",
+        {"raw": "file"},
+        None,
+        0,
+    )
     assert (fleet.begun["a"], renders.attempts) == (1, 1)
     assert getattr(renders, "asked", []) == []
 
@@ -90,7 +119,9 @@ async def test_what_was_done_is_written_when_the_trouble_has_passed(
 async def test_a_result_that_is_refused_for_good_fails_its_row_at_once(
     postgresql_database: TemporaryDatabase, code: str
 ) -> None:
-    """A result that nobody will ever write would be tried until its lease ends, and its work done again and again."""
+    """A result that nobody will ever write would be tried until its lease ends, and its work
+    done again and again.
+    """
     await postgresql_database.create_tables(Base.metadata)
     await refuse(postgresql_database, code, when=WHEN_COMPLETED, refusals=1_000)
     renders, fleet, row = await dispatched(postgresql_database)

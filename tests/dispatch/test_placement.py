@@ -29,7 +29,14 @@ from rowlock.dispatch.engine import Events
 from rowlock.testing import virtual_time
 
 TASK: Task[Any] = Task(
-    id=1, attempt=1, nonce="", row=None, workdir=Path(), stages={}, handler=lambda _: iter(()), heartbeat_s=1
+    id=1,
+    attempt=1,
+    nonce="",
+    row=None,
+    workdir=Path(),
+    stages={},
+    handler=lambda _: iter(()),
+    heartbeat_s=1,
 )
 
 
@@ -77,7 +84,9 @@ async def test_a_refusal_goes_on_to_the_next() -> None:
 
 @virtual_time
 async def test_a_worker_that_is_gone_is_not_asked_for_a_while() -> None:
-    """Each offer would wait for a dead machine; or one that came back would never be asked again."""
+    """Each offer would wait for a dead machine; or one that came back would never be asked
+    again.
+    """
     desk = Desk(a=WorkerGone("a", "no route"), b="b")
     placement = Placement(desk, PriorityLoadBalancer())  # type: ignore[arg-type]
     for _ in range(3):
@@ -149,7 +158,9 @@ def test_refusals_of_workers_travel() -> None:
 
 @virtual_time
 async def test_room_that_is_freed_during_the_offers_is_not_forgotten() -> None:
-    """A worker that fell idle while the others were asked would stay idle for a whole interval, with a row that waits."""
+    """A worker that fell idle while the others were asked would stay idle for a whole interval,
+    with a row that waits.
+    """
 
     class Busy(Desk):
         async def offer(self, worker: str, task: Task[Any]) -> Events:

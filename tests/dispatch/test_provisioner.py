@@ -1,4 +1,6 @@
-"""Tests of the provisioner: asked after an overflow only, within bounds, and its failures harm nobody."""
+"""Tests of the provisioner: asked after an overflow only, within bounds, and its failures harm
+nobody.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ async def test_calls_in_flight_are_bounded() -> None:
 
     provisioner = Provisioner(provision, engine=fleet)
     assert [provisioner.ask("a"), provisioner.ask("a")] == [True, False]
-    assert [provisioner.ask(f"{number}") for number in range(PROVISIONS_MAX)] == [True] * (PROVISIONS_MAX - 1) + [False]
+    assert [provisioner.ask(f"{number}") for number in range(PROVISIONS_MAX)] == [True] * (
+        PROVISIONS_MAX - 1
+    ) + [False]
     await asyncio.sleep(0)
     assert len(asked) == len(provisioner) == PROVISIONS_MAX
     gate.set()
@@ -97,7 +101,9 @@ async def test_the_fleet_has_a_cap() -> None:
 
 @virtual_time
 async def test_machines_that_are_on_their_way_count() -> None:
-    """Calls that return when the machine was asked for would ask for ten machines where two are allowed."""
+    """Calls that return when the machine was asked for would ask for ten machines where two are
+    allowed.
+    """
     fleet, asked = Fleet(1), list[str]()
 
     async def provision(key: str) -> None:
@@ -119,7 +125,9 @@ async def test_machines_that_are_on_their_way_count() -> None:
 
 @virtual_time
 async def test_a_key_is_asked_for_once_until_its_machine_comes() -> None:
-    """A row that overflows every two minutes would have three machines started, where each takes six minutes to come."""
+    """A row that overflows every two minutes would have three machines started, where each takes
+    six minutes to come.
+    """
     fleet, asked = Fleet(), list[str]()
 
     async def provision(key: str) -> None:

@@ -1,4 +1,6 @@
-"""Replicas as processes: one is killed in the middle, another or a later one finishes, with no request."""
+"""Replicas as processes: one is killed in the middle, another or a later one finishes, with no
+request.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ async def test_kill_9_and_a_restart_finish_the_rest(database: TemporaryDatabase)
     begun += Counter(line["key"] for line in heir.told if line["event"] == "Begun")
     twice = {key for key, times in begun.items() if times > 1}
     assert set(begun) == set(KEYS)
-    # What was accepted and not yet noted as running may be begun again, too: that is no stage that was recorded.
+    # What was accepted and not yet noted as running may be begun again, too: that is no stage that
+    # was recorded.
     assert len(twice) <= 3
     recovered = [line for line in heir.told if line["event"] == "Begun" and line["stages"]]
     assert {line["key"] for line in recovered} <= in_hand
@@ -85,7 +88,9 @@ async def test_two_replicas_share_and_do_each_once(database: TemporaryDatabase) 
     assert begun_by(one, other) == Counter(KEYS)
 
 
-async def test_another_replica_finishes_what_a_dead_one_had_begun(database: TemporaryDatabase) -> None:
+async def test_another_replica_finishes_what_a_dead_one_had_begun(
+    database: TemporaryDatabase,
+) -> None:
     """What was in hand when a machine died would wait for that machine."""
     await database.create_tables(Base.metadata)
     async with replica(database, workers=2) as victim:

@@ -1,4 +1,6 @@
-"""Tests of the knobs: defaults as documented, bounds, contradictions, and what a model must have."""
+"""Tests of the knobs: defaults as documented, bounds, contradictions, and what a model must
+have.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,14 @@ def test_jitter_is_no_longer_than_the_interval() -> None:
         ({"max_losses": 0}, "max_losses = 0"),
         ({"fleet_cap": -1}, "fleet_cap = -1"),
         ({"heartbeat": 15}, "lock_timeout \\(30 s\\) must be more than twice heartbeat \\(15 s\\)"),
-        ({"heartbeat_limit": 19}, "heartbeat_limit \\(19 s\\) must be at least twice heartbeat \\(10 s\\)"),
-        ({"process_timeout": 60}, "process_timeout \\(60 s\\) must be more than time_limit \\(14400 s\\)"),
+        (
+            {"heartbeat_limit": 19},
+            "heartbeat_limit \\(19 s\\) must be at least twice heartbeat \\(10 s\\)",
+        ),
+        (
+            {"process_timeout": 60},
+            "process_timeout \\(60 s\\) must be more than time_limit \\(14400 s\\)",
+        ),
         ({"max_activ": 7}, "no setting is named max_activ"),
         ({"workers_num": 0}, "workers_num = 0"),
     ],
@@ -105,7 +113,10 @@ def test_a_column_that_is_missing_is_named(model: type, column: str, mixin: str)
     [
         ({"handler": None}, "handler must be a function with yield"),
         ({"engine": object()}, "engine must have workers"),
-        ({"scratch_root": Path("/no/such/folder")}, "scratch_root must be a folder that may be written to"),
+        (
+            {"scratch_root": Path("/no/such/folder")},
+            "scratch_root must be a folder that may be written to",
+        ),
     ],
 )
 def test_parts_that_are_none_are_refused(parts: dict[str, Any], says: str) -> None:

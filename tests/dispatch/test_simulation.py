@@ -1,4 +1,6 @@
-"""The wing under all faults at once: replicas that are killed, frozen, cut off, with workers that come, go and die."""
+"""The wing under all faults at once: replicas that are killed, frozen, cut off, with workers
+that come, go and die.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ CEILING = 5
 
 
 class Renders(Scenario):
-    """Clients submit more than the ceiling allows; handlers are slow, fail, and lose their workers."""
+    """Clients submit more than the ceiling allows; handlers are slow, fail, and lose their
+    workers.
+    """
 
     models = (Render,)
     settle_within = timedelta(minutes=10)
@@ -109,7 +113,9 @@ class Renders(Scenario):
             await asyncio.sleep(self.world.random.random())
 
     def always(self) -> None:
-        """One active row for a key, and no more than the ceiling and those who submit beside each other."""
+        """One active row for a key, and no more than the ceiling and those who submit beside
+        each other.
+        """
         rows = self.world.read(Render)
         active = Counter(row.dedup_key for row in rows if row.status in ("pending", "running"))
         assert max(active.values(), default=0) <= 1, f"a key is active twice: {active}"
@@ -122,8 +128,13 @@ class Renders(Scenario):
         for row in rows:
             assert row.status in (COMPLETED, FAILED)
             assert row.finished_at is not None
-            assert (row.status == COMPLETED) == (row.url is not None) == (row.error is None), (row.url, row.error)
-            assert row.error is None or row.error.startswith(("input: ", "heartbeat lost: ")), row.error
+            assert (row.status == COMPLETED) == (row.url is not None) == (row.error is None), (
+                row.url,
+                row.error,
+            )
+            assert row.error is None or row.error.startswith(("input: ", "heartbeat lost: ")), (
+                row.error
+            )
 
 
 @pytest.mark.parametrize("seed", range(1, SEEDS + 1))

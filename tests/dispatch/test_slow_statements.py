@@ -1,4 +1,6 @@
-"""Dispatch with a database that is far away: each statement takes its time, and no attempt or result is lost for it."""
+"""Dispatch with a database that is far away: each statement takes its time, and no attempt or
+result is lost for it.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,19 @@ WORKERS = 200
 ROUND_TRIP_S = 0.025
 SETTLED_S_MAX = 120
 DATABASE_TIMEOUT_S = 1
-"""So long a transaction may take: a batch of all workers, with a statement for each, would take 5 s."""
+"""So long a transaction may take: a batch of all workers, with a statement for each, would take
+5 s.
+"""
 
 
 @pytest.mark.parametrize("takes_s", [0.0, 120.0], ids=["short", "long"])
 @virtual_time
-async def test_nothing_is_lost_where_round_trips_take_long(virtual_database: TemporaryDatabase, takes_s: float) -> None:
-    """Outcomes, states, stages and progress of all workers would outlast their transactions, and the work be done again."""
+async def test_nothing_is_lost_where_round_trips_take_long(
+    virtual_database: TemporaryDatabase, takes_s: float
+) -> None:
+    """Outcomes, states, stages and progress of all workers would outlast their transactions, and
+    the work be done again.
+    """
     await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(WORKERS)
 
@@ -45,7 +53,9 @@ async def test_nothing_is_lost_where_round_trips_take_long(virtual_database: Tem
         async with PipelineManager(virtual_database.session_factory, [renders]):
             async with asyncio.timeout(takes_s + SETTLED_S_MAX):
                 rows = await settled(virtual_database)
-    assert {(row.status, row.error, row.losses, row.attempts) for row in rows} == {(COMPLETED, None, 0, 0)}
+    assert {(row.status, row.error, row.losses, row.attempts) for row in rows} == {
+        (COMPLETED, None, 0, 0)
+    }
     assert [(row.url, row.stages, row.progress) for row in rows] == [
         (row.scene, {"raw": row.scene, "lit": row.scene}, "half") for row in rows
     ]

@@ -28,7 +28,11 @@ async def test_a_flood_is_shed_and_what_was_admitted_is_done(
     await virtual_database.create_tables(Base.metadata)
     fleet = Fleet()
     renders = DispatchPipeline(
-        Render, handler=Scenes(takes_s=20), engine=fleet, max_active=CEILING, attach_at_ceiling=attaches
+        Render,
+        handler=Scenes(takes_s=20),
+        engine=fleet,
+        max_active=CEILING,
+        attach_at_ceiling=attaches,
     )
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, *KEYS)
@@ -37,7 +41,9 @@ async def test_a_flood_is_shed_and_what_was_admitted_is_done(
         assert (refusal.value.active, refusal.value.ceiling) == (CEILING, CEILING)
         assert 120 <= refusal.value.retry_after <= 150
         if attaches:
-            assert [fresh for _, fresh in await submit(virtual_database, renders, *KEYS[:3])] == [False] * 3
+            assert [fresh for _, fresh in await submit(virtual_database, renders, *KEYS[:3])] == [
+                False
+            ] * 3
         else:
             with pytest.raises(AdmissionRejected):
                 await submit(virtual_database, renders, KEYS[0])
@@ -50,7 +56,9 @@ async def test_a_flood_is_shed_and_what_was_admitted_is_done(
         await asyncio.sleep(10)
         assert [row.status for row in await all_renders(virtual_database)].count(RUNNING) == 3
         rows = await settled(virtual_database)
-    assert [(row.dedup_key, row.status, row.error) for row in rows] == [(key, COMPLETED, None) for key in KEYS]
+    assert [(row.dedup_key, row.status, row.error) for row in rows] == [
+        (key, COMPLETED, None) for key in KEYS
+    ]
     assert fleet.running_max == 3
     assert set(fleet.begun.values()) == {1}
 
@@ -72,7 +80,9 @@ async def test_fifteen_of_three_drain_without_a_rest(virtual_database: Temporary
 async def test_a_row_that_comes_to_rest_beside_an_idle_worker_is_brought_forward(
     virtual_database: TemporaryDatabase,
 ) -> None:
-    """A worker would stay idle beside a row that rests, since the rows before it had used two places each."""
+    """A worker would stay idle beside a row that rests, since the rows before it had used two
+    places each.
+    """
     await virtual_database.create_tables(Base.metadata)
     fleet = Fleet()
     renders = DispatchPipeline(Render, handler=Scenes(takes_s=60), engine=fleet)
@@ -98,15 +108,23 @@ async def test_a_row_that_comes_to_rest_beside_an_idle_worker_is_brought_forward
 async def test_a_hundred_workers_that_come_together_all_find_work(
     virtual_database: TemporaryDatabase, are_late: bool
 ) -> None:
-    """Those beyond what one fetch brings would stay idle beside rows that rest, until an attempt of another one has ended."""
+    """Those beyond what one fetch brings would stay idle beside rows that rest, until an attempt
+    of another one has ended.
+    """
     await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(0 if are_late else 100)
     renders = DispatchPipeline(
-        Render, handler=Scenes(takes_s=600), engine=fleet, workers_num=200, retry_interval=timedelta(hours=1)
+        Render,
+        handler=Scenes(takes_s=600),
+        engine=fleet,
+        workers_num=200,
+        retry_interval=timedelta(hours=1),
     )
     rests_until = await now_of(virtual_database) + renders.dispatch.retry_interval
     refused = {"due_at": rests_until, "last_error": "capacity: none of 3 workers accepted"}
-    await add(virtual_database, *(Render(dedup_key=f"{number:03}", **refused) for number in range(130)))
+    await add(
+        virtual_database, *(Render(dedup_key=f"{number:03}", **refused) for number in range(130))
+    )
     looks_within_s = renders.settings.fetch_delays_s[-1] * (1 + JITTER) + 1
     async with PipelineManager(virtual_database.session_factory, [renders]):
         if are_late:
@@ -130,8 +148,22 @@ async def test_orphans_from_before_the_start_are_done(virtual_database: Temporar
     expired, live = now - timedelta(seconds=1), now + timedelta(seconds=25)
     await add(
         virtual_database,
-        Render(dedup_key="held", scene="held", status=RUNNING, lock_expires_at=live, stages={"raw": 1}, **dead),
-        Render(dedup_key="orphan", scene="orphan", status=RUNNING, lock_expires_at=expired, stages={"raw": 1}, **dead),
+        Render(
+            dedup_key="held",
+            scene="held",
+            status=RUNNING,
+            lock_expires_at=live,
+            stages={"raw": 1},
+            **dead,
+        ),
+        Render(
+            dedup_key="orphan",
+            scene="orphan",
+            status=RUNNING,
+            lock_expires_at=expired,
+            stages={"raw": 1},
+            **dead,
+        ),
         Render(dedup_key="fresh", scene="fresh"),
     )
     fleet = Fleet(2)

@@ -6,7 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from rowlock import PipelineManager
-from rowlock.dispatch import COMPLETED, AttemptEvent, Completed, DispatchPipeline, LoopEngine, Progress, StageDone, Task
+from rowlock.dispatch import (
+    COMPLETED,
+    AttemptEvent,
+    Completed,
+    DispatchPipeline,
+    LoopEngine,
+    Progress,
+    StageDone,
+    Task,
+)
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from .renders import Base, Render, all_renders
@@ -27,7 +36,10 @@ async def test_a_submission_is_done(virtual_database: TemporaryDatabase) -> None
     renders = DispatchPipeline(Render, handler=render, engine=LoopEngine(2))
     async with PipelineManager(virtual_database.session_factory, [renders]):
         async with virtual_database.session_factory() as session:
-            rows = [await renders.submit(session, dedup_key=f"scene:{n % 3}", scene=f"s{n % 3}") for n in range(4)]
+            rows = [
+                await renders.submit(session, dedup_key=f"scene:{n % 3}", scene=f"s{n % 3}")
+                for n in range(4)
+            ]
             await session.commit()
         renders.hint()
         assert [fresh for _, fresh in rows] == [True, True, True, False]

@@ -1,4 +1,6 @@
-"""Tests of the engine over wool, against real workers: what an attempt there promises, also when its worker dies."""
+"""Tests of the engine over wool, against real workers: what an attempt there promises, also when
+its worker dies.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +64,15 @@ async def test_events_come_in_order(namespace: str, handler: Callable[[Task[Any]
         assert [view.active for view in engine.workers().values()] == [0, 0]
 
 
-@pytest.mark.parametrize("handler", [wool_handlers.tells_its_place, wool_handlers.tells_its_place_plainly])
-async def test_each_attempt_has_a_folder_there(namespace: str, handler: Callable[[Task[Any]], Any]) -> None:
-    """A handler would write into the dispatcher's folder, which its machine has not, or fill the disk with its own."""
+@pytest.mark.parametrize(
+    "handler", [wool_handlers.tells_its_place, wool_handlers.tells_its_place_plainly]
+)
+async def test_each_attempt_has_a_folder_there(
+    namespace: str, handler: Callable[[Task[Any]], Any]
+) -> None:
+    """A handler would write into the dispatcher's folder, which its machine has not, or fill the
+    disk with its own.
+    """
     async with opened(namespace) as engine, offering(engine, handler) as events:
         *_, last = await heard(events)
         assert isinstance(last, Completed)
@@ -77,14 +85,21 @@ def is_there(folder: str) -> bool:
     return Path(folder).exists()
 
 
-@pytest.mark.parametrize("handler", [handlers.raises, handlers.raises_plainly, handlers.exits, handlers.exits_plainly])
-async def test_what_a_handler_raises_is_a_failure(namespace: str, handler: Callable[[Task[Any]], Any]) -> None:
+@pytest.mark.parametrize(
+    "handler", [handlers.raises, handlers.raises_plainly, handlers.exits, handlers.exits_plainly]
+)
+async def test_what_a_handler_raises_is_a_failure(
+    namespace: str, handler: Callable[[Task[Any]], Any]
+) -> None:
     """A slip in a handler would look like a worker that died, and end that worker."""
     async with opened(namespace) as engine:
         async with offering(engine, handler) as events:
             *_, last = await heard(events)
         assert isinstance(last, Failed)
-        assert (last.kind, last.text) in {("internal", "ValueError: no such scene"), ("internal", "SystemExit: 3")}
+        assert (last.kind, last.text) in {
+            ("internal", "ValueError: no such scene"),
+            ("internal", "SystemExit: 3"),
+        }
         # And it goes on.
         async with offering(engine, handlers.works) as events:
             assert isinstance((await heard(events))[-1], Completed)
@@ -94,18 +109,25 @@ async def test_what_a_handler_raises_is_a_failure(namespace: str, handler: Calla
 async def test_a_handler_goes_on_when_its_stage_is_recorded(
     namespace: str, tmp_path: Path, handler: Callable[[Task[Any]], Any]
 ) -> None:
-    """It would throw away what the stage was made of, and a replica that dies then would leave a row that nobody can do."""
+    """It would throw away what the stage was made of, and a replica that dies then would leave a
+    row that nobody can do.
+    """
     async with opened(namespace) as engine, offering(engine, handler, tmp_path) as events:
         await goes_on_when_asked(events, tmp_path)
 
 
 async def test_one_that_ends_without_a_word_ends(namespace: str) -> None:
     """A handler that forgets its last event would hang until its time limit."""
-    async with opened(namespace) as engine, offering(engine, wool_handlers.ends_without_a_word) as events:
+    async with (
+        opened(namespace) as engine,
+        offering(engine, wool_handlers.ends_without_a_word) as events,
+    ):
         assert await heard(events) == [Heartbeat(), Progress("begun")]
 
 
-@pytest.mark.parametrize("handler", [handlers.waits, handlers.waits_plainly], ids=["waits", "blocks"])
+@pytest.mark.parametrize(
+    "handler", [handlers.waits, handlers.waits_plainly], ids=["waits", "blocks"]
+)
 async def test_it_beats_while_the_handler_says_nothing(
     namespace: str, tmp_path: Path, handler: Callable[[Task[Any]], Any]
 ) -> None:
@@ -121,11 +143,15 @@ async def test_it_beats_while_the_handler_says_nothing(
 
 
 async def test_two_of_five_are_accepted(namespace: str, tmp_path: Path) -> None:
-    """Work would pile up on a worker that has its hands full, or be refused by one that has room."""
+    """Work would pile up on a worker that has its hands full, or be refused by one that has
+    room.
+    """
     async with opened(namespace) as engine:
         placement = Placement(engine, PriorityLoadBalancer())
         task = task_of(handlers.waits, tmp_path)
-        results = await asyncio.gather(*(placement.place(task) for _ in range(5)), return_exceptions=True)
+        results = await asyncio.gather(
+            *(placement.place(task) for _ in range(5)), return_exceptions=True
+        )
         accepted = [result for result in results if isinstance(result, tuple)]
         refused = [result for result in results if isinstance(result, NoWorkersAvailable)]
         assert (len(accepted), len(refused)) == (2, 3)
@@ -137,7 +163,9 @@ async def test_two_of_five_are_accepted(namespace: str, tmp_path: Path) -> None:
 
 
 async def test_nobody_else_is_asked(namespace: str, tmp_path: Path) -> None:
-    """A task would run on another worker than the pipeline wrote down, and the balancer would balance nothing."""
+    """A task would run on another worker than the pipeline wrote down, and the balancer would
+    balance nothing.
+    """
     async with opened(namespace) as engine, offering(engine, handlers.waits, tmp_path):
         with pytest.raises(WorkerBusy):
             await offered(engine, handlers.works)
@@ -166,7 +194,9 @@ async def test_a_cancelled_attempt_leaves_no_folder(namespace: str) -> None:
 
 
 async def test_after_a_cancellation_there_is_room_at_once(namespace: str, tmp_path: Path) -> None:
-    """The row that takes the place of a cancelled one would be refused, and rest for its whole interval beside an idle worker."""
+    """The row that takes the place of a cancelled one would be refused, and rest for its whole
+    interval beside an idle worker.
+    """
     async with opened(namespace) as engine:
         for _ in range(10):
             async with offering(engine, handlers.waits, tmp_path) as events:
@@ -176,7 +206,9 @@ async def test_after_a_cancellation_there_is_room_at_once(namespace: str, tmp_pa
 
 
 async def test_after_the_last_event_there_is_room_at_once(namespace: str) -> None:
-    """The row that is brought forward, by whichever replica, would be refused, and rest beside an idle worker."""
+    """The row that is brought forward, by whichever replica, would be refused, and rest beside
+    an idle worker.
+    """
     async with opened(namespace) as one, opened(namespace) as other:
         for engine in (one, other, one):
             async with offering(engine, wool_handlers.is_slow_to_end) as events:
@@ -185,8 +217,12 @@ async def test_after_the_last_event_there_is_room_at_once(namespace: str) -> Non
                         pass
 
 
-async def test_an_attempt_that_was_never_listened_to_leaves_its_worker_free(namespace: str, tmp_path: Path) -> None:
-    """A dispatcher that is cancelled just after the offer would cost a worker for ever; and its handler must not have begun."""
+async def test_an_attempt_that_was_never_listened_to_leaves_its_worker_free(
+    namespace: str, tmp_path: Path
+) -> None:
+    """A dispatcher that is cancelled just after the offer would cost a worker for ever; and its
+    handler must not have begun.
+    """
     async with opened(namespace) as engine:
         events = await offered(engine, handlers.waits, tmp_path)
         await events.aclose()
@@ -199,7 +235,9 @@ async def test_an_attempt_that_was_never_listened_to_leaves_its_worker_free(name
 
 
 async def test_what_cannot_be_sent_is_a_failure(namespace: str) -> None:
-    """A row that cannot be pickled would look like a broken worker, and be tried again and again."""
+    """A row that cannot be pickled would look like a broken worker, and be tried again and
+    again.
+    """
     async with opened(namespace) as engine:
         for row, says in ((threading.Lock(), "cannot pickle"), (bytes(17 * 2**20), "too large")):
             async with offering(engine, handlers.works, row) as events:
@@ -231,17 +269,23 @@ def only_here(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 async def test_a_worker_that_lacks_a_module(
     namespace: str, only_here: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handler that was not deployed would hang, and a worker without rowlock would end the pipeline's tasks."""
+    """A handler that was not deployed would hang, and a worker without rowlock would end the
+    pipeline's tasks.
+    """
     async with opened(namespace) as engine:
         async with offering(engine, only_here.works) as events:
             _, last = await heard(events)
-        assert last == Failed("internal", "ModuleNotFoundError: No module named 'rowlock_tests_only_here'")
+        assert last == Failed(
+            "internal", "ModuleNotFoundError: No module named 'rowlock_tests_only_here'"
+        )
         monkeypatch.setattr(wool_line, "run_task", only_here.works)
         with pytest.raises(WorkerGone, match="ModuleNotFoundError"):
             await offered(engine, handlers.works)
 
 
-async def test_a_worker_without_a_folder_is_gone(namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_without_a_folder_is_gone(
+    namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A machine whose disk is full would fail every row that it takes."""
     async with opened(namespace) as engine:
         monkeypatch.setattr(wool_line, "run_task", wool_handlers.has_no_folder)
@@ -256,7 +300,9 @@ async def test_a_worker_without_a_folder_is_gone(namespace: str, monkeypatch: py
 
 
 async def test_it_works_from_any_context(namespace: str) -> None:
-    """wool ties its state to the task that opened its pool: attempts of others would find no pool, or fight for its chain."""
+    """wool ties its state to the task that opened its pool: attempts of others would find no
+    pool, or fight for its chain.
+    """
 
     async def attempt(engine: WoolEngine, worker: str) -> AttemptEvent:
         """Read each event in a task of its own."""
@@ -304,8 +350,12 @@ async def test_there_is_no_such_worker(namespace: str) -> None:
             await engine.offer(str(uuid.uuid4()), task_of(handlers.works))
 
 
-async def test_a_discovery_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch, namespace: str) -> None:
-    """After one error, or when it was opened too early, an engine would never again see a worker come."""
+async def test_a_discovery_that_fails_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, namespace: str
+) -> None:
+    """After one error, or when it was opened too early, an engine would never again see a worker
+    come.
+    """
     monkeypatch.setattr("rowlock.dispatch.engines.wool.DISCOVER_AGAIN_S", 0.01)
 
     class Shaky:
@@ -334,8 +384,13 @@ async def test_it_is_open_once_at_a_time(namespace: str) -> None:
 
 @virtual_time
 async def test_one_that_was_never_opened_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Every row would rest for ever, and nothing would say that a line of the host's is missing; or each start would cry wolf."""
-    engine, warning = WoolEngine(wool.LocalDiscovery("nobody")), "is not open; enter it with `async with`"
+    """Every row would rest for ever, and nothing would say that a line of the host's is missing;
+    or each start would cry wolf.
+    """
+    engine, warning = (
+        WoolEngine(wool.LocalDiscovery("nobody")),
+        "is not open; enter it with `async with`",
+    )
     assert engine.workers() == {}
     await asyncio.sleep(FORGOTTEN_S)
     assert engine.workers() == {}

@@ -1,4 +1,6 @@
-"""Whole pipelines over workers of wool: one dies, one comes late, and the service is shut down while they work."""
+"""Whole pipelines over workers of wool: one dies, one comes late, and the service is shut down
+while they work.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,13 @@ Renders = DispatchPipeline[Render]
 
 @asynccontextmanager
 async def dispatching(
-    database: TemporaryDatabase, namespace: str, handler: Callable[[Task[Any]], AsyncIterator[AttemptEvent]]
+    database: TemporaryDatabase,
+    namespace: str,
+    handler: Callable[[Task[Any]], AsyncIterator[AttemptEvent]],
 ) -> AsyncIterator[tuple[Renders, PipelineManager]]:
-    """Give a pipeline whose rows rest for an hour after an overflow, unless something brings them forward."""
+    """Give a pipeline whose rows rest for an hour after an overflow, unless something brings
+    them forward.
+    """
     await database.create_tables(Base.metadata)
     async with WoolEngine(wool.LocalDiscovery(namespace)) as engine:
         renders = DispatchPipeline(
@@ -50,7 +56,9 @@ async def dispatching(
             yield renders, manager
 
 
-async def until_rows(database: TemporaryDatabase, condition: Callable[[list[Render]], bool]) -> list[Render]:
+async def until_rows(
+    database: TemporaryDatabase, condition: Callable[[list[Render]], bool]
+) -> list[Render]:
     """Wait until the rows are so."""
     async with asyncio.timeout(WAIT_S_MAX):
         while not condition(rows := await all_renders(database)):  # noqa: ASYNC110 - the database says nothing by itself
@@ -58,8 +66,12 @@ async def until_rows(database: TemporaryDatabase, condition: Callable[[list[Rend
     return rows
 
 
-async def test_what_a_killed_worker_had_in_hand_is_done_elsewhere(sqlite_database: TemporaryDatabase) -> None:
-    """A row would hang with a worker that is dead, or fail with it, or lose the stages that were done."""
+async def test_what_a_killed_worker_had_in_hand_is_done_elsewhere(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """A row would hang with a worker that is dead, or fail with it, or lose the stages that were
+    done.
+    """
     name = f"rowlock-{uuid.uuid4().hex}"
     with farm(name, workers=2) as pids:
         async with dispatching(sqlite_database, name, hangs_at_first) as (renders, _):
@@ -77,7 +89,9 @@ async def test_what_a_killed_worker_had_in_hand_is_done_elsewhere(sqlite_databas
     assert [int(done.url or 0)] == [pid for pid in pids if pid != victim]
 
 
-async def test_a_worker_that_comes_late_gets_what_waits(sqlite_database: TemporaryDatabase, tmp_path: Path) -> None:
+async def test_a_worker_that_comes_late_gets_what_waits(
+    sqlite_database: TemporaryDatabase, tmp_path: Path
+) -> None:
     """A fleet that grows after an overflow would stand idle until the rows have rested."""
     name = f"rowlock-{uuid.uuid4().hex}"
     for key in "abc":
@@ -96,7 +110,9 @@ async def test_a_worker_that_comes_late_gets_what_waits(sqlite_database: Tempora
 async def test_drain_gives_a_grace_and_then_cancels_over_there(
     namespace: str, sqlite_database: TemporaryDatabase, tmp_path: Path
 ) -> None:
-    """A deployment would throw away what is nearly done, or leave work behind on the workers that nobody wants."""
+    """A deployment would throw away what is nearly done, or leave work behind on the workers
+    that nobody wants.
+    """
     async with dispatching(sqlite_database, namespace, Holds(tmp_path)) as (renders, manager):
         await submit(sqlite_database, renders, "a", "b")
         await until_rows(sqlite_database, lambda rows: all(row.progress == "begun" for row in rows))

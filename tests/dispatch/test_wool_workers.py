@@ -20,10 +20,11 @@ from .test_engines import WAIT_S_MAX, falls_silent, heard, task_of, until
 from .wool_farm import farm
 from .wool_scene import heard_until_progress, offered, offering, opened
 
-# Now and then its loop ends without what it does at the end of a task, and the stream stays open for as long as the worker has
-# to end. A pipeline hears no beats and gives the worker up.
+# Now and then its loop ends without what it does at the end of a task, and the stream stays open
+# for as long as the worker has to end. A pipeline hears no beats and gives the worker up.
 UNTOLD = pytest.mark.skipif(
-    sys.version_info >= (3, 13), reason="wool may not tell of a stopped worker if nobody waits for its next event"
+    sys.version_info >= (3, 13),
+    reason="wool may not tell of a stopped worker if nobody waits for its next event",
 )
 
 
@@ -41,7 +42,9 @@ async def test_a_worker_that_is_killed_is_noticed(tmp_path: Path) -> None:
                 await offered(engine, handlers.works)
 
 
-async def test_a_worker_that_stands_still_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_stands_still_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A frozen machine would hold whoever offers it something, and be taken for one that works."""
     name = f"rowlock-{uuid.uuid4().hex}"
     with farm(name, workers=1, threshold=2) as [frozen]:
@@ -65,7 +68,10 @@ async def test_a_worker_that_is_stopped_is_gone(tmp_path: Path, waited_for: bool
     """The end of a worker would look like a cancellation, which ends the pipeline's own task."""
     name = f"rowlock-{uuid.uuid4().hex}"
     with farm(name, workers=1) as [leaving]:
-        async with opened(name, workers=1) as engine, offering(engine, handlers.waits, tmp_path) as events:
+        async with (
+            opened(name, workers=1) as engine,
+            offering(engine, handlers.waits, tmp_path) as events,
+        ):
             await heard_until_progress(events)
             rest = asyncio.create_task(heard(events))
             if waited_for:
@@ -75,7 +81,9 @@ async def test_a_worker_that_is_stopped_is_gone(tmp_path: Path, waited_for: bool
                 await rest
 
 
-async def test_workers_that_come_later_are_seen_and_those_that_leave_are_not(namespace: str) -> None:
+async def test_workers_that_come_later_are_seen_and_those_that_leave_are_not(
+    namespace: str,
+) -> None:
     """A fleet could not grow while the service runs, or shrink."""
     async with opened(namespace) as engine:
         with farm(namespace, workers=1) as [late]:

@@ -1,8 +1,9 @@
-"""Workers of wool apart from whoever uses them: ``python wool_farm.py`` opens and closes farms until standard input ends.
+"""Workers of wool apart from whoever uses them: ``python wool_farm.py`` opens and closes farms
+until standard input ends.
 
-One such process is for all tests of a session, since most of what it does is to import. It reads a line of JSON for each farm that
-opens (a name of its own, its namespace, how many workers, how many tasks each takes) or closes (the name alone), and answers with
-the process ids of its workers.
+One such process is for all tests of a session, since most of what it does is to import. It reads a
+line of JSON for each farm that opens (a name of its own, its namespace, how many workers, how many
+tasks each takes) or closes (the name alone), and answers with the process ids of its workers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ END_S_MAX = 30.0
 
 @contextmanager
 def farm(namespace: str, *, workers: int, threshold: int = 1) -> Iterator[list[int]]:
-    """Give the process ids of so many workers, which are told of in LocalDiscovery of `namespace`."""
+    """Give the process ids of so many workers, which are told of in LocalDiscovery of
+    `namespace`.
+    """
     name = uuid.uuid4().hex
     pids = _ask(name, namespace, workers, threshold)
     try:
@@ -64,7 +67,9 @@ def _dismiss(process: Popen[str]) -> None:
 
 
 class Farm:
-    """Workers of one namespace, in a task of their own: wool ties a pool to the task that opened it."""
+    """Workers of one namespace, in a task of their own: wool ties a pool to the task that opened
+    it.
+    """
 
     def __init__(self, namespace: str, workers: int, threshold: int) -> None:
         """Open it."""
@@ -86,10 +91,14 @@ class Farm:
         made: list[Any] = []
 
         def worker(*tags: str, **options: Any) -> wool.LocalWorker:
-            made.append(wool.LocalWorker(*tags, backpressure=TaskCountBackpressure(threshold), **options))
+            made.append(
+                wool.LocalWorker(*tags, backpressure=TaskCountBackpressure(threshold), **options)
+            )
             return made[-1]
 
-        async with wool.WorkerPool(spawn=workers, worker=worker, discovery=wool.LocalDiscovery(namespace)):
+        async with wool.WorkerPool(
+            spawn=workers, worker=worker, discovery=wool.LocalDiscovery(namespace)
+        ):
             pids = [each.metadata.pid for each in made]
             self._pids.set_result(pids)
             await self._may_close.wait()

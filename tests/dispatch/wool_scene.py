@@ -1,4 +1,6 @@
-"""How tests of the engine over wool set a scene: an engine that knows its workers, and an offer to the first of them."""
+"""How tests of the engine over wool set a scene: an engine that knows its workers, and an offer
+to the first of them.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,17 @@ async def heard_until_progress(events: Events) -> Progress:
     return event
 
 
-async def offered(engine: WoolEngine, handler: Callable[[Task[Any]], Any], row: Any = None) -> Events:
+async def offered(
+    engine: WoolEngine, handler: Callable[[Task[Any]], Any], row: Any = None
+) -> Events:
     """Offer to the first worker."""
     return await engine.offer(min(engine.workers()), task_of(handler, row))
 
 
 @asynccontextmanager
-async def offering(engine: WoolEngine, handler: Callable[[Task[Any]], Any], row: Any = None) -> AsyncIterator[Events]:
+async def offering(
+    engine: WoolEngine, handler: Callable[[Task[Any]], Any], row: Any = None
+) -> AsyncIterator[Events]:
     """Offer to the first worker, and close at the end."""
     async with aclosing(await offered(engine, handler, row)) as events:
         yield events

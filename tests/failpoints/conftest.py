@@ -1,4 +1,6 @@
-"""The nursery of replicas, one for each test process; and a database with tables, historian and a clock that replicas follow."""
+"""The nursery of replicas, one for each test process; and a database with tables, historian and
+a clock that replicas follow.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Replicas that are processes of their own, made in a few milliseconds: ``python -m tests.failpoints.nursery``.
+"""Replicas that are processes of their own, made in a few milliseconds: ``python -m
+tests.failpoints.nursery``.
 
-The one idea: a warm process that has done it all once, and has no thread, event loop or connection any more, may be forked safely.
-It reads one order a line, forks a replica that plays a story, and tells when that has ended or stopped. Everything is one JSON
-object a line.
+The one idea: a warm process that has done it all once, and has no thread, event loop or connection
+any more, may be forked safely. It reads one order a line, forks a replica that plays a story, and
+tells when that has ended or stopped. Everything is one JSON object a line.
 """
 
 from __future__ import annotations
@@ -57,13 +58,17 @@ async def play(order: dict[str, Any]) -> None:
         without_durability(engine)
         follow_on_sqlite(clock_of(order["clock"]), engine)
     sessions = async_sessionmaker(engine, expire_on_commit=False)
-    with Failpoints(engine, at=order["at"], act=ACTS[order["act"]], distinct=True, armed=False) as points:
+    with Failpoints(
+        engine, at=order["at"], act=ACTS[order["act"]], distinct=True, armed=False
+    ) as points:
         await STORIES[order["story"]].play(Scene(sessions, points))
     await engine.dispose()
 
 
 async def warm_up() -> None:
-    """Play every story once: what SQLAlchemy makes of classes and statements is then there for all replicas."""
+    """Play every story once: what SQLAlchemy makes of classes and statements is then there for
+    all replicas.
+    """
     with tempfile.TemporaryDirectory(prefix="rowlock-nursery-") as folder:
         async with sqlite_database(Path(folder) / "warm.db") as database:
             await database.create_tables(Base.metadata)

@@ -1,7 +1,9 @@
-"""What a replica does in these tests, step by step; each story says around which step the failpoints are armed.
+"""What a replica does in these tests, step by step; each story says around which step the
+failpoints are armed.
 
-A story is played in a process that dies, freezes or loses its database there, and its rows are finished by an heir. `Story.play`
-gets a `Scene`: the replica's sessions, and `armed()`, inside of which boundaries count.
+A story is played in a process that dies, freezes or loses its database there, and its rows are
+finished by an heir. `Story.play` gets a `Scene`: the replica's sessions, and `armed()`, inside of
+which boundaries count.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ class Story:
         play: the step, with what leads to it and what follows.
         rows: what is put in before; volumes come with attachments.
         heir: builds the pipeline that finishes it.
-        may_leave_leases: whether a connection that was lost may leave rows leased until that expires: those of a claim whose answer
-            was lost, and those that could not be released.
+        may_leave_leases: whether a connection that was lost may leave rows leased until that
+            expires: those of a claim whose answer was lost, and those that could not be released.
     """
 
     name: str
@@ -71,7 +73,9 @@ class Story:
 async def work_together(steps: Steps[Any]) -> None:
     """Work on all that is queued at once, so that outcomes are written in one transaction."""
     items = [steps.run.context.queue.get() for _ in steps.queued]
-    await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True) if item))
+    await asyncio.gather(
+        *(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True) if item)
+    )
     await steps.run.settler.wait_until_idle()
 
 
@@ -123,7 +127,9 @@ async def renew_related(scene: Scene) -> None:
         await steps.work_all()
 
 
-def settle(answer: Any, pipeline: Callable[..., Any] = VolumePipeline) -> Callable[[Scene], Awaitable[None]]:
+def settle(
+    answer: Any, pipeline: Callable[..., Any] = VolumePipeline
+) -> Callable[[Scene], Awaitable[None]]:
     """Return a story in which the outcome of one row is being written."""
 
     async def play(scene: Scene) -> None:
@@ -248,7 +254,12 @@ STORIES = {
         Story("apply-together", apply_together, rows=_many),
         Story("apply-related", settle(write_all, GatheringPipeline), heir=_gatherer),
         Story("apply-shared", settle(write_all, SharingPipeline), heir=_sharer),
-        Story("retry", settle(lambda *_: Retry(error="later"), RunPipeline), rows=_runs, heir=_run_heir),
+        Story(
+            "retry",
+            settle(lambda *_: Retry(error="later"), RunPipeline),
+            rows=_runs,
+            heir=_run_heir,
+        ),
         Story("retry-related", settle(_fail, GatheringPipeline), heir=_gatherer),
         Story("reset", settle(lambda *_: Reset())),
         Story("lock-related", lock_related(GatheringPipeline), heir=_gatherer),

@@ -1,7 +1,9 @@
-"""How these tests set a scene, start replicas, have an heir finish their stories, and judge what the database has seen.
+"""How these tests set a scene, start replicas, have an heir finish their stories, and judge what
+the database has seen.
 
-The historian and the judge are those of `rowlock.testing`. What is judged here besides is what only a host knows of its own
-column `status`: that each row was written once, under a lease, and that an outcome was written whole.
+The historian and the judge are those of `rowlock.testing`. What is judged here besides is what only
+a host knows of its own column `status`: that each row was written once, under a lease, and that an
+outcome was written whole.
 """
 
 from __future__ import annotations
@@ -41,11 +43,17 @@ from .stories import Story
 ROOT: Final = Path(__file__).resolve().parents[2]
 ATTACHMENTS: Final = 2
 COMES_AFTER: Final = timedelta(seconds=1)
-"""How long after the leases of the dead have ended the heir comes; nobody may look after them later than that."""
+"""How long after the leases of the dead have ended the heir comes; nobody may look after them
+later than that.
+"""
 LOOKS_EVERY_S: Final = 0.002
 LOOKS_MAX: Final = 5000
 SETTLED: Final = {"active", "done", "gathered"}
-WATCHED: Final[dict[type[Any], list[str]]] = {Volume: ["status"], Attachment: ["status"], Run: ["status"]}
+WATCHED: Final[dict[type[Any], list[str]]] = {
+    Volume: ["status"],
+    Attachment: ["status"],
+    Run: ["status"],
+}
 
 
 class Nursery:
@@ -62,7 +70,9 @@ class Nursery:
         )
         self._hear()
 
-    def replica(self, story: Story, database: TemporaryDatabase, *, at: int, act: str, clock: Path) -> int | None:
+    def replica(
+        self, story: Story, database: TemporaryDatabase, *, at: int, act: str, clock: Path
+    ) -> int | None:
         """Have a replica play `story`; return its exit code, or None if it is frozen now."""
         url = database.url.render_as_string(hide_password=False)
         return self._say(story=story.name, url=url, at=at, act=act, clock=str(clock))
@@ -88,7 +98,9 @@ class Nursery:
 
     def _hear(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        assert select.select([self._process.stdout], [], [], REPLICA_S_MAX + 5)[0], "a replica hangs"
+        assert select.select([self._process.stdout], [], [], REPLICA_S_MAX + 5)[0], (
+            "a replica hangs"
+        )
         heard: dict[str, Any] = json.loads(self._process.stdout.readline())
         return heard
 
@@ -118,18 +130,25 @@ async def set_scene(database: TemporaryDatabase, story: Story) -> None:
     """Put the rows of `story` in, and forget those of the last one."""
     rows = story.rows()
     async with database.session_factory.begin() as session:
-        for table in (Attachment.__tablename__, Volume.__tablename__, Run.__tablename__, HISTORY_TABLE):
+        for table in (
+            Attachment.__tablename__,
+            Volume.__tablename__,
+            Run.__tablename__,
+            HISTORY_TABLE,
+        ):
             await session.execute(text(f"DELETE FROM {table}"))
         session.add_all(rows)
         await session.flush()
         for row in rows:
             if isinstance(row, Volume):
-                session.add_all([Attachment(volume_id=row.id, name=str(n)) for n in range(ATTACHMENTS)])
+                session.add_all(
+                    [Attachment(volume_id=row.id, name=str(n)) for n in range(ATTACHMENTS)]
+                )
 
 
 _AT_WORK = text(
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
-    "AND state = 'active' AND wait_event IS DISTINCT FROM 'ClientRead'"
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <>"
+    " pg_backend_pid() AND state = 'active' AND wait_event IS DISTINCT FROM 'ClientRead'"
 )
 """How many others have a statement that is being carried out."""
 
@@ -138,7 +157,8 @@ async def may_be_written(database: TemporaryDatabase) -> bool:
     """Whether nobody is in the middle of a transaction that others would have to wait for."""
     if database.dialect_name == "sqlite":
         return file_may_be_written(database)
-    # What another connection of a frozen replica has sent may still be on its way to its first lock.
+    # What another connection of a frozen replica has sent may still be on its way to its first
+    # lock.
     for _ in range(LOOKS_MAX):
         async with database.engine.connect() as connection:
             if not await connection.scalar(_AT_WORK):
@@ -147,7 +167,9 @@ async def may_be_written(database: TemporaryDatabase) -> bool:
     try:
         async with database.engine.begin() as connection:
             for model in WATCHED:
-                await connection.execute(text(f"SELECT id FROM {model.__tablename__} FOR UPDATE NOWAIT"))
+                await connection.execute(
+                    text(f"SELECT id FROM {model.__tablename__} FOR UPDATE NOWAIT")
+                )
     except DBAPIError as error:
         if "could not obtain lock" not in str(error):
             raise
@@ -156,7 +178,9 @@ async def may_be_written(database: TemporaryDatabase) -> bool:
 
 
 async def wait_for_the_server(database: TemporaryDatabase) -> None:
-    """Wait until the server has noticed that a replica is dead, and has rolled its transaction back."""
+    """Wait until the server has noticed that a replica is dead, and has rolled its transaction
+    back.
+    """
     for _ in range(LOOKS_MAX):
         if await may_be_written(database):
             return
@@ -181,7 +205,9 @@ async def history(database: TemporaryDatabase) -> list[Change]:
 
 
 async def judge(database: TemporaryDatabase, story: Story) -> None:
-    """Check that the story is finished, at the heir's first look, and that no promise was broken on the way."""
+    """Check that the story is finished, at the heir's first look, and that no promise was broken
+    on the way.
+    """
     heir, changes = story.heir(), await history(database)
 
     def settled(table: str, row: RowState) -> bool:
@@ -197,7 +223,9 @@ async def judge(database: TemporaryDatabase, story: Story) -> None:
         lock_timeouts={heir.name: heir.settings.lock_timeout},
     )
     assert violations == [], "\n".join(map(str, violations))
-    written = [one for one in changes if one.before and one.after and one.before.values != one.after.values]
+    written = [
+        one for one in changes if one.before and one.after and one.before.values != one.after.values
+    ]
     assert [one for one in written if one.before is None or one.before.lock_token is None] == [], (
         "written without a lease"
     )

@@ -1,4 +1,6 @@
-"""A replica dies, or freezes past its lease, at every boundary of every statement; another one finishes its story, once."""
+"""A replica dies, or freezes past its lease, at every boundary of every statement; another one
+finishes its story, once.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ BOUNDARIES_MAX = 200
 async def test_killed_at_every_boundary(
     database_with_clock: TemporaryDatabase, nursery: Nursery, clock_file: Path, name: str
 ) -> None:
-    """kill -9 right before or after some statement would lose a row, settle it twice, or leave it locked."""
+    """kill -9 right before or after some statement would lose a row, settle it twice, or leave
+    it locked.
+    """
     database, story = database_with_clock, STORIES[name]
     await make_tables(database)
     with shared_clock(database, clock_file):
@@ -66,9 +70,12 @@ async def test_frozen_at_every_boundary(
                 database.clock.advance(1)  # so that two times are told apart
                 before, overtaken = await history(database), overtaken + 1
                 assert nursery.thaw() == 0
-                assert await history(database) == before, f"thawed at boundary {at}, it wrote something"
+                assert await history(database) == before, (
+                    f"thawed at boundary {at}, it wrote something"
+                )
             else:
-                # In the middle of a transaction everybody waits for it; then it must be as if it had been slow.
+                # In the middle of a transaction everybody waits for it; then it must be as if it
+                # had been slow.
                 assert not is_frozen or nursery.thaw() == 0
                 await wait_for_the_server(database)
                 await finish(database, story)

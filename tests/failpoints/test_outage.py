@@ -1,4 +1,6 @@
-"""A replica loses its connection at every boundary of every statement, the answers to its COMMITs included, and lives on."""
+"""A replica loses its connection at every boundary of every statement, the answers to its
+COMMITs included, and lives on.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,12 @@ from .test_death import BOUNDARIES_MAX, BOUNDARIES_MIN
 
 
 @pytest.mark.parametrize("name", STORIES)
-async def test_an_error_at_every_boundary(database_with_clock: TemporaryDatabase, name: str) -> None:
-    """A connection that was lost in the wrong moment would cost a row, settle it twice, or leave a connection in use."""
+async def test_an_error_at_every_boundary(
+    database_with_clock: TemporaryDatabase, name: str
+) -> None:
+    """A connection that was lost in the wrong moment would cost a row, settle it twice, or leave
+    a connection in use.
+    """
     database, story = database_with_clock, STORIES[name]
     await make_tables(database)
     answers_lost = 0

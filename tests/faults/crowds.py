@@ -1,4 +1,5 @@
-"""Crowds: a shelf is a table with a pipeline of its own, a book a row that is held at work until the test lets it go.
+"""Crowds: a shelf is a table with a pipeline of its own, a book a row that is held at work until
+the test lets it go.
 
 Sizes are the test's to say. ``tests/bench/crowds.py`` plays the same scenes at full size.
 """
@@ -62,7 +63,9 @@ async def add_books(database: Any, count: int, *, status: str = "new", first: in
         await connection.run_sync(Book.metadata.create_all)
         for start in range(first, first + count, ROWS_PER_INSERT):
             end = min(start + ROWS_PER_INSERT, first + count)
-            await connection.execute(insert(Book), [{"id": number, "status": status} for number in range(start, end)])
+            await connection.execute(
+                insert(Book), [{"id": number, "status": status} for number in range(start, end)]
+            )
 
 
 def shelves(count: int) -> list[type]:

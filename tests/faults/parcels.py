@@ -38,7 +38,9 @@ class Parcel(LockColumns, ScheduleColumns, Base):
     note: Mapped[str | None]
     papers: Mapped[Any | None] = mapped_column(JSON)
     depot_id: Mapped[int | None] = mapped_column(ForeignKey("depots.id"))
-    next_depot_id: Mapped[int | None] = mapped_column(ForeignKey("depots.id", deferrable=True, initially="DEFERRED"))
+    next_depot_id: Mapped[int | None] = mapped_column(
+        ForeignKey("depots.id", deferrable=True, initially="DEFERRED")
+    )
 
 
 class ParcelPipeline(RecordingPipeline):

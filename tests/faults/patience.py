@@ -1,4 +1,6 @@
-"""Faults that pass: a pipeline that does not rest for long, work that is held meanwhile, and waiting until all is well again."""
+"""Faults that pass: a pipeline that does not rest for long, work that is held meanwhile, and
+waiting until all is well again.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,11 @@ from typing import Any, Final
 
 from rowlock import Outcome, PipelineManager
 
-QUICK: Final[dict[str, Any]] = {"fetch_delays": (0.05, 0.1), "min_processing_interval": 0, "retry_delay": 0.1}
+QUICK: Final[dict[str, Any]] = {
+    "fetch_delays": (0.05, 0.1),
+    "min_processing_interval": 0,
+    "retry_delay": 0.1,
+}
 RENEWED_SOON: Final[dict[str, Any]] = {
     "lock_timeout": 30,
     "heartbeat_trigger": 29.9,

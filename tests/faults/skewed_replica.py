@@ -1,7 +1,9 @@
-"""A host process whose wall clock jumps all the time, else as ``walks/replica.py``: ``skewed_replica.py SKEW_S URL MODE COUNT``.
+"""A host process whose wall clock jumps all the time, else as ``walks/replica.py``:
+``skewed_replica.py SKEW_S URL MODE COUNT``.
 
-Everything in Python that tells the time of day is an hour off, and off to the other side every twentieth of a second. The clocks
-of the database and of the event loop are left alone, as setting a host's clock does.
+Everything in Python that tells the time of day is an hour off, and off to the other side every
+twentieth of a second. The clocks of the database and of the event loop are left alone, as setting a
+host's clock does.
 """
 
 from __future__ import annotations

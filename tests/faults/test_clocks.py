@@ -1,4 +1,6 @@
-"""Clocks that are wrong: a host's never matters; the database's decides, so a jump of it costs time or work, never a result."""
+"""Clocks that are wrong: a host's never matters; the database's decides, so a jump of it costs
+time or work, never a result.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def clock_of(database: TemporaryDatabase) -> DatabaseClock:
 def test_jumps_of_the_hosts_clock_while_rows_are_at_work(
     virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host whose clock is set would lose its leases, keep them past their end, or find rows due that are not."""
+    """A host whose clock is set would lose its leases, keep them past their end, or find rows
+    due that are not.
+    """
     asked = 0
 
     def jumping() -> float:
@@ -72,13 +76,20 @@ def test_jumps_of_the_hosts_clock_while_rows_are_at_work(
             monkeypatch.undo()
         assert heard.of(events.LeaseExpired) == []
         assert sum(len(pipeline.items) for pipeline in pipelines) == 10
-        assert all((row.status, is_free(row)) == ("active", True) for row in await read_all(database, Volume))
+        assert all(
+            (row.status, is_free(row)) == ("active", True)
+            for row in await read_all(database, Volume)
+        )
 
     play()
 
 
-async def test_replicas_an_hour_apart_share_the_work(postgresql_database: TemporaryDatabase) -> None:
-    """Processes whose clocks are an hour off, and jump, would steal leases from each other or let rows lie."""
+async def test_replicas_an_hour_apart_share_the_work(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """Processes whose clocks are an hour off, and jump, would steal leases from each other or
+    let rows lie.
+    """
     database, count = postgresql_database, 60
     await make_tables(database)
     await post_letters(database, count)
@@ -111,7 +122,9 @@ async def test_replicas_an_hour_apart_share_the_work(postgresql_database: Tempor
 
 
 @pytest.mark.parametrize("seconds", [20, -20, -HOUR_S])
-async def test_a_jump_that_ends_no_lease_loses_nothing(database_with_clock: TemporaryDatabase, seconds: float) -> None:
+async def test_a_jump_that_ends_no_lease_loses_nothing(
+    database_with_clock: TemporaryDatabase, seconds: float
+) -> None:
     """A holder would lose a row that nobody else can have, or another would get it too early."""
     database = database_with_clock
     await add(database, Volume())
@@ -131,7 +144,9 @@ async def test_a_jump_that_ends_no_lease_loses_nothing(database_with_clock: Temp
 async def test_a_leap_past_the_lease_costs_work_and_no_result(
     database_with_clock: TemporaryDatabase, is_heard_of: bool
 ) -> None:
-    """Two holders of one row would both write: the one whose lease the leap ended, and the one who took the row."""
+    """Two holders of one row would both write: the one whose lease the leap ended, and the one
+    who took the row.
+    """
     database = database_with_clock
     [volume] = await add(database, Volume())
     later = VolumePipeline(answer=Apply({"status": "active", "disk_id": "later"}))
@@ -159,7 +174,9 @@ async def test_a_leap_past_the_lease_costs_work_and_no_result(
     assert (after.disk_id, is_free(after)) == ("later", True)
 
 
-async def test_a_leap_that_nobody_used_costs_nothing(database_with_clock: TemporaryDatabase) -> None:
+async def test_a_leap_that_nobody_used_costs_nothing(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """A result would be dropped although its token is still in the row."""
     database = database_with_clock
     [volume] = await add(database, Volume())
@@ -171,7 +188,9 @@ async def test_a_leap_that_nobody_used_costs_nothing(database_with_clock: Tempor
     assert (await read(database, volume)).status == "active"
 
 
-async def test_after_a_step_back_the_dead_are_recovered_later(database_with_clock: TemporaryDatabase) -> None:
+async def test_after_a_step_back_the_dead_are_recovered_later(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """Rows of a dead replica would be taken at once, under a living one too, or never again."""
     database = database_with_clock
     await add(database, Volume())
@@ -186,8 +205,12 @@ async def test_after_a_step_back_the_dead_are_recovered_later(database_with_cloc
         assert item.prev_lock_expired
 
 
-async def test_a_row_of_another_century_has_its_turn(database_with_clock: TemporaryDatabase) -> None:
-    """A time that somebody wrote by hand, or a clock that was years ahead, would keep a row from its turn for as long."""
+async def test_a_row_of_another_century_has_its_turn(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """A time that somebody wrote by hand, or a clock that was years ahead, would keep a row from
+    its turn for as long.
+    """
     database = database_with_clock
     clock = clock_of(database)
     [volume] = await add(database, Volume(last_processed_at=clock.now + timedelta(days=36_500)))
@@ -204,7 +227,9 @@ async def test_a_row_of_another_century_has_its_turn(database_with_clock: Tempor
 async def test_after_a_step_back_rows_wait_for_their_time_unless_a_service_says_so(
     database_with_clock: TemporaryDatabase,
 ) -> None:
-    """Rows whose due time lies in the hour that was taken back could not be worked on for an hour by any means."""
+    """Rows whose due time lies in the hour that was taken back could not be worked on for an
+    hour by any means.
+    """
     database = database_with_clock
     [run] = await add(database, Run(id=1))
     async with stepping(database.session_factory, RunPipeline()) as steps:
@@ -218,8 +243,12 @@ async def test_after_a_step_back_rows_wait_for_their_time_unless_a_service_says_
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_database_clock_that_jumps_at_random(virtual_database: TemporaryDatabase, seed: int) -> None:
-    """Some order of leaps and steps back would have a result applied twice, or a row left locked."""
+def test_a_database_clock_that_jumps_at_random(
+    virtual_database: TemporaryDatabase, seed: int
+) -> None:
+    """Some order of leaps and steps back would have a result applied twice, or a row left
+    locked.
+    """
 
     @virtual_time
     async def play() -> None:
@@ -230,20 +259,28 @@ def test_a_database_clock_that_jumps_at_random(virtual_database: TemporaryDataba
             await asyncio.sleep(chance.uniform(0.1, 40))
             written = item.row.result or []
             return Apply(
-                {"status": "done" if len(written) == 2 else "queued", "result": [*written, str(item.lock_token)]},
+                {
+                    "status": "done" if len(written) == 2 else "queued",
+                    "result": [*written, str(item.lock_token)],
+                },
                 after=0,
             )
 
-        pipelines = [RunPipeline(answer=process, workers_num=4, max_attempts=1000) for _ in range(2)]
+        pipelines = [
+            RunPipeline(answer=process, workers_num=4, max_attempts=1000) for _ in range(2)
+        ]
         with heard_events() as heard:
             async with AsyncExitStack() as stack:
                 for pipeline in pipelines:
                     engine = database.create_engine()
-                    await stack.enter_async_context(PipelineManager(async_sessionmaker(engine), [pipeline]))
+                    await stack.enter_async_context(
+                        PipelineManager(async_sessionmaker(engine), [pipeline])
+                    )
                 for _ in range(20):
                     await asyncio.sleep(chance.uniform(1, 20))
                     clock_of(database).advance(chance.choice([-HOUR_S, -60, -5, 5, 25, 60, HOUR_S]))
-                # The furthest back that it can have gone in all; after that, every row is due and every lease over.
+                # The furthest back that it can have gone in all; after that, every row is due and
+                # every lease over.
                 clock_of(database).advance(20 * HOUR_S)
                 await until(lambda: _done(heard) == count * 3)
         rows = await read_all(database, Run)

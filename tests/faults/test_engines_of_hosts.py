@@ -1,4 +1,6 @@
-"""Engines as hosts set them up: without a pool, with a small one, with schemas of their own, and several at once."""
+"""Engines as hosts set them up: without a pool, with a small one, with schemas of their own, and
+several at once.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,16 @@ def _works_elsewhere(engine: AsyncEngine) -> AsyncEngine:
 POOLS: dict[str, Callable[[TemporaryDatabase], AsyncEngine]] = {
     "no pool": lambda database: database.create_engine(poolclass=NullPool),
     "pings": lambda database: database.create_engine(pool_pre_ping=True, pool_recycle=1),
-    "one connection at a time": lambda database: database.create_engine(pool_size=1, max_overflow=0),
+    "one connection at a time": lambda database: database.create_engine(
+        pool_size=1, max_overflow=0
+    ),
 }
 SCHEMAS: dict[str, Callable[[TemporaryDatabase], AsyncEngine]] = {
     "search_path": lambda database: _works_elsewhere(database.create_engine()),
-    "schema_translate_map": lambda database: database.create_engine().execution_options(
-        schema_translate_map={None: ELSEWHERE}
+    "schema_translate_map": (
+        lambda database: database.create_engine().execution_options(
+            schema_translate_map={None: ELSEWHERE}
+        )
     ),
 }
 
@@ -80,7 +86,9 @@ async def test_engines_with_pools_of_all_kinds(database: TemporaryDatabase, kind
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
-async def test_engines_that_work_in_a_schema(postgresql_database: TemporaryDatabase, kind: str) -> None:
+async def test_engines_that_work_in_a_schema(
+    postgresql_database: TemporaryDatabase, kind: str
+) -> None:
     """Heartbeats and claims would go to the tables of another tenant, or find none."""
     database = postgresql_database
     await database.create_tables(Base.metadata)
@@ -106,7 +114,11 @@ async def test_a_database_for_each_model(
     """Rows would be looked for where they are not, or be freed in the wrong place."""
     await add_volume(postgresql_database)
     await add(sqlite_database, *(Run(id=number) for number in range(COUNT)))
-    routes = {Volume: postgresql_database.engine, Attachment: postgresql_database.engine, Run: sqlite_database.engine}
+    routes = {
+        Volume: postgresql_database.engine,
+        Attachment: postgresql_database.engine,
+        Run: sqlite_database.engine,
+    }
     await works(async_sessionmaker(binds=routes, expire_on_commit=False))
 
 

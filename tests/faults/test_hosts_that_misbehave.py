@@ -1,4 +1,6 @@
-"""A `process` that does what it should not: what is lost is its own, and everything beside it goes on."""
+"""A `process` that does what it should not: what is lost is its own, and everything beside it
+goes on.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ async def merge_the_row(session: Any, item: Any) -> None:
     await session.flush()
 
 
-@pytest.mark.parametrize("act", [poison, close, invalidate, roll_back, leave_uncommitted, merge_the_row])
+@pytest.mark.parametrize(
+    "act", [poison, close, invalidate, roll_back, leave_uncommitted, merge_the_row]
+)
 async def test_a_session_that_was_spoilt_spoils_no_outcome(
     database: TemporaryDatabase, act: Callable[..., Any]
 ) -> None:
@@ -93,8 +97,12 @@ async def test_a_session_that_was_spoilt_spoils_no_outcome(
         assert (after.status, is_free(after)) == ("active", True)
 
 
-async def test_a_transaction_left_open_holds_up_its_own_row_only(postgresql_database: TemporaryDatabase) -> None:
-    """A session that is never closed keeps its row locked: the outcomes of all others would wait for it."""
+async def test_a_transaction_left_open_holds_up_its_own_row_only(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """A session that is never closed keeps its row locked: the outcomes of all others would wait
+    for it.
+    """
     database = postgresql_database
     one, *others = await add(database, *(Volume() for _ in range(5)))
     left: list[Any] = []
@@ -107,7 +115,9 @@ async def test_a_transaction_left_open_holds_up_its_own_row_only(postgresql_data
         return DONE
 
     with heard_events() as heard:
-        async with PipelineManager(database.session_factory, [VolumePipeline(answer=process, **QUICK)]):
+        async with PipelineManager(
+            database.session_factory, [VolumePipeline(answer=process, **QUICK)]
+        ):
             told = await heard.wait_for(events.ItemApplied, count=4)
             assert {event.row_id for event in told} == {row.id for row in others}
             # The lease of that one row cannot be renewed either, so its work is lost.
@@ -115,14 +125,18 @@ async def test_a_transaction_left_open_holds_up_its_own_row_only(postgresql_data
             await left[0].close()
             await heard.wait_for(events.ItemApplied, count=5)
             assert {event.row_id for event in heard.of(events.LeaseExpired)} == {one.id}
-    assert all((row.status, is_free(row)) == ("active", True) for row in await read_all(database, Volume))
+    assert all(
+        (row.status, is_free(row)) == ("active", True) for row in await read_all(database, Volume)
+    )
 
 
 # ---------------------------------------------------------------- the row, tasks, context
 
 
 async def test_what_is_done_to_the_row_is_written_nowhere(database: TemporaryDatabase) -> None:
-    """A change of the instance would be flushed by some session, or change what the outcome is compared with."""
+    """A change of the instance would be flushed by some session, or change what the outcome is
+    compared with.
+    """
     await add(database, Run(id=1))
 
     def process(item: PipelineItem[Any]) -> Apply:
@@ -153,7 +167,9 @@ def test_tasks_that_process_leaves_are_its_own_affair(virtual_database: Temporar
             return DONE
 
         [row] = await add(virtual_database, Volume())
-        async with PipelineManager(virtual_database.session_factory, [TidyPipeline(answer=process)]) as manager:
+        async with PipelineManager(
+            virtual_database.session_factory, [TidyPipeline(answer=process)]
+        ) as manager:
             await until(lambda: manager.statistics()["TidyPipeline"].counters["applied"])
         assert (await read(virtual_database, row)).status == "active"
         [stray] = strays
@@ -164,7 +180,9 @@ def test_tasks_that_process_leaves_are_its_own_affair(virtual_database: Temporar
     play()
 
 
-def test_a_task_that_fails_when_nobody_looks_harms_nobody(virtual_database: TemporaryDatabase) -> None:
+def test_a_task_that_fails_when_nobody_looks_harms_nobody(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """An exception out of a forgotten task would be taken for the attempt's."""
 
     @virtual_time
@@ -180,7 +198,9 @@ def test_a_task_that_fails_when_nobody_looks_harms_nobody(virtual_database: Temp
             return DONE
 
         await add(virtual_database, Volume(), Volume())
-        async with PipelineManager(virtual_database.session_factory, [TidyPipeline(answer=process)]) as manager:
+        async with PipelineManager(
+            virtual_database.session_factory, [TidyPipeline(answer=process)]
+        ) as manager:
             await until(lambda: manager.statistics()["TidyPipeline"].counters["applied"] == 2)
             assert manager.health().healthy
         assert all(isinstance(stray.exception(), OSError) for stray in strays)
@@ -266,8 +286,12 @@ async def test_a_thread_that_never_ends_costs_its_own_row_only(database: Tempora
     assert (await read(database, hung)).status == "submitted"
 
 
-def test_what_returns_after_the_shutdown_is_not_applied(virtual_database: TemporaryDatabase) -> None:
-    """A result of an attempt that outlived its pipeline would be written without a lease, or be cleaned up by nobody."""
+def test_what_returns_after_the_shutdown_is_not_applied(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A result of an attempt that outlived its pipeline would be written without a lease, or be
+    cleaned up by nobody.
+    """
 
     @virtual_time
     async def play() -> None:
@@ -296,7 +320,9 @@ def test_what_returns_after_the_shutdown_is_not_applied(virtual_database: Tempor
     play()
 
 
-def test_a_host_that_cancels_every_task_is_told_of_what_ended(virtual_database: TemporaryDatabase) -> None:
+def test_a_host_that_cancels_every_task_is_told_of_what_ended(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A pipeline whose loops were all cancelled would look healthy and do nothing."""
 
     @virtual_time
@@ -345,7 +371,9 @@ GARBAGE: list[Any] = [
 async def test_what_is_no_outcome_is_a_failure(database: TemporaryDatabase, answer: Any) -> None:
     """A slip of the host would be taken for success."""
     await add(database, Run(id=1), Run(id=2))
-    pipeline = RunPipeline(answer=lambda item: answer(item) if item.id == 1 else Apply({"status": "done"}))
+    pipeline = RunPipeline(
+        answer=lambda item: answer(item) if item.id == 1 else Apply({"status": "done"})
+    )
     async with stepping(database.session_factory, pipeline) as steps:
         await steps.fetch_once()
         await steps.work_all()

@@ -1,4 +1,6 @@
-"""Host code that raises anything there is, from every hook: its own row pays for it, and the pipeline goes on."""
+"""Host code that raises anything there is, from every hook: its own row pays for it, and the
+pipeline goes on.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +53,8 @@ ERRORS: list[Callable[[], BaseException]] = [
     MuteError,
 ]
 NAMES = [
-    "SystemExit KeyboardInterrupt GeneratorExit RecursionError MemoryError CancelledError ExceptionGroup BaseExceptionGroup "
-    "StopAsyncIteration TimeoutError MuteError"
+    "SystemExit KeyboardInterrupt GeneratorExit RecursionError MemoryError CancelledError"
+    " ExceptionGroup BaseExceptionGroup StopAsyncIteration TimeoutError MuteError"
 ][0].split()
 any_error = pytest.mark.parametrize("error", ERRORS, ids=NAMES)
 
@@ -65,9 +67,13 @@ class HostPipeline(RunPipeline):
         raised: how often it did.
     """
 
-    def __init__(self, where: str, error: Callable[[], BaseException], *, times: int = 3, **settings: Any) -> None:
+    def __init__(
+        self, where: str, error: Callable[[], BaseException], *, times: int = 3, **settings: Any
+    ) -> None:
         """Raise `error` from `where`, so many times."""
-        super().__init__(retry_delay=0.1, fetch_delays=(0.2,), min_processing_interval=0.1, **settings)
+        super().__init__(
+            retry_delay=0.1, fetch_delays=(0.2,), min_processing_interval=0.1, **settings
+        )
         self.where, self.error, self.times = where, error, times
         self.raised = 0
 
@@ -110,8 +116,15 @@ class HostPipeline(RunPipeline):
         self.fail("on_stale")
 
 
-def play(database: TemporaryDatabase, pipeline: HostPipeline, *, listener: Callable[[Any], None] | None = None) -> None:
-    """Have three runs worked on, and see that all are done, that every loop lives, and that the trouble is told."""
+def play(
+    database: TemporaryDatabase,
+    pipeline: HostPipeline,
+    *,
+    listener: Callable[[Any], None] | None = None,
+) -> None:
+    """Have three runs worked on, and see that all are done, that every loop lives, and that the
+    trouble is told.
+    """
 
     @virtual_time
     async def scene() -> None:
@@ -120,7 +133,9 @@ def play(database: TemporaryDatabase, pipeline: HostPipeline, *, listener: Calla
         try:
             with heard_events() as heard:
                 async with PipelineManager(database.session_factory, [pipeline]) as manager:
-                    await until(lambda: manager.statistics()[pipeline.name].counters["applied"] >= 3)
+                    await until(
+                        lambda: manager.statistics()[pipeline.name].counters["applied"] >= 3
+                    )
                     await until(lambda: manager.health().healthy)
                     assert manager.statistics()[pipeline.name].tracked == 0
         finally:
@@ -144,8 +159,12 @@ def test_whatever_a_hook_raises(
 
 
 @any_error
-def test_a_plain_function_raises(virtual_database: TemporaryDatabase, error: Callable[[], BaseException]) -> None:
-    """What is raised in a thread cannot be carried by every future, and would be waited for without an end."""
+def test_a_plain_function_raises(
+    virtual_database: TemporaryDatabase, error: Callable[[], BaseException]
+) -> None:
+    """What is raised in a thread cannot be carried by every future, and would be waited for
+    without an end.
+    """
 
     class PlainPipeline(HostPipeline):
         def process(self, item: PipelineItem[Any]) -> Any:  # type: ignore[override]
@@ -159,8 +178,12 @@ def test_a_plain_function_raises(virtual_database: TemporaryDatabase, error: Cal
 
 
 @any_error
-def test_whatever_a_listener_raises(virtual_database: TemporaryDatabase, error: Callable[[], BaseException]) -> None:
-    """A meter or a log handler of the host would stop the outcomes of a whole batch from being told and settled."""
+def test_whatever_a_listener_raises(
+    virtual_database: TemporaryDatabase, error: Callable[[], BaseException]
+) -> None:
+    """A meter or a log handler of the host would stop the outcomes of a whole batch from being
+    told and settled.
+    """
     heard: list[Any] = []
 
     def listen(event: Any) -> None:
@@ -168,11 +191,17 @@ def test_whatever_a_listener_raises(virtual_database: TemporaryDatabase, error: 
         raise error()
 
     play(virtual_database, HostPipeline("nowhere", error), listener=listen)
-    assert {type(event) for event in heard} >= {events.RowsClaimed, events.ItemStarted, events.ItemApplied}
+    assert {type(event) for event in heard} >= {
+        events.RowsClaimed,
+        events.ItemStarted,
+        events.ItemApplied,
+    }
 
 
 @any_error
-def test_an_error_is_stored_and_told(virtual_database: TemporaryDatabase, error: Callable[[], BaseException]) -> None:
+def test_an_error_is_stored_and_told(
+    virtual_database: TemporaryDatabase, error: Callable[[], BaseException]
+) -> None:
     """A row that fails again and again would not say why."""
 
     @virtual_time

@@ -1,4 +1,6 @@
-"""Keys that a host's own type reads as objects: worked on if they are equal by value, and refused if they are not."""
+"""Keys that a host's own type reads as objects: worked on if they are equal by value, and
+refused if they are not.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ class Alone(Wanted, Base):
 
 
 class Unfound(Wanted, Base):
-    """A row whose key has no hash. No ORM could keep it; a table that others fill has it all the same."""
+    """A row whose key has no hash. No ORM could keep it; a table that others fill has it all the
+    same.
+    """
 
     __tablename__ = "keys_without_hash"
     id: Mapped[Any] = mapped_column(Read(Unhashable), primary_key=True)
@@ -105,7 +109,9 @@ class Listed(Wanted, Base):
 
 
 def pipeline_of(row_model: Any, *, locked: Any = None) -> Any:
-    """Return a pipeline that ends new rows under a guard; or one that locks a row of `locked` before."""
+    """Return a pipeline that ends new rows under a guard; or one that locks a row of `locked`
+    before.
+    """
 
     class KeyPipeline(Pipeline[Any]):
         """Ends new rows."""
@@ -143,13 +149,21 @@ async def locks(database: TemporaryDatabase, model: Any) -> set[Any]:
 
 
 @pytest.mark.parametrize("model", [Alone, Unfound])
-async def test_keys_that_cannot_be_found_again_are_refused(database: TemporaryDatabase, model: Any) -> None:
-    """Every outcome under a guard would be changed, and its row worked on again at once, for ever."""
+async def test_keys_that_cannot_be_found_again_are_refused(
+    database: TemporaryDatabase, model: Any
+) -> None:
+    """Every outcome under a guard would be changed, and its row worked on again at once, for
+    ever.
+    """
     await fill(database, model)
     async with stepping(database.session_factory, pipeline_of(model)) as steps:
         with pytest.raises(ModelError, match="give that class __eq__ and __hash__") as refused:
             await steps.fetch_once()
-        assert (refused.value.model, refused.value.column, list(steps.queued)) == (model.__name__, "id", [])
+        assert (refused.value.model, refused.value.column, list(steps.queued)) == (
+            model.__name__,
+            "id",
+            [],
+        )
     assert await locks(database, model) == {None}
 
 
@@ -167,12 +181,16 @@ async def test_related_rows_with_such_keys_are_refused(database: TemporaryDataba
 
 
 @pytest.mark.parametrize("model", [Valued, Listed])
-async def test_keys_that_are_equal_by_value_are_worked_on(database: TemporaryDatabase, model: Any) -> None:
+async def test_keys_that_are_equal_by_value_are_worked_on(
+    database: TemporaryDatabase, model: Any
+) -> None:
     """A host with a class of keys of its own could not use rowlock."""
     await fill(database, model)
     async with stepping(database.session_factory, pipeline_of(model)) as steps:
         items = await steps.fetch_once()
-        await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True)))
+        await asyncio.gather(
+            *(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True))
+        )
         await steps.run.settler.wait_until_idle()
         assert counted(steps)["applied"] == COUNT
     assert [row.status for row in await read_all(database, model)] == ["done"] * COUNT

@@ -1,4 +1,5 @@
-"""Crowds of items, pipelines, idle rows and hints: what is kept of them is bounded, and nobody waits for ever because of them.
+"""Crowds of items, pipelines, idle rows and hints: what is kept of them is bounded, and nobody
+waits for ever because of them.
 
 Small sizes, and counts instead of times; ``tests/bench/crowds.py`` plays the same at full size.
 """
@@ -28,18 +29,27 @@ RENEWED_OFTEN = {
     "renew_timeout": 30,
     "database_timeout": 60,
 }
-"""Renewed half a second after the claim, and far from its end all the same: this is about numbers, not about a slow machine."""
+"""Renewed half a second after the claim, and far from its end all the same: this is about
+numbers, not about a slow machine.
+"""
 
 
 # ---------------------------------------------------------------- items in flight
 
 
-async def test_a_crowd_in_flight_keeps_its_leases_and_leaves_nothing(database: TemporaryDatabase) -> None:
-    """Thousands of items at once would outlast their leases, or stay in some list of ours when they are done."""
+async def test_a_crowd_in_flight_keeps_its_leases_and_leaves_nothing(
+    database: TemporaryDatabase,
+) -> None:
+    """Thousands of items at once would outlast their leases, or stay in some list of ours when
+    they are done.
+    """
     running, queued = 300, 300
     await add_books(database, running + queued)
     pipeline = HoldingPipeline(
-        workers_num=running, queue_upper_limit_factor=queued / running, queue_lower_limit_factor=1, **RENEWED_OFTEN
+        workers_num=running,
+        queue_upper_limit_factor=queued / running,
+        queue_lower_limit_factor=1,
+        **RENEWED_OFTEN,
     )
     with heard_events() as heard:
         async with PipelineManager(database.session_factory, [pipeline]) as manager:
@@ -49,7 +59,11 @@ async def test_a_crowd_in_flight_keeps_its_leases_and_leaves_nothing(database: T
                     await asyncio.sleep(0.01)
             await _until_all_renewed(heard, times=2 * (running + queued))
             figures = manager.statistics()[pipeline.name]
-            assert (figures.running, figures.queued, figures.tracked) == (running, queued, running + queued)
+            assert (figures.running, figures.queued, figures.tracked) == (
+                running,
+                queued,
+                running + queued,
+            )
             assert heard.of(events.LeaseExpired) == []
             pipeline.let_go.set()
             await heard.wait_for(events.ItemApplied, count=running + queued)
@@ -58,7 +72,12 @@ async def test_a_crowd_in_flight_keeps_its_leases_and_leaves_nothing(database: T
                 while manager.statistics()[pipeline.name].tracked:  # noqa: ASYNC110 - figures set no event
                     await asyncio.sleep(0.01)
             context = run.context
-            assert (len(context.running), len(context.queue), len(run.settler), len(context.calls.abandoned())) == (
+            assert (
+                len(context.running),
+                len(context.queue),
+                len(run.settler),
+                len(context.calls.abandoned()),
+            ) == (
                 0,
                 0,
                 0,
@@ -74,7 +93,9 @@ async def _until_all_renewed(heard: Any, *, times: int) -> None:
 
 
 async def test_the_queue_claims_no_more_than_it_has_room_for(database: TemporaryDatabase) -> None:
-    """A backlog would be leased and held in memory as a whole, and lie there if the process dies."""
+    """A backlog would be leased and held in memory as a whole, and lie there if the process
+    dies.
+    """
     await add_books(database, 500)
     pipeline = HoldingPipeline(workers_num=10, queue_upper_limit_factor=2)
     with heard_events() as heard:
@@ -84,7 +105,9 @@ async def test_the_queue_claims_no_more_than_it_has_room_for(database: Temporary
                 pipeline_hinter.hint_fetch(Book)
                 await asyncio.sleep(0)
             async with database.engine.connect() as connection:
-                leased = await connection.scalar(text("SELECT count(*) FROM books WHERE lock_token IS NOT NULL"))
+                leased = await connection.scalar(
+                    text("SELECT count(*) FROM books WHERE lock_token IS NOT NULL")
+                )
             assert leased is not None
             assert leased <= 30
             assert pipeline.statistics().tracked <= 30
@@ -98,12 +121,16 @@ async def test_the_queue_claims_no_more_than_it_has_room_for(database: Temporary
 @pytest.mark.timeout(300)
 async def test_a_hundred_pipelines_share_a_process(database: TemporaryDatabase) -> None:
     """With many pipelines some would never have their turn at the pool, the loop or the file."""
-    # On a server each connection of the pool prepares the statements of each: a quarter of them says as much there.
+    # On a server each connection of the pool prepares the statements of each: a quarter of them
+    # says as much there.
     count = 100 if database.dialect_name == "sqlite" else 25
     models = shelves(count)
     await database.create_tables(models[0].metadata)  # type: ignore[attr-defined]
     # No lease is near its end here, however slow the machine.
-    pipelines = [pipeline_of(model, workers_num=1, lock_timeout=600, heartbeat_trigger=300) for model in models]
+    pipelines = [
+        pipeline_of(model, workers_num=1, lock_timeout=600, heartbeat_trigger=300)
+        for model in models
+    ]
     async with database.session_factory.begin() as session:
         session.add_all([model(id=number) for model in models for number in range(2)])
     with heard_events() as heard:
@@ -113,8 +140,14 @@ async def test_a_hundred_pipelines_share_a_process(database: TemporaryDatabase) 
             for applied in range(10, 2 * count + 1, 10):
                 # Each step has its own bound: this is about whose turn comes, not when.
                 await heard.wait_for(events.ItemApplied, count=applied)
-            assert {name for name, figures in manager.statistics().items() if figures.counters["applied"] != 2} == set()
-            assert all(alive for one in manager.health().pipelines for alive in one.loops_alive.values())
+            assert {
+                name
+                for name, figures in manager.statistics().items()
+                if figures.counters["applied"] != 2
+            } == set()
+            assert all(
+                alive for one in manager.health().pipelines for alive in one.loops_alive.values()
+            )
     assert heard.of(events.LeaseExpired) == []
     assert heard.of(events.LoopReplaced) == []
 
@@ -123,7 +156,9 @@ async def test_a_hundred_pipelines_share_a_process(database: TemporaryDatabase) 
 
 
 async def rows_read(database: TemporaryDatabase, steps: Any) -> int:
-    """Return how much a claim that finds nothing reads: rows on PostgreSQL, thousands of steps of its machine on SQLite."""
+    """Return how much a claim that finds nothing reads: rows on PostgreSQL, thousands of steps
+    of its machine on SQLite.
+    """
     if database.dialect_name == "postgresql":
         before = await _read_so_far(database)
         assert await steps.fetch_once() == []
@@ -147,7 +182,10 @@ async def _read_so_far(database: TemporaryDatabase) -> int:
         await connection.execute(text("SELECT pg_stat_clear_snapshot()"))
         return int(
             await connection.scalar(
-                text("SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'books'")
+                text(
+                    "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname ="
+                    " 'books'"
+                )
             )
             or 0
         )
@@ -182,7 +220,9 @@ STORM = 20_000
 async def test_a_storm_of_hints_is_one_call_that_waits(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each hint from a thread would be a callback that the loop has to work off, and memory until then."""
+    """Each hint from a thread would be a callback that the loop has to work off, and memory
+    until then.
+    """
     await add(database, Volume())
     loop = asyncio.get_running_loop()
     scheduled: list[Any] = []
@@ -218,7 +258,9 @@ def _hint(times: int) -> None:
 
 
 async def test_a_storm_of_hints_starves_nobody(database: TemporaryDatabase) -> None:
-    """A pipeline that is hinted all the time would keep the others from their rows, and its own leases from renewal."""
+    """A pipeline that is hinted all the time would keep the others from their rows, and its own
+    leases from renewal.
+    """
     await add(database, *(Volume() for _ in range(3)))
     await add_books(database, 3)
     over = threading.Event()
@@ -256,7 +298,9 @@ async def test_a_storm_of_hints_starves_nobody(database: TemporaryDatabase) -> N
 
 
 async def test_hints_that_wait_for_a_commit_are_kept_once(database: TemporaryDatabase) -> None:
-    """A long transaction that asks for a hint with every row it writes would keep a list of as many."""
+    """A long transaction that asks for a hint with every row it writes would keep a list of as
+    many.
+    """
     await add(database)
     hinter, heard = PipelineHinter(), []
     hinter.attach("Volume", lambda: heard.append(1))

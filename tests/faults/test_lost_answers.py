@@ -1,4 +1,6 @@
-"""COMMITs whose answer is lost, committed or not: every outcome is settled by asking for it, and applied exactly once."""
+"""COMMITs whose answer is lost, committed or not: every outcome is settled by asking for it, and
+applied exactly once.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,12 @@ from ..pipelines.scenes import add, counted, is_free, is_outcome, read, read_all
 
 
 @contextmanager
-def lost_answers(database: TemporaryDatabase, *, committed: bool, times: int) -> Iterator[list[str]]:
-    """Lose the answers to the next COMMITs of outcomes; the list tells of each one that was lost."""
+def lost_answers(
+    database: TemporaryDatabase, *, committed: bool, times: int
+) -> Iterator[list[str]]:
+    """Lose the answers to the next COMMITs of outcomes; the list tells of each one that was
+    lost.
+    """
     lost: list[str] = []
     writes: set[int] = set()
 
@@ -58,12 +64,22 @@ def lost_answers(database: TemporaryDatabase, *, committed: bool, times: int) ->
             event.remove(database.engine.sync_engine, name, listener)
 
 
-committed_or_not = pytest.mark.parametrize("committed", [True, False], ids=["committed", "not committed"])
+committed_or_not = pytest.mark.parametrize(
+    "committed", [True, False], ids=["committed", "not committed"]
+)
 OUTCOMES: list[tuple[str, Any, dict[str, Any]]] = [
-    ("Apply", Apply({"status": "done", "result": [1]}), {"status": "done", "attempts": 0, "result": [1]}),
+    (
+        "Apply",
+        Apply({"status": "done", "result": [1]}),
+        {"status": "done", "attempts": 0, "result": [1]},
+    ),
     ("Retry", Retry(error="no"), {"status": "queued", "attempts": 1, "last_error": "no"}),
     ("Retry", Retry(error="no", values={"result": [2]}), {"attempts": 1, "result": [2]}),
-    ("Retry", ValueError("no"), {"status": "queued", "attempts": 1, "last_error": "ValueError: no"}),
+    (
+        "Retry",
+        ValueError("no"),
+        {"status": "queued", "attempts": 1, "last_error": "ValueError: no"},
+    ),
     ("Reset", Reset(), {"status": "queued", "attempts": 0, "lock_owner": "RunPipeline"}),
     ("Park", Park("enough"), {"status": "queued", "last_error": "enough"}),
 ]
@@ -71,11 +87,20 @@ OUTCOMES: list[tuple[str, Any, dict[str, Any]]] = [
 
 @committed_or_not
 @pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.parametrize(("name", "answer", "expected"), OUTCOMES, ids=[f"{i}-{o[0]}" for i, o in enumerate(OUTCOMES)])
+@pytest.mark.parametrize(
+    ("name", "answer", "expected"), OUTCOMES, ids=[f"{i}-{o[0]}" for i, o in enumerate(OUTCOMES)]
+)
 async def test_every_outcome_is_applied_once(
-    database: TemporaryDatabase, name: str, answer: Any, expected: dict[str, Any], committed: bool, times: int
+    database: TemporaryDatabase,
+    name: str,
+    answer: Any,
+    expected: dict[str, Any],
+    committed: bool,
+    times: int,
 ) -> None:
-    """An outcome would be reported stale though it is in the row, or be counted and written a second time."""
+    """An outcome would be reported stale though it is in the row, or be counted and written a
+    second time.
+    """
     await add(database, Run(id=1))
     pipeline = RunPipeline(answer=answer)
     with heard_events() as heard, lost_answers(database, committed=committed, times=times) as lost:
@@ -94,13 +119,18 @@ async def test_every_outcome_is_applied_once(
 @pytest.mark.parametrize("way", ["together", "also"])
 @pytest.mark.parametrize(
     "error",
-    [IntegrityError("INSERT INTO audit", {}, sqlite3.IntegrityError("UNIQUE")), RuntimeError("no audit")],
+    [
+        IntegrityError("INSERT INTO audit", {}, sqlite3.IntegrityError("UNIQUE")),
+        RuntimeError("no audit"),
+    ],
     ids=["the database's", "its own"],
 )
 async def test_what_fails_behind_the_commit_says_nothing_of_the_outcome(
     database: TemporaryDatabase, error: Exception, way: str
 ) -> None:
-    """A host's listener that fails once all is committed would have every outcome told stale, and cleaned up after."""
+    """A host's listener that fails once all is committed would have every outcome told stale,
+    and cleaned up after.
+    """
 
     async def also(_session: Any, _now: Any) -> None: ...
 
@@ -122,7 +152,9 @@ async def test_what_fails_behind_the_commit_says_nothing_of_the_outcome(
         session.info["wrote"] = id(connection) in wrote
         wrote.discard(id(connection))
 
-    pipeline = RunPipeline(answer=Apply({"status": "done"}, also=also if way == "also" else None), workers_num=4)
+    pipeline = RunPipeline(
+        answer=Apply({"status": "done"}, also=also if way == "also" else None), workers_num=4
+    )
     listeners = (
         (database.engine.sync_engine, "before_cursor_execute", on_execute),
         (Session, "before_commit", before),
@@ -135,7 +167,10 @@ async def test_what_fails_behind_the_commit_says_nothing_of_the_outcome(
             async with stepping(database.session_factory, pipeline) as steps:
                 items = await steps.fetch_once()
                 await asyncio.gather(
-                    *(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True))
+                    *(
+                        worker.work(item)
+                        for worker, item in zip(steps.run.workers, items, strict=True)
+                    )
                 )
                 await steps.run.settler.wait_until_idle()
     finally:
@@ -148,7 +183,9 @@ async def test_what_fails_behind_the_commit_says_nothing_of_the_outcome(
 
 
 @committed_or_not
-async def test_every_outcome_of_a_batch_is_applied_once(database: TemporaryDatabase, committed: bool) -> None:
+async def test_every_outcome_of_a_batch_is_applied_once(
+    database: TemporaryDatabase, committed: bool
+) -> None:
     """One lost answer would make all outcomes of the batch stale, or apply some of them twice."""
     kinds = [outcome for _, outcome, _ in OUTCOMES]
     await add(database, *(Run(id=number) for number in range(len(kinds))))
@@ -159,7 +196,9 @@ async def test_every_outcome_of_a_batch_is_applied_once(database: TemporaryDatab
             for _ in items:
                 steps.run.context.queue.get()
             workers = steps.run.workers
-            await asyncio.gather(*(worker.work(item) for worker, item in zip(workers, items, strict=True)))
+            await asyncio.gather(
+                *(worker.work(item) for worker, item in zip(workers, items, strict=True))
+            )
             await steps.run.settler.wait_until_idle()
             assert (counted(steps)["stale"], steps.run.statistics().tracked) == (0, 0)
     assert len(lost) == 1
@@ -174,7 +213,9 @@ async def test_every_outcome_of_a_batch_is_applied_once(database: TemporaryDatab
 async def test_a_row_whose_stamp_is_ahead_of_the_clock_is_settled(
     database_with_clock: TemporaryDatabase, committed: bool, way: str
 ) -> None:
-    """After a failover, which loses an answer and sets the clock back, what was applied would be taken for stale."""
+    """After a failover, which loses an answer and sets the clock back, what was applied would be
+    taken for stale.
+    """
     database, ran = database_with_clock, []
     assert database.clock is not None
 
@@ -195,14 +236,19 @@ async def test_a_row_whose_stamp_is_ahead_of_the_clock_is_settled(
             await steps.work_all()
             assert (counted(steps)["applied"], counted(steps)["stale"]) == (2, 0)
     assert (len(lost), pipeline.stale) == (1, [])
-    assert all(row.status == "done" and row.last_processed_at > ahead for row in await read_all(database, Run))
+    assert all(
+        row.status == "done" and row.last_processed_at > ahead
+        for row in await read_all(database, Run)
+    )
 
 
 @pytest.mark.parametrize("way", ["together", "also"])
 async def test_a_stamp_ahead_of_the_clock_is_that_of_one_attempt(
     database_with_clock: TemporaryDatabase, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attempt whose write was lost would take the next one's for its own, and be told that it was applied."""
+    """An attempt whose write was lost would take the next one's for its own, and be told that it
+    was applied.
+    """
     database = database_with_clock
     assert database.clock is not None
 
@@ -212,7 +258,9 @@ async def test_a_stamp_ahead_of_the_clock_is_that_of_one_attempt(
         monkeypatch.undo()
         assert database.clock is not None
         database.clock.advance(60)
-        async with stepping(database.session_factory, RunPipeline(answer=Apply({"status": "second"}))) as others:
+        async with stepping(
+            database.session_factory, RunPipeline(answer=Apply({"status": "second"}))
+        ) as others:
             await others.fetch_once()
             await others.work_once()
             assert counted(others)["applied"] == 1
@@ -227,14 +275,17 @@ async def test_a_stamp_ahead_of_the_clock_is_that_of_one_attempt(
             await steps.work_once()
             assert (counted(steps)["applied"], counted(steps)["stale"]) == (0, 1)
     assert len(lost) == (1 if way == "also" else 2)
-    # By chance the second's stamp is the later one: then the second may have gone on from the first, for all that can be known.
+    # By chance the second's stamp is the later one: then the second may have gone on from the
+    # first, for all that can be known.
     assert [outcome.values for _, outcome in pipeline.stale] in ([], [{"status": "first"}])
     [row] = await read_all(database, Run)
     assert row.status == "second"
     assert row.last_processed_at > ahead
 
 
-async def test_a_batch_whose_answer_was_lost_is_settled_together(database: TemporaryDatabase) -> None:
+async def test_a_batch_whose_answer_was_lost_is_settled_together(
+    database: TemporaryDatabase,
+) -> None:
     """Each of hundreds of outcomes would be asked for in a transaction of its own, all at once."""
     await add(database, *(Run(id=number) for number in range(20)))
     begun: list[Any] = []
@@ -280,7 +331,9 @@ async def test_what_also_writes_is_there_once(database: TemporaryDatabase, commi
 
 
 @committed_or_not
-async def test_hints_of_a_settled_outcome_are_raised_once(database: TemporaryDatabase, committed: bool) -> None:
+async def test_hints_of_a_settled_outcome_are_raised_once(
+    database: TemporaryDatabase, committed: bool
+) -> None:
     """Whoever waits for the outcome would not be told, because its answer was lost."""
     await add(database, Volume())
     hinted: list[int] = []
@@ -297,7 +350,9 @@ RELATED: list[tuple[str, Any, dict[str, Any], str]] = [
     ("Apply", lambda item, rows: Apply({"status": "active"}), {"status": "active"}, "submitted"),
     (
         "Apply",
-        lambda item, rows: Apply({"status": "active"}, related={row: {"status": "gathered"} for row in rows}),
+        lambda item, rows: Apply(
+            {"status": "active"}, related={row: {"status": "gathered"} for row in rows}
+        ),
         {"status": "active"},
         "gathered",
     ),
@@ -311,13 +366,22 @@ RELATED: list[tuple[str, Any, dict[str, Any], str]] = [
     ("name", "then", "main", "status"), RELATED, ids=[f"{i}-{o[0]}" for i, o in enumerate(RELATED)]
 )
 async def test_related_rows_are_written_and_freed_once(
-    database: TemporaryDatabase, name: str, then: Any, main: dict[str, Any], status: str, committed: bool
+    database: TemporaryDatabase,
+    name: str,
+    then: Any,
+    main: dict[str, Any],
+    status: str,
+    committed: bool,
 ) -> None:
-    """Related rows would stay locked, or be found missing and the outcome that is in the row be taken back."""
+    """Related rows would stay locked, or be found missing and the outcome that is in the row be
+    taken back.
+    """
     volume = await add_volume(database)
     pipeline = GatheringPipeline(then=then)
     with heard_events() as heard, lost_answers(database, committed=committed, times=1) as lost:
-        async with stepping(database.session_factory, pipeline, beside=[AttachmentPipeline()]) as steps:
+        async with stepping(
+            database.session_factory, pipeline, beside=[AttachmentPipeline()]
+        ) as steps:
             await steps.fetch_once()
             await steps.work_once()
             assert counted(steps)["stale"] == 0
@@ -330,11 +394,17 @@ async def test_related_rows_are_written_and_freed_once(
     assert pipeline.stale == []
 
 
-async def test_an_answer_lost_to_a_row_that_moved_on_is_not_applied_again(database: TemporaryDatabase) -> None:
-    """A row that another replica has claimed after the COMMIT would be written a second time by the first one."""
+async def test_an_answer_lost_to_a_row_that_moved_on_is_not_applied_again(
+    database: TemporaryDatabase,
+) -> None:
+    """A row that another replica has claimed after the COMMIT would be written a second time by
+    the first one.
+    """
     await add(database, Volume())
     other = VolumePipeline(min_processing_interval=0)
-    async with stepping(database.session_factory, VolumePipeline(answer=Apply({"disk_id": "first"}))) as steps:
+    async with stepping(
+        database.session_factory, VolumePipeline(answer=Apply({"disk_id": "first"}))
+    ) as steps:
         [item] = await steps.fetch_once()
         with lost_answers(database, committed=True, times=1):
             retrying = steps.run.settler._writer.write
@@ -359,19 +429,27 @@ async def test_an_answer_lost_to_a_row_that_moved_on_is_not_applied_again(databa
 async def test_a_commit_that_is_still_under_way_is_waited_for(
     postgresql_database: TemporaryDatabase, ends: str
 ) -> None:
-    """What the row is about to point to would be cleaned up as that of a stale result, a moment before it is there."""
+    """What the row is about to point to would be cleaned up as that of a stale result, a moment
+    before it is there.
+    """
     database = postgresql_database
     volume = Volume()
     await add(database, volume)
     waiting = text(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND"
+        " wait_event_type = 'Lock'"
     )
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
         async with database.session_factory() as first:
             stamp = await first.scalar(select(func.now()))
             row = await first.get_one(Volume, volume.id)
-            row.status, row.last_processed_at, row.lock_token, row.lock_expires_at = "active", stamp, None, None
+            row.status, row.last_processed_at, row.lock_token, row.lock_expires_at = (
+                "active",
+                stamp,
+                None,
+                None,
+            )
             await first.flush()
             item.lose()
             submission = Submission(item, Apply({"status": "active"}), stamps=frozenset({stamp}))

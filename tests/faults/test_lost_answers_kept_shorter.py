@@ -1,4 +1,6 @@
-"""COMMITs whose answer is lost, where the stamp is not kept as it was sent: they are settled by what the database made of it."""
+"""COMMITs whose answer is lost, where the stamp is not kept as it was sent: they are settled by
+what the database made of it.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,12 @@ from ..pipelines.scenes import counted
 from .test_lost_answers import committed_or_not, lost_answers
 
 ELSEWHERE = timezone(timedelta(hours=5))
-DAY_FIRST = "%(day)02d.%(month)02d.%(year)04d %(hour)02d:%(minute)02d:%(second)02d.%(microsecond)06d"
+DAY_FIRST = (
+    "%(day)02d.%(month)02d.%(year)04d %(hour)02d:%(minute)02d:%(second)02d.%(microsecond)06d"
+)
 DAY_FIRST_READ = (
-    r"(?P<day>\d+)\.(?P<month>\d+)\.(?P<year>\d+) (?P<hour>\d+):(?P<minute>\d+):(?P<second>\d+)\.(?P<microsecond>\d+)"
+    r"(?P<day>\d+)\.(?P<month>\d+)\.(?P<year>\d+)"
+    r" (?P<hour>\d+):(?P<minute>\d+):(?P<second>\d+)\.(?P<microsecond>\d+)"
 )
 
 
@@ -44,7 +49,9 @@ class LocalTime(TypeDecorator[datetime]):
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """Read it as that."""
-        return value if value is None or value.tzinfo is not None else value.replace(tzinfo=ELSEWHERE)
+        return (
+            value if value is None or value.tzinfo is not None else value.replace(tzinfo=ELSEWHERE)
+        )
 
 
 class Base(DeclarativeBase):
@@ -91,7 +98,8 @@ class DayFirst(LockColumns, Base):
     status: Mapped[str] = mapped_column(default="queued")
     last_processed_at: Mapped[datetime | None] = mapped_column(
         DateTime(timezone=True).with_variant(
-            sqlite.DATETIME(timezone=True, storage_format=DAY_FIRST, regexp=DAY_FIRST_READ), "sqlite"
+            sqlite.DATETIME(timezone=True, storage_format=DAY_FIRST, regexp=DAY_FIRST_READ),
+            "sqlite",
         )
     )
 
@@ -127,7 +135,9 @@ each_type = pytest.mark.parametrize(
 async def told_after_a_lost_answer(
     database: TemporaryDatabase, model: type[Any], *, committed: bool, session_factory: Any = None
 ) -> tuple[int, int, int]:
-    """Have one row processed, lose the answer to its COMMIT, and return what was told: applied, stale, and `on_stale`."""
+    """Have one row processed, lose the answer to its COMMIT, and return what was told: applied,
+    stale, and `on_stale`.
+    """
     session_factory = session_factory or database.session_factory
     async with session_factory.begin() as session:
         session.add(model(id=1))
@@ -163,25 +173,37 @@ async def test_what_the_database_makes_of_the_stamp_settles_it(
     await database.create_tables(Base.metadata)
     async with database.engine.begin() as connection:
         await connection.execute(text('CREATE DOMAIN "Stamp" AS timestamptz(1)'))
-        await connection.execute(text(f'ALTER TABLE "Jobs done" ALTER last_processed_at TYPE {type_}'))
+        await connection.execute(
+            text(f'ALTER TABLE "Jobs done" ALTER last_processed_at TYPE {type_}')
+        )
     assert await told_after_a_lost_answer(database, Job, committed=committed) == (1, 0, 0)
 
 
 async def test_the_column_is_that_of_the_tenant(postgresql_database: TemporaryDatabase) -> None:
-    """The same, where the schema is not that of the model; the table of another tenant may have been migrated before."""
+    """The same, where the schema is not that of the model; the table of another tenant may have
+    been migrated before.
+    """
     database = postgresql_database
     await database.create_tables(Base.metadata)
     async with database.engine.begin() as connection:
         await connection.execute(text('CREATE SCHEMA "Tenant"'))
-        await connection.execute(text('CREATE TABLE "Tenant"."Jobs done" (LIKE public."Jobs done" INCLUDING ALL)'))
-        await connection.execute(text('ALTER TABLE "Tenant"."Jobs done" ALTER last_processed_at TYPE timestamptz(0)'))
+        await connection.execute(
+            text('CREATE TABLE "Tenant"."Jobs done" (LIKE public."Jobs done" INCLUDING ALL)')
+        )
+        await connection.execute(
+            text('ALTER TABLE "Tenant"."Jobs done" ALTER last_processed_at TYPE timestamptz(0)')
+        )
     engine = database.engine.execution_options(schema_translate_map={None: "Tenant"})
     factory = async_sessionmaker(engine, expire_on_commit=False)
-    assert await told_after_a_lost_answer(database, Job, committed=True, session_factory=factory) == (1, 0, 0)
+    assert await told_after_a_lost_answer(
+        database, Job, committed=True, session_factory=factory
+    ) == (1, 0, 0)
 
 
 @each_type
-async def test_another_stamp_is_not_taken_for_it(database: TemporaryDatabase, model: type[Any]) -> None:
+async def test_another_stamp_is_not_taken_for_it(
+    database: TemporaryDatabase, model: type[Any]
+) -> None:
     """An outcome that was lost would be told as applied, because another one is in the row."""
     await database.create_tables(Base.metadata)
     leased = LeasedTable.of(model)
@@ -198,5 +220,7 @@ async def test_another_stamp_is_not_taken_for_it(database: TemporaryDatabase, mo
     stamp = await transact(database, leased, write)
     others = {stamp + timedelta(hours=5), stamp + timedelta(seconds=2)}
     for asked, end in ((frozenset({stamp}), Written.APPLIED), (frozenset(others), Written.STALE)):
-        found = await transact(database, leased, lambda c, s=asked: processed_at(c, leased, [item], stamps=s))
+        found = await transact(
+            database, leased, lambda c, s=asked: processed_at(c, leased, [item], stamps=s)
+        )
         assert found == {1: end}

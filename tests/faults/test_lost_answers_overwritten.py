@@ -1,4 +1,6 @@
-"""COMMITs whose answer is lost, of rows that somebody has written since: nobody can know whether they were carried out."""
+"""COMMITs whose answer is lost, of rows that somebody has written since: nobody can know whether
+they were carried out.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from .test_lost_answers import lost_answers
 
 
 async def _write(database: TemporaryDatabase) -> None:
-    async with stepping(database.session_factory, VolumePipeline(min_processing_interval=0)) as others:
+    async with stepping(
+        database.session_factory, VolumePipeline(min_processing_interval=0)
+    ) as others:
         await others.fetch_once()
         await others.work_once()
         assert counted(others)["applied"] == 1
@@ -31,13 +35,19 @@ async def _delete(database: TemporaryDatabase) -> None:
 
 @pytest.mark.parametrize("somebody", [_write, _delete], ids=["written", "deleted"])
 @pytest.mark.parametrize("way", ["together", "also"])
-async def test_what_was_overwritten_is_not_cleaned_up(database: TemporaryDatabase, way: str, somebody: Any) -> None:
-    """What the row points to would be taken away as the effect of a result that was not applied, though it was."""
+async def test_what_was_overwritten_is_not_cleaned_up(
+    database: TemporaryDatabase, way: str, somebody: Any
+) -> None:
+    """What the row points to would be taken away as the effect of a result that was not applied,
+    though it was.
+    """
 
     async def also(_session: Any, _now: Any) -> None: ...
 
     await add(database, Volume())
-    pipeline = VolumePipeline(answer=Apply({"disk_id": "first"}, also=also if way == "also" else None))
+    pipeline = VolumePipeline(
+        answer=Apply({"disk_id": "first"}, also=also if way == "also" else None)
+    )
     with heard_events() as heard:
         async with stepping(database.session_factory, pipeline) as steps:
             await steps.fetch_once()
@@ -55,15 +65,25 @@ async def test_what_was_overwritten_is_not_cleaned_up(database: TemporaryDatabas
             assert (counted(steps)["applied"], counted(steps)["stale"]) == (0, 1)
     assert [event.reason for event in heard.of(events.ItemStale)] == ["unknown"]
     assert pipeline.stale == []
-    assert [is_free(row) for row in await read_all(database, Volume)] == ([True] if somebody is _write else [])
+    assert [is_free(row) for row in await read_all(database, Volume)] == (
+        [True] if somebody is _write else []
+    )
 
 
-@pytest.mark.parametrize("answer", [Park("enough"), Retry(error="no")], ids=["Park", "the last retry"])
-async def test_what_parked_its_row_is_told_as_parked(database: TemporaryDatabase, answer: Any) -> None:
-    """Whoever watches for rows that were set aside would not hear of one whose COMMIT had no answer."""
+@pytest.mark.parametrize(
+    "answer", [Park("enough"), Retry(error="no")], ids=["Park", "the last retry"]
+)
+async def test_what_parked_its_row_is_told_as_parked(
+    database: TemporaryDatabase, answer: Any
+) -> None:
+    """Whoever watches for rows that were set aside would not hear of one whose COMMIT had no
+    answer.
+    """
     await add(database, Run(id=1))
     with heard_events() as heard, lost_answers(database, committed=True, times=1) as lost:
-        async with stepping(database.session_factory, RunPipeline(answer=answer, max_attempts=1)) as steps:
+        async with stepping(
+            database.session_factory, RunPipeline(answer=answer, max_attempts=1)
+        ) as steps:
             await steps.fetch_once()
             await steps.work_once()
             assert (counted(steps)["parked"], counted(steps)["retried"]) == (1, 0)
@@ -74,14 +94,18 @@ async def test_what_parked_its_row_is_told_as_parked(database: TemporaryDatabase
 
 
 @pytest.mark.parametrize("way", ["together", "also"])
-async def test_a_row_that_was_changed_is_told_as_changed(database: TemporaryDatabase, way: str) -> None:
+async def test_a_row_that_was_changed_is_told_as_changed(
+    database: TemporaryDatabase, way: str
+) -> None:
     """Who looks for quarrels with services would be told of a lost lease instead."""
 
     async def also(_session: Any, _now: Any) -> None: ...
 
     async def answer(item: Any) -> Apply:
         await change(database, item.row, disk_id="a service's")
-        return Apply({"status": "active"}, unless_changed=["disk_id"], also=also if way == "also" else None)
+        return Apply(
+            {"status": "active"}, unless_changed=["disk_id"], also=also if way == "also" else None
+        )
 
     await add(database, Volume())
     with heard_events() as heard, lost_answers(database, committed=True, times=1) as lost:

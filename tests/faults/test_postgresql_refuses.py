@@ -1,4 +1,6 @@
-"""PostgreSQL that refuses for a while: nothing in hand is lost, everything goes on by itself, and `health` tells of it."""
+"""PostgreSQL that refuses for a while: nothing in hand is lost, everything goes on by itself,
+and `health` tells of it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from .patience import QUICK, WAIT_S_MAX, HeldWork, until_healthy
 from .trouble import begin_trouble, end_trouble
 
 
-def engine_with(database: TemporaryDatabase, *, isolation_level: str | None = None, **settings: str) -> AsyncEngine:
+def engine_with(
+    database: TemporaryDatabase, *, isolation_level: str | None = None, **settings: str
+) -> AsyncEngine:
     """Return an engine whose sessions have `settings` of the server."""
     options = {} if isolation_level is None else {"isolation_level": isolation_level}
     return database.create_engine(connect_args={"server_settings": settings}, **options)
@@ -38,7 +42,9 @@ async def locked(database: TemporaryDatabase, key: Any, model: Any = Volume) -> 
 async def test_statements_that_are_cut_short_are_tried_again(
     postgresql_database: TemporaryDatabase, setting: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An outcome that waited for a locked row past the server's limit would be lost, or counted as a failure."""
+    """An outcome that waited for a locked row past the server's limit would be lost, or counted
+    as a failure.
+    """
     database = postgresql_database
     busy, *others = await add(database, *(Volume() for _ in range(4)))
     started, go_on = asyncio.Event(), asyncio.Event()
@@ -64,7 +70,9 @@ async def test_statements_that_are_cut_short_are_tried_again(
             counters = manager.statistics()[pipeline.name].counters
             assert (counters["applied"], counters["retried"], counters["stale"]) == (4, 0, 0)
     assert len(pipeline.items) == 4
-    assert all((row.status, is_free(row)) == ("active", True) for row in await read_all(database, Volume))
+    assert all(
+        (row.status, is_free(row)) == ("active", True) for row in await read_all(database, Volume)
+    )
 
 
 PASSING = ("58030", "53400", "XX000", "57P04", "57P05", "25P02", "25P03", "55006", "AB123")
@@ -74,7 +82,9 @@ PASSING = ("58030", "53400", "XX000", "57P04", "57P05", "25P02", "25P03", "55006
 async def test_a_result_outlasts_the_trouble_of_the_server(
     postgresql_database: TemporaryDatabase, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Finished work would be dropped and begun again, for a disk that failed once or a code that nobody knows."""
+    """Finished work would be dropped and begun again, for a disk that failed once or a code that
+    nobody knows.
+    """
     database = postgresql_database
     [volume] = await add(database, Volume())
     await begin_trouble(database, code, table="volumes", status="active")
@@ -96,7 +106,9 @@ async def test_a_result_outlasts_the_trouble_of_the_server(
 async def test_the_trouble_of_one_row_keeps_no_other_from_being_written(
     postgresql_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A host's trigger with a code of its own, or a damaged page, would hold up the results of all other rows."""
+    """A host's trigger with a code of its own, or a damaged page, would hold up the results of
+    all other rows.
+    """
     database = postgresql_database
     rows = await add(database, *(Volume(size_gb=number) for number in range(5)))
     await begin_trouble(database, "XX001", table="volumes", status="refused")
@@ -114,18 +126,26 @@ async def test_the_trouble_of_one_row_keeps_no_other_from_being_written(
             await heard.wait_for(events.ItemApplied, count=4)
             await end_trouble(database)
             await heard.wait_for(events.ItemApplied, count=5)
-    assert {row.id for row in await read_all(database, Volume) if row.status == "refused"} == {refused}
+    assert {row.id for row in await read_all(database, Volume) if row.status == "refused"} == {
+        refused
+    }
     assert len(pipeline.items) == 5
     again = "%s: writing the outcome of row %s is tried again"
-    assert {record.args[1] for record in caplog.records if record.args and record.msg == again} <= {refused}
+    assert {record.args[1] for record in caplog.records if record.args and record.msg == again} <= {
+        refused
+    }
 
 
 def _logged(caplog: pytest.LogCaptureFixture, message: str) -> bool:
     return any(record.msg == message for record in caplog.records)
 
 
-async def test_the_victim_of_a_deadlock_is_written_again(postgresql_database: TemporaryDatabase) -> None:
-    """An outcome that PostgreSQL chose to end would be lost, or what `also` wrote be there twice."""
+async def test_the_victim_of_a_deadlock_is_written_again(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """An outcome that PostgreSQL chose to end would be lost, or what `also` wrote be there
+    twice.
+    """
     database = postgresql_database
     await add(database, Run(id=1), Run(id=2, status="other"))
     engine = engine_with(database, deadlock_timeout="20ms")
@@ -173,7 +193,9 @@ async def test_stricter_isolation_loses_and_doubles_nothing(
         number = 0
         while not stop.is_set():
             async with database.session_factory.begin() as session:
-                await session.execute(update(Run).where(Run.id == number % count).values(updated_at=text("now()")))
+                await session.execute(
+                    update(Run).where(Run.id == number % count).values(updated_at=text("now()"))
+                )
             number += 1
 
     serving = asyncio.create_task(service())
@@ -192,17 +214,26 @@ async def test_stricter_isolation_loses_and_doubles_nothing(
         stop.set()
         await serving
     assert sorted(event.row_id for event in heard.of(events.ItemApplied)) == list(range(count))
-    assert all((row.status, row.attempts, is_free(row)) == ("done", 0, True) for row in await read_all(database, Run))
+    assert all(
+        (row.status, row.attempts, is_free(row)) == ("done", 0, True)
+        for row in await read_all(database, Run)
+    )
 
 
-async def test_a_database_that_is_read_only_is_waited_for(postgresql_database: TemporaryDatabase) -> None:
-    """After a failover to a standby every loop would have to be started again, and results in hand be lost."""
+async def test_a_database_that_is_read_only_is_waited_for(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """After a failover to a standby every loop would have to be started again, and results in
+    hand be lost.
+    """
     database = postgresql_database
     [volume] = await add(database, Volume())
     work = HeldWork(Apply({"status": "active"}))
     pipeline = VolumePipeline(answer=work, workers_num=2, **QUICK)
     with heard_events() as heard:
-        async with PipelineManager(async_sessionmaker(database.create_engine()), [pipeline]) as manager:
+        async with PipelineManager(
+            async_sessionmaker(database.create_engine()), [pipeline]
+        ) as manager:
             await work.started.wait()
             await make_read_only(database, "on")
             work.go_on.set()
@@ -223,7 +254,10 @@ async def make_read_only(database: TemporaryDatabase, state: str) -> None:
     admin = engine_with(database, isolation_level="AUTOCOMMIT", default_transaction_read_only="off")
     async with admin.connect() as connection:
         await connection.execute(
-            text(f'ALTER DATABASE "{database.url.database}" SET default_transaction_read_only = {state}')
+            text(
+                f'ALTER DATABASE "{database.url.database}" SET default_transaction_read_only ='
+                f" {state}"
+            )
         )
         await connection.execute(
             text(
@@ -241,22 +275,34 @@ def twice(item: Any) -> Apply:
 
 
 async def test_an_old_snapshot_holds_up_nothing(postgresql_database: TemporaryDatabase) -> None:
-    """A report that runs for hours keeps dead row versions; rows would not be found or not be freed because of it."""
+    """A report that runs for hours keeps dead row versions; rows would not be found or not be
+    freed because of it.
+    """
     database, count = postgresql_database, 100
     await add(database, *(Run(id=number) for number in range(count)))
     old = engine_with(database, isolation_level="REPEATABLE READ")
     async with old.connect() as report:
-        assert await report.scalar(text("SELECT count(*) FROM runs WHERE status = 'queued'")) == count
+        assert (
+            await report.scalar(text("SELECT count(*) FROM runs WHERE status = 'queued'")) == count
+        )
         with heard_events() as heard:
             pipeline = RunPipeline(answer=twice, **QUICK)
             async with PipelineManager(database.session_factory, [pipeline]):
                 await heard.wait_for(events.ItemApplied, count=2 * count)
-        assert await report.scalar(text("SELECT count(*) FROM runs WHERE status = 'queued'")) == count
-    assert all((row.status, is_free(row)) == ("done", True) for row in await read_all(database, Run))
+        assert (
+            await report.scalar(text("SELECT count(*) FROM runs WHERE status = 'queued'")) == count
+        )
+    assert all(
+        (row.status, is_free(row)) == ("done", True) for row in await read_all(database, Run)
+    )
 
 
-async def test_also_that_waits_for_a_locked_row_is_tried_again(postgresql_database: TemporaryDatabase) -> None:
-    """A statement of `also` that runs out of our time would be told as the host's own cancellation, and the work be done again."""
+async def test_also_that_waits_for_a_locked_row_is_tried_again(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """A statement of `also` that runs out of our time would be told as the host's own
+    cancellation, and the work be done again.
+    """
     database, tries = postgresql_database, []
     _, other = await add(database, Run(id=1), Run(id=2, status="other"))
 
@@ -268,7 +314,9 @@ async def test_also_that_waits_for_a_locked_row_is_tried_again(postgresql_databa
 
     released = asyncio.Event()
     with heard_events() as heard:
-        pipeline = RunPipeline(answer=Apply({"status": "done"}, also=also), **(QUICK | {"database_timeout": 0.5}))
+        pipeline = RunPipeline(
+            answer=Apply({"status": "done"}, also=also), **(QUICK | {"database_timeout": 0.5})
+        )
         async with PipelineManager(database.session_factory, [pipeline]) as manager:
             async with locked(database, other.id, Run):
                 await released.wait()

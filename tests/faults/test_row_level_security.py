@@ -1,4 +1,6 @@
-"""Row-level security: a host whose role sees the rows of one tenant only, which is set at the begin of each transaction."""
+"""Row-level security: a host whose role sees the rows of one tenant only, which is set at the
+begin of each transaction.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import ForeignKey, event, select, text, update
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from rowlock import Apply, LockColumns, PipelineManager, ScheduleColumns, events, hold_rows
@@ -73,7 +80,9 @@ class EnclosingPipeline(LetterPipeline):
 
 @pytest.fixture
 async def restricted(postgresql_database: TemporaryDatabase) -> AsyncIterator[AsyncEngine]:
-    """Return an engine of a role that sees no row, but those of the tenant that its transaction names."""
+    """Return an engine of a role that sees no row, but those of the tenant that its transaction
+    names.
+    """
     database, role = postgresql_database, f"rowlock_{secrets.token_hex(4)}"
     await database.create_tables(Base.metadata)
     async with database.engine.begin() as connection:
@@ -83,11 +92,17 @@ async def restricted(postgresql_database: TemporaryDatabase) -> AsyncIterator[As
                 f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {role}",
                 f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
                 f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY",
-                f"CREATE POLICY its_own ON {table} USING (tenant = current_setting('app.tenant', true))",
+                (
+                    f"CREATE POLICY its_own ON {table} USING (tenant ="
+                    " current_setting('app.tenant', true))"
+                ),
             ):
                 await connection.execute(text(statement))
     async with database.session_factory.begin() as session:
-        session.add_all(Letter(id=n, tenant=tenant) for n, tenant in enumerate([TENANT, "other", TENANT], start=1))
+        session.add_all(
+            Letter(id=n, tenant=tenant)
+            for n, tenant in enumerate([TENANT, "other", TENANT], start=1)
+        )
         await session.flush()
         session.add_all(Enclosure(id=n, tenant=TENANT, letter_id=n) for n in (1, 3))
     engine = create_async_engine(database.url.set(username=role, password="secret"))
@@ -115,7 +130,9 @@ def sessions_of(engine: AsyncEngine, how: str) -> async_sessionmaker[AsyncSessio
             return async_sessionmaker(engine, sync_session_class=maker)  # type: ignore[call-overload, no-any-return]
         case "of the engine's options":
             with_options = engine.execution_options(tenant=TENANT)
-            event.listen(with_options.sync_engine, "begin", lambda connection: connection.execute(SET_TENANT))
+            event.listen(
+                with_options.sync_engine, "begin", lambda connection: connection.execute(SET_TENANT)
+            )
             return async_sessionmaker(with_options)
     event.listen(engine.sync_engine, "begin", lambda connection: connection.execute(SET_TENANT))
     return async_sessionmaker(engine)
@@ -140,7 +157,9 @@ async def letters(database: TemporaryDatabase) -> list[Any]:
 async def test_every_transaction_names_its_tenant(
     postgresql_database: TemporaryDatabase, restricted: AsyncEngine, how: str
 ) -> None:
-    """Where one does not, no row is there: nothing is claimed, a lease is lost, an outcome is stale, a row stays locked."""
+    """Where one does not, no row is there: nothing is claimed, a lease is lost, an outcome is
+    stale, a row stays locked.
+    """
     database, sessions = postgresql_database, sessions_of(restricted, how)
     async with stepping(sessions, EnclosingPipeline(**QUICK)) as steps:
         items = await steps.fetch_once()
@@ -164,7 +183,11 @@ async def test_a_service_holds_its_rows(
     sessions = sessions_of(restricted, how)
     async with hold_rows(sessions, Letter, [1, 2, 3]) as held:
         assert [row.id for row in held.rows] == [1, 3]
-        assert [owner is None for _, _, owner in await letters(postgresql_database)] == [False, True, False]
+        assert [owner is None for _, _, owner in await letters(postgresql_database)] == [
+            False,
+            True,
+            False,
+        ]
     assert [owner for _, _, owner in await letters(postgresql_database)] == [None] * 3
 
 
@@ -175,7 +198,11 @@ async def test_what_was_left_behind_is_swept(
     """Rows of a pipeline that is gone would stay locked for ever."""
     database = postgresql_database
     async with database.session_factory.begin() as session:
-        gone = {"lock_token": LEFT, "lock_owner": "Gone", "lock_expires_at": text("now() - interval '1 year'")}
+        gone = {
+            "lock_token": LEFT,
+            "lock_owner": "Gone",
+            "lock_expires_at": text("now() - interval '1 year'"),
+        }
         await session.execute(update(Letter).where(Letter.id != 3).values(status="old", **gone))
     async with stepping(sessions_of(restricted, how), LetterPipeline(**QUICK)) as steps:
         assert await steps.sweep_once() == 1

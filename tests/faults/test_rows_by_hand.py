@@ -1,4 +1,6 @@
-"""Rows that somebody changes by hand under their holder: only that row is affected, and in the end it is worked on again."""
+"""Rows that somebody changes by hand under their holder: only that row is affected, and in the
+end it is worked on again.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ async def move_run(database: TemporaryDatabase, key: int) -> None:
 async def test_a_row_that_is_gone_takes_nothing_with_it(
     database: TemporaryDatabase, act: Callable[..., Any], answer: Any
 ) -> None:
-    """An outcome for a row that is not there any more would be an error, or spoil the outcomes beside it."""
+    """An outcome for a row that is not there any more would be an error, or spoil the outcomes
+    beside it.
+    """
     await add(database, *(Run(id=number) for number in (1, 2, 3)))
 
     async def process(item: Any) -> Any:
@@ -57,7 +61,9 @@ async def test_a_row_that_is_gone_takes_nothing_with_it(
     assert [(event.row_id, event.reason) for event in heard.of(events.ItemStale)] == [(2, "stale")]
     rows = {row.id: row for row in await read_all(database, Run)}
     assert {key: row.status for key, row in rows.items() if key < 100} == {1: "done", 3: "done"}
-    assert all(row.status == "queued" and row.last_error is None for key, row in rows.items() if key > 100)
+    assert all(
+        row.status == "queued" and row.last_error is None for key, row in rows.items() if key > 100
+    )
 
 
 async def answer_or_raise(answering: Any) -> Any:
@@ -68,7 +74,9 @@ async def answer_or_raise(answering: Any) -> Any:
     return answer
 
 
-async def test_a_row_whose_key_was_changed_is_found_again(database_with_clock: TemporaryDatabase) -> None:
+async def test_a_row_whose_key_was_changed_is_found_again(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """A row that was renamed under its holder would keep the dead token for ever."""
     database = database_with_clock
     await add(database, Run(id=1))
@@ -98,7 +106,9 @@ async def test_a_row_that_is_gone_from_the_queue_is_not_begun(database: Temporar
     assert [item.id for item in pipeline.items] == [2]
 
 
-async def test_the_renewal_of_a_row_that_is_gone_loses_that_one_only(database: TemporaryDatabase) -> None:
+async def test_the_renewal_of_a_row_that_is_gone_loses_that_one_only(
+    database: TemporaryDatabase,
+) -> None:
     """A row that was deleted would cost the leases of those that are renewed with it."""
     await add(database, *(Run(id=number) for number in (1, 2, 3)))
     async with stepping(database.session_factory, RunPipeline(**_always_due())) as steps:
@@ -129,12 +139,16 @@ BY_HAND: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "expected"), [case[1:] for case in BY_HAND], ids=[case[0] for case in BY_HAND])
+@pytest.mark.parametrize(
+    ("values", "expected"), [case[1:] for case in BY_HAND], ids=[case[0] for case in BY_HAND]
+)
 @pytest.mark.parametrize("model", [Volume, Run], ids=lambda model: model.__name__)
 async def test_the_token_alone_says_whose_row_it_is(
     database: TemporaryDatabase, model: Any, values: dict[str, Any], expected: str
 ) -> None:
-    """A result would be dropped although nobody else has the row, or be written although somebody has."""
+    """A result would be dropped although nobody else has the row, or be written although
+    somebody has.
+    """
     one, other = await add(database, model(), model())
     pipeline_class = VolumePipeline if model is Volume else RunPipeline
     first = one.status
@@ -181,16 +195,23 @@ LEFT_BY_HAND: list[tuple[str, dict[str, Any]]] = [
     ("another's name", {"lock_owner": "Gone"}),
     ("another's name and expiry", {"lock_owner": "Gone", "lock_expires_at": LONG_AGO}),
     ("another's name and token", {"lock_owner": "Gone", "lock_token": uuid.uuid4()}),
-    ("all of another", {"lock_owner": "Gone", "lock_token": uuid.uuid4(), "lock_expires_at": LONG_AGO}),
+    (
+        "all of another",
+        {"lock_owner": "Gone", "lock_token": uuid.uuid4(), "lock_expires_at": LONG_AGO},
+    ),
 ]
 
 
-@pytest.mark.parametrize("values", [case[1] for case in LEFT_BY_HAND], ids=[case[0] for case in LEFT_BY_HAND])
+@pytest.mark.parametrize(
+    "values", [case[1] for case in LEFT_BY_HAND], ids=[case[0] for case in LEFT_BY_HAND]
+)
 @pytest.mark.parametrize("processed", [False, True])
 async def test_no_leftover_keeps_a_row_for_ever(
     database: TemporaryDatabase, values: dict[str, Any], processed: bool
 ) -> None:
-    """Half a lock, as hands or a restored backup leave it, would keep the row from everybody without an end."""
+    """Half a lock, as hands or a restored backup leave it, would keep the row from everybody
+    without an end.
+    """
     last = LONG_AGO if processed else None
     [volume] = await add(database, Volume(**values, last_processed_at=last))
     async with stepping(database.session_factory, VolumePipeline()) as steps:
@@ -211,7 +232,9 @@ async def test_no_leftover_keeps_a_row_for_ever(
 async def test_no_leftover_stays_on_a_row_that_nobody_wants(
     database: TemporaryDatabase, values: dict[str, Any], processed: bool
 ) -> None:
-    """A row that is not ready is claimed by nobody: what hands left there would say for ever that somebody works on it."""
+    """A row that is not ready is claimed by nobody: what hands left there would say for ever
+    that somebody works on it.
+    """
     last = LONG_AGO if processed else None
     [volume] = await add(database, Volume(**values, status="active", last_processed_at=last))
     async with stepping(database.session_factory, VolumePipeline()) as steps:
@@ -221,11 +244,16 @@ async def test_no_leftover_stays_on_a_row_that_nobody_wants(
 
 
 async def test_a_token_on_two_rows_writes_to_one(database: TemporaryDatabase) -> None:
-    """A row that was copied with its lock columns would be written, renewed or freed by the holder of the other one."""
+    """A row that was copied with its lock columns would be written, renewed or freed by the
+    holder of the other one.
+    """
     original, copy, other = await add(database, Volume(), Volume(status="copied"), Volume())
     async with stepping(database.session_factory, VolumePipeline(**_always_due())) as steps:
         items = {item.id: item for item in await steps.fetch_once()}
-        lease = {name: getattr(items[original.id], name) for name in ("lock_token", "lock_owner", "lock_expires_at")}
+        lease = {
+            name: getattr(items[original.id], name)
+            for name in ("lock_token", "lock_owner", "lock_expires_at")
+        }
         await change(database, copy, **lease)
         assert await steps.beat_once() == 2
         await steps.work_all()
@@ -233,7 +261,10 @@ async def test_a_token_on_two_rows_writes_to_one(database: TemporaryDatabase) ->
     assert {name: getattr(after, name) for name in lease} == lease
     assert (after.status, after.last_processed_at) == ("copied", None)
     for row in (original, other):
-        assert ((await read(database, row)).status, is_free(await read(database, row))) == ("active", True)
+        assert ((await read(database, row)).status, is_free(await read(database, row))) == (
+            "active",
+            True,
+        )
 
 
 async def test_both_rows_of_a_token_are_given_back_by_key(database: TemporaryDatabase) -> None:
@@ -241,7 +272,9 @@ async def test_both_rows_of_a_token_are_given_back_by_key(database: TemporaryDat
     original, copy = await add(database, Volume(), Volume(status="copied"))
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
-        await change(database, copy, lock_token=item.lock_token, lock_expires_at=item.lock_expires_at)
+        await change(
+            database, copy, lock_token=item.lock_token, lock_expires_at=item.lock_expires_at
+        )
     assert is_free(await read(database, original))
     assert (await read(database, copy)).lock_token == item.lock_token
 
@@ -249,7 +282,9 @@ async def test_both_rows_of_a_token_are_given_back_by_key(database: TemporaryDat
 # ---------------------------------------------------------------- times
 
 
-async def test_a_time_without_a_zone_is_refused_and_costs_its_own_row_only(database: TemporaryDatabase) -> None:
+async def test_a_time_without_a_zone_is_refused_and_costs_its_own_row_only(
+    database: TemporaryDatabase,
+) -> None:
     """A naive time would be taken for local time, or take the outcomes beside it along."""
     naive = datetime(2026, 1, 1)  # noqa: DTZ001 - what hosts bind by mistake
     one, other = await add(database, Run(id=1), Run(id=2))
@@ -266,7 +301,9 @@ async def test_a_time_without_a_zone_is_refused_and_costs_its_own_row_only(datab
     assert (await read(database, other)).status == "done"
 
 
-@pytest.mark.parametrize("written", ["2020-01-01 00:00:00", "2020-01-01T00:00:00", "2020-01-01 00:00:00+00:00"])
+@pytest.mark.parametrize(
+    "written", ["2020-01-01 00:00:00", "2020-01-01T00:00:00", "2020-01-01 00:00:00+00:00"]
+)
 @pytest.mark.parametrize("column", ["lock_expires_at", "last_processed_at", "due_at"])
 async def test_times_that_others_write_without_a_zone_are_read_as_utc(
     database: TemporaryDatabase, column: str, written: str
@@ -288,7 +325,9 @@ async def statuses_beside(database: TemporaryDatabase, spoilt: str) -> list[str]
     """Spoil a row by hand, work on it and on another one, and return what became of both."""
     await add(database, Run(id=1), Run(id=2))
     async with database.engine.begin() as connection:
-        await connection.execute(text(f"UPDATE runs SET {spoilt}, lock_owner = 'RunPipeline' WHERE id = 1"))
+        await connection.execute(
+            text(f"UPDATE runs SET {spoilt}, lock_owner = 'RunPipeline' WHERE id = 1")
+        )
     async with stepping(database.session_factory, RunPipeline()) as steps:
         await steps.fetch_once()
         await steps.work_all()
@@ -300,11 +339,15 @@ NO_TIMES = ["", "0", "1700000000", "1700000000.5", "no time", "9999-99-99"]
 
 
 @pytest.mark.parametrize("written", NO_TIMES)
-@pytest.mark.parametrize("column", ["lock_expires_at", "lock_token", "last_processed_at", "due_at", "attempts"])
+@pytest.mark.parametrize(
+    "column", ["lock_expires_at", "lock_token", "last_processed_at", "due_at", "attempts"]
+)
 async def test_what_is_no_value_of_its_column_costs_its_own_row_only(
     sqlite_database: TemporaryDatabase, column: str, written: str
 ) -> None:
-    """SQLite keeps whatever a script writes: one such row would fail every claim, and stop the pipeline for all rows."""
+    """SQLite keeps whatever a script writes: one such row would fail every claim, and stop the
+    pipeline for all rows.
+    """
     spoilt_row, other_row = await statuses_beside(sqlite_database, f"{column} = '{written}'")
     assert spoilt_row in {"queued", "done"}
     assert other_row == "done"
@@ -318,4 +361,7 @@ async def test_infinite_times_cost_their_own_row_only(
     """A time that Python cannot hold would fail every claim, and stop the pipeline for all rows."""
     waits = (column, written) in {("lock_expires_at", "infinity"), ("due_at", "infinity")}
     spoilt = f"{column} = '{written}'"
-    assert await statuses_beside(postgresql_database, spoilt) == ["queued" if waits else "done", "done"]
+    assert await statuses_beside(postgresql_database, spoilt) == [
+        "queued" if waits else "done",
+        "done",
+    ]

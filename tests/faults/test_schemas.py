@@ -1,4 +1,6 @@
-"""A table that is not what the model says: a clear error in `health`, other pipelines go on, and a migration ends it."""
+"""A table that is not what the model says: a clear error in `health`, other pipelines go on, and
+a migration ends it.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,35 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, undefer
 from sqlalchemy.orm.interfaces import LoaderOption
 
-from rowlock import Apply, LockColumns, Pipeline, PipelineItem, PipelineManager, ScheduleColumns, events
+from rowlock import (
+    Apply,
+    LockColumns,
+    Pipeline,
+    PipelineItem,
+    PipelineManager,
+    ScheduleColumns,
+    events,
+)
 from rowlock.testing import TemporaryDatabase, stepping
 
-from ..host import Attachment, AttachmentPipeline, Base, Run, RunPipeline, Volume, VolumePipeline, heard_events
+from ..host import (
+    Attachment,
+    AttachmentPipeline,
+    Base,
+    Run,
+    RunPipeline,
+    Volume,
+    VolumePipeline,
+    heard_events,
+)
 from ..pipelines.scenes import add, counted, is_free, read_all
 from .patience import QUICK, WAIT_S_MAX, HeldWork, until_healthy
 
 
 async def migrate(database: TemporaryDatabase, *statements: str) -> None:
-    """Change the schema while everything runs; SQLite lets nobody do that beside an open statement, so it is tried again."""
+    """Change the schema while everything runs; SQLite lets nobody do that beside an open
+    statement, so it is tried again.
+    """
     for statement in statements:
         async with database.engine.begin() as connection:
             await connection.execute(text(statement))
@@ -50,16 +71,22 @@ BACK = {
 
 
 @pytest.mark.parametrize("read_later", [False, True], ids=["read with the claim", "read later"])
-@pytest.mark.parametrize(("statement", "name"), [case[1:] for case in MISSING], ids=[case[0] for case in MISSING])
+@pytest.mark.parametrize(
+    ("statement", "name"), [case[1:] for case in MISSING], ids=[case[0] for case in MISSING]
+)
 async def test_a_migration_that_was_not_run_yet(
     database: TemporaryDatabase, statement: str, name: str, read_later: bool
 ) -> None:
-    """A new release that starts before its migration would have to be started again, or take other pipelines along."""
+    """A new release that starts before its migration would have to be started again, or take
+    other pipelines along.
+    """
     await add(database, *(Run(id=number) for number in range(5)), Volume())
     await migrate(database, statement)
     runs = LookingPipeline(**QUICK) if read_later else RunPipeline(**QUICK)
     with heard_events() as heard:
-        async with PipelineManager(database.session_factory, [runs, VolumePipeline(**QUICK)]) as manager:
+        async with PipelineManager(
+            database.session_factory, [runs, VolumePipeline(**QUICK)]
+        ) as manager:
             await heard.wait_for(events.FetchFailed, count=8)
             await heard.wait_for(events.ItemApplied)
             health = {one.pipeline: one for one in manager.health().pipelines}
@@ -76,22 +103,34 @@ async def test_a_migration_that_was_not_run_yet(
     assert [(row.status, row.attempts, is_free(row)) for row in rows] == [("done", 0, True)] * 5
 
 
-async def test_columns_that_the_model_does_not_know_are_left_alone(database: TemporaryDatabase) -> None:
-    """During a rolling release the old replicas would fail on the columns of the new ones, or empty them."""
+async def test_columns_that_the_model_does_not_know_are_left_alone(
+    database: TemporaryDatabase,
+) -> None:
+    """During a rolling release the old replicas would fail on the columns of the new ones, or
+    empty them.
+    """
     await add(database, Run(id=1))
     await migrate(database, "ALTER TABLE runs ADD COLUMN colour VARCHAR DEFAULT 'red' NOT NULL")
     with heard_events() as heard:
         async with PipelineManager(database.session_factory, [RunPipeline(**QUICK)]):
             await heard.wait_for(events.ItemApplied)
     async with database.engine.connect() as connection:
-        assert tuple((await connection.execute(text("SELECT status, colour FROM runs"))).one()) == ("done", "red")
+        assert tuple((await connection.execute(text("SELECT status, colour FROM runs"))).one()) == (
+            "done",
+            "red",
+        )
 
 
-async def test_a_column_whose_type_changes_meanwhile(postgresql_database: TemporaryDatabase) -> None:
-    """Statements that the driver has prepared would fail for ever after a migration, or cost rows their attempts."""
+async def test_a_column_whose_type_changes_meanwhile(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """Statements that the driver has prepared would fail for ever after a migration, or cost
+    rows their attempts.
+    """
     database = postgresql_database
     await add(database, *(Run(id=number) for number in range(3)))
-    # One connection, which has prepared everything before; and rows are read apart from their claims.
+    # One connection, which has prepared everything before; and rows are read apart from their
+    # claims.
     engine = database.create_engine(pool_size=1, max_overflow=0)
     runs = LookingPipeline(**QUICK)
     with heard_events() as heard:
@@ -108,7 +147,9 @@ async def test_a_column_whose_type_changes_meanwhile(postgresql_database: Tempor
     assert heard.of(events.ItemFailed) == []
 
 
-async def test_what_was_prepared_before_a_migration_is_prepared_anew(postgresql_database: TemporaryDatabase) -> None:
+async def test_what_was_prepared_before_a_migration_is_prepared_anew(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """A row that was claimed before a migration, and read after it, would be counted as failed."""
     database = postgresql_database
     await add(database, *(Run(id=number) for number in range(2)))
@@ -122,7 +163,9 @@ async def test_what_was_prepared_before_a_migration_is_prepared_anew(postgresql_
         assert (counted(steps)["applied"], counted(steps)["retried"]) == (2, 0)
 
 
-async def test_a_table_that_vanishes_while_its_rows_are_at_work(database: TemporaryDatabase) -> None:
+async def test_a_table_that_vanishes_while_its_rows_are_at_work(
+    database: TemporaryDatabase,
+) -> None:
     """What was in hand would never end, or stop the pipelines beside it."""
     await add(database, Volume())
     await database.create_tables(Base.metadata)
@@ -134,7 +177,9 @@ async def test_a_table_that_vanishes_while_its_rows_are_at_work(database: Tempor
     work = HeldWork()
     attachments = AttachmentPipeline(answer=work, lock_timeout=2, heartbeat_trigger=1, **QUICK)
     with heard_events() as heard:
-        async with PipelineManager(database.session_factory, [attachments, VolumePipeline(**QUICK)]) as manager:
+        async with PipelineManager(
+            database.session_factory, [attachments, VolumePipeline(**QUICK)]
+        ) as manager:
             await work.started.wait()
             await migrate(database, "DROP TABLE attachments")
             work.go_on.set()
@@ -148,8 +193,12 @@ async def test_a_table_that_vanishes_while_its_rows_are_at_work(database: Tempor
             await heard.wait_for(events.ItemApplied, count=2)
 
 
-async def test_one_kind_that_cannot_be_read_does_not_stop_the_others(sqlite_database: TemporaryDatabase) -> None:
-    """A row whose own table lacks a column would be released and claimed for ever, and all others wait behind it."""
+async def test_one_kind_that_cannot_be_read_does_not_stop_the_others(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """A row whose own table lacks a column would be released and claimed for ever, and all
+    others wait behind it.
+    """
 
     class OwnBase(DeclarativeBase):
         """A host with a table for each kind."""
@@ -169,7 +218,10 @@ async def test_one_kind_that_cannot_be_read_does_not_stop_the_others(sqlite_data
         __tablename__ = "specials"
         id: Mapped[int] = mapped_column(ForeignKey("docs.id"), primary_key=True)
         extra: Mapped[str | None]
-        __mapper_args__: ClassVar = {"polymorphic_identity": "special", "polymorphic_load": "selectin"}
+        __mapper_args__: ClassVar = {
+            "polymorphic_identity": "special",
+            "polymorphic_load": "selectin",
+        }
 
     class DocPipeline(Pipeline[Doc]):
         """Ends new ones."""
@@ -192,8 +244,13 @@ async def test_one_kind_that_cannot_be_read_does_not_stop_the_others(sqlite_data
         await session.flush()
         session.add_all([Doc(id=number) for number in range(2, 8)])
     await migrate(sqlite_database, "ALTER TABLE specials DROP COLUMN extra")
-    statement = text("SELECT count(*), max(CASE WHEN id = 1 THEN attempts END) FROM docs WHERE status = 'new'")
-    async with PipelineManager(sqlite_database.session_factory, [DocPipeline()]), asyncio.timeout(30):
+    statement = text(
+        "SELECT count(*), max(CASE WHEN id = 1 THEN attempts END) FROM docs WHERE status = 'new'"
+    )
+    async with (
+        PipelineManager(sqlite_database.session_factory, [DocPipeline()]),
+        asyncio.timeout(30),
+    ):
         left: tuple[int, int] = (7, 0)
         while left[0] > 1 or not left[1]:
             async with sqlite_database.session_factory() as session:

@@ -1,4 +1,6 @@
-"""Keys that a script has spoilt: SQLite keeps whatever is written, and only the rows with such keys are affected."""
+"""Keys that a script has spoilt: SQLite keeps whatever is written, and only the rows with such
+keys are affected.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,21 @@ NO_KEYS: list[tuple[str, Any]] = [
     ("a number", 7),
     ("in another shape", str(ANOTHER)),
 ]
-each_no_key = pytest.mark.parametrize("written", [case[1] for case in NO_KEYS], ids=[case[0] for case in NO_KEYS])
-with_and_without_rows = pytest.mark.parametrize("with_rows", [True, False], ids=["with rows", "without rows"])
+each_no_key = pytest.mark.parametrize(
+    "written", [case[1] for case in NO_KEYS], ids=[case[0] for case in NO_KEYS]
+)
+with_and_without_rows = pytest.mark.parametrize(
+    "with_rows", [True, False], ids=["with rows", "without rows"]
+)
 
 
 async def spoil(database: TemporaryDatabase, *written: Any, last: str | None = None) -> None:
     """Put volumes in whose keys are these very values."""
     values = [{"key": key, "last": last} for key in written]
-    insert = "INSERT INTO volumes (id, status, size_gb, last_processed_at) VALUES (:key, 'submitted', 1, :last)"
+    insert = (
+        "INSERT INTO volumes (id, status, size_gb, last_processed_at) VALUES (:key, 'submitted', 1,"
+        " :last)"
+    )
     async with database.engine.begin() as connection:
         await connection.execute(text(insert), values)
 
@@ -51,15 +60,23 @@ def claims_rows(steps: Steps[Any], *, with_rows: bool) -> None:
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return what was logged of rows that are skipped."""
-    return [record.getMessage() for record in caplog.records if ": skipping " in record.getMessage()]
+    return [
+        record.getMessage() for record in caplog.records if ": skipping " in record.getMessage()
+    ]
 
 
 @with_and_without_rows
 @each_no_key
 async def test_a_key_that_is_none_costs_its_own_row_only(
-    sqlite_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, written: Any, *, with_rows: bool
+    sqlite_database: TemporaryDatabase,
+    caplog: pytest.LogCaptureFixture,
+    written: Any,
+    *,
+    with_rows: bool,
 ) -> None:
-    """One such row would fail every claim and stop the pipeline, or be claimed for ever; and nobody would be told which it is."""
+    """One such row would fail every claim and stop the pipeline, or be claimed for ever; and
+    nobody would be told which it is.
+    """
     database = sqlite_database
     good = await add(database, Volume(), Volume())
     await spoil(database, written)
@@ -82,7 +99,9 @@ async def test_a_key_that_is_none_costs_its_own_row_only(
 async def test_many_such_rows_at_the_head_starve_nobody(
     sqlite_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, *, with_rows: bool
 ) -> None:
-    """They would take all places of every claim, or one more claim each, and those behind would wait."""
+    """They would take all places of every claim, or one more claim each, and those behind would
+    wait.
+    """
     database = sqlite_database
     await add(database, Volume(), Volume())
     await spoil(database, *(f" no uuid {number}" for number in range(25)))
@@ -96,7 +115,9 @@ async def test_many_such_rows_at_the_head_starve_nobody(
     assert len(told(caplog)) == 25
 
 
-async def test_a_claim_that_resumes_leaves_such_rows_alone(sqlite_database: TemporaryDatabase) -> None:
+async def test_a_claim_that_resumes_leaves_such_rows_alone(
+    sqlite_database: TemporaryDatabase,
+) -> None:
     """One in the midst of the line would end the walk there."""
     database = sqlite_database
     await add(database, *(Volume(id=uuid.UUID(int=number)) for number in (1, 3)))
@@ -125,7 +146,9 @@ async def test_a_key_in_another_shape_takes_no_lease_of_the_row_that_has_the_key
 
 
 async def test_how_many_are_remembered_is_bounded(
-    sqlite_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    sqlite_database: TemporaryDatabase,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A table full of such rows would be all of a claim's statement, and all of the log."""
     database = sqlite_database
@@ -154,7 +177,9 @@ class Tag(LockColumns, Base):
     """A row whose key may be written in large letters, and is found all the same."""
 
     __tablename__ = "tags"
-    name: Mapped[str] = mapped_column(Lowered().with_variant(Lowered(collation="NOCASE"), "sqlite"), primary_key=True)
+    name: Mapped[str] = mapped_column(
+        Lowered().with_variant(Lowered(collation="NOCASE"), "sqlite"), primary_key=True
+    )
     status: Mapped[str] = mapped_column(default="new")
 
 
@@ -172,15 +197,21 @@ class TagPipeline(Pipeline[Tag]):
         return Apply({"status": "done"})
 
 
-async def test_a_key_that_is_found_in_another_shape_is_not_left_alone(sqlite_database: TemporaryDatabase) -> None:
-    """Rows would never be worked on although everything finds them, because their collation knows more than Python."""
+async def test_a_key_that_is_found_in_another_shape_is_not_left_alone(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """Rows would never be worked on although everything finds them, because their collation
+    knows more than Python.
+    """
     database = sqlite_database
     await add(database, Tag(name="LARGE"))
     async with stepping(database.session_factory, TagPipeline()) as steps:
         assert [item.id for item in await steps.fetch_once()] == ["large"]
         await steps.work_all()
     async with database.engine.connect() as connection:
-        assert (await connection.execute(text("SELECT name, status FROM tags"))).all() == [("LARGE", "done")]
+        assert (await connection.execute(text("SELECT name, status FROM tags"))).all() == [
+            ("LARGE", "done")
+        ]
 
 
 LEFT = [None, "'VolumePipeline'", "'Gone'"]

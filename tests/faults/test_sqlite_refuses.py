@@ -1,4 +1,6 @@
-"""An SQLite file that is full, locked by another process, gone or replaced: nothing in hand is lost, and `health` tells of it."""
+"""An SQLite file that is full, locked by another process, gone or replaced: nothing in hand is
+lost, and `health` tells of it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ print("free", flush=True)
 def locked_by_another_process(file: str) -> Iterator[subprocess.Popen[str]]:
     """Hold the write lock of `file` in a process of its own."""
     with subprocess.Popen(
-        [sys.executable, "-c", LOCKER, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", LOCKER, file],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -53,7 +58,9 @@ def locked_by_another_process(file: str) -> Iterator[subprocess.Popen[str]]:
             assert process.stdout.readline() == "free\n"
 
 
-async def test_a_file_that_another_process_has_locked_is_waited_for(sqlite_database: TemporaryDatabase) -> None:
+async def test_a_file_that_another_process_has_locked_is_waited_for(
+    sqlite_database: TemporaryDatabase,
+) -> None:
     """Somebody who writes for longer than the busy timeout would cost results, or a loop."""
     database = sqlite_database
     await add(database, *(Volume() for _ in range(3)))
@@ -74,11 +81,15 @@ async def test_a_file_that_another_process_has_locked_is_waited_for(sqlite_datab
             counters = manager.statistics()[pipeline.name].counters
             assert (counters["retried"], counters["stale"], counters["loops_replaced"]) == (0, 0, 0)
     assert len(pipeline.items) == 3
-    assert all((row.status, is_free(row)) == ("active", True) for row in await read_all(database, Volume))
+    assert all(
+        (row.status, is_free(row)) == ("active", True) for row in await read_all(database, Volume)
+    )
 
 
 class FullDisk:
-    """Lets the connections of an engine grow the file by nothing more, until there is `room` again."""
+    """Lets the connections of an engine grow the file by nothing more, until there is `room`
+    again.
+    """
 
     def __init__(self, engine: AsyncEngine) -> None:
         """Watch every statement: the limit is one of the connection."""
@@ -123,7 +134,9 @@ async def _until_refused(heard: Any) -> None:
 
 
 async def take_in_the_log(file: Path) -> None:
-    """Write what was committed into the file itself: whoever moves only the file leaves its write-ahead log behind."""
+    """Write what was committed into the file itself: whoever moves only the file leaves its
+    write-ahead log behind.
+    """
     with closing(sqlite3.connect(file)) as connection:
         async with asyncio.timeout(WAIT_S_MAX):
             # Somebody may just be writing it there.
@@ -131,8 +144,12 @@ async def take_in_the_log(file: Path) -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_file_that_is_gone_is_told_and_waited_for(sqlite_database: TemporaryDatabase, tmp_path: Path) -> None:
-    """A file that somebody moved away would end a loop, or be worked on as a ghost after it was put back."""
+async def test_a_file_that_is_gone_is_told_and_waited_for(
+    sqlite_database: TemporaryDatabase, tmp_path: Path
+) -> None:
+    """A file that somebody moved away would end a loop, or be worked on as a ghost after it was
+    put back.
+    """
     database = sqlite_database
     await add(database, Volume())
     await database.engine.dispose()
@@ -140,7 +157,9 @@ async def test_a_file_that_is_gone_is_told_and_waited_for(sqlite_database: Tempo
     # No pool: each transaction opens the file that has the name now.
     engine = database.create_engine(poolclass=NullPool)
     with heard_events() as heard:
-        async with PipelineManager(async_sessionmaker(engine), [VolumePipeline(**PROMPT)]) as manager:
+        async with PipelineManager(
+            async_sessionmaker(engine), [VolumePipeline(**PROMPT)]
+        ) as manager:
             await heard.wait_for(events.ItemApplied)
             await take_in_the_log(file)
             file.rename(away)  # noqa: ASYNC240
@@ -156,8 +175,12 @@ async def test_a_file_that_is_gone_is_told_and_waited_for(sqlite_database: Tempo
     assert [row.status for row in await read_all(database, Volume)] == ["active", "active"]
 
 
-async def test_a_file_that_was_replaced_is_worked_on(sqlite_database: TemporaryDatabase, tmp_path: Path) -> None:
-    """What was claimed in the old file would be written into the new one, where the same row may be somebody else's."""
+async def test_a_file_that_was_replaced_is_worked_on(
+    sqlite_database: TemporaryDatabase, tmp_path: Path
+) -> None:
+    """What was claimed in the old file would be written into the new one, where the same row may
+    be somebody else's.
+    """
     database = sqlite_database
     await add(database, Run(id=1))
     await database.engine.dispose()
@@ -165,7 +188,9 @@ async def test_a_file_that_was_replaced_is_worked_on(sqlite_database: TemporaryD
     engine = database.create_engine(poolclass=NullPool)
     work = HeldWork(Apply({"status": "done", "result": "of the old file"}))
     with heard_events() as heard:
-        async with PipelineManager(async_sessionmaker(engine), [RunPipeline(answer=work, **PROMPT)]):
+        async with PipelineManager(
+            async_sessionmaker(engine), [RunPipeline(answer=work, **PROMPT)]
+        ):
             await work.started.wait()
             for path in file.parent.glob(f"{file.name}*"):
                 path.unlink()

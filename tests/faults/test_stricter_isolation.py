@@ -1,4 +1,6 @@
-"""Replicas on engines with REPEATABLE READ and SERIALIZABLE, whose transactions meet in the same rows all the time."""
+"""Replicas on engines with REPEATABLE READ and SERIALIZABLE, whose transactions meet in the same
+rows all the time.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,16 @@ class LedgerPipeline(RecordingPipeline):
         return Run.status == "queued"
 
     async def _work(self, item: Any) -> Apply:
-        [shared] = await item.lock_related(Attachment, Attachment.name == f"shared {item.id % 4}", shared=True)
+        [shared] = await item.lock_related(
+            Attachment, Attachment.name == f"shared {item.id % 4}", shared=True
+        )
         self.done.append(item.id)
 
         async def also(session: Any, now: Any) -> None:
             entries = await session.scalar(select(Run.result).where(Run.id == LEDGER))
-            await session.execute(update(Run).where(Run.id == LEDGER).values(result=[*entries, item.id]))
+            await session.execute(
+                update(Run).where(Run.id == LEDGER).values(result=[*entries, item.id])
+            )
 
         return Apply({"status": "done"}, related={shared: {"status": f"by {item.id}"}}, also=also)
 
@@ -54,13 +60,17 @@ class LedgerPipeline(RecordingPipeline):
 async def test_each_row_is_worked_on_once_and_applied_once(
     postgresql_database: TemporaryDatabase, isolation_level: str
 ) -> None:
-    """A serialization failure would lose an outcome, write what `also` writes twice, or have the work done again."""
+    """A serialization failure would lose an outcome, write what `also` writes twice, or have the
+    work done again.
+    """
     database, done = postgresql_database, []
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:
         session.add(volume := Volume(status="other"))
         await session.flush()
-        session.add_all(Attachment(volume_id=volume.id, name=f"shared {n}", status="other") for n in range(4))
+        session.add_all(
+            Attachment(volume_id=volume.id, name=f"shared {n}", status="other") for n in range(4)
+        )
         session.add(Run(id=LEDGER, status="ledger", result=[]))
         session.add_all(Run(id=100 + number) for number in range(ROWS))
     managers = [
@@ -73,15 +83,28 @@ async def test_each_row_is_worked_on_once_and_applied_once(
     with heard_events() as heard:
         async with managers[0], managers[1]:
             async with asyncio.timeout(WAIT_S_MAX):
-                while len(applied := [one for one in heard.of(events.ItemApplied) if one.outcome == "Apply"]) < ROWS:
-                    await heard.wait_for(events.ItemApplied, count=len(heard.of(events.ItemApplied)) + 1)
-    counters = sum((Counter(manager.statistics()["LedgerPipeline"].counters) for manager in managers), Counter())
+                while (
+                    len(
+                        applied := [
+                            one for one in heard.of(events.ItemApplied) if one.outcome == "Apply"
+                        ]
+                    )
+                    < ROWS
+                ):
+                    await heard.wait_for(
+                        events.ItemApplied, count=len(heard.of(events.ItemApplied)) + 1
+                    )
+    counters = sum(
+        (Counter(manager.statistics()["LedgerPipeline"].counters) for manager in managers),
+        Counter(),
+    )
     keys = [100 + number for number in range(ROWS)]
     assert sorted(event.row_id for event in applied) == keys
     async with database.session_factory() as session:
         assert sorted(await session.scalar(select(Run.result).where(Run.id == LEDGER))) == keys
         left = select(Run.id).where(
-            Run.id != LEDGER, (Run.status != "done") | (Run.attempts != 0) | Run.lock_token.is_not(None)
+            Run.id != LEDGER,
+            (Run.status != "done") | (Run.attempts != 0) | Run.lock_token.is_not(None),
         )
         assert (await session.scalars(left)).all() == []
         assert (await session.scalars(select(Attachment.lock_token))).all() == [None] * 4

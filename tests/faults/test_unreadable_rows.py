@@ -1,4 +1,6 @@
-"""Rows with times or counts that Python cannot read: they are set aside and told, and keep no other row from its turn."""
+"""Rows with times or counts that Python cannot read: they are set aside and told, and keep no
+other row from its turn.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from ..leases.test_claim_resumed import LONG_AGO, VOLUMES, claimed_behind
 from ..pipelines.scenes import add, counted, read, read_all
 
 TIMES = ("due_at", "last_processed_at", "deadline_at")
-BEYOND = {"postgresql": ("0044-03-15 BC", "20000-01-01"), "sqlite": ("", "0", "1700000000", "no time")}
+BEYOND = {
+    "postgresql": ("0044-03-15 BC", "20000-01-01"),
+    "sqlite": ("", "0", "1700000000", "no time"),
+}
 NEVER_DUE = {("due_at", "20000-01-01"), ("due_at", "no time")}
 """They lie behind all times, so the row is not due."""
 SPOILT = [
@@ -32,7 +37,9 @@ async def spoil(database: TemporaryDatabase, table: str, column: str, value: obj
     """Write `value` to the first row, as a script would."""
     first = f"(SELECT id FROM {table} ORDER BY id LIMIT 1)"
     async with database.engine.begin() as connection:
-        await connection.execute(text(f"UPDATE {table} SET {column} = '{value}' WHERE id = {first}"))
+        await connection.execute(
+            text(f"UPDATE {table} SET {column} = '{value}' WHERE id = {first}")
+        )
 
 
 @pytest.mark.parametrize(("name", "column", "value"), SPOILT)
@@ -46,7 +53,9 @@ async def test_a_row_that_cannot_be_read_is_parked_and_told(
     *,
     with_row: bool,
 ) -> None:
-    """It would head every claim and fail it, and no row of the pipeline would be worked on again."""
+    """It would head every claim and fail it, and no row of the pipeline would be worked on
+    again.
+    """
     database: TemporaryDatabase = request.getfixturevalue(f"{name}_database")
     spoilt, *others = await add(database, *(Run(id=number) for number in (1, 2, 3)))
     await spoil(database, "runs", column, value)
@@ -86,7 +95,9 @@ UNSTAMPED = [
 async def test_without_a_schedule_its_stamp_is_mended_and_told(
     request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture, name: str, value: str
 ) -> None:
-    """It cannot be parked: it would fail every claim, or never be worked on, and nobody would know."""
+    """It cannot be parked: it would fail every claim, or never be worked on, and nobody would
+    know.
+    """
     database: TemporaryDatabase = request.getfixturevalue(f"{name}_database")
     await add(database, *(Volume(id=uuid.UUID(int=number)) for number in (1, 2)))
     await spoil(database, "volumes", "last_processed_at", value)
@@ -103,16 +114,26 @@ async def test_without_a_schedule_its_stamp_is_mended_and_told(
 
 
 @pytest.mark.parametrize("died", [False, True])
-async def test_attempts_that_cannot_be_counted_further(database: TemporaryDatabase, *, died: bool) -> None:
-    """One more would overflow in the claim, and stop the pipeline for all rows; or in the outcome, and keep the row leased."""
+async def test_attempts_that_cannot_be_counted_further(
+    database: TemporaryDatabase, *, died: bool
+) -> None:
+    """One more would overflow in the claim, and stop the pipeline for all rows; or in the
+    outcome, and keep the row leased.
+    """
     most = 2**31 - 1
-    died_with: dict[str, Any] = {"lock_token": uuid.uuid4(), "lock_owner": "RunPipeline"} if died else {}
+    died_with: dict[str, Any] = (
+        {"lock_token": uuid.uuid4(), "lock_owner": "RunPipeline"} if died else {}
+    )
     worn, other = await add(database, Run(id=1, attempts=most, **died_with), Run(id=2))
     async with stepping(database.session_factory, RunPipeline()) as steps:
         assert len(await steps.fetch_once()) == 2
         await steps.work_all()
     after = await read(database, worn)
-    assert (after.parked_at is None, after.lock_token, (after.last_error or "")[:13]) == (False, None, "gave up after")
+    assert (after.parked_at is None, after.lock_token, (after.last_error or "")[:13]) == (
+        False,
+        None,
+        "gave up after",
+    )
     assert most - 1 <= after.attempts <= most
     assert (await read(database, other)).status == "done"
 
@@ -131,7 +152,9 @@ async def test_a_count_that_only_sqlite_keeps(sqlite_database: TemporaryDatabase
 
 @pytest.mark.parametrize("column", ["lock_expires_at", "parked_at"])
 @pytest.mark.parametrize("value", BEYOND["postgresql"])
-async def test_times_that_no_claim_reads(postgresql_database: TemporaryDatabase, column: str, value: str) -> None:
+async def test_times_that_no_claim_reads(
+    postgresql_database: TemporaryDatabase, column: str, value: str
+) -> None:
     """A lease or a parking with such a time would fail the claims of all other rows."""
     database = postgresql_database
     _, other = await add(database, Run(id=1), Run(id=2))
@@ -166,15 +189,24 @@ async def test_a_column_of_the_hosts_own_fails_its_own_attempt_and_leaves_the_he
             database.clock.advance(60)
     assert [item.id for item in pipeline.items] == [2]
     async with database.engine.connect() as connection:
-        row = (await connection.execute(text("SELECT parked_at, last_error FROM runs WHERE id = 1"))).one()
+        row = (
+            await connection.execute(text("SELECT parked_at, last_error FROM runs WHERE id = 1"))
+        ).one()
     assert row.parked_at is not None
     assert "out of range" in row.last_error
 
 
-async def test_no_claim_resumes_behind_a_place_that_cannot_be_read(postgresql_database: TemporaryDatabase) -> None:
-    """The next claims would look for rows that were never processed, and find none until they begin at the head again."""
+async def test_no_claim_resumes_behind_a_place_that_cannot_be_read(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """The next claims would look for rows that were never processed, and find none until they
+    begin at the head again.
+    """
     database = postgresql_database
-    await add(database, *(Volume(id=uuid.UUID(int=number), last_processed_at=LONG_AGO) for number in (1, 2)))
+    await add(
+        database,
+        *(Volume(id=uuid.UUID(int=number), last_processed_at=LONG_AGO) for number in (1, 2)),
+    )
     await spoil(database, "volumes", "last_processed_at", "20000-01-01")
     keys, reached = await claimed_behind(database, VOLUMES, None, limit=2)
     assert [key.int for key in keys] == [2, 1]

@@ -1,4 +1,6 @@
-"""Values that the database or its driver refuses: their own row fails and says why, and the others of the batch are written."""
+"""Values that the database or its driver refuses: their own row fails and says why, and the
+others of the batch are written.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ WRITTEN_ON_SQLITE = [case for case in ON_POSTGRESQL if "NUL" in case[0] or "long
 
 def named(cases: list[tuple[str, dict[str, Any]]]) -> Any:
     """Parametrize a test by `cases`."""
-    return pytest.mark.parametrize("values", [case[1] for case in cases], ids=[case[0] for case in cases])
+    return pytest.mark.parametrize(
+        "values", [case[1] for case in cases], ids=[case[0] for case in cases]
+    )
 
 
 async def work_in_one_batch(steps: Any) -> None:
@@ -91,17 +95,22 @@ async def work_in_one_batch(steps: Any) -> None:
     items = steps.queued
     for _ in items:
         steps.run.context.queue.get()
-    await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=False)))
+    await asyncio.gather(
+        *(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=False))
+    )
     await steps.run.settler.wait_until_idle()
 
 
-async def play(database: TemporaryDatabase, bad: Any) -> tuple[dict[int, Parcel], ParcelPipeline, dict[str, int]]:
+async def play(
+    database: TemporaryDatabase, bad: Any
+) -> tuple[dict[int, Parcel], ParcelPipeline, dict[str, int]]:
     """Settle seven parcels together, one of them with `bad`."""
     await add_parcels(database, *(Parcel(id=number) for number in range(1, PARCELS + 1)))
     async with database.session_factory.begin() as session:
         session.add(Parcel(id=100, code="taken", status="sent"))
     pipeline = ParcelPipeline(
-        answer=lambda item: bad if item.id == BAD else Apply({"status": "sent", "weight": item.id}), workers_num=PARCELS
+        answer=lambda item: bad if item.id == BAD else Apply({"status": "sent", "weight": item.id}),
+        workers_num=PARCELS,
     )
     async with stepping(database.session_factory, pipeline) as steps:
         await steps.fetch_once()
@@ -117,13 +126,19 @@ def check_that_one_failed(rows: dict[int, Parcel], counters: dict[str, int]) -> 
     assert (failed.status, failed.attempts, is_free(failed)) == ("new", 1, True)
     assert failed.last_error
     del rows[100]
-    assert all((row.status, row.weight, is_free(row)) == ("sent", row.id, True) for row in rows.values())
+    assert all(
+        (row.status, row.weight, is_free(row)) == ("sent", row.id, True) for row in rows.values()
+    )
     assert (counters["applied"], counters["retried"], counters["stale"]) == (PARCELS - 1, 1, 0)
 
 
 @named(EVERYWHERE)
-async def test_what_is_refused_everywhere(database: TemporaryDatabase, values: dict[str, Any]) -> None:
-    """A value that the database refuses would cost its neighbours their outcomes, or its own row its failure."""
+async def test_what_is_refused_everywhere(
+    database: TemporaryDatabase, values: dict[str, Any]
+) -> None:
+    """A value that the database refuses would cost its neighbours their outcomes, or its own row
+    its failure.
+    """
     bad = Apply({"status": "sent"} | values)
     with heard_events() as heard:
         rows, pipeline, counters = await play(database, bad)
@@ -134,14 +149,18 @@ async def test_what_is_refused_everywhere(database: TemporaryDatabase, values: d
 
 
 @named(ON_POSTGRESQL)
-async def test_what_postgresql_refuses(postgresql_database: TemporaryDatabase, values: dict[str, Any]) -> None:
+async def test_what_postgresql_refuses(
+    postgresql_database: TemporaryDatabase, values: dict[str, Any]
+) -> None:
     """A value of the wrong kind would cost its neighbours their outcomes."""
     rows, _, counters = await play(postgresql_database, Apply({"status": "sent"} | values))
     check_that_one_failed(rows, counters)
 
 
 @named(WRITTEN_ON_SQLITE)
-async def test_what_sqlite_takes(sqlite_database: TemporaryDatabase, values: dict[str, Any]) -> None:
+async def test_what_sqlite_takes(
+    sqlite_database: TemporaryDatabase, values: dict[str, Any]
+) -> None:
     """A value that the database takes would be refused by us."""
     rows, _, counters = await play(sqlite_database, Apply({"status": "sent"} | values))
     assert counters["applied"] == PARCELS
@@ -149,14 +168,18 @@ async def test_what_sqlite_takes(sqlite_database: TemporaryDatabase, values: dic
 
 
 @named(EVERYWHERE)
-async def test_a_retry_that_cannot_be_written(database: TemporaryDatabase, values: dict[str, Any]) -> None:
+async def test_a_retry_that_cannot_be_written(
+    database: TemporaryDatabase, values: dict[str, Any]
+) -> None:
     """A failure that brings a bad value would leave its row locked until the lease ends."""
     rows, _, counters = await play(database, Retry(error="no", values=values))
     check_that_one_failed(rows, counters)
 
 
 @named(EVERYWHERE)
-async def test_an_outcome_with_statements_of_its_own(database: TemporaryDatabase, values: dict[str, Any]) -> None:
+async def test_an_outcome_with_statements_of_its_own(
+    database: TemporaryDatabase, values: dict[str, Any]
+) -> None:
     """An outcome that goes alone would take another way, on which a refusal is not told."""
     ran = []
 
@@ -167,7 +190,9 @@ async def test_an_outcome_with_statements_of_its_own(database: TemporaryDatabase
     check_that_one_failed(rows, counters)
 
 
-@pytest.mark.parametrize("papers", [float("nan"), float("inf"), {"deep": [float("-inf")]}], ids=repr)
+@pytest.mark.parametrize(
+    "papers", [float("nan"), float("inf"), {"deep": [float("-inf")]}], ids=repr
+)
 async def test_numbers_that_are_none(database: TemporaryDatabase, papers: Any) -> None:
     """PostgreSQL refuses what JSON does not have; SQLite keeps it, and must return it."""
     rows, _, counters = await play(database, Apply({"status": "sent", "papers": papers}))
@@ -178,7 +203,9 @@ async def test_numbers_that_are_none(database: TemporaryDatabase, papers: Any) -
 
 
 async def test_a_value_that_cannot_be_compared(database: TemporaryDatabase) -> None:
-    """Whether rows of a batch have the same values is our question; a value that refuses it would spoil the batch."""
+    """Whether rows of a batch have the same values is our question; a value that refuses it
+    would spoil the batch.
+    """
     rows, _, counters = await play(database, Apply({"status": "sent", "note": Quarrelsome("x")}))
     written = rows.pop(BAD)
     assert all(row.status == "sent" for row in rows.values())
@@ -187,7 +214,9 @@ async def test_a_value_that_cannot_be_compared(database: TemporaryDatabase) -> N
 
 
 async def test_what_a_statement_of_the_host_violates(database: TemporaryDatabase) -> None:
-    """What `also` breaks would be blamed on nobody, or be found only by the commit and then be unknown."""
+    """What `also` breaks would be blamed on nobody, or be found only by the commit and then be
+    unknown.
+    """
 
     async def also(session: Any, now: Any) -> None:
         session.add(Parcel(id=50, next_depot_id=99))

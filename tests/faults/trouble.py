@@ -24,9 +24,12 @@ async def begin_trouble(database: TemporaryDatabase, code: str, *, table: str, s
     async with database.engine.begin() as connection:
         driver: Any = (await connection.get_raw_connection()).driver_connection
         await driver.execute(TROUBLE)
-        await connection.execute(text("INSERT INTO trouble VALUES (:code, :status)"), {"code": code, "status": status})
+        await connection.execute(
+            text("INSERT INTO trouble VALUES (:code, :status)"), {"code": code, "status": status}
+        )
         await connection.exec_driver_sql(
-            f"CREATE TRIGGER in_trouble BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION in_trouble()"
+            f"CREATE TRIGGER in_trouble BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION"
+            " in_trouble()"
         )
 
 

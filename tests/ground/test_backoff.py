@@ -82,7 +82,9 @@ def test_exponential_doubles_to_its_cap(attempt: int, delay_s: float) -> None:
 
 
 @given(st.integers(min_value=-10, max_value=10**12), SECONDS, SECONDS, st.integers())
-def test_exponential_is_never_above_its_cap(attempt: int, first_s: float, most_s: float, seed: int) -> None:
+def test_exponential_is_never_above_its_cap(
+    attempt: int, first_s: float, most_s: float, seed: int
+) -> None:
     """The promised longest delay would not hold, or a high count would overflow."""
     delay_s = exponential(attempt, first_s=first_s, most_s=most_s, rng=random.Random(seed))
     assert 0 < delay_s <= most_s

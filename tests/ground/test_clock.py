@@ -1,4 +1,6 @@
-"""Tests of the two clocks. That nobody else asks the time is a law of its own (``tidy/test_clock.py``)."""
+"""Tests of the two clocks. That nobody else asks the time is a law of its own
+(``tidy/test_clock.py``).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of containment: what code of the host raises in a task of rowlock's is an error, never the end of the event loop."""
+"""Tests of containment: what code of the host raises in a task of rowlock's is an error, never
+the end of the event loop.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ class HostExit(BaseException):
     """One of the host's own."""
 
 
-EXITS = [SystemExit(3), KeyboardInterrupt(), HostExit(), BaseExceptionGroup("two", [SystemExit(1), HostExit()])]
+EXITS = [
+    SystemExit(3),
+    KeyboardInterrupt(),
+    HostExit(),
+    BaseExceptionGroup("two", [SystemExit(1), HostExit()]),
+]
 
 
 async def raising(error: BaseException) -> None:
@@ -28,7 +35,9 @@ async def raising(error: BaseException) -> None:
 @pytest.mark.parametrize("error", EXITS, ids=lambda error: type(error).__name__)
 @virtual_time
 async def test_an_exit_out_of_a_task_is_an_error(error: BaseException) -> None:
-    """A ``SystemExit`` that leaves a task ends the whole event loop; and no caller expects what is no ``Exception``."""
+    """A ``SystemExit`` that leaves a task ends the whole event loop; and no caller expects what
+    is no ``Exception``.
+    """
     with pytest.raises(HostCodeError, match=type(error).__name__) as raised:
         await contained_task(raising(error), name="test")
     assert raised.value.__cause__ is error
@@ -59,7 +68,9 @@ async def test_a_task_that_is_cancelled_before_it_begins_leaves_nothing_behind()
 
 @virtual_time
 async def test_a_cancellation_that_nobody_asked_for_is_an_error() -> None:
-    """It would pass for ours: work would be released as if by a shutdown, and begun again without an end."""
+    """It would pass for ours: work would be released as if by a shutdown, and begun again
+    without an end.
+    """
     with pytest.raises(HostCodeError, match="a cancellation escaped"):
         await as_host_code(lambda: raising(asyncio.CancelledError()))
     with pytest.raises(HostCodeError, match="SystemExit: 3"):
@@ -81,7 +92,9 @@ async def test_a_cancellation_that_was_asked_for_goes_through() -> None:
 
 @virtual_time
 async def test_a_coroutine_whose_loop_is_gone_is_closed() -> None:
-    """Python closes it by a ``GeneratorExit``; anything else out of it would be reported on stderr for each."""
+    """Python closes it by a ``GeneratorExit``; anything else out of it would be reported on
+    stderr for each.
+    """
     work = without_exits(asyncio.Event().wait)
     work.send(None)
     work.close()

@@ -37,9 +37,18 @@ from rowlock.errors import (
 CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
     "rowlock-error": (RowlockError("text"), {}),
     "configuration-error": (ConfigurationError("text"), {}),
-    "model-error": (ModelError("text", model="Volume", column="due_at"), {"model": "Volume", "column": "due_at"}),
-    "settings-error": (SettingsError("text", pipeline="P", settings=("a",)), {"pipeline": "P", "settings": ("a",)}),
-    "unsupported-dialect-error": (UnsupportedDialectError("text", dialect_name="mysql"), {"dialect_name": "mysql"}),
+    "model-error": (
+        ModelError("text", model="Volume", column="due_at"),
+        {"model": "Volume", "column": "due_at"},
+    ),
+    "settings-error": (
+        SettingsError("text", pipeline="P", settings=("a",)),
+        {"pipeline": "P", "settings": ("a",)},
+    ),
+    "unsupported-dialect-error": (
+        UnsupportedDialectError("text", dialect_name="mysql"),
+        {"dialect_name": "mysql"},
+    ),
     "lock-cycle-error": (LockCycleError("text", cycle=("A", "B")), {"cycle": ("A", "B")}),
     "pipeline-error": (PipelineError("text"), {}),
     "outcome-error": (OutcomeError("text", column="status"), {"column": "status"}),
@@ -52,18 +61,34 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
         {"model": "Volume", "wanted": 3, "available": 1},
     ),
     "lock-wait-timeout": (
-        LockWaitTimeout(namespace="volumes", keys=(1, 2), timeout_s=1.5, holder="P", seconds_left=2.5),
-        {"namespace": "volumes", "keys": (1, 2), "timeout_s": 1.5, "holder": "P", "seconds_left": 2.5},
+        LockWaitTimeout(
+            namespace="volumes", keys=(1, 2), timeout_s=1.5, holder="P", seconds_left=2.5
+        ),
+        {
+            "namespace": "volumes",
+            "keys": (1, 2),
+            "timeout_s": 1.5,
+            "holder": "P",
+            "seconds_left": 2.5,
+        },
     ),
     "transaction-timeout": (
         TransactionTimeout(purpose="claim rows", timeout_s=10.0),
-        {"purpose": "claim rows", "timeout_s": 10.0, "was_aborted": False, "was_rolled_back": False},
+        {
+            "purpose": "claim rows",
+            "timeout_s": 10.0,
+            "was_aborted": False,
+            "was_rolled_back": False,
+        },
     ),
     "admission-rejected": (
         AdmissionRejected(active=7, ceiling=6, retry_after_s=1.6),
         {"active": 7, "ceiling": 6, "retry_after_s": 1.6},
     ),
-    "draining": (Draining(pipeline="P", retry_after_s=1.6), {"pipeline": "P", "retry_after_s": 1.6}),
+    "draining": (
+        Draining(pipeline="P", retry_after_s=1.6),
+        {"pipeline": "P", "retry_after_s": 1.6},
+    ),
     "no-workers-available": (NoWorkersAvailable(asked=2), {"asked": 2}),
     "worker-busy": (WorkerBusy("w"), {"worker": "w"}),
     "worker-gone": (WorkerGone("w", "killed"), {"worker": "w", "why": "killed"}),
@@ -112,7 +137,8 @@ def test_when_to_come_back_is_whole_seconds(retry_after_s: float, header: int) -
 
 
 @pytest.mark.parametrize(
-    "fault", [ModelError("", model="V"), SettingsError(""), UnsupportedDialectError("", dialect_name="x")]
+    "fault",
+    [ModelError("", model="V"), SettingsError(""), UnsupportedDialectError("", dialect_name="x")],
 )
 def test_faults_of_set_up_are_configuration_errors(fault: RowlockError) -> None:
     """A host's start-up could not catch them by one name."""
@@ -120,7 +146,9 @@ def test_faults_of_set_up_are_configuration_errors(fault: RowlockError) -> None:
     assert not isinstance(fault, Refusal)
 
 
-@pytest.mark.parametrize("slug", ["lease-lost", "related-lock-unavailable", "lock-wait-timeout", "transaction-timeout"])
+@pytest.mark.parametrize(
+    "slug", ["lease-lost", "related-lock-unavailable", "lock-wait-timeout", "transaction-timeout"]
+)
 def test_refusals_are_no_faults(slug: str) -> None:
     """An alarm would ring for what a healthy system meets."""
     error, _ = CARRIED[slug]
@@ -135,7 +163,9 @@ def test_model_error_without_a_column() -> None:
 
 def test_errors_are_at_the_front_door() -> None:
     """A host would have to import from a room."""
-    exported = {error_class for error_class in below(RowlockError) if hasattr(rowlock, error_class.__name__)}
+    exported = {
+        error_class for error_class in below(RowlockError) if hasattr(rowlock, error_class.__name__)
+    }
     assert exported == {type(error) for error, _ in CARRIED.values()}
 
 

@@ -12,7 +12,9 @@ from rowlock import events
 from rowlock.events import LISTENERS_MAX, Event, Listener, RowsClaimed, emit, subscribe
 
 FACT = RowsClaimed("VolumePipeline", count=3, seconds=0.5)
-KINDS = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
+KINDS = [
+    kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +83,9 @@ def test_a_listener_that_raises_harms_nobody(
     assert record.__dict__["rowlock_event"] == "RowsClaimed"
 
 
-def test_a_listener_may_end_itself_while_it_hears(listen: Callable[[Listener], Callable[[], None]]) -> None:
+def test_a_listener_may_end_itself_while_it_hears(
+    listen: Callable[[Listener], Callable[[], None]],
+) -> None:
     """Whoever waits for one event would make its neighbour miss it."""
     heard: list[Event] = []
     ends: list[Callable[[], None]] = []
@@ -95,7 +99,9 @@ def test_a_listener_may_end_itself_while_it_hears(listen: Callable[[Listener], C
 def test_a_leak_of_listeners_is_warned_of_once(
     listen: Callable[[Listener], Callable[[], None]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A host that subscribes per request would grow without a word, or fall because of one listener too many."""
+    """A host that subscribes per request would grow without a word, or fall because of one
+    listener too many.
+    """
     events._warn_of_leak.cache_clear()
     heard: list[Event] = []
     for _ in range(LISTENERS_MAX - len(events._listeners)):

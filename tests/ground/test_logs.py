@@ -1,4 +1,6 @@
-"""Logging: whatever the host's part of it does, the caller goes on; and no field of ours meets one of the host's."""
+"""Logging: whatever the host's part of it does, the caller goes on; and no field of ours meets
+one of the host's.
+"""
 
 from __future__ import annotations
 
@@ -99,12 +101,20 @@ def hostile_formatter(error: BaseException) -> None:
 
 
 HOSTILE = (hostile_factory, hostile_filter, hostile_handler, hostile_formatter)
-ERRORS = (KeyError("Attempt to overwrite 'worker'"), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), MemoryError())
+ERRORS = (
+    KeyError("Attempt to overwrite 'worker'"),
+    SystemExit(3),
+    KeyboardInterrupt(),
+    GeneratorExit(),
+    MemoryError(),
+)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
-def test_whatever_the_hosts_logging_raises(hostile: Callable[[BaseException], None], error: BaseException) -> None:
+def test_whatever_the_hosts_logging_raises(
+    hostile: Callable[[BaseException], None], error: BaseException
+) -> None:
     """An actor would die in the middle of what it does, and leave a row leased for ever."""
     hostile(error)
     logger.warning("a row: %s", 1, extra={"row_id": 1})
@@ -132,7 +142,9 @@ def test_a_broken_log_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert "rowlock: logging is broken" in told
 
 
-def test_a_host_that_wants_no_errors_of_logging_gets_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_host_that_wants_no_errors_of_logging_gets_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """``logging.raiseExceptions = False`` is how a host says so in production."""
     logging.raiseExceptions = False
     hostile_handler(LookupError("no disk"))
@@ -140,7 +152,9 @@ def test_a_host_that_wants_no_errors_of_logging_gets_none(capsys: pytest.Capture
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("stderr", [None, Raising(ValueError("I/O operation on closed file"))], ids=["none", "closed"])
+@pytest.mark.parametrize(
+    "stderr", [None, Raising(ValueError("I/O operation on closed file"))], ids=["none", "closed"]
+)
 def test_stderr_that_is_gone_harms_nobody(stderr: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Saying that logging is broken would break what logging did not."""
     hostile_handler(LookupError("no disk"))
@@ -150,7 +164,9 @@ def test_stderr_that_is_gone_harms_nobody(stderr: Any, monkeypatch: pytest.Monke
 
 
 def test_fields_stand_under_one_prefix(caplog: pytest.LogCaptureFixture) -> None:
-    """A host's record factory that sets `worker` had every line of ours refused with a ``KeyError``."""
+    """A host's record factory that sets `worker` had every line of ours refused with a
+    ``KeyError``.
+    """
     plain = logging.getLogRecordFactory()
 
     def factory(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -176,7 +192,13 @@ def test_a_record_names_its_caller(caplog: pytest.LogCaptureFixture) -> None:
     logger.error("a row")
     logger.exception("a row")  # noqa: LOG004 - its caller is looked at
     assert {record.funcName for record in caplog.records} == {"test_a_record_names_its_caller"}
-    assert [record.levelname for record in caplog.records] == ["DEBUG", "INFO", "WARNING", "ERROR", "ERROR"]
+    assert [record.levelname for record in caplog.records] == [
+        "DEBUG",
+        "INFO",
+        "WARNING",
+        "ERROR",
+        "ERROR",
+    ]
 
 
 def test_a_level_that_is_off_costs_nothing() -> None:
@@ -198,7 +220,9 @@ def test_a_traceback_tells_no_values_whoever_formats_it(caplog: pytest.LogCaptur
     secret = "s3cr3t-value"
     try:
         try:
-            raise DBAPIError("SELECT 1", {"name": secret}, ValueError(f"refused\nDETAIL:  Key (name)=({secret})"))
+            raise DBAPIError(
+                "SELECT 1", {"name": secret}, ValueError(f"refused\nDETAIL:  Key (name)=({secret})")
+            )
         except DBAPIError as error:
             raise LookupError("the host's own") from error
     except LookupError as error:

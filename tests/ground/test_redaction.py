@@ -1,4 +1,6 @@
-"""Values of a row stay out of what is logged and stored, whoever put them into the text of an error."""
+"""Values of a row stay out of what is logged and stored, whoever put them into the text of an
+error.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,18 @@ import traceback
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, DateTime, Integer, MetaData, String, Table, TypeDecorator, cast, literal, select
+from sqlalchemy import (
+    Column,
+    DateTime,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    TypeDecorator,
+    cast,
+    literal,
+    select,
+)
 from sqlalchemy.exc import DBAPIError, IntegrityError, PendingRollbackError, StatementError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -61,7 +74,9 @@ REFUSED = {
     "many": TABLE.insert().values([{"name": SECRET}, {"name": SECRET}]),
     "of no use as a time": TABLE.insert().values(at=SECRET),
     "refused by a type": TABLE.insert().values(choice=SECRET),
-    "no such table": select(literal(SECRET)).select_from(Table("nowhere", MetaData(), Column("id", Integer))),
+    "no such table": (
+        select(literal(SECRET)).select_from(Table("nowhere", MetaData(), Column("id", Integer)))
+    ),
 }
 
 
@@ -86,7 +101,9 @@ async def test_what_is_wrong_is_told(refusing: TemporaryDatabase) -> None:
     assert "redacted.name" in told or 'unique constraint "redacted_name_key"' in told
 
 
-async def test_values_that_cannot_be_converted_are_not_told(postgresql_database: TemporaryDatabase) -> None:
+async def test_values_that_cannot_be_converted_are_not_told(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """PostgreSQL ends such texts in the value, in the first line."""
     error = await refused(postgresql_database, select(cast(cast(SECRET, String), Integer)))
     assert describe(error).endswith("invalid input syntax for type integer")
@@ -111,7 +128,12 @@ async def test_errors_that_are_chained_tell_no_values(refusing: TemporaryDatabas
     assert SECRET in "".join(traceback.format_exception(error))
     told = "".join(traceback.format_exception(without_values(error)))
     assert SECRET not in told
-    for text in ("the host's own", "several (2 sub-exceptions)", "KeyError: 'another'", "while that was handled"):
+    for text in (
+        "the host's own",
+        "several (2 sub-exceptions)",
+        "KeyError: 'another'",
+        "while that was handled",
+    ):
         assert text in told
     assert "IntegrityError" in told
     assert SECRET in "".join(traceback.format_exception(error)), "the error itself stays as it was"
@@ -138,7 +160,9 @@ async def test_a_session_that_was_spoilt_tells_no_values(refusing: TemporaryData
 
 def spoilt(_session: AsyncSession, error: Exception) -> None:
     """Raise as a session does whose flush failed."""
-    raise PendingRollbackError(f"This Session's transaction has been rolled back. Original exception was: {error}")
+    raise PendingRollbackError(
+        f"This Session's transaction has been rolled back. Original exception was: {error}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -204,7 +228,9 @@ def test_errors_without_a_text_are_told() -> None:
 
 
 def test_long_chains_are_cut() -> None:
-    """A loop that chains each error to the one before would have all of them copied at each failure."""
+    """A loop that chains each error to the one before would have all of them copied at each
+    failure.
+    """
     error: Exception = dbapi_error()
     for n in range(10_000):
         following = ValueError(n)
@@ -225,7 +251,9 @@ class Read(Exception):
 
 
 def test_an_error_is_looked_at_once() -> None:
-    """Nested groups, whose members are also their context, would hold up the event loop for seconds at each failure."""
+    """Nested groups, whose members are also their context, would hold up the event loop for
+    seconds at each failure.
+    """
     error: Exception = Read()
     error.__cause__ = dbapi_error()
     for _ in range(12):
@@ -242,7 +270,9 @@ def test_an_error_is_looked_at_once() -> None:
 def test_crowded_groups_are_cut() -> None:
     """A group of all that failed in an outage would be copied whole at each failure."""
     Read.times = 0
-    told = without_values(ExceptionGroup("all", [*(Read() for _ in range(20 * LOOKED_AT_MAX)), dbapi_error()]))
+    told = without_values(
+        ExceptionGroup("all", [*(Read() for _ in range(20 * LOOKED_AT_MAX)), dbapi_error()])
+    )
     assert isinstance(told, ExceptionGroup)
     assert len(told.exceptions) == LOOKED_AT_MAX - 1
     assert Read.times < 10 * LOOKED_AT_MAX
@@ -271,14 +301,21 @@ def test_an_error_that_is_chained_to_itself_is_told() -> None:
 
 def dbapi_error() -> DBAPIError:
     """Return an error with a statement and values."""
-    return DBAPIError("SELECT 1", {"name": SECRET}, ValueError(f"refused\nDETAIL:  Key (name)=({SECRET})"))
+    return DBAPIError(
+        "SELECT 1", {"name": SECRET}, ValueError(f"refused\nDETAIL:  Key (name)=({SECRET})")
+    )
 
 
 def test_a_value_that_a_type_refuses_is_not_told() -> None:
     """SQLAlchemy puts the error of a type in front, and that of Python's says the value."""
-    error = StatementError(f"(builtins.LookupError) '{SECRET}' is not among them", "SELECT 1", {}, LookupError(SECRET))
+    error = StatementError(
+        f"(builtins.LookupError) '{SECRET}' is not among them", "SELECT 1", {}, LookupError(SECRET)
+    )
     assert describe(error) == "StatementError: (builtins.LookupError)"
     plain = StatementError(
-        "(builtins.TypeError) only dates are taken", "SELECT 1", {}, TypeError("only dates are taken")
+        "(builtins.TypeError) only dates are taken",
+        "SELECT 1",
+        {},
+        TypeError("only dates are taken"),
     )
     assert describe(plain) == "StatementError: (builtins.TypeError) only dates are taken"

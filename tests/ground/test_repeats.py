@@ -38,7 +38,9 @@ def fail(row: int, error: type[Exception] = ValueError, pipeline: str = "P") -> 
     try:
         raise error(row)
     except error as raised:
-        logger.error(TEXT, pipeline, row, extra={"pipeline": pipeline, "row_id": row}, exc_info=raised)
+        logger.error(
+            TEXT, pipeline, row, extra={"pipeline": pipeline, "row_id": row}, exc_info=raised
+        )
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -57,8 +59,15 @@ async def test_one_traceback_a_minute_and_a_count(caplog: pytest.LogCaptureFixtu
     assert lines(caplog) == ["P: processing row 0 failed"]
     await asyncio.sleep(WINDOW_S)
     assert len(caplog.records) == 1, "told when the minute ends, without another line"
-    assert told(caplog, "")[0].extra == {"pipeline": "P", "row_id": 499, "count": 499, "error_type": "ValueError"}
-    assert lines(caplog) == ["499 more were counted and not shown; the last one: P: processing row 499 failed"]
+    assert told(caplog, "")[0].extra == {
+        "pipeline": "P",
+        "row_id": 499,
+        "count": 499,
+        "error_type": "ValueError",
+    }
+    assert lines(caplog) == [
+        "499 more were counted and not shown; the last one: P: processing row 499 failed"
+    ]
     await asyncio.sleep(10 * WINDOW_S)
     assert lines(caplog) == []
     fail(500)
@@ -80,7 +89,9 @@ async def test_a_flood_that_goes_on_is_told_each_minute(caplog: pytest.LogCaptur
 
 @virtual_time
 async def test_kinds_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
-    """One noisy pipeline would hide the failures of all others, and one error all others of its pipeline."""
+    """One noisy pipeline would hide the failures of all others, and one error all others of its
+    pipeline.
+    """
     for _ in range(3):
         fail(1)
         fail(1, LookupError)
@@ -102,7 +113,9 @@ async def test_a_thousand_rows_lost_at_once(caplog: pytest.LogCaptureFixture) ->
 
 
 @virtual_time
-async def test_a_text_of_many_lines_counts_like_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_text_of_many_lines_counts_like_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """What a worker elsewhere failed with comes as a text."""
     for kind in ("ValueError", "ValueError", "LookupError"):
         logger.warning("A handler failed\n%s", "its traceback", extra={"error_type": kind})
@@ -124,7 +137,9 @@ async def test_counts_are_told_at_the_end(caplog: pytest.LogCaptureFixture) -> N
     assert [line.split()[0] for line in lines(caplog)] == ["1"]
 
 
-def test_threads_without_a_loop_tell_theirs_with_the_next_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_threads_without_a_loop_tell_theirs_with_the_next_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """There is no timer where no loop runs."""
     moved = Repeats()
     line = LogLine("rowlock.tried", logging.ERROR, TEXT, ("P", 1), {}, "ValueError")
@@ -178,11 +193,17 @@ def test_old_kinds_make_room() -> None:
     """A process would come to show nothing of a new kind, months after its start."""
     kinds = Repeats()
     for n in range(KINDS_MAX):
-        assert kinds.admit(LogLine("rowlock.tried", logging.ERROR, str(n), (), {}, "ValueError"), 0.0, None).is_shown
+        assert kinds.admit(
+            LogLine("rowlock.tried", logging.ERROR, str(n), (), {}, "ValueError"), 0.0, None
+        ).is_shown
     kinds.admit(LogLine("rowlock.tried", logging.ERROR, "0", (), {}, "ValueError"), 1.0, None)
-    admission = kinds.admit(LogLine("rowlock.tried", logging.ERROR, "new", (), {}, "ValueError"), WINDOW_S, None)
+    admission = kinds.admit(
+        LogLine("rowlock.tried", logging.ERROR, "new", (), {}, "ValueError"), WINDOW_S, None
+    )
     assert admission.is_shown
-    assert [(counted.line.text, counted.lines) for counted in admission.counted] == [("0", 1)], "the count is not lost"
+    assert [(counted.line.text, counted.lines) for counted in admission.counted] == [("0", 1)], (
+        "the count is not lost"
+    )
     assert len(kinds._windows) == 1
 
 
@@ -199,8 +220,12 @@ def test_counting_is_safe_in_threads(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @virtual_time
-async def test_a_count_is_not_told_in_the_context_of_a_row(caplog: pytest.LogCaptureFixture) -> None:
-    """A host's filter adds what its context variables hold: the count would bear the name of one row's tenant."""
+async def test_a_count_is_not_told_in_the_context_of_a_row(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A host's filter adds what its context variables hold: the count would bear the name of one
+    row's tenant.
+    """
     seen: list[Any] = []
 
     class Tenants(logging.Handler):
@@ -231,7 +256,9 @@ async def test_a_percent_sign_is_no_template(caplog: pytest.LogCaptureFixture) -
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_tells_only_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    """Each child of a server that forks would tell its parent's count again, or wait for a lock that nobody frees."""
+    """Each child of a server that forks would tell its parent's count again, or wait for a lock
+    that nobody frees.
+    """
     fail(1)
     fail(2)
     with logs._repeats._lock:

@@ -1,4 +1,6 @@
-"""Steps that the tests of this room share: make rows, claim them, look at them, run one transaction."""
+"""Steps that the tests of this room share: make rows, claim them, look at them, run one
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ async def add(database: TemporaryDatabase, *rows: Any) -> None:
 
 
 def order_for(leased: LeasedTable, owner: str = "Me", limit: int = 10) -> ClaimRequest:
-    """Return the order of a pipeline named `owner`, for which rows in their first status are ready."""
+    """Return the order of a pipeline named `owner`, for which rows in their first status are
+    ready.
+    """
     ready = leased.attribute("status").in_(["submitted", "queued"])
     return ClaimRequest(
         leased,
@@ -50,7 +54,11 @@ def order_for(leased: LeasedTable, owner: str = "Me", limit: int = 10) -> ClaimR
 
 
 async def claimed(
-    database: TemporaryDatabase, leased: LeasedTable = VOLUMES, *, owner: str = "Me", limit: int = 10
+    database: TemporaryDatabase,
+    leased: LeasedTable = VOLUMES,
+    *,
+    owner: str = "Me",
+    limit: int = 10,
 ) -> list[PipelineItem[Any]]:
     """Claim rows as the pipeline named `owner`."""
     request = order_for(leased, owner, limit)
@@ -67,7 +75,9 @@ async def transact(
     async def with_connection(session: AsyncSession, connection: AsyncConnection) -> T:
         return await work(connection)
 
-    return await in_transaction(database.session_factory, leased, with_connection, purpose="test", timeout=TIMEOUT)
+    return await in_transaction(
+        database.session_factory, leased, with_connection, purpose="test", timeout=TIMEOUT
+    )
 
 
 async def row_of(database: TemporaryDatabase, leased: LeasedTable, key: object) -> Any:
@@ -76,7 +86,9 @@ async def row_of(database: TemporaryDatabase, leased: LeasedTable, key: object) 
         return (await session.scalars(select(leased.model).where(leased.key == key))).one()
 
 
-async def change(database: TemporaryDatabase, leased: LeasedTable, key: object, **values: object) -> None:
+async def change(
+    database: TemporaryDatabase, leased: LeasedTable, key: object, **values: object
+) -> None:
     """Write to a row behind the library's back, as a service or another replica would."""
     named = {leased.column(name): value for name, value in values.items()}
     async with database.session_factory.begin() as session:

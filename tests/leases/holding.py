@@ -60,7 +60,10 @@ def is_look(statement: str) -> bool:
 
 def is_let_go(statement: str) -> bool:
     """Whether a statement frees rows under their token."""
-    return statement.startswith("UPDATE volumes SET lock_token=") and "last_processed_at" not in statement
+    return (
+        statement.startswith("UPDATE volumes SET lock_token=")
+        and "last_processed_at" not in statement
+    )
 
 
 def is_taking(statement: str) -> bool:

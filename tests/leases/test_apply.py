@@ -32,9 +32,16 @@ async def test_values_and_unlocking_are_one_write(database: TemporaryDatabase) -
     await add(database, Volume())
     (item,) = await claimed(database)
     write = RowWrite({STATUS: "active", **UNLOCKED})
-    assert await transact(database, lambda c: apply(c, VOLUMES, item, write=write)) is Written.APPLIED
+    assert (
+        await transact(database, lambda c: apply(c, VOLUMES, item, write=write)) is Written.APPLIED
+    )
     row = await row_of(database, VOLUMES, item.id)
-    assert (row.status, row.lock_token, row.lock_owner, row.lock_expires_at) == ("active", None, None, None)
+    assert (row.status, row.lock_token, row.lock_owner, row.lock_expires_at) == (
+        "active",
+        None,
+        None,
+        None,
+    )
 
 
 async def test_under_another_token_nothing_is_written(database: TemporaryDatabase) -> None:
@@ -55,7 +62,9 @@ async def test_under_another_key_nothing_is_written(database: TemporaryDatabase)
     one, other = await claimed(database)
     await change(database, VOLUMES, other.id, lock_token=one.lock_token)
     write = RowWrite({STATUS: "active"})
-    assert await transact(database, lambda c: apply(c, VOLUMES, one, write=write)) is Written.APPLIED
+    assert (
+        await transact(database, lambda c: apply(c, VOLUMES, one, write=write)) is Written.APPLIED
+    )
     assert (await row_of(database, VOLUMES, other.id)).status == "submitted"
 
 
@@ -85,7 +94,9 @@ async def test_a_value_that_changed_meanwhile_stops_the_write(
     await add(database, Volume(disk_id=before))
     (item,) = await claimed(database)
     await change(database, VOLUMES, item.id, disk_id=meanwhile)
-    write = RowWrite({STATUS: "active", **UNLOCKED}, unless_changed={DISK: before}, when_changed=UNLOCKED)
+    write = RowWrite(
+        {STATUS: "active", **UNLOCKED}, unless_changed={DISK: before}, when_changed=UNLOCKED
+    )
     assert await transact(database, lambda c: apply(c, VOLUMES, item, write=write)) is written
     row = await row_of(database, VOLUMES, item.id)
     assert row.status == ("active" if written is Written.APPLIED else "submitted")
@@ -93,8 +104,12 @@ async def test_a_value_that_changed_meanwhile_stops_the_write(
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_the_processing_time_never_goes_back(database_with_clock: TemporaryDatabase, waits: bool) -> None:
-    """A clock that was set back would put the row in front of others that wait for longer, or hide what was committed."""
+async def test_the_processing_time_never_goes_back(
+    database_with_clock: TemporaryDatabase, waits: bool
+) -> None:
+    """A clock that was set back would put the row in front of others that wait for longer, or
+    hide what was committed.
+    """
     database = database_with_clock
     assert database.clock is not None
     later = database.clock.now
@@ -102,14 +117,26 @@ async def test_the_processing_time_never_goes_back(database_with_clock: Temporar
     database.clock.advance(60)
     (item,) = await claimed(database)
     database.clock.set(later - timedelta(minutes=50))
-    now, stamps = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [item], waits=waits))
-    again, same = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [item], waits=waits))
-    assert (now, stamps) == (again, same) == (database.clock.now, {item.lock_token: stamps[item.lock_token]})
+    now, stamps = await transact(
+        database, lambda c: lock_for_apply(c, VOLUMES, [item], waits=waits)
+    )
+    again, same = await transact(
+        database, lambda c: lock_for_apply(c, VOLUMES, [item], waits=waits)
+    )
+    assert (
+        (now, stamps)
+        == (again, same)
+        == (database.clock.now, {item.lock_token: stamps[item.lock_token]})
+    )
     assert later + STAMP_STEP <= stamps[item.lock_token] < later + STAMP_STEP + STAMP_SPREAD
 
 
-async def test_no_two_outcomes_of_a_row_have_one_stamp(database_with_clock: TemporaryDatabase) -> None:
-    """Within one tick of the clock, a COMMIT that was lost would be taken for the outcome before it."""
+async def test_no_two_outcomes_of_a_row_have_one_stamp(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """Within one tick of the clock, a COMMIT that was lost would be taken for the outcome before
+    it.
+    """
     database = database_with_clock
     assert database.clock is not None
     last = database.clock.now
@@ -121,7 +148,9 @@ async def test_no_two_outcomes_of_a_row_have_one_stamp(database_with_clock: Temp
     assert last + STAMP_STEP <= stamps[item.lock_token] < last + STAMP_STEP + STAMP_SPREAD
 
 
-async def test_a_stamp_is_the_time_of_its_transaction(database_with_clock: TemporaryDatabase) -> None:
+async def test_a_stamp_is_the_time_of_its_transaction(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """Rows that were written together would be told apart by their time."""
     database = database_with_clock
     assert database.clock is not None
@@ -134,13 +163,22 @@ async def test_a_stamp_is_the_time_of_its_transaction(database_with_clock: Tempo
 
 
 @pytest.mark.parametrize("last", ["9999-12-31 23:59:59.999999", "2031-05-17 13:30:00.000000"])
-async def test_a_stamp_that_no_clock_wrote_is_written_anew(database_with_clock: TemporaryDatabase, last: str) -> None:
-    """A time that somebody wrote by hand would keep the row from its turn for years, whatever becomes of it."""
+async def test_a_stamp_that_no_clock_wrote_is_written_anew(
+    database_with_clock: TemporaryDatabase, last: str
+) -> None:
+    """A time that somebody wrote by hand would keep the row from its turn for years, whatever
+    becomes of it.
+    """
     database = database_with_clock
     assert database.clock is not None
     await add(database, Volume())
     (item,) = await claimed(database)
-    await change(database, VOLUMES, item.id, last_processed_at=datetime.fromisoformat(last).replace(tzinfo=UTC))
+    await change(
+        database,
+        VOLUMES,
+        item.id,
+        last_processed_at=datetime.fromisoformat(last).replace(tzinfo=UTC),
+    )
     _, stamps = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [item]))
     assert list(stamps.values()) == [database.clock.now]
 
@@ -152,7 +190,9 @@ async def test_a_stamp_that_is_no_time_is_written_anew(sqlite_database: Temporar
     (item,) = await claimed(database)
     for written in ("zzz", "2031-99-99", "", "12:00"):
         async with database.session_factory.begin() as session:
-            await session.execute(text("UPDATE volumes SET last_processed_at = :written"), {"written": written})
+            await session.execute(
+                text("UPDATE volumes SET last_processed_at = :written"), {"written": written}
+            )
         now, stamps = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [item]))
         assert list(stamps.values()) == [now]
 
@@ -169,17 +209,29 @@ async def test_a_due_time_that_a_service_set_stands(database_with_clock: Tempora
     later = now + timedelta(seconds=15)
     for item in items.values():
         write = RowWrite(due_values(RUNS, later, as_read=now))
-        assert await transact(database, lambda c, i=item, w=write: apply(c, RUNS, i, write=w), RUNS) is Written.APPLIED
+        assert (
+            await transact(database, lambda c, i=item, w=write: apply(c, RUNS, i, write=w), RUNS)
+            is Written.APPLIED
+        )
     assert (await row_of(database, RUNS, 1)).due_at == requested
     assert (await row_of(database, RUNS, 2)).due_at == later
 
 
 async def test_a_batch_writes_each_row_its_own(database: TemporaryDatabase) -> None:
-    """Rows that share a round trip would share their values, or one shape would be written for another."""
+    """Rows that share a round trip would share their values, or one shape would be written for
+    another.
+    """
     await add(database, *(Volume(size_gb=size) for size in range(6)))
     items = await claimed(database)
     writes = [
-        (item, RowWrite({STATUS: f"s{n}", **UNLOCKED}) if n % 2 else RowWrite({DISK: f"d{n}", **UNLOCKED}))
+        (
+            item,
+            (
+                RowWrite({STATUS: f"s{n}", **UNLOCKED})
+                if n % 2
+                else RowWrite({DISK: f"d{n}", **UNLOCKED})
+            ),
+        )
         for n, item in enumerate(items)
     ]
 
@@ -200,14 +252,19 @@ async def test_a_batch_keeps_each_rows_own_condition(database: TemporaryDatabase
     await add(database, Volume(disk_id="a"), Volume(disk_id="a"))
     items = await claimed(database)
     await change(database, VOLUMES, items[0].id, disk_id="b")
-    write = RowWrite({STATUS: "active", **UNLOCKED}, unless_changed={DISK: "a"}, when_changed=UNLOCKED)
+    write = RowWrite(
+        {STATUS: "active", **UNLOCKED}, unless_changed={DISK: "a"}, when_changed=UNLOCKED
+    )
 
     async def work(connection):  # noqa: ANN001, ANN202
         await lock_for_apply(connection, VOLUMES, items)
         return await apply_locked(connection, VOLUMES, [(item, write) for item in items])
 
     assert await transact(database, work) == [Written.CHANGED, Written.APPLIED]
-    assert [(await row_of(database, VOLUMES, item.id)).status for item in items] == ["submitted", "active"]
+    assert [(await row_of(database, VOLUMES, item.id)).status for item in items] == [
+        "submitted",
+        "active",
+    ]
 
 
 async def test_a_stale_row_is_left_out_of_a_batch(database: TemporaryDatabase) -> None:
@@ -220,27 +277,39 @@ async def test_a_stale_row_is_left_out_of_a_batch(database: TemporaryDatabase) -
     assert (await transact(database, lambda c: lock_for_apply(c, VOLUMES, [stale])))[0] is None
 
 
-async def test_a_batch_writes_nothing_to_a_row_that_was_not_locked(database: TemporaryDatabase) -> None:
-    """The statement of a batch would do without the guard, and one slip in its planning would overwrite a row."""
+async def test_a_batch_writes_nothing_to_a_row_that_was_not_locked(
+    database: TemporaryDatabase,
+) -> None:
+    """The statement of a batch would do without the guard, and one slip in its planning would
+    overwrite a row.
+    """
     await add(database, Volume())
     (item,) = await claimed(database)
     await change(database, VOLUMES, item.id, lock_token=uuid.uuid4())
-    await transact(database, lambda c: apply_locked(c, VOLUMES, [(item, RowWrite({STATUS: "active"}))]))
+    await transact(
+        database, lambda c: apply_locked(c, VOLUMES, [(item, RowWrite({STATUS: "active"}))])
+    )
     assert (await row_of(database, VOLUMES, item.id)).status == "submitted"
 
 
-async def test_a_batch_does_not_wait_for_a_locked_row(postgresql_database: TemporaryDatabase) -> None:
+async def test_a_batch_does_not_wait_for_a_locked_row(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """One row in somebody's long transaction would hold up the outcomes of all others."""
     database = postgresql_database
     await add(database, Volume(), Volume())
     busy, free = await claimed(database)
     async with database.session_factory.begin() as session:
-        await session.execute(select(Volume).where(Volume.id == busy.id).with_for_update(key_share=True))
+        await session.execute(
+            select(Volume).where(Volume.id == busy.id).with_for_update(key_share=True)
+        )
         _, locked = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [busy, free]))
         assert set(locked) == {free.lock_token}
 
 
-async def test_the_row_knows_which_transaction_processed_it(database_with_clock: TemporaryDatabase) -> None:
+async def test_the_row_knows_which_transaction_processed_it(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """After a COMMIT whose answer was lost, nobody could tell whether it happened."""
     database = database_with_clock
     assert database.clock is not None
@@ -248,12 +317,15 @@ async def test_the_row_knows_which_transaction_processed_it(database_with_clock:
     await add(database, Volume())
     (item,) = await claimed(database)
     await transact(
-        database, lambda c: apply(c, VOLUMES, item, write=RowWrite({**UNLOCKED, **processed_values(VOLUMES, now)}))
+        database,
+        lambda c: apply(
+            c, VOLUMES, item, write=RowWrite({**UNLOCKED, **processed_values(VOLUMES, now)})
+        ),
     )
     other = frozenset({now + timedelta(seconds=1)})
-    assert await transact(database, lambda c: processed_at(c, VOLUMES, [item], stamps=other | {now})) == {
-        item.id: Written.APPLIED
-    }
+    assert await transact(
+        database, lambda c: processed_at(c, VOLUMES, [item], stamps=other | {now})
+    ) == {item.id: Written.APPLIED}
     assert await transact(database, lambda c: processed_at(c, VOLUMES, [item], stamps=other)) == {
         item.id: Written.STALE
     }

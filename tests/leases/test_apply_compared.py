@@ -1,4 +1,6 @@
-"""Values that must be as they were read: what counts as the same, where a column may hold it in more than one shape."""
+"""Values that must be as they were read: what counts as the same, where a column may hold it in
+more than one shape.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,17 @@ RESULT, STATUS = RUNS.column("result"), RUNS.column("status")
 async def test_a_document_is_compared_by_what_it_says(
     sqlite_database: TemporaryDatabase, read: Any, found: str | None, written: Written
 ) -> None:
-    """What a service has written meanwhile would be overwritten; or a row that nobody touched be worked on for ever."""
+    """What a service has written meanwhile would be overwritten; or a row that nobody touched be
+    worked on for ever.
+    """
     database = sqlite_database
     await add(database, Run(id=1))
     (item,) = await claimed(database, RUNS)
     async with database.engine.begin() as connection:
         await connection.exec_driver_sql("UPDATE runs SET result = ?", (found,))
-    write = RowWrite({STATUS: "written"}, unless_changed={RESULT: read}, when_changed={STATUS: "overtaken"})
+    write = RowWrite(
+        {STATUS: "written"}, unless_changed={RESULT: read}, when_changed={STATUS: "overtaken"}
+    )
     assert await transact(database, lambda c: apply(c, RUNS, item, write=write), RUNS) is written
     after = await row_of(database, RUNS, 1)
     assert after.status == {Written.APPLIED: "written", Written.CHANGED: "overtaken"}[written]

@@ -1,4 +1,6 @@
-"""A batch of outcomes that differ: one statement with arrays where the database has them, and still each row gets its own."""
+"""A batch of outcomes that differ: one statement with arrays where the database has them, and
+still each row gets its own.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ class Label(LockColumns, Base):
     shouted: Mapped[str] = mapped_column(Shouted(5), default="")
     whispered: Mapped[str] = mapped_column(Whispered(5), default="")
     held_token: Mapped[str | None]
-    reference: Mapped[str | None] = mapped_column(String(36).with_variant(UUID(as_uuid=False), "postgresql"))
+    reference: Mapped[str | None] = mapped_column(
+        String(36).with_variant(UUID(as_uuid=False), "postgresql")
+    )
 
 
 class Etag(LockColumns, Base):
@@ -78,9 +82,14 @@ TIME = datetime(2031, 5, 17, tzinfo=UTC)
 
 
 async def written_together(database: TemporaryDatabase, leased: Any, writes_of: Any) -> list[Any]:
-    """Claim all rows, write to each what `writes_of` gives for its number, and return the rows in that order."""
+    """Claim all rows, write to each what `writes_of` gives for its number, and return the rows
+    in that order.
+    """
     items = await claimed(database, leased)
-    writes = [(item, RowWrite({**writes_of(n), **unlocked_values(leased)})) for n, item in enumerate(items)]
+    writes = [
+        (item, RowWrite({**writes_of(n), **unlocked_values(leased)}))
+        for n, item in enumerate(items)
+    ]
 
     async def work(connection: AsyncConnection) -> list[Written]:
         await lock_for_apply(connection, leased, items)
@@ -99,7 +108,9 @@ async def written_together(database: TemporaryDatabase, leased: Any, writes_of: 
         ("active_at", [TIME, None, TIME + timedelta(microseconds=1000)]),
     ],
 )
-async def test_each_row_gets_its_own_value(database: TemporaryDatabase, name: str, values: list[Any]) -> None:
+async def test_each_row_gets_its_own_value(
+    database: TemporaryDatabase, name: str, values: list[Any]
+) -> None:
     """Values would be swapped between rows, or change on their way through an array."""
     await add(database, *(Volume() for _ in values))
     rows = await written_together(database, VOLUMES, lambda n: {VOLUMES.column(name): values[n]})
@@ -108,11 +119,17 @@ async def test_each_row_gets_its_own_value(database: TemporaryDatabase, name: st
 
 
 @pytest.mark.parametrize("name", ["text", "shouted"])
-async def test_what_is_too_long_is_refused_as_it_is_alone(postgresql_database: TemporaryDatabase, name: str) -> None:
-    """Two outcomes that happen to be written together would lose what does not fit, without a word."""
+async def test_what_is_too_long_is_refused_as_it_is_alone(
+    postgresql_database: TemporaryDatabase, name: str
+) -> None:
+    """Two outcomes that happen to be written together would lose what does not fit, without a
+    word.
+    """
     await add(postgresql_database, Label(id=1), Label(id=2))
     with pytest.raises(DBAPIError):
-        await written_together(postgresql_database, LABELS, lambda n: {LABELS.column(name): f"too long: {n}"})
+        await written_together(
+            postgresql_database, LABELS, lambda n: {LABELS.column(name): f"too long: {n}"}
+        )
     async with postgresql_database.session_factory() as session:
         assert list(await session.scalars(select(LABELS.column(name)))) == ["", ""]
 
@@ -121,7 +138,9 @@ async def test_texts_go_through_the_types_of_the_host(database: TemporaryDatabas
     """What does fit would be lost, or not go through the host's own type."""
     await add(database, Label(id=1), Label(id=2))
     names = ("text", "shouted", "whispered")
-    rows = await written_together(database, LABELS, lambda n: {LABELS.column(name): f"aBc{n}" for name in names})
+    rows = await written_together(
+        database, LABELS, lambda n: {LABELS.column(name): f"aBc{n}" for name in names}
+    )
     assert [(row.text, row.shouted, row.whispered) for row in rows] == [
         ("aBc0", "ABC0", "abc0"),
         ("aBc1", "ABC1", "abc1"),
@@ -131,7 +150,9 @@ async def test_texts_go_through_the_types_of_the_host(database: TemporaryDatabas
 async def test_texts_that_are_something_else_here_are_written_in_one_statement(
     postgresql_database: TemporaryDatabase,
 ) -> None:
-    """A column that is a text on one database and a UUID on another would be refused, or cost a statement for each row."""
+    """A column that is a text on one database and a UUID on another would be refused, or cost a
+    statement for each row.
+    """
     await add(postgresql_database, *(Label(id=number) for number in range(1, 5)))
     references = [str(uuid.UUID(int=number)) for number in range(4)]
     with faults_of(postgresql_database.engine) as faults:
@@ -143,7 +164,9 @@ async def test_texts_that_are_something_else_here_are_written_in_one_statement(
 
 
 async def test_host_code_stamps_each_row(database: TemporaryDatabase) -> None:
-    """Rows that are written together would share what their host makes anew for each: an etag, a revision."""
+    """Rows that are written together would share what their host makes anew for each: an etag, a
+    revision.
+    """
     await add(database, *(Etag(id=number) for number in range(1, 5)))
     rows = await written_together(database, ETAGS, lambda _: {ETAGS.column("status"): "done"})
     assert len({row.stamp for row in rows}) == 4
@@ -167,7 +190,11 @@ async def test_documents_are_written_row_by_row(database: TemporaryDatabase) -> 
 async def test_times_that_depend_on_the_row_do_so_in_a_batch(database: TemporaryDatabase) -> None:
     """A due time that a service asked for would be lost, since others were written with it."""
     later = TIME + timedelta(days=1)
-    await add(database, Run(id=1, due_at=TIME - timedelta(days=9000)), Run(id=2, due_at=TIME - timedelta(days=8999)))
+    await add(
+        database,
+        Run(id=1, due_at=TIME - timedelta(days=9000)),
+        Run(id=2, due_at=TIME - timedelta(days=8999)),
+    )
     due = RUNS.column("due_at")
     as_read = [TIME - timedelta(days=9000), TIME]
     rows = await written_together(
@@ -179,14 +206,20 @@ async def test_times_that_depend_on_the_row_do_so_in_a_batch(database: Temporary
 
 
 @pytest.mark.parametrize("differ", [False, True])
-async def test_one_statement_writes_them_all(postgresql_database: TemporaryDatabase, differ: bool) -> None:
+async def test_one_statement_writes_them_all(
+    postgresql_database: TemporaryDatabase, differ: bool
+) -> None:
     """A batch would cost the server one execution for each row."""
     await add(postgresql_database, *(Volume() for _ in range(5)))
     with faults_of(postgresql_database.engine) as faults:
         await written_together(
-            postgresql_database, VOLUMES, lambda n: {VOLUMES.column("disk_id"): f"disk-{n}" if differ else "disk"}
+            postgresql_database,
+            VOLUMES,
+            lambda n: {VOLUMES.column("disk_id"): f"disk-{n}" if differ else "disk"},
         )
-        updates = [statement for _, statement in faults.sent if statement.startswith("UPDATE volumes SET")]
+        updates = [
+            statement for _, statement in faults.sent if statement.startswith("UPDATE volumes SET")
+        ]
     assert len(updates) == 1
     assert "unnest" in updates[0]
 
@@ -195,10 +228,14 @@ async def test_one_statement_writes_them_all(postgresql_database: TemporaryDatab
 async def test_a_statement_is_built_once_for_each_shape(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, *, differ: bool
 ) -> None:
-    """To build a statement takes longer than to execute it: half of the speed would be lost, and nothing else show it."""
+    """To build a statement takes longer than to execute it: half of the speed would be lost, and
+    nothing else show it.
+    """
     built: list[Any] = []
     set_clause = apply_module.set_clause
-    monkeypatch.setattr(apply_module, "set_clause", lambda *shape: (built.append(shape), set_clause(*shape))[1])
+    monkeypatch.setattr(
+        apply_module, "set_clause", lambda *shape: (built.append(shape), set_clause(*shape))[1]
+    )
     await add(database)
     leased = LeasedTable.of(Volume)  # which has built nothing yet
     for turn in range(3):
@@ -206,15 +243,21 @@ async def test_a_statement_is_built_once_for_each_shape(
             session.add_all(Volume() for _ in range(2))
         status = f"{'differs' if differ else 'alike'} {turn}"
         rows = await written_together(
-            database, leased, lambda n, status=status: {leased.column("status"): f"{status} {n if differ else ''}"}
+            database,
+            leased,
+            lambda n, status=status: {leased.column("status"): f"{status} {n if differ else ''}"},
         )
         assert [row.status for row in rows] == [f"{status} {n if differ else ''}" for n in range(2)]
     assert len(built) == 1
 
 
 @pytest.mark.parametrize("differ", [False, True], ids=["alike", "each its own"])
-async def test_expressions_of_one_structure_share_a_statement(database: TemporaryDatabase, *, differ: bool) -> None:
-    """Outcomes with an expression would cost a round trip each, and be a tenth as fast; or one row get another one's value."""
+async def test_expressions_of_one_structure_share_a_statement(
+    database: TemporaryDatabase, *, differ: bool
+) -> None:
+    """Outcomes with an expression would cost a round trip each, and be a tenth as fast; or one
+    row get another one's value.
+    """
     await add(database, *(Label(id=n + 1, held_token=f"s{n}", text=f"t{n}") for n in range(5)))
     token, text = LABELS.column("held_token"), LABELS.column("text")
     with faults_of(database.engine) as faults:
@@ -228,18 +271,29 @@ async def test_expressions_of_one_structure_share_a_statement(database: Temporar
         )
     assert [row.held_token for row in rows] == [f"s{n}+{n if differ else 'x'}" for n in range(5)]
     assert [row.text for row in rows] == ["T"] * 5
-    assert faults.count(lambda statement: statement.startswith("UPDATE labels SET") and "replace(" in statement) == 1
+    assert (
+        faults.count(
+            lambda statement: statement.startswith("UPDATE labels SET") and "replace(" in statement
+        )
+        == 1
+    )
 
 
-async def test_an_expression_reads_another_row_by_its_own_value(database: TemporaryDatabase) -> None:
+async def test_an_expression_reads_another_row_by_its_own_value(
+    database: TemporaryDatabase,
+) -> None:
     """A subquery of a host's would be that of another row."""
     await add(database, *(Label(id=n, held_token=f"s{n}") for n in range(1, 5)))
     other = aliased(Label)
 
     def of_the_next(n: int) -> Any:
-        return select(other.held_token).where(other.id == n + 2).scalar_subquery() if n < 3 else "none"
+        return (
+            select(other.held_token).where(other.id == n + 2).scalar_subquery() if n < 3 else "none"
+        )
 
-    rows = await written_together(database, LABELS, lambda n: {LABELS.column("text"): of_the_next(n)})
+    rows = await written_together(
+        database, LABELS, lambda n: {LABELS.column("text"): of_the_next(n)}
+    )
     assert [row.text for row in rows] == ["s2", "s3", "s4", "none"]
 
 
@@ -283,11 +337,17 @@ OTHER: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", sorted(FULL))
-async def test_guards_are_compared_together_as_they_are_alone(database: TemporaryDatabase, name: str) -> None:
-    """What a service has written would be overwritten; or a row that nobody touched be worked on for ever."""
+async def test_guards_are_compared_together_as_they_are_alone(
+    database: TemporaryDatabase, name: str
+) -> None:
+    """What a service has written would be overwritten; or a row that nobody touched be worked on
+    for ever.
+    """
     found = [FULL[name], None, OTHER[name], None, FULL[name]]
     read = [FULL[name], None, FULL[name], FULL[name], None]
-    await add(database, *(Gauge(id=number + 1, **{name: value}) for number, value in enumerate(found)))
+    await add(
+        database, *(Gauge(id=number + 1, **{name: value}) for number, value in enumerate(found))
+    )
     items = await claimed(database, GAUGES)
     column, status = GAUGES.column(name), GAUGES.column("status")
     # As it is read of this database: CHAR comes with its blanks.
@@ -311,11 +371,19 @@ async def test_guards_are_compared_together_as_they_are_alone(database: Temporar
     expected = [Written.APPLIED, Written.APPLIED, Written.CHANGED, Written.CHANGED, Written.CHANGED]
     assert await transact(database, work, GAUGES) == expected
     rows = [await row_of(database, GAUGES, item.id) for item in items]
-    assert [row.status for row in rows] == ["written 0", "written 1", "overtaken", "overtaken", "overtaken"]
+    assert [row.status for row in rows] == [
+        "written 0",
+        "written 1",
+        "overtaken",
+        "overtaken",
+        "overtaken",
+    ]
 
 
 async def test_guarded_writes_of_one_shape_share_statements(database: TemporaryDatabase) -> None:
-    """A batch of guarded outcomes would cost a round trip for each: five hundred of them, far from the database."""
+    """A batch of guarded outcomes would cost a round trip for each: five hundred of them, far
+    from the database.
+    """
     await add(database, *(Gauge(id=number, name=f"n{number}") for number in range(1, 51)))
     items = await claimed(database, GAUGES, limit=50)
     status, name = GAUGES.column("status"), GAUGES.column("name")
@@ -324,7 +392,10 @@ async def test_guarded_writes_of_one_shape_share_statements(database: TemporaryD
             item,
             RowWrite(
                 {status: f"done {item.id}", **unlocked_values(GAUGES)},
-                unless_changed={name: f"n{item.id if item.id % 2 else 0}", GAUGES.column("price"): None},
+                unless_changed={
+                    name: f"n{item.id if item.id % 2 else 0}",
+                    GAUGES.column("price"): None,
+                },
                 when_changed={status: "overtaken", **unlocked_values(GAUGES)},
             ),
         )
@@ -340,7 +411,9 @@ async def test_guarded_writes_of_one_shape_share_statements(database: TemporaryD
         assert len(faults.sent) <= 4, "to lock, to compare, to write, and to write what was changed"
     assert [Written.APPLIED if item.id % 2 else Written.CHANGED for item in items] == written
     for item in items:
-        assert (await row_of(database, GAUGES, item.id)).status == (f"done {item.id}" if item.id % 2 else "overtaken")
+        assert (await row_of(database, GAUGES, item.id)).status == (
+            f"done {item.id}" if item.id % 2 else "overtaken"
+        )
 
 
 class Unlike:
@@ -377,14 +450,22 @@ class Sealed(LockColumns, Base):
     seal: Mapped[Any] = mapped_column(Opaque, default="any")
 
 
-async def test_guards_of_the_hosts_own_types_are_compared_by_the_database(database: TemporaryDatabase) -> None:
-    """A row would count as changed for ever, and be worked on again and again, since its host's values are never equal."""
+async def test_guards_of_the_hosts_own_types_are_compared_by_the_database(
+    database: TemporaryDatabase,
+) -> None:
+    """A row would count as changed for ever, and be worked on again and again, since its host's
+    values are never equal.
+    """
     leased = LeasedTable.of(Sealed)
     await add(database, *(Sealed(id=number) for number in range(1, 4)))
     items = await claimed(database, leased)
     seal, status = leased.column("seal"), leased.column("status")
     writes = [
-        (item, RowWrite({status: "done", **unlocked_values(leased)}, unless_changed={seal: Unlike()})) for item in items
+        (
+            item,
+            RowWrite({status: "done", **unlocked_values(leased)}, unless_changed={seal: Unlike()}),
+        )
+        for item in items
     ]
 
     async def work(connection: AsyncConnection) -> list[Written]:

@@ -1,4 +1,6 @@
-"""Single statements that need no transaction around them: what they spare, and that nothing of it is left on the connection."""
+"""Single statements that need no transaction around them: what they spare, and that nothing of
+it is left on the connection.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,12 @@ async def in_how_many_transactions(session: AsyncSession, connection: AsyncConne
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
-async def test_it_is_spared_its_transaction(postgresql_database: TemporaryDatabase, autocommit: bool) -> None:
-    """Every read and every claim would cost two round trips more; or a transaction would be none."""
+async def test_it_is_spared_its_transaction(
+    postgresql_database: TemporaryDatabase, autocommit: bool
+) -> None:
+    """Every read and every claim would cost two round trips more; or a transaction would be
+    none.
+    """
     together = await in_transaction(
         postgresql_database.session_factory,
         VOLUMES,
@@ -34,7 +40,9 @@ async def test_it_is_spared_its_transaction(postgresql_database: TemporaryDataba
 
 
 async def test_the_next_transaction_on_the_connection_is_one(database: TemporaryDatabase) -> None:
-    """A connection that went back to the pool without transactions would commit half of what comes next."""
+    """A connection that went back to the pool without transactions would commit half of what
+    comes next.
+    """
     await add(database, Volume())
     sessions = async_sessionmaker(database.create_engine(pool_size=1, max_overflow=0))
 
@@ -45,7 +53,9 @@ async def test_the_next_transaction_on_the_connection_is_one(database: Temporary
         await connection.execute(update(Volume).values(status="half written"))
         raise ValueError("in the middle")
 
-    await in_transaction(sessions, VOLUMES, look, purpose="look", timeout=TIMEOUT, writes=False, autocommit=True)
+    await in_transaction(
+        sessions, VOLUMES, look, purpose="look", timeout=TIMEOUT, writes=False, autocommit=True
+    )
     with pytest.raises(ValueError, match="in the middle"):
         await in_transaction(sessions, VOLUMES, write_and_fail, purpose="fail", timeout=TIMEOUT)
     async with sessions() as session:

@@ -27,7 +27,9 @@ async def test_no_more_than_the_limit_is_leased(database: TemporaryDatabase) -> 
 
 
 async def test_without_a_schedule_every_attempt_is_the_first(database: TemporaryDatabase) -> None:
-    """A host that gives up after so many attempts would give up too early, though nobody counts them."""
+    """A host that gives up after so many attempts would give up too early, though nobody counts
+    them.
+    """
     await add(database, Volume())
     assert [item.attempt for item in await claimed(database)] == [1]
 
@@ -41,7 +43,9 @@ async def test_claimers_at_once_never_share_a_row(database: TemporaryDatabase) -
     assert len({item.lock_token for item in items}) == 40
 
 
-async def test_the_lease_ends_by_the_clock_of_the_database(database_with_clock: TemporaryDatabase) -> None:
+async def test_the_lease_ends_by_the_clock_of_the_database(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """A replica whose own clock is wrong would hold rows for too long, or lose them at once."""
     database = database_with_clock
     await add(database, Volume())
@@ -49,11 +53,17 @@ async def test_the_lease_ends_by_the_clock_of_the_database(database_with_clock: 
     assert database.clock is not None
     assert item.lock_expires_at == database.clock.now + LOCK_TIMEOUT
     row = await row_of(database, VOLUMES, item.id)
-    assert (row.lock_token, row.lock_owner, row.lock_expires_at) == (item.lock_token, "Me", item.lock_expires_at)
+    assert (row.lock_token, row.lock_owner, row.lock_expires_at) == (
+        item.lock_token,
+        "Me",
+        item.lock_expires_at,
+    )
 
 
 @pytest.mark.parametrize("passed", [timedelta(0), LOCK_TIMEOUT - timedelta(milliseconds=1)])
-async def test_a_live_lease_is_never_stolen(database_with_clock: TemporaryDatabase, passed: timedelta) -> None:
+async def test_a_live_lease_is_never_stolen(
+    database_with_clock: TemporaryDatabase, passed: timedelta
+) -> None:
     """A row would be taken from a holder that still works on it."""
     database = database_with_clock
     await add(database, Volume())
@@ -64,7 +74,9 @@ async def test_a_live_lease_is_never_stolen(database_with_clock: TemporaryDataba
 
 
 async def test_an_expired_lease_is_taken_over(database_with_clock: TemporaryDatabase) -> None:
-    """The rows of a dead replica would never be worked on again, or its heir would not know of its side effects."""
+    """The rows of a dead replica would never be worked on again, or its heir would not know of
+    its side effects.
+    """
     database = database_with_clock
     await add(database, Volume())
     (first,) = await claimed(database)
@@ -77,8 +89,12 @@ async def test_an_expired_lease_is_taken_over(database_with_clock: TemporaryData
 
 
 @pytest.mark.parametrize("owner", ["Me", "Somebody"])
-async def test_a_lease_that_has_ended_keeps_nobody_away(database_with_clock: TemporaryDatabase, owner: str) -> None:
-    """A row would wait for a pipeline that died with it, though another pipeline of its model wants it."""
+async def test_a_lease_that_has_ended_keeps_nobody_away(
+    database_with_clock: TemporaryDatabase, owner: str
+) -> None:
+    """A row would wait for a pipeline that died with it, though another pipeline of its model
+    wants it.
+    """
     database = database_with_clock
     await add(database, Volume())
     await claimed(database, owner="Me")
@@ -90,8 +106,12 @@ async def test_a_lease_that_has_ended_keeps_nobody_away(database_with_clock: Tem
     assert item.prev_lock_expired
 
 
-async def test_a_death_costs_the_pipeline_that_died_and_no_other(database_with_clock: TemporaryDatabase) -> None:
-    """A row that one pipeline never finishes would be given up by its sibling, which had not even tried."""
+async def test_a_death_costs_the_pipeline_that_died_and_no_other(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """A row that one pipeline never finishes would be given up by its sibling, which had not
+    even tried.
+    """
     database = database_with_clock
     assert database.clock is not None
     await add(database, Run(id=1, due_at=database.clock.now))
@@ -107,15 +127,22 @@ async def test_a_death_costs_the_pipeline_that_died_and_no_other(database_with_c
 async def test_who_held_a_row_for_another_did_not_work_on_it(
     database_with_clock: TemporaryDatabase, holder: str
 ) -> None:
-    """The heir would look for side effects that cannot exist, and free what is none of its business."""
+    """The heir would look for side effects that cannot exist, and free what is none of its
+    business.
+    """
     database = database_with_clock
     assert database.clock is not None
-    await add(database, Volume(lock_token=uuid.uuid4(), lock_owner=holder, lock_expires_at=database.clock.now))
+    await add(
+        database,
+        Volume(lock_token=uuid.uuid4(), lock_owner=holder, lock_expires_at=database.clock.now),
+    )
     (item,) = await claimed(database)
     assert not item.prev_lock_expired
 
 
-async def test_a_row_processed_just_now_waits_for_its_interval(database_with_clock: TemporaryDatabase) -> None:
+async def test_a_row_processed_just_now_waits_for_its_interval(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """A row that stays ready would be processed without a rest."""
     database = database_with_clock
     assert database.clock is not None
@@ -126,7 +153,9 @@ async def test_a_row_processed_just_now_waits_for_its_interval(database_with_clo
     assert len(await claimed(database)) == 1
 
 
-async def test_the_oldest_come_first_and_the_never_processed_before_them(database: TemporaryDatabase) -> None:
+async def test_the_oldest_come_first_and_the_never_processed_before_them(
+    database: TemporaryDatabase,
+) -> None:
     """A row that waits would be overtaken for ever."""
     long_ago = (await _now(database)) - timedelta(days=2)
     rows = [
@@ -181,13 +210,17 @@ async def test_a_claim_is_no_change_of_content(database_with_clock: TemporaryDat
     assert (await row_of(database, RUNS, 1)).updated_at == before
 
 
-async def test_rows_locked_by_a_transaction_are_skipped(postgresql_database: TemporaryDatabase) -> None:
+async def test_rows_locked_by_a_transaction_are_skipped(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """One long transaction of a service would hold up the claims of all other rows."""
     database = postgresql_database
     busy, free = Volume(), Volume()
     await add(database, busy, free)
     async with database.session_factory.begin() as session:
-        await session.execute(select(Volume).where(Volume.id == busy.id).with_for_update(key_share=True))
+        await session.execute(
+            select(Volume).where(Volume.id == busy.id).with_for_update(key_share=True)
+        )
         assert [item.id for item in await claimed(database)] == [free.id]
 
 

@@ -1,4 +1,6 @@
-"""Claims that are one statement: a round trip on PostgreSQL, wherever no row can keep its claim from being read."""
+"""Claims that are one statement: a round trip on PostgreSQL, wherever no row can keep its claim
+from being read.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +74,12 @@ class Noted(LockColumns, Base):
     note: Mapped[Any] = mapped_column(JSON, nullable=True)
 
 
-async def levels_of_claims(engine: AsyncEngine, model: type[Any]) -> tuple[list[PipelineItem[Any]], set[str]]:
-    """Claim rows with all that is in them, and return them with the isolation levels under which that was done."""
+async def levels_of_claims(
+    engine: AsyncEngine, model: type[Any]
+) -> tuple[list[PipelineItem[Any]], set[str]]:
+    """Claim rows with all that is in them, and return them with the isolation levels under which
+    that was done.
+    """
     levels: set[str] = set()
 
     def note(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -93,15 +99,21 @@ async def levels_of_claims(engine: AsyncEngine, model: type[Any]) -> tuple[list[
 async def test_a_claim_is_a_transaction_only_where_it_may_fail(
     postgresql_database: TemporaryDatabase, model: type[Any], *, is_sure: bool
 ) -> None:
-    """Each claim would take three round trips; or, where one row cannot be read, the others be leased to nobody."""
+    """Each claim would take three round trips; or, where one row cannot be read, the others be
+    leased to nobody.
+    """
     await add(postgresql_database, *(model() for _ in range(3)))
     items, levels = await levels_of_claims(postgresql_database.engine, model)
     assert len(items) == 3
     assert (levels == {"autocommit"}) == is_sure
 
 
-async def test_documents_that_the_host_reads_itself_may_not_be_readable(postgresql_database: TemporaryDatabase) -> None:
-    """A deserializer of the host's that refuses one document would leave the other rows leased to nobody."""
+async def test_documents_that_the_host_reads_itself_may_not_be_readable(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """A deserializer of the host's that refuses one document would leave the other rows leased
+    to nobody.
+    """
     await add(postgresql_database, Noted(), Noted())
     engine = postgresql_database.create_engine(json_deserializer=json.loads)
     items, levels = await levels_of_claims(engine, Noted)
@@ -110,8 +122,12 @@ async def test_documents_that_the_host_reads_itself_may_not_be_readable(postgres
     await engine.dispose()
 
 
-async def test_what_the_host_sets_at_the_begin_is_set_for_claims(postgresql_database: TemporaryDatabase) -> None:
-    """A tenant that is ``SET LOCAL`` at the begin of a transaction would be gone before the claim."""
+async def test_what_the_host_sets_at_the_begin_is_set_for_claims(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """A tenant that is ``SET LOCAL`` at the begin of a transaction would be gone before the
+    claim.
+    """
     await add(postgresql_database, Volume())
     event.listen(postgresql_database.engine.sync_engine, "begin", lambda _: None)
     _, levels = await levels_of_claims(postgresql_database.engine, Volume)
@@ -122,11 +138,15 @@ async def test_what_the_host_sets_at_the_begin_is_set_for_claims(postgresql_data
 async def test_a_time_that_python_has_not_costs_its_own_row_alone(
     postgresql_database: TemporaryDatabase, leased: LeasedTable, name: str
 ) -> None:
-    """One such time in a column of the host's would keep all rows that are claimed with it from being worked on."""
+    """One such time in a column of the host's would keep all rows that are claimed with it from
+    being worked on.
+    """
     await add(postgresql_database, *(leased.model() for _ in range(3)))
     async with postgresql_database.session_factory.begin() as session:
         table = leased.table.name
         some = f"(SELECT min(CAST(id AS text)) FROM {table})"
-        await session.execute(text(f"UPDATE {table} SET {name} = '0044-03-15 BC' WHERE CAST(id AS text) = {some}"))
+        await session.execute(
+            text(f"UPDATE {table} SET {name} = '0044-03-15 BC' WHERE CAST(id AS text) = {some}")
+        )
     items, _ = await levels_of_claims(postgresql_database.engine, leased.model)
     assert sorted(item.has_row for item in items) == [False, True, True]

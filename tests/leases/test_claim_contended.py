@@ -1,4 +1,6 @@
-"""Claims under contention: replicas with pools of their own, wrong clocks, bad plans, services that hold locks."""
+"""Claims under contention: replicas with pools of their own, wrong clocks, bad plans, services
+that hold locks.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from .ground import LOCK_TIMEOUT, MARGIN, RUNS, VOLUMES, add, claimed, order_for
 HOUR = timedelta(hours=1)
 
 
-async def claimed_with(factory: async_sessionmaker[AsyncSession], limit: int) -> list[PipelineItem[Any]]:
+async def claimed_with(
+    factory: async_sessionmaker[AsyncSession], limit: int
+) -> list[PipelineItem[Any]]:
     """Claim as a replica with an engine of its own."""
     return await claim(factory, order_for(VOLUMES, limit=limit), lease_margin=MARGIN, timeout=HOUR)
 
@@ -34,12 +38,16 @@ async def claimed_with(factory: async_sessionmaker[AsyncSession], limit: int) ->
 async def tokens_in(database: TemporaryDatabase) -> dict[Any, Any]:
     """Return the tokens that are in the rows, by key."""
     async with database.session_factory() as session:
-        rows = await session.execute(select(Volume.id, Volume.lock_token).where(Volume.lock_token.is_not(None)))
+        rows = await session.execute(
+            select(Volume.id, Volume.lock_token).where(Volume.lock_token.is_not(None))
+        )
         return {row.id: row.lock_token for row in rows}
 
 
 async def test_replicas_never_share_a_row_and_leave_none(database: TemporaryDatabase) -> None:
-    """Two replicas that ask at the same moment would work on one row, or get more rows than they have room for."""
+    """Two replicas that ask at the same moment would work on one row, or get more rows than they
+    have room for.
+    """
     volumes = [Volume() for _ in range(60)]
     await add(database, *volumes)
     factories = [async_sessionmaker(database.create_engine()) for _ in range(4)]
@@ -69,7 +77,9 @@ async def test_no_token_comes_twice(database: TemporaryDatabase) -> None:
 async def test_the_hosts_clock_is_not_asked(
     database_with_clock: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, skew: timedelta
 ) -> None:
-    """A replica an hour ahead would steal every lease; one behind would write leases that have ended."""
+    """A replica an hour ahead would steal every lease; one behind would write leases that have
+    ended.
+    """
     database = database_with_clock
     assert database.clock is not None
     await add(database, Volume())
@@ -84,7 +94,8 @@ async def test_the_hosts_clock_is_not_asked(
 
 
 async def test_the_limit_holds_under_any_plan(postgresql_database: TemporaryDatabase) -> None:
-    """A table that grew since it was analyzed is taken for a small one, and the locking SELECT is run once per row.
+    """A table that grew since it was analyzed is taken for a small one, and the locking SELECT is
+    run once per row.
 
     As a subquery it then leases every row, each time skipping those of the time before.
     """
@@ -118,7 +129,9 @@ async def test_a_new_child_does_not_hide_its_parent(postgresql_database: Tempora
         assert [item.id for item in await claimed(postgresql_database)] == [volume.id]
 
 
-async def test_a_claim_does_not_hold_up_new_children(postgresql_database: TemporaryDatabase) -> None:
+async def test_a_claim_does_not_hold_up_new_children(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """Every request that adds a child would wait for the claim of its parent."""
     database = postgresql_database
     volume = Volume()
@@ -140,8 +153,12 @@ async def test_a_claim_does_not_hold_up_new_children(postgresql_database: Tempor
     assert asked == ["child"]
 
 
-async def test_nobody_locks_a_key_while_a_claim_is_under_way(sqlite_database: TemporaryDatabase) -> None:
-    """A service would lock a row between the look at the lockset and the commit, and both would have it."""
+async def test_nobody_locks_a_key_while_a_claim_is_under_way(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """A service would lock a row between the look at the lockset and the commit, and both would
+    have it.
+    """
     volume = Volume()
     await add(sqlite_database, volume)
     story: list[str] = []
@@ -162,8 +179,12 @@ async def test_nobody_locks_a_key_while_a_claim_is_under_way(sqlite_database: Te
     assert story == ["committed", "taken"]
 
 
-async def test_trust_begins_when_the_claim_is_sent_not_when_it_waits(sqlite_database: TemporaryDatabase) -> None:
-    """A claim that waited long for a service's locks would come with a trust that is used up already."""
+async def test_trust_begins_when_the_claim_is_sent_not_when_it_waits(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """A claim that waited long for a service's locks would come with a trust that is used up
+    already.
+    """
     await add(sqlite_database, Volume())
     lock, _lockset = get_locker("sqlite").get_lockset("volumes")
     async with lock:
@@ -176,11 +197,15 @@ async def test_trust_begins_when_the_claim_is_sent_not_when_it_waits(sqlite_data
     assert item.trusted_until >= free_at + (LOCK_TIMEOUT - MARGIN).total_seconds()
 
 
-# ---------------------------------------------------------------- what an earlier holder left in the row
+# -------------------- what an earlier holder left in the row
 
 
-async def test_a_reset_row_is_reserved_for_seconds_and_then_anybodys(database_with_clock: TemporaryDatabase) -> None:
-    """A row that waits for a related lock would lose its place; or wait for ever for a pipeline that is gone."""
+async def test_a_reset_row_is_reserved_for_seconds_and_then_anybodys(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """A row that waits for a related lock would lose its place; or wait for ever for a pipeline
+    that is gone.
+    """
     database = database_with_clock
     assert database.clock is not None
     await add(database, Run(id=1, lock_owner="Mine", last_processed_at=database.clock.now))
@@ -200,18 +225,26 @@ async def test_who_comes_back_has_made_no_attempt(database_with_clock: Temporary
     assert (await row_of(database, RUNS, 1)).attempts == 2
 
 
-async def test_a_token_without_an_expiry_counts_as_a_dead_holder(database: TemporaryDatabase) -> None:
+async def test_a_token_without_an_expiry_counts_as_a_dead_holder(
+    database: TemporaryDatabase,
+) -> None:
     """A row whose expiry somebody cleared by hand would be locked for ever."""
     await add(database, Volume(lock_token=VOLUMES.new_token(), lock_owner="Me"))
     (item,) = await claimed(database)
     assert item.prev_lock_expired
 
 
-async def test_every_death_costs_an_attempt_of_its_own_row(database_with_clock: TemporaryDatabase) -> None:
+async def test_every_death_costs_an_attempt_of_its_own_row(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """A row that kills its process would be tried for ever, or another would pay for it."""
     database = database_with_clock
     assert database.clock is not None
-    await add(database, Run(id=1, due_at=database.clock.now), Run(id=2, attempts=4, due_at=database.clock.now))
+    await add(
+        database,
+        Run(id=1, due_at=database.clock.now),
+        Run(id=2, attempts=4, due_at=database.clock.now),
+    )
     attempts = []
     for _ in range(3):
         attempts.append({item.id: item.attempt for item in await claimed(database, RUNS)})

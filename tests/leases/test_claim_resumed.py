@@ -1,4 +1,6 @@
-"""Claims that resume behind a position: they bring what a claim from the head would bring there, no row less and none twice."""
+"""Claims that resume behind a position: they bring what a claim from the head would bring there,
+no row less and none twice.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ LONG_AGO = datetime(2020, 2, 29, 12, 30, 15, 123456, tzinfo=UTC)
 FAR_OFF = datetime(2999, 1, 1, tzinfo=UTC)
 
 Facts = tuple[int | None, bool]
-"""A row: its place in the order, in seconds since `LONG_AGO` or None; and whether somebody holds it."""
+"""A row: its place in the order, in seconds since `LONG_AGO` or None; and whether somebody holds
+it.
+"""
 
 
 async def claimed_behind(
@@ -43,7 +47,9 @@ async def claimed_behind(
 
 
 async def chain(database: TemporaryDatabase, leased: LeasedTable, *, limit: int) -> list[list[Any]]:
-    """Claim from the head, then behind the last claim each time, until one brings less than was asked for."""
+    """Claim from the head, then behind the last claim each time, until one brings less than was
+    asked for.
+    """
     batches: list[list[Any]] = []
     after: Position | None = None
     while not batches or len(batches[-1]) == limit:
@@ -53,7 +59,9 @@ async def chain(database: TemporaryDatabase, leased: LeasedTable, *, limit: int)
     return batches
 
 
-async def fill(database: TemporaryDatabase, leased: LeasedTable, rows: list[Facts]) -> dict[Any, Facts]:
+async def fill(
+    database: TemporaryDatabase, leased: LeasedTable, rows: list[Facts]
+) -> dict[Any, Facts]:
     """Leave only these rows in the table; return them by key."""
     by_key: dict[Any, Facts] = {}
     async with database.session_factory.begin() as session:
@@ -61,9 +69,16 @@ async def fill(database: TemporaryDatabase, leased: LeasedTable, rows: list[Fact
         for number, (place, held) in enumerate(rows):
             at = None if place is None else LONG_AGO + timedelta(seconds=place)
             key = number if leased is RUNS else uuid.uuid4()
-            values: dict[str, Any] = {"id": key, ("due_at" if leased is RUNS else "last_processed_at"): at}
+            values: dict[str, Any] = {
+                "id": key,
+                ("due_at" if leased is RUNS else "last_processed_at"): at,
+            }
             if held:
-                values |= {"lock_token": uuid.uuid4(), "lock_owner": "Me", "lock_expires_at": FAR_OFF}
+                values |= {
+                    "lock_token": uuid.uuid4(),
+                    "lock_owner": "Me",
+                    "lock_expires_at": FAR_OFF,
+                }
             await session.execute(insert(leased.table).values(values))
             by_key[key] = (place, held)
     return by_key
@@ -76,7 +91,9 @@ def in_line(rows: dict[Any, Facts]) -> list[Any]:
 
 
 def expected_chain(rows: dict[Any, Facts], *, limit: int) -> list[list[Any]]:
-    """Tell the chain by the reference: rows that were never processed are a line of their own once a claim ended among them."""
+    """Tell the chain by the reference: rows that were never processed are a line of their own
+    once a claim ended among them.
+    """
     line, batches = in_line(rows), []
     while True:
         batches.append(line[:limit])
@@ -99,28 +116,40 @@ async def tables(database: TemporaryDatabase) -> TemporaryDatabase:
 
 
 @given(st.lists(st.tuples(PLACES, st.booleans()), max_size=14), st.integers(1, 4))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 async def test_no_row_with_a_schedule_is_skipped_or_comes_twice(
     tables: TemporaryDatabase, rows: list[Facts], limit: int
 ) -> None:
-    """Rows that became due at one time would be passed over, or be walked past again by every claim."""
+    """Rows that became due at one time would be passed over, or be walked past again by every
+    claim.
+    """
     by_key = await fill(tables, RUNS, rows)
     assert await chain(tables, RUNS, limit=limit) == expected_chain(by_key, limit=limit)
 
 
 @given(st.lists(st.tuples(st.none() | PLACES, st.booleans()), max_size=14), st.integers(1, 4))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 async def test_no_row_without_a_schedule_is_skipped_or_comes_twice(
     tables: TemporaryDatabase, rows: list[Facts], limit: int
 ) -> None:
-    """Of the rows that were never processed, which all have the same empty place, some would be passed over."""
+    """Of the rows that were never processed, which all have the same empty place, some would be
+    passed over.
+    """
     by_key = await fill(tables, VOLUMES, rows)
     assert await chain(tables, VOLUMES, limit=limit) == expected_chain(by_key, limit=limit)
 
 
 async def test_rows_that_are_processed_long_ago_are_one_range(tables: TemporaryDatabase) -> None:
-    """A claim that ended among processed rows would start at the head, where the new ones are, and walk past all that is leased."""
-    by_key = await fill(tables, VOLUMES, [(None, False), (0, False), (0, False), (1, False), (None, False)])
+    """A claim that ended among processed rows would start at the head, where the new ones are,
+    and walk past all that is leased.
+    """
+    by_key = await fill(
+        tables, VOLUMES, [(None, False), (0, False), (0, False), (1, False), (None, False)]
+    )
     line = in_line(by_key)
     _, reached = await claimed_behind(tables, VOLUMES, None, limit=3)
     await fill_more(tables, VOLUMES)
@@ -142,16 +171,24 @@ async def test_what_is_not_behind_is_left_alone(tables: TemporaryDatabase) -> No
 
 
 async def test_times_in_another_shape_are_found(sqlite_database: TemporaryDatabase) -> None:
-    """Rows whose due time was written by other means would be passed over, all but the first of each time."""
+    """Rows whose due time was written by other means would be passed over, all but the first of
+    each time.
+    """
     database = sqlite_database
     await add(database, *(Run(id=number) for number in range(7)))
     async with database.engine.begin() as connection:
-        await connection.execute(text("UPDATE runs SET due_at = '2026-01-01 00:00:00' WHERE id < 5"))
-        await connection.execute(text("UPDATE runs SET due_at = '2026-01-01T00:00:00' WHERE id > 4"))
+        await connection.execute(
+            text("UPDATE runs SET due_at = '2026-01-01 00:00:00' WHERE id < 5")
+        )
+        await connection.execute(
+            text("UPDATE runs SET due_at = '2026-01-01T00:00:00' WHERE id > 4")
+        )
     assert await chain(database, RUNS, limit=2) == [[0, 1], [2, 3], [4, 5], [6]]
 
 
-async def test_an_expired_lease_behind_is_taken_over(database_with_clock: TemporaryDatabase) -> None:
+async def test_an_expired_lease_behind_is_taken_over(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """A claim that resumes would leave the rows of the dead alone."""
     database = database_with_clock
     assert database.clock is not None
@@ -162,7 +199,9 @@ async def test_an_expired_lease_behind_is_taken_over(database_with_clock: Tempor
     assert (await claimed_behind(database, RUNS, first, limit=9))[0] == [1, 2]
 
 
-async def test_items_come_in_line_however_the_database_returns_them(database: TemporaryDatabase) -> None:
+async def test_items_come_in_line_however_the_database_returns_them(
+    database: TemporaryDatabase,
+) -> None:
     """The next claim would resume in the middle of this one, or past rows that nobody looked at."""
     volumes = [Volume(last_processed_at=LONG_AGO - timedelta(days=number)) for number in range(40)]
     await add(database, *volumes)

@@ -1,4 +1,6 @@
-"""Transactions that PostgreSQL rolls back for another one's sake: under stricter isolation, and in a deadlock."""
+"""Transactions that PostgreSQL rolls back for another one's sake: under stricter isolation, and
+in a deadlock.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def stricter(database: TemporaryDatabase, isolation_level: str) -> async_session
     return async_sessionmaker(database.create_engine(isolation_level=isolation_level))
 
 
-def interferes(factory: async_sessionmaker[AsyncSession], begins_with: str, act: Callable[[], Awaitable[None]]) -> None:
+def interferes(
+    factory: async_sessionmaker[AsyncSession], begins_with: str, act: Callable[[], Awaitable[None]]
+) -> None:
     """Have `act` done after each statement of the factory's engine that begins like that."""
 
     def after(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -67,8 +71,12 @@ async def test_a_serialization_failure_is_run_again(
     assert (await row_of(database, RUNS, 1)).status == "a+++++!"
 
 
-async def test_one_that_shows_at_the_commit_is_run_again(postgresql_database: TemporaryDatabase) -> None:
-    """Two that each read what the other writes are told apart at the COMMIT, whose error would pass for a lost answer."""
+async def test_one_that_shows_at_the_commit_is_run_again(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """Two that each read what the other writes are told apart at the COMMIT, whose error would
+    pass for a lost answer.
+    """
     database, tries = postgresql_database, 0
     await add(database, Run(id=1), Run(id=2))
     factory = stricter(database, "SERIALIZABLE")
@@ -122,7 +130,9 @@ async def test_another_error_is_raised_at_once(postgresql_database: TemporaryDat
     assert tries == 1
 
 
-async def test_a_cancelled_caller_waits_for_the_last_run(postgresql_database: TemporaryDatabase) -> None:
+async def test_a_cancelled_caller_waits_for_the_last_run(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """A caller that is cancelled between two runs would take its transaction for done."""
     database, tries = postgresql_database, 0
     await add(database, Run(id=1, status="a"))
@@ -142,7 +152,9 @@ async def test_a_cancelled_caller_waits_for_the_last_run(postgresql_database: Te
     assert (await row_of(database, RUNS, 1)).status == "a+!"
 
 
-async def test_the_victim_of_a_deadlock_is_run_again(postgresql_database: TemporaryDatabase) -> None:
+async def test_the_victim_of_a_deadlock_is_run_again(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """A service that locks rows in another order would cost an attempt its related rows."""
     database, tries = postgresql_database, 0
     await add(database, Run(id=1), Run(id=2))
@@ -175,7 +187,9 @@ async def test_the_victim_of_a_deadlock_is_run_again(postgresql_database: Tempor
 # ---------------------------------------------------------------- what hosts call
 
 
-async def test_related_rows_that_change_meanwhile_are_locked(postgresql_database: TemporaryDatabase) -> None:
+async def test_related_rows_that_change_meanwhile_are_locked(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """A serialization failure would come out of `lock_related` and count as a failed attempt."""
     database, changes = postgresql_database, []
     await add_volume(database)
@@ -243,7 +257,11 @@ async def test_rows_that_change_all_the_time_are_waited_for_by_a_service(
             async with database.session_factory.begin() as session:
                 await session.execute(update(Volume).values(size_gb=len(changes)))
 
-    event.listen(factory.kw["bind"].sync_engine, "begin", lambda begun: begun.exec_driver_sql("SELECT 'snapshot'"))
+    event.listen(
+        factory.kw["bind"].sync_engine,
+        "begin",
+        lambda begun: begun.exec_driver_sql("SELECT 'snapshot'"),
+    )
     interferes(factory, "SELECT 'snapshot'", change)
     async with hold_rows(factory, Volume, [volume.id], timeout=20) as held:
         assert [row.size_gb for row in held.rows] == [CONFLICTS_MAX + 1]

@@ -13,7 +13,9 @@ from ..host import Base, Run, Volume
 from .ground import RUNS, add, claimed, row_of
 
 
-async def test_a_row_is_due_as_soon_as_a_service_says_so(database_with_clock: TemporaryDatabase) -> None:
+async def test_a_row_is_due_as_soon_as_a_service_says_so(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """A request would wait for the minimum interval after the last processing."""
     database = database_with_clock
     assert database.clock is not None
@@ -50,8 +52,12 @@ async def test_a_rollback_takes_it_back(database_with_clock: TemporaryDatabase) 
     assert await claimed(database, RUNS) == []
 
 
-async def test_a_parked_row_stays_parked_until_released(database_with_clock: TemporaryDatabase) -> None:
-    """A poison row would be put back into play by whoever touches it, or could never be put back."""
+async def test_a_parked_row_stays_parked_until_released(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """A poison row would be put back into play by whoever touches it, or could never be put
+    back.
+    """
     database = database_with_clock
     assert database.clock is not None
     now = database.clock.now
@@ -80,7 +86,9 @@ async def test_saying_so_is_no_change_of_content(database_with_clock: TemporaryD
 
 
 @pytest.mark.parametrize("say", [make_due, unpark])
-async def test_a_model_without_a_schedule_is_refused(sqlite_database: TemporaryDatabase, say) -> None:  # noqa: ANN001
+async def test_a_model_without_a_schedule_is_refused(
+    sqlite_database: TemporaryDatabase, say
+) -> None:  # noqa: ANN001
     """A service would believe that its request was noted."""
     await add(sqlite_database, Volume())
     async with sqlite_database.session_factory() as session:

@@ -1,4 +1,6 @@
-"""Tests of the question whether an error passes: a table of errors, and the errors that the databases really raise."""
+"""Tests of the question whether an error passes: a table of errors, and the errors that the
+databases really raise.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,20 @@ from rowlock.testing import TemporaryDatabase
 from ..host import Base, Run, Volume
 
 PASSING = (
-    *("40001", "40P01", "55P03", "57014", "57P01", "57P02", "57P03", "25006", "53000", "53100", "53200", "53300"),
+    *(
+        "40001",
+        "40P01",
+        "55P03",
+        "57014",
+        "57P01",
+        "57P02",
+        "57P03",
+        "25006",
+        "53000",
+        "53100",
+        "53200",
+        "53300",
+    ),
     *("08000", "08003", "08006", "08P01"),
     *(
         "58000",
@@ -65,18 +80,77 @@ LASTING = (
         "2D000",
         "2F000",
     ),
-    *("34000", "38000", "39000", "3B000", "3F000", "40002", "44000", "54001", "55P02", "P0000", "P0001"),
+    *(
+        "34000",
+        "38000",
+        "39000",
+        "3B000",
+        "3F000",
+        "40002",
+        "44000",
+        "54001",
+        "55P02",
+        "P0000",
+        "P0001",
+    ),
 )
 """Of the statement or its values."""
-OUTAGES = ("08006", "25006", "25P03", "28P01", "3D000", "40001", "40P01", "53300", "55P03", "57P01", "57014", "F0000")
-OF_ONE_ROW_PERHAPS = ("58030", "58P01", "XX000", "XX001", "25P02", "26000", "55000", "55006", "72000", "HV000", "AB123")
+OUTAGES = (
+    "08006",
+    "25006",
+    "25P03",
+    "28P01",
+    "3D000",
+    "40001",
+    "40P01",
+    "53300",
+    "55P03",
+    "57P01",
+    "57014",
+    "F0000",
+)
+OF_ONE_ROW_PERHAPS = (
+    "58030",
+    "58P01",
+    "XX000",
+    "XX001",
+    "25P02",
+    "26000",
+    "55000",
+    "55006",
+    "72000",
+    "HV000",
+    "AB123",
+)
 PASSING_ON_SQLITE = (
-    *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),
-    *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT),
-    *(sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_INTERNAL, 250),
+    *(
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+    ),
+    *(
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_INTERRUPT,
+    ),
+    *(
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_SCHEMA,
+        sqlite3.SQLITE_INTERNAL,
+        250,
+    ),
 )
 LASTING_ON_SQLITE = (
-    *(sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG),
+    *(
+        sqlite3.SQLITE_ERROR,
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_MISMATCH,
+        sqlite3.SQLITE_TOOBIG,
+    ),
     sqlite3.SQLITE_RANGE,
 )
 
@@ -108,7 +182,9 @@ class SqliteError(Exception):
         self.sqlite_errorcode = code | 7 << 8
 
 
-def database_error(kind: type[exc.DBAPIError], orig: BaseException, *, cut: bool = False) -> exc.DBAPIError:
+def database_error(
+    kind: type[exc.DBAPIError], orig: BaseException, *, cut: bool = False
+) -> exc.DBAPIError:
     """Return the error as SQLAlchemy wraps it."""
     return kind("SELECT 1", {}, orig, connection_invalidated=cut)
 
@@ -127,7 +203,9 @@ def test_states_that_pass(kind: type[exc.DBAPIError], sqlstate: str) -> None:
 @pytest.mark.parametrize("kind", [exc.OperationalError, exc.InterfaceError, exc.DBAPIError])
 @pytest.mark.parametrize("sqlstate", LASTING)
 def test_states_that_last(kind: type[exc.DBAPIError], sqlstate: str) -> None:
-    """An outcome that breaks a constraint would be tried until its lease has ended, instead of failing."""
+    """An outcome that breaks a constraint would be tried until its lease has ended, instead of
+    failing.
+    """
     assert not is_transient(database_error(kind, DriverError(sqlstate)))
     assert not is_transient(database_error(kind, OtherDriverError(sqlstate)))
 
@@ -183,14 +261,18 @@ def test_errors_that_last(error: BaseException) -> None:
 
 @pytest.mark.parametrize("code", PASSING_ON_SQLITE)
 def test_codes_that_pass(code: int) -> None:
-    """A finished result would be dropped for want of memory, or for a code that a later SQLite has."""
+    """A finished result would be dropped for want of memory, or for a code that a later SQLite
+    has.
+    """
     assert is_transient(database_error(exc.OperationalError, SqliteError(code)))
     assert is_transient(database_error(exc.DatabaseError, SqliteError(code)))
 
 
 @pytest.mark.parametrize("code", LASTING_ON_SQLITE)
 def test_codes_that_last(code: int) -> None:
-    """An outcome that breaks a constraint would be tried until its lease has ended, instead of failing."""
+    """An outcome that breaks a constraint would be tried until its lease has ended, instead of
+    failing.
+    """
     assert not is_transient(database_error(exc.OperationalError, SqliteError(code)))
 
 
@@ -198,7 +280,9 @@ def test_codes_that_last(code: int) -> None:
 def test_states_of_a_conflict(error_class: Any) -> None:
     """A deadlock that rolled an outcome back would be counted among those whose end is unknown."""
     conflicts = ("40001", "40P01")
-    assert all(is_conflict(database_error(exc.DBAPIError, error_class(sqlstate))) for sqlstate in conflicts)
+    assert all(
+        is_conflict(database_error(exc.DBAPIError, error_class(sqlstate))) for sqlstate in conflicts
+    )
     others = (*PASSING, *LASTING)
     assert not any(
         is_conflict(database_error(exc.DBAPIError, error_class(sqlstate)))
@@ -209,7 +293,9 @@ def test_states_of_a_conflict(error_class: Any) -> None:
 
 @pytest.mark.parametrize("error_class", [DriverError, OtherDriverError])
 def test_the_state_of_a_transaction_that_has_failed(error_class: Any) -> None:
-    """An `also` that swallowed an error of the database would not be told so, or any failure would be taken for that."""
+    """An `also` that swallowed an error of the database would not be told so, or any failure
+    would be taken for that.
+    """
     assert is_after_an_error(database_error(exc.DBAPIError, error_class("25P02")))
     assert not is_after_an_error(database_error(exc.DBAPIError, error_class("40001")))
     assert not is_after_an_error(ValueError("25P02"))
@@ -225,7 +311,9 @@ def hosts_own(cause: BaseException, *, told_as: type[Exception] = RuntimeError) 
 
 
 def test_what_a_host_raises_instead_is_judged_by_what_the_database_said() -> None:
-    """A host that gives errors of the database names of its own would have finished work dropped in every outage."""
+    """A host that gives errors of the database names of its own would have finished work dropped
+    in every outage.
+    """
     assert is_transient(hosts_own(ConnectionResetError()))
     assert is_transient(hosts_own(database_error(exc.DBAPIError, DriverError("57P01"))))
     assert is_outage(hosts_own(database_error(exc.DBAPIError, DriverError("57P01"))))
@@ -237,24 +325,32 @@ def test_what_a_host_raises_instead_is_judged_by_what_the_database_said() -> Non
 
 
 def test_what_host_code_raised_is_its_own() -> None:
-    """An `also` whose file server is away would be tried again and again, as if the database were."""
+    """An `also` whose file server is away would be tried again and again, as if the database
+    were.
+    """
     assert not is_transient(hosts_own(ConnectionResetError(), told_as=HostCodeError))
 
 
 @pytest.mark.parametrize("sqlstate", OUTAGES)
 def test_states_of_the_whole_server(sqlstate: str) -> None:
-    """In an outage each of 500 outcomes would be tried by itself, one round trip after the other."""
+    """In an outage each of 500 outcomes would be tried by itself, one round trip after the
+    other.
+    """
     assert is_outage(database_error(exc.DBAPIError, DriverError(sqlstate)))
 
 
 @pytest.mark.parametrize("sqlstate", [*OF_ONE_ROW_PERHAPS, *LASTING])
 def test_states_that_may_be_of_one_row(sqlstate: str) -> None:
-    """One row that cannot be written, by a page or by a trigger of the host's, would keep all others from being written."""
+    """One row that cannot be written, by a page or by a trigger of the host's, would keep all
+    others from being written.
+    """
     assert not is_outage(database_error(exc.DBAPIError, DriverError(sqlstate)))
 
 
 def test_what_else_is_an_outage() -> None:
-    """A connection that was cut would have each outcome tried by itself; a damaged page would keep all others back."""
+    """A connection that was cut would have each outcome tried by itself; a damaged page would
+    keep all others back.
+    """
     assert is_outage(TimeoutError())
     assert is_outage(database_error(exc.DBAPIError, DriverError("XX000"), cut=True))
     assert is_outage(database_error(exc.OperationalError, DriverError(None)))
@@ -267,7 +363,9 @@ def test_what_else_is_an_outage() -> None:
 def test_states_of_the_schema(sqlstate: str) -> None:
     """All rows would be claimed and fail because a migration was not run."""
     assert is_of_the_schema(database_error(exc.ProgrammingError, DriverError(sqlstate)))
-    assert not is_of_the_schema(database_error(exc.ProgrammingError, DriverError(sqlstate), cut=True))
+    assert not is_of_the_schema(
+        database_error(exc.ProgrammingError, DriverError(sqlstate), cut=True)
+    )
 
 
 @pytest.mark.parametrize("sqlstate", ["42P05", "23505", "40001", "XX000", "3D000", None])
@@ -285,7 +383,9 @@ def test_what_no_database_raised_says_nothing_of_the_schema() -> None:
 # ---------------------------------------------------------------- what the databases really raise
 
 
-async def error_of(connection: AsyncConnection, statement: Any, parameters: Any = None) -> BaseException:
+async def error_of(
+    connection: AsyncConnection, statement: Any, parameters: Any = None
+) -> BaseException:
     """Return what the statement raises."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - which one is the question
         await connection.execute(statement, parameters)
@@ -298,7 +398,7 @@ LAST: dict[str, Any] = {
     "a table that is not there": text("UPDATE nowhere SET x = 1"),
     "a column that is not there": text("UPDATE runs SET nowhere = 1"),
     "no SQL": text("UPDAET runs"),
-    "a naive time": update(Run.__table__).values(due_at=datetime(2031, 1, 1)),  # noqa: DTZ001 - the mistake
+    "a naive time": (update(Run.__table__).values(due_at=datetime(2031, 1, 1))),  # noqa: DTZ001 - the mistake
     "an object": update(Run.__table__).values(status=object()),
     "a number that is too large": update(Run.__table__).values(attempts=2**80),
     "what JSON cannot hold": update(Run.__table__).values(result=object()),
@@ -307,13 +407,17 @@ LAST: dict[str, Any] = {
 
 @pytest.mark.parametrize("mistake", LAST)
 async def test_a_mistake_does_not_pass(database: TemporaryDatabase, mistake: str) -> None:
-    """A row whose outcome cannot be written would be held until its lease has ended, and its host would hear of an outage."""
+    """A row whose outcome cannot be written would be held until its lease has ended, and its
+    host would hear of an outage.
+    """
     await database.create_tables(Base.metadata)
     async with database.engine.connect() as connection:
         await connection.execute(insert(Run.__table__).values(id=1))
         error = await error_of(connection, LAST[mistake])
         assert not is_transient(error)
-        assert is_of_the_schema(error) == (mistake in OF_THE_SCHEMA or (mistake == "no SQL" and _has_states(database)))
+        assert is_of_the_schema(error) == (
+            mistake in OF_THE_SCHEMA or (mistake == "no SQL" and _has_states(database))
+        )
 
 
 OF_THE_SCHEMA = ("a table that is not there", "a column that is not there")
@@ -323,7 +427,9 @@ def _has_states(database: TemporaryDatabase) -> bool:
     return database.dialect_name == "postgresql"
 
 
-async def test_a_value_of_another_kind_does_not_pass(postgresql_database: TemporaryDatabase) -> None:
+async def test_a_value_of_another_kind_does_not_pass(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """A typing mistake of the host would look like an outage."""
     await postgresql_database.create_tables(Base.metadata)
     async with postgresql_database.engine.connect() as connection:
@@ -335,7 +441,9 @@ async def test_a_file_that_somebody_writes_passes(sqlite_database: TemporaryData
     """A second replica on the file would fail outcomes."""
     await sqlite_database.create_tables(Base.metadata)
     engine = sqlite_database.create_engine(connect_args={"timeout": 0})
-    with closing(sqlite3.connect(str(sqlite_database.url.database), isolation_level=None)) as writer:
+    with closing(
+        sqlite3.connect(str(sqlite_database.url.database), isolation_level=None)
+    ) as writer:
         writer.execute("BEGIN IMMEDIATE")
         async with engine.connect() as connection:
             assert is_transient(await error_of(connection, text("UPDATE runs SET status = 'x'")))
@@ -348,7 +456,9 @@ async def test_a_full_disk_passes(sqlite_database: TemporaryDatabase) -> None:
     async with sqlite_database.engine.connect() as connection:
         pages = await connection.scalar(text("PRAGMA page_count"))
         await connection.execute(text(f"PRAGMA max_page_count = {pages}"))
-        error = await error_of(connection, insert(Run.__table__).values(id=1, last_error="x" * 100_000))
+        error = await error_of(
+            connection, insert(Run.__table__).values(id=1, last_error="x" * 100_000)
+        )
         assert "full" in str(error)
         assert is_transient(error)
 
@@ -380,7 +490,9 @@ async def test_what_the_server_refuses_now_passes(
 
 async def test_a_server_that_is_away_passes(unused_tcp_port: int) -> None:
     """A restart of the database would fail outcomes."""
-    away = TemporaryDatabase(make_url(f"postgresql+asyncpg://nobody@127.0.0.1:{unused_tcp_port}/nothing"))
+    away = TemporaryDatabase(
+        make_url(f"postgresql+asyncpg://nobody@127.0.0.1:{unused_tcp_port}/nothing")
+    )
     with pytest.raises(Exception) as caught:  # noqa: PT011 - which one is the question
         async with away.engine.connect():
             pass

@@ -1,4 +1,6 @@
-"""What one item holds of other tables: what is known of it, what may be, and by which names an outcome finds it."""
+"""What one item holds of other tables: what is known of it, what may be, and by which names an
+outcome finds it.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def holding(*keys: Any, leased: LeasedTable = VOLUMES) -> HeldRows:
 
 
 def test_what_may_be_held_counts() -> None:
-    """After a lost answer an item would take more rows than it may hold, or none be freed of those that it has."""
+    """After a lost answer an item would take more rows than it may hold, or none be freed of
+    those that it has.
+    """
     held = HeldRows()
     assert (len(held), bool(held)) == (0, False)
     held.may_hold(VOLUMES, Acquired((ONE, OTHER), {}))
@@ -61,7 +65,10 @@ def test_what_may_be_held_is_not_known() -> None:
     assert (list(held.known()), held.is_known(VOLUMES, ONE)) == ([], False)
     held.holds(VOLUMES, {ONE: {}})
     assert list(held.known()) == [(VOLUMES, (ONE,))]
-    assert [held.is_known(leased, key) for leased, key in ((VOLUMES, ONE), (VOLUMES, OTHER), (RUNS, ONE))] == [
+    assert [
+        held.is_known(leased, key)
+        for leased, key in ((VOLUMES, ONE), (VOLUMES, OTHER), (RUNS, ONE))
+    ] == [
         True,
         False,
         False,
@@ -81,7 +88,10 @@ def test_what_was_read_is_told_apart_by_table_and_key() -> None:
     for leased, key, value in ((VOLUMES, ONE, "a"), (VOLUMES, OTHER, "b"), (ATTACHMENTS, ONE, "c")):
         held.may_hold(leased, Acquired((key,), {}))
         held.holds(leased, {key: {status: value}})
-    seen = [held.as_read(leased, key)[status] for leased, key in ((VOLUMES, ONE), (VOLUMES, OTHER), (ATTACHMENTS, ONE))]
+    seen = [
+        held.as_read(leased, key)[status]
+        for leased, key in ((VOLUMES, ONE), (VOLUMES, OTHER), (ATTACHMENTS, ONE))
+    ]
     assert seen == ["a", "b", "c"]
 
 
@@ -101,7 +111,10 @@ def test_a_row_is_found_by_itself_or_by_its_key(named: Any) -> None:
 @pytest.mark.parametrize(
     ("named", "complaint"),
     [
-        (detached(Volume, THIRD), f"Volume {THIRD} is not locked by this item; lock it with item.lock_related"),
+        (
+            detached(Volume, THIRD),
+            f"Volume {THIRD} is not locked by this item; lock it with item.lock_related",
+        ),
         ((Volume, THIRD), f"Volume {THIRD} is not locked by this item"),
         ((Attachment, ONE), f"Attachment {ONE} is not locked by this item"),
         (Volume(id=ONE), r"rows as lock_related\(\) returned them, or pairs \(Model, key\), not <"),
@@ -111,10 +124,22 @@ def test_a_row_is_found_by_itself_or_by_its_key(named: Any) -> None:
         ("x" * 500, "not 'xxx"),
         (None, "not None"),
     ],
-    ids=["itself", "by its key", "another table", "new", "a name", "a triple", "a model", "a text", "nothing"],
+    ids=[
+        "itself",
+        "by its key",
+        "another table",
+        "new",
+        "a name",
+        "a triple",
+        "a model",
+        "a text",
+        "nothing",
+    ],
 )
 def test_what_is_not_held_is_refused(named: Any, complaint: str) -> None:
-    """A row would be written that somebody else has, or a slip of the host's show as an error from the depths."""
+    """A row would be written that somebody else has, or a slip of the host's show as an error
+    from the depths.
+    """
     with pytest.raises(OutcomeError, match=complaint) as caught:
         holding(ONE, OTHER).find(named)
     assert len(str(caught.value)) < 300

@@ -1,4 +1,6 @@
-"""Rows held by a service: all or none, waited for without a connection, left alone by pipelines, free after the block."""
+"""Rows held by a service: all or none, waited for without a connection, left alone by pipelines,
+free after the block.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ import pytest
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
-from rowlock import ConfigurationError, HeldByService, LockWaitTimeout, ModelError, Park, Reset, hold_rows
+from rowlock import (
+    ConfigurationError,
+    HeldByService,
+    LockWaitTimeout,
+    ModelError,
+    Park,
+    Reset,
+    hold_rows,
+)
 from rowlock.leases.acquire import ACQUIRED_ROWS_MAX
 from rowlock.locks.locker import get_locker
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
@@ -22,7 +32,9 @@ from .holding import is_look, may_be_claimed, passing
 from .transactions import checked_out
 
 
-async def hold_and_read(database: TemporaryDatabase, *rows: Volume, **options: Any) -> HeldByService[Volume]:
+async def hold_and_read(
+    database: TemporaryDatabase, *rows: Volume, **options: Any
+) -> HeldByService[Volume]:
     """Hold `rows` for a moment, and return what was held."""
     ids = [row.id for row in rows]
     async with hold_rows(database.session_factory, Volume, ids, **options) as held:
@@ -37,12 +49,18 @@ async def test_held_rows_are_leased_to_the_service(database_with_clock: Temporar
     database = database_with_clock
     assert database.clock is not None
     rows = await add(database, Volume(), Volume(), Volume())
-    async with hold_rows(database.session_factory, Volume, [row.id for row in rows], owner="api") as held:
+    async with hold_rows(
+        database.session_factory, Volume, [row.id for row in rows], owner="api"
+    ) as held:
         assert [row.id for row in held.rows] == sorted(row.id for row in rows)
         assert held.lock_owner.startswith("api:")
         for now in await read_all(database, Volume):
             leased = (now.lock_token, now.lock_owner, now.lock_expires_at)
-            assert leased == (held.lock_token, held.lock_owner, database.clock.now + timedelta(seconds=30))
+            assert leased == (
+                held.lock_token,
+                held.lock_owner,
+                database.clock.now + timedelta(seconds=30),
+            )
             assert now.last_processed_at is None
     assert all(is_free(row) for row in await read_all(database, Volume))
 
@@ -67,7 +85,9 @@ async def test_two_holds_of_one_service_are_two_holders(database: TemporaryDatab
 
 
 async def test_all_or_none(database: TemporaryDatabase) -> None:
-    """A service would hold some rows while it waits for others, and two services could wait for each other."""
+    """A service would hold some rows while it waits for others, and two services could wait for
+    each other.
+    """
     busy, free = await add(database, Volume(), Volume())
     async with hold_rows(database.session_factory, Volume, [busy.id]) as held:
         with pytest.raises(LockWaitTimeout):
@@ -79,7 +99,9 @@ async def test_all_or_none(database: TemporaryDatabase) -> None:
 async def test_missing_rows_are_passed_over(database: TemporaryDatabase) -> None:
     """A row that was deleted meanwhile would keep a service from the others."""
     [row] = await add(database, Volume())
-    async with hold_rows(database.session_factory, Volume, [uuid.uuid4(), row.id, row.id], timeout=0) as held:
+    async with hold_rows(
+        database.session_factory, Volume, [uuid.uuid4(), row.id, row.id], timeout=0
+    ) as held:
         assert [one.id for one in held.rows] == [row.id]
         async with database.session_factory.begin() as session:
             await held.guard(session)
@@ -130,7 +152,9 @@ async def test_it_waits_for_the_outcome_of_an_item(database: TemporaryDatabase) 
     [(Volume(), VolumePipeline(answer=Reset())), (Run(id=1), RunPipeline(answer=Park("no disk")))],
     ids=["reset", "parked"],
 )
-async def test_a_row_that_nobody_works_on_is_to_be_had(database: TemporaryDatabase, row: Any, pipeline: Any) -> None:
+async def test_a_row_that_nobody_works_on_is_to_be_had(
+    database: TemporaryDatabase, row: Any, pipeline: Any
+) -> None:
     """A row that was reset or set aside would be out of a service's reach."""
     [row] = await add(database, type(row)(id=row.id))
     async with stepping(database.session_factory, pipeline) as steps:
@@ -141,12 +165,18 @@ async def test_a_row_that_nobody_works_on_is_to_be_had(database: TemporaryDataba
         assert len(held.rows) == 1
     after = await read(database, row)
     # A pipeline that waits for the row does so still.
-    assert (after.lock_token, after.lock_expires_at, after.lock_owner) == (None, None, before.lock_owner)
+    assert (after.lock_token, after.lock_expires_at, after.lock_owner) == (
+        None,
+        None,
+        before.lock_owner,
+    )
 
 
 @virtual_time
 async def test_it_waits_no_longer_than_it_was_told(virtual_database: TemporaryDatabase) -> None:
-    """A request would time out at its client before the service gave up, or the service would give up too early."""
+    """A request would time out at its client before the service gave up, or the service would
+    give up too early.
+    """
     [row] = await add(virtual_database, Volume())
     loop = asyncio.get_running_loop()
     async with hold_rows(virtual_database.session_factory, Volume, [row.id]):
@@ -173,7 +203,9 @@ async def test_the_last_moment_counts(virtual_database: TemporaryDatabase) -> No
 
 
 @virtual_time
-async def test_no_connection_is_held_while_it_waits_and_inside(virtual_database: TemporaryDatabase) -> None:
+async def test_no_connection_is_held_while_it_waits_and_inside(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A few slow requests would empty the pool of the whole service."""
     [row] = await add(virtual_database, Volume())
     engine = virtual_database.engine
@@ -212,8 +244,12 @@ async def test_others_work_meanwhile_with_the_only_connection(database: Temporar
 # ---------------------------------------------------------------- who holds it
 
 
-async def test_the_refusal_says_who_and_for_how_long(database_with_clock: TemporaryDatabase) -> None:
-    """A host could not tell its client when to come back; by its own clock it would tell it wrongly."""
+async def test_the_refusal_says_who_and_for_how_long(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """A host could not tell its client when to come back; by its own clock it would tell it
+    wrongly.
+    """
     database = database_with_clock
     assert database.clock is not None
     [row] = await add(database, Volume())
@@ -232,7 +268,9 @@ async def test_the_refusal_names_who_holds_longest(database_with_clock: Temporar
     assert database.clock is not None
     short, long, free = await add(database, Volume(), Volume(), Volume())
     expired = database.clock.now - timedelta(hours=1)
-    await change(database, free, lock_token=uuid.uuid4(), lock_owner="long gone", lock_expires_at=expired)
+    await change(
+        database, free, lock_token=uuid.uuid4(), lock_owner="long gone", lock_expires_at=expired
+    )
     factory = database.session_factory
     async with (
         hold_rows(factory, Volume, [short.id], lock_timeout=20, owner="short"),
@@ -255,7 +293,9 @@ async def test_a_lockset_holds_rows_too(sqlite_database: TemporaryDatabase) -> N
 
 
 @virtual_time
-async def test_whoever_is_inside_the_lockset_decides_alone(virtual_database: TemporaryDatabase) -> None:
+async def test_whoever_is_inside_the_lockset_decides_alone(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A service would take a row that somebody inside the lockset has just seen to be free."""
     [row] = await add(virtual_database, Volume())
     lock, _ = get_locker("sqlite").get_lockset("volumes")
@@ -279,14 +319,21 @@ async def test_a_locked_row_is_held_by_somebody(postgresql_database: TemporaryDa
         assert (caught.value.holder, caught.value.seconds_left) == (None, None)
 
 
-async def test_a_new_child_of_the_row_holds_nobody_up(postgresql_database: TemporaryDatabase) -> None:
-    """Whoever inserts a child shares the key of its parent; a full lock would wait for that transaction."""
+async def test_a_new_child_of_the_row_holds_nobody_up(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """Whoever inserts a child shares the key of its parent; a full lock would wait for that
+    transaction.
+    """
     [row] = await add(postgresql_database, Volume())
     async with postgresql_database.session_factory.begin() as session:
         session.add(Attachment(volume_id=row.id))
         await session.flush()
         factory = postgresql_database.session_factory
-        async with hold_rows(factory, Volume, [row.id], timeout=0) as held, factory.begin() as another:
+        async with (
+            hold_rows(factory, Volume, [row.id], timeout=0) as held,
+            factory.begin() as another,
+        ):
             await held.guard(another)
 
 
@@ -297,13 +344,20 @@ async def test_a_pipeline_leaves_held_rows_alone(database: TemporaryDatabase) ->
     """A pipeline would work on a row while a service changes what it works on."""
     rows = await add(database, Volume(), Volume())
     factory = database.session_factory
-    async with hold_rows(factory, Volume, [rows[0].id]), stepping(factory, VolumePipeline()) as steps:
+    async with (
+        hold_rows(factory, Volume, [rows[0].id]),
+        stepping(factory, VolumePipeline()) as steps,
+    ):
         assert [item.id for item in await steps.fetch_once()] == [rows[1].id]
     assert await may_be_claimed(database) == 2
 
 
-async def test_a_dead_service_holds_until_its_lease_ends(database_with_clock: TemporaryDatabase) -> None:
-    """The rows of a service that died would be lost for good, or cost an attempt that was never made."""
+async def test_a_dead_service_holds_until_its_lease_ends(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """The rows of a service that died would be lost for good, or cost an attempt that was never
+    made.
+    """
     database = database_with_clock
     assert database.clock is not None
     [row] = await add(database, Volume())
@@ -311,7 +365,11 @@ async def test_a_dead_service_holds_until_its_lease_ends(database_with_clock: Te
         left = await read(database, row)
     # As it was in the middle of the block, when the process died.
     await change(
-        database, row, lock_token=left.lock_token, lock_owner=left.lock_owner, lock_expires_at=left.lock_expires_at
+        database,
+        row,
+        lock_token=left.lock_token,
+        lock_owner=left.lock_owner,
+        lock_expires_at=left.lock_expires_at,
     )
     database.clock.advance(29)
     assert await may_be_claimed(database) == 0
@@ -323,12 +381,20 @@ async def test_a_dead_service_holds_until_its_lease_ends(database_with_clock: Te
     assert (await read(database, row)).status == "active"
 
 
-async def test_a_row_without_a_live_lease_may_be_anybodys(database_with_clock: TemporaryDatabase) -> None:
+async def test_a_row_without_a_live_lease_may_be_anybodys(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """A service would wait for ever for a pipeline that died, or that is not deployed any more."""
     database = database_with_clock
     assert database.clock is not None
     [row] = await add(database, Volume())
-    await change(database, row, lock_token=uuid.uuid4(), lock_owner="Gone", lock_expires_at=database.clock.now)
+    await change(
+        database,
+        row,
+        lock_token=uuid.uuid4(),
+        lock_owner="Gone",
+        lock_expires_at=database.clock.now,
+    )
     held = await hold_and_read(database, row, timeout=0)
     assert held.rows[0].lock_token == held.lock_token
 
@@ -347,7 +413,8 @@ async def test_ids_are_a_collection(sqlite_database: TemporaryDatabase, ids: Any
 async def test_too_many_rows_are_refused(sqlite_database: TemporaryDatabase) -> None:
     """The database would refuse the statement, with an error about its parameters."""
     with pytest.raises(
-        ValueError, match=f"at most {ACQUIRED_ROWS_MAX} rows can be held at once, not {ACQUIRED_ROWS_MAX + 1}"
+        ValueError,
+        match=f"at most {ACQUIRED_ROWS_MAX} rows can be held at once, not {ACQUIRED_ROWS_MAX + 1}",
     ):
         async with hold_rows(sqlite_database.session_factory, Run, range(ACQUIRED_ROWS_MAX + 1)):
             pytest.fail("nothing can be held")
@@ -368,13 +435,17 @@ async def test_too_many_rows_are_refused(sqlite_database: TemporaryDatabase) -> 
 async def test_settings_out_of_bounds(
     sqlite_database: TemporaryDatabase, options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    """A lease that ends before it can be renewed, or a wait without end, would be found in production."""
+    """A lease that ends before it can be renewed, or a wait without end, would be found in
+    production.
+    """
     with pytest.raises(error, match=text):
         async with hold_rows(sqlite_database.session_factory, Volume, [uuid.uuid4()], **options):
             pytest.fail("nothing can be held")
 
 
-async def test_a_model_or_a_factory_that_cannot_be_leased(sqlite_database: TemporaryDatabase) -> None:
+async def test_a_model_or_a_factory_that_cannot_be_leased(
+    sqlite_database: TemporaryDatabase,
+) -> None:
     """An AttributeError from deep inside would not say what to change."""
 
     class Unmapped:

@@ -1,4 +1,6 @@
-"""Services that are cancelled while they take, hold or let go of rows: no lease and no connection is left behind."""
+"""Services that are cancelled while they take, hold or let go of rows: no lease and no
+connection is left behind.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from .transactions import BOUNDARIES, checked_out
 
 
 async def use(factory: Any, ids: list[Any]) -> None:
-    """Hold rows as a service does. Its own transactions are not there: on SQLite, to cancel one is to lock the file."""
+    """Hold rows as a service does. Its own transactions are not there: on SQLite, to cancel one
+    is to lock the file.
+    """
     async with hold_rows(factory, Volume, ids, timeout=30):
         await turns(3)
 
@@ -38,8 +42,12 @@ async def _nothing_is_left(database: TemporaryDatabase, factory: Any) -> None:
 
 @pytest.mark.parametrize("times", [1, 10])
 @virtual_time
-async def test_cancelled_in_any_turn_of_the_loop(virtual_database: TemporaryDatabase, times: int) -> None:
-    """A request that is cancelled would leave its rows leased for a whole lock_timeout, or a connection in use."""
+async def test_cancelled_in_any_turn_of_the_loop(
+    virtual_database: TemporaryDatabase, times: int
+) -> None:
+    """A request that is cancelled would leave its rows leased for a whole lock_timeout, or a
+    connection in use.
+    """
     rows = await add(virtual_database, Volume(), Volume())
     ids = [row.id for row in rows]
     turns_before = 0
@@ -66,7 +74,9 @@ async def test_cancelled_at_every_statement(database: TemporaryDatabase) -> None
     assert await _cancelled_everywhere(database, lambda factory: use(factory, ids)) > 10
 
 
-async def test_a_cancelled_transaction_of_the_service(postgresql_database: TemporaryDatabase) -> None:
+async def test_a_cancelled_transaction_of_the_service(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """The row lock of a guard would stand in the way of letting go."""
     [row] = await add(postgresql_database, Volume())
 
@@ -78,8 +88,12 @@ async def test_a_cancelled_transaction_of_the_service(postgresql_database: Tempo
     assert await _cancelled_everywhere(postgresql_database, serve) > 15
 
 
-async def _cancelled_everywhere(database: TemporaryDatabase, serve: Callable[[Any], Awaitable[None]]) -> int:
-    """Cancel `serve` at each boundary of a statement in turn, and return at how many; nothing may be left each time."""
+async def _cancelled_everywhere(
+    database: TemporaryDatabase, serve: Callable[[Any], Awaitable[None]]
+) -> int:
+    """Cancel `serve` at each boundary of a statement in turn, and return at how many; nothing
+    may be left each time.
+    """
     struck_at, hit = 0, True
     while hit:
         factory = async_sessionmaker(database.create_engine())

@@ -1,4 +1,6 @@
-"""Rows held by a service when something goes wrong: leases that end, outages, errors of the block."""
+"""Rows held by a service when something goes wrong: leases that end, outages, errors of the
+block.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,14 @@ AWAY = ConnectionRefusedError("the database is away")
 
 
 @virtual_time
-async def test_the_lease_is_renewed_while_the_block_runs(virtual_database: TemporaryDatabase) -> None:
+async def test_the_lease_is_renewed_while_the_block_runs(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A service that takes its time would lose its rows to a pipeline."""
     [row] = await add(virtual_database, Volume())
-    async with hold_rows(virtual_database.session_factory, Volume, [row.id], lock_timeout=30) as held:
+    async with hold_rows(
+        virtual_database.session_factory, Volume, [row.id], lock_timeout=30
+    ) as held:
         for _ in range(50):
             await asyncio.sleep(7)
             assert await may_be_claimed(virtual_database) == 0
@@ -43,7 +49,9 @@ async def test_the_lease_is_renewed_while_the_block_runs(virtual_database: Tempo
     assert await may_be_claimed(virtual_database) == 1
 
 
-async def test_a_renewal_counts_from_the_database_time(database_with_clock: TemporaryDatabase) -> None:
+async def test_a_renewal_counts_from_the_database_time(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """A renewal by a host's own clock would end the lease too early, or never."""
     database = database_with_clock
     assert database.clock is not None
@@ -75,7 +83,9 @@ async def test_an_outage_that_passes_is_survived(
     """One failed renewal would cost the lease, though there was time for another."""
     [row] = await add(virtual_database, Volume())
     with faults_of(virtual_database.engine) as faults:
-        async with hold_rows(virtual_database.session_factory, Volume, [row.id], lock_timeout=30) as held:
+        async with hold_rows(
+            virtual_database.session_factory, Volume, [row.id], lock_timeout=30
+        ) as held:
             faults.fail(AWAY)
             await asyncio.sleep(15)
             assert faults.sent
@@ -92,8 +102,12 @@ async def test_an_outage_that_passes_is_survived(
 
 
 @asynccontextmanager
-async def held_to_the_end(database: TemporaryDatabase, *rows: Volume) -> AsyncIterator[HeldByService[Volume]]:
-    """Hold `rows` in a block that goes well, and at whose end the service must be told that the lease was lost."""
+async def held_to_the_end(
+    database: TemporaryDatabase, *rows: Volume
+) -> AsyncIterator[HeldByService[Volume]]:
+    """Hold `rows` in a block that goes well, and at whose end the service must be told that the
+    lease was lost.
+    """
     holding = hold_rows(database.session_factory, Volume, [row.id for row in rows], lock_timeout=30)
     held = await holding.__aenter__()
     try:
@@ -106,8 +120,12 @@ async def held_to_the_end(database: TemporaryDatabase, *rows: Volume) -> AsyncIt
 
 
 @virtual_time
-async def test_trust_ends_before_the_lease_in_an_outage(virtual_database: TemporaryDatabase) -> None:
-    """A service would write to rows that another holds, since nobody could tell it that its lease is over."""
+async def test_trust_ends_before_the_lease_in_an_outage(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A service would write to rows that another holds, since nobody could tell it that its
+    lease is over.
+    """
     [row] = await add(virtual_database, Volume())
     factory = virtual_database.session_factory
 
@@ -149,7 +167,9 @@ async def test_a_lease_that_another_has_is_lost(virtual_database: TemporaryDatab
 
 @virtual_time
 async def test_one_of_several_rows_is_lost(virtual_database: TemporaryDatabase) -> None:
-    """All or none would be true at the beginning only; and what is still held would not be freed."""
+    """All or none would be true at the beginning only; and what is still held would not be
+    freed.
+    """
     lost, kept = await add(virtual_database, Volume(), Volume())
     async with held_to_the_end(virtual_database, lost, kept) as held:
         await change(virtual_database, lost, lock_token=uuid.uuid4())
@@ -163,7 +183,9 @@ async def test_one_of_several_rows_is_lost(virtual_database: TemporaryDatabase) 
 
 @virtual_time
 async def test_a_lease_that_ended_is_not_revived(virtual_database: TemporaryDatabase) -> None:
-    """After the database's clock has passed the lease, others may have worked on the row and left it again."""
+    """After the database's clock has passed the lease, others may have worked on the row and
+    left it again.
+    """
     [row] = await add(virtual_database, Volume())
     assert virtual_database.clock is not None
     async with held_to_the_end(virtual_database, row) as held:
@@ -180,9 +202,16 @@ async def test_a_guarded_transaction_keeps_the_rows(database_with_clock: Tempora
     [row] = await add(database, Volume())
     engine = database.create_engine()
     if database.dialect_name == "sqlite":
-        event.listen(engine.sync_engine, "connect", lambda connection, _: connection.execute("PRAGMA busy_timeout = 1"))
+        event.listen(
+            engine.sync_engine,
+            "connect",
+            lambda connection, _: connection.execute("PRAGMA busy_timeout = 1"),
+        )
     factory = database.session_factory
-    async with hold_rows(factory, Volume, [row.id], lock_timeout=30) as held, factory.begin() as session:
+    async with (
+        hold_rows(factory, Volume, [row.id], lock_timeout=30) as held,
+        factory.begin() as session,
+    ):
         await held.guard(session)
         database.clock.advance(31)
         async with stepping(async_sessionmaker(engine), VolumePipeline()) as steps:
@@ -219,7 +248,9 @@ async def test_a_service_may_delete_what_it_holds(virtual_database: TemporaryDat
 
 @pytest.mark.parametrize("also", ["nothing", "the lease is lost", "the database is away"])
 @virtual_time
-async def test_an_error_of_the_block_comes_out(virtual_database: TemporaryDatabase, also: str) -> None:
+async def test_an_error_of_the_block_comes_out(
+    virtual_database: TemporaryDatabase, also: str
+) -> None:
     """What went wrong in the service would be hidden behind what went wrong in letting go."""
     [row] = await add(virtual_database, Volume())
 
@@ -232,7 +263,10 @@ async def test_an_error_of_the_block_comes_out(virtual_database: TemporaryDataba
                 faults.fail(AWAY)
             raise LookupError("the service")
 
-    with faults_of(virtual_database.engine) as faults, pytest.raises(LookupError, match="the service"):
+    with (
+        faults_of(virtual_database.engine) as faults,
+        pytest.raises(LookupError, match="the service"),
+    ):
         await serve()
     assert is_free(await read(virtual_database, row)) == (also == "nothing")
 
@@ -240,7 +274,9 @@ async def test_an_error_of_the_block_comes_out(virtual_database: TemporaryDataba
 async def test_rows_that_could_not_be_freed_expire(
     database_with_clock: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A service that has done its work would be told that it failed, because the lease could not be released."""
+    """A service that has done its work would be told that it failed, because the lease could not
+    be released.
+    """
     database = database_with_clock
     assert database.clock is not None
     [row] = await add(database, Volume())
@@ -255,7 +291,9 @@ async def test_rows_that_could_not_be_freed_expire(
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_an_error_while_taking_leaves_nothing(database: TemporaryDatabase, moment: str) -> None:
+async def test_an_error_while_taking_leaves_nothing(
+    database: TemporaryDatabase, moment: str
+) -> None:
     """After an answer that was lost, a service would keep rows that it does not know of."""
     rows = await add(database, Volume(), Volume())
     entered = False

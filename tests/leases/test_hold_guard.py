@@ -26,7 +26,9 @@ async def test_the_guard_shows_what_is_there(database: TemporaryDatabase) -> Non
 
 
 async def test_a_transaction_that_is_still_open_is_an_error(database: TemporaryDatabase) -> None:
-    """What is committed after the block was not written under the lease, and letting go would wait for it."""
+    """What is committed after the block was not written under the lease, and letting go would
+    wait for it.
+    """
     [row] = await add(database, Volume())
     async with database.session_factory() as session:
         with pytest.raises(PipelineError, match="still open at the end of hold_rows"):
@@ -53,7 +55,9 @@ async def test_pipelines_are_hinted_when_the_rows_are_free(database: TemporaryDa
     assert hinted == [True]
 
 
-async def test_a_service_may_guard_again_after_it_has_deleted_a_row(database: TemporaryDatabase) -> None:
+async def test_a_service_may_guard_again_after_it_has_deleted_a_row(
+    database: TemporaryDatabase,
+) -> None:
     """A service that deletes one of two rows could not go on with the other."""
     rows = [Volume(), Volume()]
     await add(database, *rows)

@@ -48,7 +48,9 @@ async def test_trust_ends_with_time() -> None:
 
 @virtual_time
 async def test_a_renewal_gives_trust_back_and_a_loss_does_not() -> None:
-    """A holder that was late once would be stopped although it holds the lease; or a lost one would go on."""
+    """A holder that was late once would be stopped although it holds the lease; or a lost one
+    would go on.
+    """
     item = ticket(-1)
     assert not item.is_trusted()
     item.trusted_until = monotonic() + 5

@@ -44,7 +44,9 @@ async def _load(
     async def work(session: AsyncSession, connection: AsyncConnection) -> list[Any]:
         return await load_rows(session, leased, items, options=options, compared=compared)
 
-    return await in_transaction(database.session_factory, leased, work, purpose="test", timeout=TIMEOUT, writes=False)
+    return await in_transaction(
+        database.session_factory, leased, work, purpose="test", timeout=TIMEOUT, writes=False
+    )
 
 
 async def test_rows_come_in_the_order_of_their_items(database: TemporaryDatabase) -> None:
@@ -65,7 +67,9 @@ async def test_a_row_under_another_token_is_not_handed_out(database: TemporaryDa
 
 
 async def test_two_claims_of_one_row_are_told_apart(database: TemporaryDatabase) -> None:
-    """An item that waited for longer than its lease would get the row that its own replica has claimed anew."""
+    """An item that waited for longer than its lease would get the row that its own replica has
+    claimed anew.
+    """
     await add(database, Volume())
     (mine,) = await claimed(database)
     late = copy.copy(mine)
@@ -100,7 +104,9 @@ async def test_related_rows_come_with_options(database: TemporaryDatabase) -> No
     assert [attachment.name for attachment in row.attachments] == ["a", "b"]
 
 
-async def test_what_the_outcome_is_planned_from_is_always_loaded(database: TemporaryDatabase) -> None:
+async def test_what_the_outcome_is_planned_from_is_always_loaded(
+    database: TemporaryDatabase,
+) -> None:
     """A host's load_only would make every outcome fail."""
     await add(database, Run(id=1))
     (item,) = await claimed(database, RUNS)
@@ -111,7 +117,9 @@ async def test_what_the_outcome_is_planned_from_is_always_loaded(database: Tempo
 
 
 async def test_what_is_compared_is_read_with_the_row(database: TemporaryDatabase) -> None:
-    """An outcome could not be held against what was read; or a long text be read for pipelines that have no use for it."""
+    """An outcome could not be held against what was read; or a long text be read for pipelines
+    that have no use for it.
+    """
     await add(database, Memo(id=1, text="long"))
     (item,) = await claimed(database, MEMOS)
     for compared in ((), (MEMOS.column("text"),), ()):

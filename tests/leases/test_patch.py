@@ -29,7 +29,9 @@ async def test_a_note_leaves_the_lease_as_it_is(database: TemporaryDatabase) -> 
 
 
 @pytest.mark.parametrize("together", [False, True])
-async def test_under_another_token_nothing_is_noted(database: TemporaryDatabase, *, together: bool) -> None:
+async def test_under_another_token_nothing_is_noted(
+    database: TemporaryDatabase, *, together: bool
+) -> None:
     """Whoever lost its lease would go on to write into the row of the next holder."""
     await add(database, Volume())
     (item,) = await claimed(database)
@@ -47,26 +49,43 @@ async def test_under_another_key_nothing_is_noted(database: TemporaryDatabase) -
     await add(database, Volume(), Volume())
     one, other = await claimed(database)
     await change(database, VOLUMES, other.id, lock_token=one.lock_token)
-    assert await transact(database, lambda c: write_patch(c, VOLUMES, Patch(one, {"status": "busy"}, {})))
+    assert await transact(
+        database, lambda c: write_patch(c, VOLUMES, Patch(one, {"status": "busy"}, {}))
+    )
     assert (await row_of(database, VOLUMES, other.id)).status == "submitted"
 
 
-async def test_of_notes_that_go_together_each_has_its_own_guard(database: TemporaryDatabase) -> None:
+async def test_of_notes_that_go_together_each_has_its_own_guard(
+    database: TemporaryDatabase,
+) -> None:
     """One row that somebody has changed would spoil the notes of all, or be written over."""
     await add(database, Volume(), Volume())
     one, other = await claimed(database)
     await change(database, VOLUMES, one.id, status="cancelled")
     notes = [Patch(item, {"status": "busy"}, {"status": "submitted"}) for item in (one, other)]
-    assert await transact(database, lambda c: write_patches(c, VOLUMES, notes)) == [None, {STATUS: "busy"}]
-    assert [(await row_of(database, VOLUMES, item.id)).status for item in (one, other)] == ["cancelled", "busy"]
+    assert await transact(database, lambda c: write_patches(c, VOLUMES, notes)) == [
+        None,
+        {STATUS: "busy"},
+    ]
+    assert [(await row_of(database, VOLUMES, item.id)).status for item in (one, other)] == [
+        "cancelled",
+        "busy",
+    ]
 
 
 async def test_trust_is_asked_as_late_as_can_be(database: TemporaryDatabase) -> None:
-    """A transaction that has waited for its turn would write after the trust in its lease was over."""
+    """A transaction that has waited for its turn would write after the trust in its lease was
+    over.
+    """
     await add(database, Volume())
     (item,) = await claimed(database)
     item.trusted_until = float("-inf")
-    assert await transact(database, lambda c: write_patch(c, VOLUMES, Patch(item, {"status": "busy"}, {}))) is None
+    assert (
+        await transact(
+            database, lambda c: write_patch(c, VOLUMES, Patch(item, {"status": "busy"}, {}))
+        )
+        is None
+    )
     assert (await row_of(database, VOLUMES, item.id)).status == "submitted"
 
 

@@ -24,7 +24,9 @@ from ..host import Attachment, Run, Volume
 from .ground import RUNS, TIMEOUT, VOLUMES, add, claimed, row_of, transact
 
 
-async def loaded(database: TemporaryDatabase, leased: LeasedTable, options: Sequence[LoaderOption] = ()) -> list[Any]:
+async def loaded(
+    database: TemporaryDatabase, leased: LeasedTable, options: Sequence[LoaderOption] = ()
+) -> list[Any]:
     """Claim and load with sessions as a host makes them: what they hold expires with the commit."""
     items = await claimed(database, leased)
 
@@ -32,7 +34,9 @@ async def loaded(database: TemporaryDatabase, leased: LeasedTable, options: Sequ
         return await load_rows(session, leased, items, options=options)
 
     factory = async_sessionmaker(database.engine)
-    return await in_transaction(factory, leased, work, purpose="load rows", timeout=TIMEOUT, writes=False)
+    return await in_transaction(
+        factory, leased, work, purpose="load rows", timeout=TIMEOUT, writes=False
+    )
 
 
 async def test_a_row_can_be_read_after_the_commit(database: TemporaryDatabase) -> None:
@@ -42,7 +46,9 @@ async def test_a_row_can_be_read_after_the_commit(database: TemporaryDatabase) -
     assert (row.disk_id, row.status, row.lock_owner) == ("d", "submitted", "Me")
 
 
-async def test_no_option_leaves_out_what_the_outcome_is_planned_from(database: TemporaryDatabase) -> None:
+async def test_no_option_leaves_out_what_the_outcome_is_planned_from(
+    database: TemporaryDatabase,
+) -> None:
     """An outcome could not be written for the want of a column that the host had no use for."""
     await add(database, Run(id=1))
     (row,) = await loaded(database, RUNS, [load_only(Run.status)])
@@ -50,7 +56,9 @@ async def test_no_option_leaves_out_what_the_outcome_is_planned_from(database: T
 
 
 async def test_a_joined_collection_comes_whole(database: TemporaryDatabase) -> None:
-    """A host that reads children with their parent could not load any row, or would get it once per child."""
+    """A host that reads children with their parent could not load any row, or would get it once
+    per child.
+    """
     await add(database, Volume(attachments=[Attachment(name="a"), Attachment(name="b")]))
     (row,) = await loaded(database, VOLUMES, [joinedload(Volume.attachments)])
     assert [child.name for child in row.attachments] == ["a", "b"]
@@ -76,21 +84,30 @@ async def test_a_sweep_is_no_change_of_content(database_with_clock: TemporaryDat
     await claimed(database, RUNS)
     before = (await row_of(database, RUNS, 1)).updated_at
     database.clock.advance(3600)
-    assert await transact(database, lambda c: sweep(c, RUNS, older_than=timedelta(minutes=30)), RUNS) == 1
+    assert (
+        await transact(database, lambda c: sweep(c, RUNS, older_than=timedelta(minutes=30)), RUNS)
+        == 1
+    )
     assert (await row_of(database, RUNS, 1)).updated_at == before
 
 
 async def test_a_sweep_leaves_rows_that_nobody_owns(database_with_clock: TemporaryDatabase) -> None:
-    """Every idle row of a large table would be written again and again, and those that were left behind never be reached."""
+    """Every idle row of a large table would be written again and again, and those that were left
+    behind never be reached.
+    """
     database = database_with_clock
     assert database.clock is not None
     await add(database, Volume(last_processed_at=database.clock.now), Volume())
     database.clock.advance(3600)
-    assert await transact(database, lambda c: sweep(c, VOLUMES, older_than=timedelta(minutes=30))) == 0
+    assert (
+        await transact(database, lambda c: sweep(c, VOLUMES, older_than=timedelta(minutes=30))) == 0
+    )
 
 
 @pytest.mark.parametrize("say", [make_due, unpark])
-async def test_a_row_that_was_deleted_cannot_be_made_due(database: TemporaryDatabase, say: Any) -> None:
+async def test_a_row_that_was_deleted_cannot_be_made_due(
+    database: TemporaryDatabase, say: Any
+) -> None:
     """A service would believe that its request was heard."""
     await add(database, Run(id=1))
     async with database.session_factory() as session:
@@ -98,5 +115,7 @@ async def test_a_row_that_was_deleted_cannot_be_made_due(database: TemporaryData
         await session.commit()
         async with database.session_factory.begin() as other:
             await other.execute(delete(Run))
-        with pytest.raises(PipelineError, match="Run 1 is no longer there; it was deleted by another transaction"):
+        with pytest.raises(
+            PipelineError, match="Run 1 is no longer there; it was deleted by another transaction"
+        ):
             await say(session, row)

@@ -1,4 +1,6 @@
-"""What becomes of related rows, function by function: looked after as long as they carry the token, and only then."""
+"""What becomes of related rows, function by function: looked after as long as they carry the
+token, and only then.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,23 @@ from rowlock.leases.acquire import Acquired
 from rowlock.leases.apply import RelatedWrite
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import writes as related_rows_module
-from rowlock.leases.related.writes import lock_held_related, release_related, renew_related, write_related
+from rowlock.leases.related.writes import (
+    lock_held_related,
+    release_related,
+    renew_related,
+    write_related,
+)
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import Steps, TemporaryDatabase, stepping
 
 from ..host import Attachment, AttachmentPipeline
-from ..pipelines.related_scenes import GatheringPipeline, add_volume, at_work, attachments_of, locks_of
+from ..pipelines.related_scenes import (
+    GatheringPipeline,
+    add_volume,
+    at_work,
+    attachments_of,
+    locks_of,
+)
 from ..pipelines.scenes import change, faults_of
 from .ground import LOCK_TIMEOUT, transact
 
@@ -28,15 +41,23 @@ STATUS = ATTACHMENTS.column("status")
 
 
 async def gathered(steps: Steps[Any]) -> tuple[PipelineItem[Any], list[Attachment]]:
-    """Lock the attachments of the one item, and return both; the rows in the order of their keys."""
+    """Lock the attachments of the one item, and return both; the rows in the order of their
+    keys.
+    """
     [item] = steps.queued
     return item, await item.lock_related(Attachment, Attachment.volume_id == item.id)
 
 
-async def test_a_related_row_that_another_has_costs_its_own_item_alone(database: TemporaryDatabase) -> None:
-    """A parent would work on as if it still had its child; or all other parents lose their leases with it."""
+async def test_a_related_row_that_another_has_costs_its_own_item_alone(
+    database: TemporaryDatabase,
+) -> None:
+    """A parent would work on as if it still had its child; or all other parents lose their
+    leases with it.
+    """
     robbed, well = [await add_volume(database, attachments=2) for _ in range(2)]
-    async with stepping(database.session_factory, GatheringPipeline(), beside=[AttachmentPipeline()]) as steps:
+    async with stepping(
+        database.session_factory, GatheringPipeline(), beside=[AttachmentPipeline()]
+    ) as steps:
         items = {item.id: item for item in await steps.fetch_once()}
         for item in items.values():
             rows = await item.lock_related(Attachment, Attachment.volume_id == item.id)
@@ -53,7 +74,9 @@ async def test_a_related_row_that_another_has_costs_its_own_item_alone(database:
 async def test_related_rows_are_renewed_in_pieces(
     database_with_clock: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One statement would grow with what items hold, past what the database takes; or the last piece be left out."""
+    """One statement would grow with what items hold, past what the database takes; or the last
+    piece be left out.
+    """
     database = database_with_clock
     assert database.clock is not None
     monkeypatch.setattr(related_rows_module, "LEASES_PER_STATEMENT_MAX", 2)
@@ -61,7 +84,9 @@ async def test_related_rows_are_renewed_in_pieces(
         item, _ = await gathered(steps)
         database.clock.advance(10)
         with faults_of(database.engine) as faults:
-            missing = await transact(database, lambda c: renew_related(c, [item], lock_timeout=LOCK_TIMEOUT))
+            missing = await transact(
+                database, lambda c: renew_related(c, [item], lock_timeout=LOCK_TIMEOUT)
+            )
         assert missing == frozenset()
         assert faults.count(lambda statement: " SET lock_expires_at=" in statement) == 3
         expiries = {row.lock_expires_at for row in await attachments_of(database)}
@@ -69,37 +94,56 @@ async def test_related_rows_are_renewed_in_pieces(
 
 
 async def test_an_item_that_may_hold_a_row_is_not_missing_it(database: TemporaryDatabase) -> None:
-    """After a lost answer an item would wait for the renewal of a row that it never had, and lose its lease over it."""
+    """After a lost answer an item would wait for the renewal of a row that it never had, and
+    lose its lease over it.
+    """
     async with at_work(database, GatheringPipeline()) as (steps, _):
         [item] = steps.queued
         [row, *_] = await attachments_of(database)
         item.held_rows().may_hold(ATTACHMENTS, Acquired((row.id,), {}))
-        assert await transact(database, lambda c: renew_related(c, [item], lock_timeout=LOCK_TIMEOUT)) == frozenset()
+        assert (
+            await transact(database, lambda c: renew_related(c, [item], lock_timeout=LOCK_TIMEOUT))
+            == frozenset()
+        )
 
 
 async def test_what_is_locked_is_what_still_carries_the_token(database: TemporaryDatabase) -> None:
-    """A result would rest on a row that another has, or nothing be written for the sake of one that was deleted."""
+    """A result would rest on a row that another has, or nothing be written for the sake of one
+    that was deleted.
+    """
     async with at_work(database, GatheringPipeline()) as (steps, _):
         item, [lost, deleted, kept] = await gathered(steps)
         await change(database, lost, lock_token=uuid.uuid4())
         async with database.session_factory.begin() as session:
             await session.execute(delete(Attachment).where(Attachment.id == deleted.id))
-        assert await transact(database, lambda c: lock_held_related(c, item)) == {(Attachment, kept.id)}
+        assert await transact(database, lambda c: lock_held_related(c, item)) == {
+            (Attachment, kept.id)
+        }
 
 
 async def test_what_was_written_is_written_and_all_is_freed(database: TemporaryDatabase) -> None:
-    """Two rows would get each other's values, or those be kept locked to which nothing was written."""
+    """Two rows would get each other's values, or those be kept locked to which nothing was
+    written.
+    """
     async with at_work(database, GatheringPipeline()) as (steps, _):
         item, [one, other, untouched] = await gathered(steps)
-        writes = [RelatedWrite(ATTACHMENTS, row.id, {STATUS: f"of {row.name}"}) for row in (one, other)]
+        writes = [
+            RelatedWrite(ATTACHMENTS, row.id, {STATUS: f"of {row.name}"}) for row in (one, other)
+        ]
         await transact(database, lambda c: write_related(c, item, writes))
         assert set(await locks_of(database)) == {"Volume "}
     found = {row.id: row.status for row in await attachments_of(database)}
-    assert found == {one.id: f"of {one.name}", other.id: f"of {other.name}", untouched.id: "submitted"}
+    assert found == {
+        one.id: f"of {one.name}",
+        other.id: f"of {other.name}",
+        untouched.id: "submitted",
+    }
 
 
 async def test_one_that_was_lost_is_named_and_nothing_written(database: TemporaryDatabase) -> None:
-    """Half of an outcome would be written; or nobody know of which table the row was that another has."""
+    """Half of an outcome would be written; or nobody know of which table the row was that
+    another has.
+    """
     async with at_work(database, GatheringPipeline()) as (steps, _):
         item, [one, lost, _] = await gathered(steps)
         await change(database, lost, lock_token=uuid.uuid4())
@@ -113,8 +157,12 @@ async def test_one_that_was_lost_is_named_and_nothing_written(database: Temporar
     assert {row.status for row in await attachments_of(database)} == {"submitted"}
 
 
-async def test_what_services_own_must_be_as_it_was_where_it_is_written(database: TemporaryDatabase) -> None:
-    """A stop that a service asked of a child would be overwritten; or one that the parent does not write keep it from ending."""
+async def test_what_services_own_must_be_as_it_was_where_it_is_written(
+    database: TemporaryDatabase,
+) -> None:
+    """A stop that a service asked of a child would be overwritten; or one that the parent does
+    not write keep it from ending.
+    """
 
     class Owned(AttachmentPipeline):
         intent = (Attachment.status,)
@@ -128,7 +176,11 @@ async def test_what_services_own_must_be_as_it_was_where_it_is_written(database:
         with pytest.raises(LeaseLost):
             await transact(database, lambda c: write_related(c, item, writes))
         await transact(database, lambda c: write_related(c, item, writes[:1]))
-    assert sorted(row.status for row in await attachments_of(database)) == ["submitted", "to be stopped", "written"]
+    assert sorted(row.status for row in await attachments_of(database)) == [
+        "submitted",
+        "to be stopped",
+        "written",
+    ]
 
 
 async def test_only_what_carries_the_token_is_freed(database: TemporaryDatabase) -> None:
@@ -138,10 +190,14 @@ async def test_only_what_carries_the_token_is_freed(database: TemporaryDatabase)
         item, [_, lost, _] = await gathered(steps)
         await change(database, lost, lock_token=token)
         await transact(database, lambda c: release_related(c, item))
-    assert {row.lock_token for row in await attachments_of(database) if row.lock_token is not None} == {token}
+    assert {
+        row.lock_token for row in await attachments_of(database) if row.lock_token is not None
+    } == {token}
 
 
-async def test_an_item_that_holds_nothing_has_nothing_to_look_after(database: TemporaryDatabase) -> None:
+async def test_an_item_that_holds_nothing_has_nothing_to_look_after(
+    database: TemporaryDatabase,
+) -> None:
     """Each outcome and each renewal would cost statements for rows that nobody locked."""
     async with at_work(database, GatheringPipeline()) as (steps, _):
         [item] = steps.queued

@@ -1,4 +1,6 @@
-"""Many related rows of one outcome: compared and written in a few statements, and still each row gets its own."""
+"""Many related rows of one outcome: compared and written in a few statements, and still each row
+gets its own.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import JSON, ColumnElement, String, bindparam, func, literal_column, select, true, update
+from sqlalchemy import (
+    JSON,
+    ColumnElement,
+    String,
+    bindparam,
+    func,
+    literal_column,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LeaseLost, LockColumns, OutcomeError, Pipeline, PipelineItem
@@ -113,11 +125,14 @@ def writes_of(model: Any, values_of: Callable[[int], dict[str, Any]]) -> list[Re
     leased = LeasedTable.of(model)
     written = ((key, column_values(leased, values_of(key))) for key in range(ROWS))
     return [
-        RelatedWrite(leased, key, with_onupdate_if(leased, values, unlocked_values(leased))) for key, values in written
+        RelatedWrite(leased, key, with_onupdate_if(leased, values, unlocked_values(leased)))
+        for key, values in written
     ]
 
 
-async def written(database: TemporaryDatabase, item: PipelineItem[Any], writes: list[RelatedWrite]) -> list[Any]:
+async def written(
+    database: TemporaryDatabase, item: PipelineItem[Any], writes: list[RelatedWrite]
+) -> list[Any]:
     """Write, and return the rows in the order of their keys."""
     await transact(database, lambda connection: write_related(connection, item, writes))
     model = writes[0].leased.model
@@ -150,12 +165,16 @@ def holding_all(model: Any) -> Any:
 async def test_what_services_own_is_compared_for_many_rows_at_once(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, intent: str
 ) -> None:
-    """An outcome with many related rows would outlast its own transaction, and be tried again for ever."""
+    """An outcome with many related rows would outlast its own transaction, and be tried again
+    for ever.
+    """
     monkeypatch.setattr(compare_module, "COMPARED_MAX", PER_STATEMENT)
     async with held_by_one(database, intent=intent) as item:
         writes = writes_of(Range, lambda key: {"number": key})
         async with database.session_factory.begin() as session:
-            await session.execute(update(Range).where(Range.id == ROWS - 1).values({intent: "else"}))
+            await session.execute(
+                update(Range).where(Range.id == ROWS - 1).values({intent: "else"})
+            )
         with pytest.raises(LeaseLost):
             await written(database, item, writes)
         with faults_of(database.engine) as faults:
@@ -168,9 +187,18 @@ async def test_what_services_own_is_compared_for_many_rows_at_once(
     ("values_of", "expected"),
     [
         (lambda key: {"number": Range.number + key}, lambda key: ("new", key, {})),
-        (lambda key: {"number": Range.number + key, "label": f"l{key}"}, lambda key: (f"l{key}", key, {})),
-        (lambda key: {"label": func.lower(f"A{key}"), "document": {"k": key}}, lambda key: (f"a{key}", 0, {"k": key})),
-        (lambda key: {"number": Range.number + key, "label": "same"}, lambda key: ("same", key, {})),
+        (
+            lambda key: {"number": Range.number + key, "label": f"l{key}"},
+            lambda key: (f"l{key}", key, {}),
+        ),
+        (
+            lambda key: {"label": func.lower(f"A{key}"), "document": {"k": key}},
+            lambda key: (f"a{key}", 0, {"k": key}),
+        ),
+        (
+            lambda key: {"number": Range.number + key, "label": "same"},
+            lambda key: ("same", key, {}),
+        ),
         (lambda key: {"number": bindparam("n", key) + Range.number}, lambda key: ("new", key, {})),
         (lambda key: {"number": Range.number + [1, 0.5][key % 2]}, None),
         (
@@ -192,19 +220,29 @@ async def test_what_services_own_is_compared_for_many_rows_at_once(
         "column",
     ],
 )
-async def test_each_row_gets_its_own_expression(database: TemporaryDatabase, values_of: Any, expected: Any) -> None:
-    """Rows would get each other's values; or each be a statement, until the outcome outlasts its own transaction."""
+async def test_each_row_gets_its_own_expression(
+    database: TemporaryDatabase, values_of: Any, expected: Any
+) -> None:
+    """Rows would get each other's values; or each be a statement, until the outcome outlasts its
+    own transaction.
+    """
     async with held_by_one(database) as item:
         with faults_of(database.engine) as faults:
             rows = await written(database, item, writes_of(Range, values_of))
     if expected is not None:
-        assert [(row.label, row.number, row.document) for row in rows] == [expected(key) for key in range(ROWS)]
+        assert [(row.label, row.number, row.document) for row in rows] == [
+            expected(key) for key in range(ROWS)
+        ]
     assert {(row.lock_token, row.version) for row in rows} == {(None, 2)}
     assert faults.count(lambda statement: "version=" in statement) <= 2
 
 
-@pytest.mark.parametrize("values_of", [lambda key: {"number": Stamped.number + key}, lambda key: {"number": key}])
-async def test_host_code_stamps_each_related_row(database: TemporaryDatabase, values_of: Any) -> None:
+@pytest.mark.parametrize(
+    "values_of", [lambda key: {"number": Stamped.number + key}, lambda key: {"number": key}]
+)
+async def test_host_code_stamps_each_related_row(
+    database: TemporaryDatabase, values_of: Any
+) -> None:
     """Rows that are written together would share what their host makes anew for each."""
     async with held_by_one(database, Stamped) as item:
         rows = await written(database, item, writes_of(Stamped, values_of))
@@ -213,12 +251,18 @@ async def test_host_code_stamps_each_related_row(database: TemporaryDatabase, va
 
 
 @pytest.mark.parametrize("model", [Range, Stamped])
-async def test_more_kinds_than_fit_into_a_transaction_are_refused(database: TemporaryDatabase, model: Any) -> None:
-    """An outcome that needs more statements than its transaction has time for would be tried again for ever."""
+async def test_more_kinds_than_fit_into_a_transaction_are_refused(
+    database: TemporaryDatabase, model: Any
+) -> None:
+    """An outcome that needs more statements than its transaction has time for would be tried
+    again for ever.
+    """
     item = holding_all(model)
     same = {number: {"number": number} for number in range(10 * RELATED_KINDS_MAX)}
     check_related(item, same)
-    several = {number: {"number": getattr(func, f"f{number}")()} for number in range(RELATED_KINDS_MAX)}
+    several = {
+        number: {"number": getattr(func, f"f{number}")()} for number in range(RELATED_KINDS_MAX)
+    }
     check_related(item, several)
     with pytest.raises(OutcomeError, match=f"more than {RELATED_KINDS_MAX} kinds of values"):
         check_related(item, {**several, -1: {"number": func.one_more()}})

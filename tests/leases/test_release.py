@@ -17,13 +17,22 @@ from .ground import LOCK_TIMEOUT, VOLUMES, add, change, claimed, row_of, transac
 LONG = LOCK_TIMEOUT * 10
 
 
-async def test_a_released_row_is_as_if_it_had_never_been_claimed(database: TemporaryDatabase) -> None:
-    """A row that a stopping replica did not start would wait for its lease, or go to the back of the order."""
+async def test_a_released_row_is_as_if_it_had_never_been_claimed(
+    database: TemporaryDatabase,
+) -> None:
+    """A row that a stopping replica did not start would wait for its lease, or go to the back of
+    the order.
+    """
     await add(database, Volume())
     (item,) = await claimed(database)
     assert await transact(database, lambda c: release(c, VOLUMES, [item])) == {item.id}
     row = await row_of(database, VOLUMES, item.id)
-    assert (row.lock_token, row.lock_owner, row.lock_expires_at, row.last_processed_at) == (None, None, None, None)
+    assert (row.lock_token, row.lock_owner, row.lock_expires_at, row.last_processed_at) == (
+        None,
+        None,
+        None,
+        None,
+    )
     (again,) = await claimed(database)
     assert not again.prev_lock_expired
 
@@ -46,7 +55,9 @@ def _reset(now: datetime, age: timedelta) -> Volume:
     return Volume(lock_owner="Gone", last_processed_at=now - age)
 
 
-async def test_what_was_left_behind_long_ago_is_cleared(database_with_clock: TemporaryDatabase) -> None:
+async def test_what_was_left_behind_long_ago_is_cleared(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """The name of an owner that never comes would keep all other pipelines away."""
     database = database_with_clock
     assert database.clock is not None
@@ -57,40 +68,62 @@ async def test_what_was_left_behind_long_ago_is_cleared(database_with_clock: Tem
     assert len(await claimed(database)) == 2
 
 
-async def test_a_stamp_that_no_clock_wrote_is_mended(database_with_clock: TemporaryDatabase) -> None:
-    """A row whose last time lies in another century would have no turn before that, and one that was reset be nobody's."""
+async def test_a_stamp_that_no_clock_wrote_is_mended(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """A row whose last time lies in another century would have no turn before that, and one that
+    was reset be nobody's.
+    """
     database = database_with_clock
     assert database.clock is not None
     now, hour = database.clock.now, timedelta(hours=1)
     century, soon, held = (
         Volume(last_processed_at=now + 876_000 * hour),
         Volume(last_processed_at=now + hour),
-        Volume(last_processed_at=now + 2 * hour, lock_token=uuid.uuid4(), lock_expires_at=now + LOCK_TIMEOUT),
+        Volume(
+            last_processed_at=now + 2 * hour,
+            lock_token=uuid.uuid4(),
+            lock_expires_at=now + LOCK_TIMEOUT,
+        ),
     )
     reset = Volume(lock_owner="Gone", last_processed_at=now + 2 * LONG)
     await add(database, century, soon, held, reset)
     assert await transact(database, lambda c: sweep(c, VOLUMES, older_than=LONG)) == 1
     assert (await row_of(database, VOLUMES, reset.id)).lock_owner is None
     assert await transact(database, lambda c: mend_stamps(c, VOLUMES)) == 1
-    last = [(await row_of(database, VOLUMES, row.id)).last_processed_at for row in (century, soon, held)]
+    last = [
+        (await row_of(database, VOLUMES, row.id)).last_processed_at for row in (century, soon, held)
+    ]
     assert last == [now, now + hour, now + 2 * hour]
 
 
 async def test_what_may_still_be_wanted_is_left(database_with_clock: TemporaryDatabase) -> None:
-    """A live lease, a lease whose own pipeline is about to take it, or a fresh intent would be wiped out."""
+    """A live lease, a lease whose own pipeline is about to take it, or a fresh intent would be
+    wiped out.
+    """
     database = database_with_clock
     assert database.clock is not None
     now = database.clock.now
     live = Volume(lock_token=uuid.uuid4(), lock_owner="Me", lock_expires_at=now + LOCK_TIMEOUT)
     long_running = Volume(
-        lock_token=uuid.uuid4(), lock_owner="Me", lock_expires_at=now + LOCK_TIMEOUT, last_processed_at=now - 2 * LONG
+        lock_token=uuid.uuid4(),
+        lock_owner="Me",
+        lock_expires_at=now + LOCK_TIMEOUT,
+        last_processed_at=now - 2 * LONG,
     )
-    rows = [live, long_running, _left_behind(now, LONG - timedelta(seconds=1)), _reset(now, timedelta(seconds=1))]
+    rows = [
+        live,
+        long_running,
+        _left_behind(now, LONG - timedelta(seconds=1)),
+        _reset(now, timedelta(seconds=1)),
+    ]
     await add(database, *rows)
     assert await transact(database, lambda c: sweep(c, VOLUMES, older_than=LONG)) == 0
 
 
-async def test_a_sweep_is_bounded(database_with_clock: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sweep_is_bounded(
+    database_with_clock: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One sweep after a great crash would hold its transaction open over the whole table."""
     database = database_with_clock
     assert database.clock is not None

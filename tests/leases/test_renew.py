@@ -21,19 +21,27 @@ async def test_a_lease_is_extended_from_now(database_with_clock: TemporaryDataba
     await add(database, Volume())
     (item,) = await claimed(database)
     database.clock.advance(20)
-    confirmed = await transact(database, lambda c: renew(c, VOLUMES, [item], lock_timeout=LOCK_TIMEOUT))
+    confirmed = await transact(
+        database, lambda c: renew(c, VOLUMES, [item], lock_timeout=LOCK_TIMEOUT)
+    )
     assert confirmed == {item.lock_token: database.clock.now + LOCK_TIMEOUT}
-    assert (await row_of(database, VOLUMES, item.id)).lock_expires_at == database.clock.now + LOCK_TIMEOUT
+    assert (
+        await row_of(database, VOLUMES, item.id)
+    ).lock_expires_at == database.clock.now + LOCK_TIMEOUT
 
 
 async def test_each_renewal_has_its_own_length(database_with_clock: TemporaryDatabase) -> None:
-    """Of two pipelines over one table, one would renew for as long as the other, by the statement that was kept for it."""
+    """Of two pipelines over one table, one would renew for as long as the other, by the
+    statement that was kept for it.
+    """
     database = database_with_clock
     assert database.clock is not None
     await add(database, Volume())
     (item,) = await claimed(database)
     for lock_timeout in (timedelta(seconds=41), timedelta(seconds=42), timedelta(seconds=41)):
-        confirmed = await transact(database, lambda c, t=lock_timeout: renew(c, VOLUMES, [item], lock_timeout=t))
+        confirmed = await transact(
+            database, lambda c, t=lock_timeout: renew(c, VOLUMES, [item], lock_timeout=t)
+        )
         assert confirmed == {item.lock_token: database.clock.now + lock_timeout}
 
 
@@ -43,7 +51,9 @@ async def test_the_lease_of_another_is_not_extended(database: TemporaryDatabase)
     mine, lost = await claimed(database)
     await change(database, VOLUMES, lost.id, lock_token=uuid.uuid4())
     before = (await row_of(database, VOLUMES, lost.id)).lock_expires_at
-    confirmed = await transact(database, lambda c: renew(c, VOLUMES, [mine, lost], lock_timeout=LOCK_TIMEOUT * 2))
+    confirmed = await transact(
+        database, lambda c: renew(c, VOLUMES, [mine, lost], lock_timeout=LOCK_TIMEOUT * 2)
+    )
     assert set(confirmed) == {mine.lock_token}
     assert (await row_of(database, VOLUMES, lost.id)).lock_expires_at == before
 
@@ -54,7 +64,9 @@ async def test_a_token_of_another_row_does_not_count(database: TemporaryDatabase
     one, other = await claimed(database)
     swapped = one.lock_token
     other.lock_token = swapped
-    confirmed = await transact(database, lambda c: renew(c, VOLUMES, [other], lock_timeout=LOCK_TIMEOUT))
+    confirmed = await transact(
+        database, lambda c: renew(c, VOLUMES, [other], lock_timeout=LOCK_TIMEOUT)
+    )
     assert confirmed == {}
 
 
@@ -65,18 +77,27 @@ async def test_an_expired_lease_is_not_revived(database_with_clock: TemporaryDat
     await add(database, Volume())
     (item,) = await claimed(database)
     database.clock.advance(LOCK_TIMEOUT)
-    assert await transact(database, lambda c: renew(c, VOLUMES, [item], lock_timeout=LOCK_TIMEOUT)) == {}
+    assert (
+        await transact(database, lambda c: renew(c, VOLUMES, [item], lock_timeout=LOCK_TIMEOUT))
+        == {}
+    )
     assert (await row_of(database, VOLUMES, item.id)).lock_expires_at == database.clock.now
 
 
-async def test_a_locked_row_does_not_hold_up_the_others(postgresql_database: TemporaryDatabase) -> None:
+async def test_a_locked_row_does_not_hold_up_the_others(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """One row in somebody's long transaction would cost all other rows their leases."""
     database = postgresql_database
     await add(database, *(Volume() for _ in range(3)))
     busy, *free = await claimed(database)
     async with database.session_factory.begin() as session:
-        await session.execute(select(Volume).where(Volume.id == busy.id).with_for_update(key_share=True))
-        confirmed = await transact(database, lambda c: renew(c, VOLUMES, [busy, *free], lock_timeout=LOCK_TIMEOUT))
+        await session.execute(
+            select(Volume).where(Volume.id == busy.id).with_for_update(key_share=True)
+        )
+        confirmed = await transact(
+            database, lambda c: renew(c, VOLUMES, [busy, *free], lock_timeout=LOCK_TIMEOUT)
+        )
         assert set(confirmed) == {item.lock_token for item in free}
         held = await transact(database, lambda c: tokens_still_held(c, VOLUMES, [busy, *free]))
         assert busy.lock_token in held
@@ -86,7 +107,9 @@ async def test_five_hundred_leases_are_one_statement(database: TemporaryDatabase
     """A busy replica would run into the limits of the database's parser."""
     await add(database, *(Volume() for _ in range(500)))
     items = await claimed(database, limit=500)
-    confirmed = await transact(database, lambda c: renew(c, VOLUMES, items, lock_timeout=LOCK_TIMEOUT))
+    confirmed = await transact(
+        database, lambda c: renew(c, VOLUMES, items, lock_timeout=LOCK_TIMEOUT)
+    )
     assert len(confirmed) == 500
 
 
@@ -98,7 +121,9 @@ async def test_a_heartbeat_is_no_change_of_content(database_with_clock: Temporar
     (item,) = await claimed(database, RUNS)
     before = (await row_of(database, RUNS, 1)).updated_at
     database.clock.advance(10)
-    assert await transact(database, lambda c: renew(c, RUNS, [item], lock_timeout=LOCK_TIMEOUT), RUNS)
+    assert await transact(
+        database, lambda c: renew(c, RUNS, [item], lock_timeout=LOCK_TIMEOUT), RUNS
+    )
     assert (await row_of(database, RUNS, 1)).updated_at == before
 
 
@@ -112,4 +137,7 @@ async def test_held_means_mine_and_not_over(database_with_clock: TemporaryDataba
     held = await transact(database, lambda c: tokens_still_held(c, VOLUMES, [mine, lost]))
     assert held == {mine.lock_token}
     database.clock.advance(LOCK_TIMEOUT + timedelta(seconds=1))
-    assert await transact(database, lambda c: tokens_still_held(c, VOLUMES, [mine, lost])) == frozenset()
+    assert (
+        await transact(database, lambda c: tokens_still_held(c, VOLUMES, [mine, lost]))
+        == frozenset()
+    )

@@ -1,4 +1,6 @@
-"""What a request of a service writes to a row: its own columns, whoever holds the lease, and nothing of the lease."""
+"""What a request of a service writes to a row: its own columns, whoever holds the lease, and
+nothing of the lease.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class OtherBase(DeclarativeBase):
 
 
 class Document(LockColumns, OtherBase):
-    """A row that the host's other transactions guard by its version, and an attribute that is not called like its column."""
+    """A row that the host's other transactions guard by its version, and an attribute that is
+    not called like its column.
+    """
 
     __tablename__ = "documents"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -41,7 +45,9 @@ class Document(LockColumns, OtherBase):
 DOCUMENTS = LeasedTable.of(Document)
 
 
-async def request(database: TemporaryDatabase, key: object, values: Any, leased: LeasedTable = VOLUMES) -> bool:
+async def request(
+    database: TemporaryDatabase, key: object, values: Any, leased: LeasedTable = VOLUMES
+) -> bool:
     """Write `values` in a transaction of the service's own."""
     async with database.session_factory.begin() as session:
         return await write_request(session, leased, key, values=values)
@@ -50,17 +56,25 @@ async def request(database: TemporaryDatabase, key: object, values: Any, leased:
 def columns_of(row: Any) -> dict[str, Any]:
     """Return every column of `row` as it is in the instance, without asking the database."""
     state = inspect(row)
-    return {attribute.key: state.dict.get(attribute.key, "not loaded") for attribute in state.mapper.column_attrs}
+    return {
+        attribute.key: state.dict.get(attribute.key, "not loaded")
+        for attribute in state.mapper.column_attrs
+    }
 
 
 # ---------------------------------------------------------------- what is written
 
 
 async def test_only_its_columns_are_written(database: TemporaryDatabase) -> None:
-    """A request would undo what others wrote, or touch the lease of the one who works on the row."""
+    """A request would undo what others wrote, or touch the lease of the one who works on the
+    row.
+    """
     other, row = await add(database, Volume(), Volume(disk_id="disk"))
     await claimed(database)
-    before, before_other = columns_of(await read(database, row)), columns_of(await read(database, other))
+    before, before_other = (
+        columns_of(await read(database, row)),
+        columns_of(await read(database, other)),
+    )
     assert before["lock_owner"] == "Me"
     assert await request(database, row.id, {Volume.status: "stopping", "size_gb": 7})
     assert columns_of(await read(database, row)) == before | {"status": "stopping", "size_gb": 7}
@@ -70,11 +84,23 @@ async def test_only_its_columns_are_written(database: TemporaryDatabase) -> None
 async def test_the_row_is_due_now(database_with_clock: TemporaryDatabase) -> None:
     """What a service asks for would wait for the row's next turn, in an hour perhaps."""
     assert database_with_clock.clock is not None
-    await add(database_with_clock, Run(id=1, due_at=LATER, attempts=3, last_error="no disk"), Run(id=2, due_at=LATER))
+    await add(
+        database_with_clock,
+        Run(id=1, due_at=LATER, attempts=3, last_error="no disk"),
+        Run(id=2, due_at=LATER),
+    )
     await request(database_with_clock, 1, {"status": "stopping"}, RUNS)
-    row, other = await read(database_with_clock, Run(id=1)), await read(database_with_clock, Run(id=2))
+    row, other = (
+        await read(database_with_clock, Run(id=1)),
+        await read(database_with_clock, Run(id=2)),
+    )
     assert (row.due_at, row.status) == (database_with_clock.clock.now, "stopping")
-    assert (row.attempts, row.last_error, row.parked_at, row.last_processed_at) == (3, "no disk", None, None)
+    assert (row.attempts, row.last_error, row.parked_at, row.last_processed_at) == (
+        3,
+        "no disk",
+        None,
+        None,
+    )
     assert (other.due_at, other.status) == (LATER, "queued")
 
 
@@ -85,13 +111,17 @@ async def test_a_service_may_say_when(database: TemporaryDatabase) -> None:
     assert (await read(database, Run(id=1))).due_at == LATER
 
 
-async def test_all_times_of_a_request_are_one(sqlite_database_with_clock: TemporaryDatabase) -> None:
+async def test_all_times_of_a_request_are_one(
+    sqlite_database_with_clock: TemporaryDatabase,
+) -> None:
     """A row would be due after the time at which it says that it was asked for."""
     database = sqlite_database_with_clock
     clock = database.clock
     assert clock is not None
     await add(database, Run(id=1))
-    event.listen(database.engine.sync_engine, "after_cursor_execute", lambda *_: clock.advance(0.005))
+    event.listen(
+        database.engine.sync_engine, "after_cursor_execute", lambda *_: clock.advance(0.005)
+    )
     values = {"deadline_at": NOW_PLACEHOLDER, "result": {"asked": [NOW_PLACEHOLDER]}}
     await request(database, 1, values, RUNS)
     row = await read(database, Run(id=1))
@@ -126,7 +156,9 @@ async def test_a_request_for_a_look_alone(database: TemporaryDatabase) -> None:
 
 
 async def test_the_version_moves(database: TemporaryDatabase) -> None:
-    """A transaction of the host that read the row before would overwrite the request, though it guards by version."""
+    """A transaction of the host that read the row before would overwrite the request, though it
+    guards by version.
+    """
     await database.create_tables(OtherBase.metadata)
     async with database.session_factory.begin() as session:
         session.add(Document(id=1))
@@ -163,7 +195,9 @@ async def test_the_version_moves(database: TemporaryDatabase) -> None:
 async def test_what_a_service_may_not_write(
     sqlite_database: TemporaryDatabase, leased: LeasedTable, values: Any, text: str
 ) -> None:
-    """A service would take a row out of its holder's hands, or be told by the database what it did wrong."""
+    """A service would take a row out of its holder's hands, or be told by the database what it
+    did wrong.
+    """
     [row] = await add(sqlite_database, Volume())
     before = columns_of(await read(sqlite_database, row))
     async with sqlite_database.session_factory() as session:
@@ -182,7 +216,9 @@ async def test_an_instance_of_the_session_shows_it(database: TemporaryDatabase) 
     async with database.session_factory.begin() as session:
         row = await session.get_one(Run, 1)
         stamped_at = row.updated_at
-        await write_request(session, RUNS, 1, values={"status": "stopping", "result": func.json("[1]")})
+        await write_request(
+            session, RUNS, 1, values={"status": "stopping", "result": func.json("[1]")}
+        )
         shown = columns_of(row)
         assert (shown["status"], shown["result"]) == ("stopping", [1])
         assert shown["due_at"] < LATER
@@ -192,8 +228,12 @@ async def test_an_instance_of_the_session_shows_it(database: TemporaryDatabase) 
 
 
 @pytest.mark.parametrize("autoflush", [True, False])
-async def test_what_is_pending_in_the_session_is_written_first(database: TemporaryDatabase, autoflush: bool) -> None:
-    """A row that was just added would not be found, and a pending change would be lost or undo the request."""
+async def test_what_is_pending_in_the_session_is_written_first(
+    database: TemporaryDatabase, autoflush: bool
+) -> None:
+    """A row that was just added would not be found, and a pending change would be lost or undo
+    the request.
+    """
     [row] = await add(database, Volume())
     async with database.session_factory.begin() as session:
         session.sync_session.autoflush = autoflush
@@ -210,7 +250,9 @@ async def test_what_is_pending_in_the_session_is_written_first(database: Tempora
 
 
 async def test_an_expired_instance_stays_whole(database: TemporaryDatabase) -> None:
-    """Of an instance whose values are to be read again, the other columns would be missing or old."""
+    """Of an instance whose values are to be read again, the other columns would be missing or
+    old.
+    """
     [row] = await add(database, Volume())
     async with database.session_factory.begin() as session:
         mine = await session.get_one(Volume, row.id)
@@ -222,7 +264,9 @@ async def test_an_expired_instance_stays_whole(database: TemporaryDatabase) -> N
 
 
 async def test_a_savepoint_takes_it_back(database: TemporaryDatabase) -> None:
-    """The session would show what was taken back, and the host's next write would fail by its version."""
+    """The session would show what was taken back, and the host's next write would fail by its
+    version.
+    """
     await database.create_tables(OtherBase.metadata)
     async with database.session_factory.begin() as session:
         session.add(Document(id=1))
@@ -244,15 +288,21 @@ async def mine_title(session: AsyncSession, document: Document) -> str:
     return await session.run_sync(lambda _: document.title)
 
 
-async def test_a_session_that_routes_writes_in_one_place(sqlite_database: TemporaryDatabase, tmp_path: Any) -> None:
+async def test_a_session_that_routes_writes_in_one_place(
+    sqlite_database: TemporaryDatabase, tmp_path: Any
+) -> None:
     """The time of a request would be that of a replica for reading."""
     reader = TemporaryDatabase(sqlite_database.url.set(database=str(tmp_path / "reader.db")))
     await reader.create_tables(Base.metadata)
     asked: list[str] = []
-    event.listen(reader.engine.sync_engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+    event.listen(
+        reader.engine.sync_engine, "before_cursor_execute", lambda *args: asked.append(args[2])
+    )
 
     class RoutingSession(Session):
-        def get_bind(self, mapper: Any = None, *, clause: Any = None, bind: Any = None, **kw: Any) -> Any:
+        def get_bind(
+            self, mapper: Any = None, *, clause: Any = None, bind: Any = None, **kw: Any
+        ) -> Any:
             writes = self._flushing or isinstance(clause, Update)
             return bind or (sqlite_database if writes else reader).engine.sync_engine
 

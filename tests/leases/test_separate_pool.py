@@ -21,7 +21,9 @@ WAIT = timedelta(milliseconds=1234)
 async def answer_of(pool: SeparatePool, question: str) -> Any:
     """Ask the database over one of the pool's own connections."""
     async with pool() as session, session.begin():
-        return await session.scalar(text(question), bind_arguments={"bind": session.sync_session.get_bind(Volume)})
+        return await session.scalar(
+            text(question), bind_arguments={"bind": session.sync_session.get_bind(Volume)}
+        )
 
 
 async def test_a_connection_beside_the_hosts_pool(database: TemporaryDatabase) -> None:
@@ -49,7 +51,9 @@ async def test_it_connects_as_the_host_does(database: TemporaryDatabase) -> None
     engine = database.create_engine()
     connects: list[object] = []
     sent: list[str] = []
-    event.listen(engine.sync_engine, "connect", lambda connection, _record: connects.append(connection))
+    event.listen(
+        engine.sync_engine, "connect", lambda connection, _record: connects.append(connection)
+    )
     event.listen(engine.sync_engine, "before_cursor_execute", lambda *a: sent.append(a[2]))
     pool = SeparatePool(async_sessionmaker(engine), file_wait=WAIT)
     await answer_of(pool, "SELECT 40 + 2")
@@ -59,10 +63,14 @@ async def test_it_connects_as_the_host_does(database: TemporaryDatabase) -> None
 
 
 async def test_options_of_an_engine_go_with_it(database: TemporaryDatabase) -> None:
-    """A host that maps its schemas by an option of the engine would have heartbeats in the wrong ones."""
+    """A host that maps its schemas by an option of the engine would have heartbeats in the wrong
+    ones.
+    """
     engine = database.create_engine().execution_options(schema_translate_map={None: "elsewhere"})
     seen: list[Any] = []
-    event.listen(engine.sync_engine, "before_cursor_execute", lambda connection, *a: seen.append(connection))
+    event.listen(
+        engine.sync_engine, "before_cursor_execute", lambda connection, *a: seen.append(connection)
+    )
     pool = SeparatePool(async_sessionmaker(engine), file_wait=WAIT)
     await answer_of(pool, "SELECT 1")
     assert seen[0].get_execution_options()["schema_translate_map"][None] == "elsewhere"
@@ -85,7 +93,9 @@ async def test_each_database_has_its_own(
 
 
 async def test_a_locked_file_is_not_waited_for_longer(sqlite_database: TemporaryDatabase) -> None:
-    """A renewal that cannot be cancelled would outlast the trust of everything that it is to keep."""
+    """A renewal that cannot be cancelled would outlast the trust of everything that it is to
+    keep.
+    """
 
     def wait_long(connection: Any, _record: object) -> None:
         cursor = connection.cursor()
@@ -112,10 +122,14 @@ async def test_closed_it_leaves_no_connection(postgresql_database: TemporaryData
 
 
 async def test_options_for_one_session_cost_no_connection(database: TemporaryDatabase) -> None:
-    """A host that makes options for each session, one for each tenant, would lose a connection with every heartbeat."""
+    """A host that makes options for each session, one for each tenant, would lose a connection
+    with every heartbeat.
+    """
     engine = database.create_engine()
     connects: list[object] = []
-    event.listen(engine.sync_engine, "connect", lambda connection, _record: connects.append(connection))
+    event.listen(
+        engine.sync_engine, "connect", lambda connection, _record: connects.append(connection)
+    )
     pool = SeparatePool(lambda: AsyncSession(engine.execution_options(tenant="a")), file_wait=WAIT)
     for _ in range(5):
         assert await answer_of(pool, "SELECT 1") == 1
@@ -125,7 +139,9 @@ async def test_options_for_one_session_cost_no_connection(database: TemporaryDat
 
 @pytest.mark.parametrize("made", ["before", "later"])
 async def test_listeners_of_the_host_are_heard(database: TemporaryDatabase, made: str) -> None:
-    """What a host sets at the begin of each transaction, a tenant say, would be missing where leases are renewed."""
+    """What a host sets at the begin of each transaction, a tenant say, would be missing where
+    leases are renewed.
+    """
     engine = database.create_engine()
     begun: list[object] = []
     pool = SeparatePool(async_sessionmaker(engine), file_wait=WAIT)
@@ -138,14 +154,20 @@ async def test_listeners_of_the_host_are_heard(database: TemporaryDatabase, made
 
 
 async def test_one_session_has_one_connection(postgresql_database: TemporaryDatabase) -> None:
-    """A session that is asked twice would be in two transactions, of which one sees nothing of the other."""
+    """A session that is asked twice would be in two transactions, of which one sees nothing of
+    the other.
+    """
     engine = postgresql_database.create_engine().execution_options(tenant="a")
     pool = SeparatePool(async_sessionmaker(engine), file_wait=WAIT)
     async with pool() as session, session.begin():
         bind = session.sync_session.get_bind(Volume)
         answers = {
             await session.scalar(text("SELECT pg_backend_pid()"), bind_arguments=arguments)
-            for arguments in ({"bind": bind}, {"mapper": Volume}, {"bind": session.sync_session.get_bind()})
+            for arguments in (
+                {"bind": bind},
+                {"mapper": Volume},
+                {"bind": session.sync_session.get_bind()},
+            )
         }
     assert len(answers) == 1
     await pool.close()

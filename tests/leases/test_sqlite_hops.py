@@ -1,4 +1,6 @@
-"""Tests of the one hop per statement: what the database and the host see is what they saw without it."""
+"""Tests of the one hop per statement: what the database and the host see is what they saw
+without it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def hops(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     queued: list[str] = []
     execute = aiosqlite.Connection._execute
 
-    async def count(self: aiosqlite.Connection, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    async def count(
+        self: aiosqlite.Connection, fn: Callable[..., Any], *args: Any, **options: Any
+    ) -> Any:
         queued.append(fn.__name__)
         return await execute(self, fn, *args, **options)
 
@@ -57,7 +61,9 @@ async def driver_of(connection: AsyncConnection) -> Any:
 
 
 async def test_a_statement_is_one_hop(engine: AsyncEngine, hops: list[str]) -> None:
-    """Each hop wakes a thread and the loop: a transaction of four statements took more than twenty."""
+    """Each hop wakes a thread and the loop: a transaction of four statements took more than
+    twenty.
+    """
     await warm(engine)
     hops.clear()
     await run_in(async_sessionmaker(engine), write_both)
@@ -77,7 +83,9 @@ async def test_the_host_sees_each_statement_in_its_order_and_thread(engine: Asyn
     def after(_connection: Any, cursor: Any, sql: str, *_: Any) -> None:
         # Of an UPDATE that returns rows some versions of SQLAlchemy tell no number.
         seen.append(
-            f"{bool(cursor.description)}" if "RETURNING" in sql else f"{cursor.rowcount} {bool(cursor.description)}"
+            f"{bool(cursor.description)}"
+            if "RETURNING" in sql
+            else f"{cursor.rowcount} {bool(cursor.description)}"
         )
 
     event.listen(engine.sync_engine, "begin", lambda _connection: seen.append("begin"))
@@ -90,7 +98,9 @@ async def test_the_host_sees_each_statement_in_its_order_and_thread(engine: Asyn
 
 
 async def test_a_host_may_comment_on_the_begin(engine: AsyncEngine, hops: list[str]) -> None:
-    """A host that marks its statements would have the write lock taken by an upgrade, which fails beside another writer."""
+    """A host that marks its statements would have the write lock taken by an upgrade, which
+    fails beside another writer.
+    """
     await warm(engine)
     locked = []
 
@@ -101,7 +111,9 @@ async def test_a_host_may_comment_on_the_begin(engine: AsyncEngine, hops: list[s
     async def work(session: AsyncSession, connection: AsyncConnection) -> None:
         await connection.execute(select(Run.id))
         assert engine.url.database is not None
-        with closing(sqlite3.connect(engine.url.database, timeout=0, isolation_level=None)) as other:
+        with closing(
+            sqlite3.connect(engine.url.database, timeout=0, isolation_level=None)
+        ) as other:
             with pytest.raises(sqlite3.OperationalError):
                 other.execute("BEGIN IMMEDIATE")
             locked.append(True)
@@ -114,7 +126,9 @@ async def test_a_host_may_comment_on_the_begin(engine: AsyncEngine, hops: list[s
 # ---------------------------------------------------------------- for whom
 
 
-async def test_the_hosts_own_transactions_are_left_alone(engine: AsyncEngine, hops: list[str]) -> None:
+async def test_the_hosts_own_transactions_are_left_alone(
+    engine: AsyncEngine, hops: list[str]
+) -> None:
     """A host's session would run on cursors that are not its driver's."""
     await warm(engine)
     async with engine.connect() as connection:
@@ -125,8 +139,12 @@ async def test_the_hosts_own_transactions_are_left_alone(engine: AsyncEngine, ho
     assert hops == ["cursor", "execute", "fetchall", "close", "rollback"]
 
 
-async def test_a_pool_that_resets_nothing(sqlite_database: TemporaryDatabase, hops: list[str]) -> None:
-    """The second transaction on a connection would go the long way, since something of the first one's is still there."""
+async def test_a_pool_that_resets_nothing(
+    sqlite_database: TemporaryDatabase, hops: list[str]
+) -> None:
+    """The second transaction on a connection would go the long way, since something of the first
+    one's is still there.
+    """
     await add(sqlite_database, Run(id=1), Run(id=2))
     engine = sqlite_database.create_engine(pool_reset_on_return=None)
     await warm(engine)
@@ -180,7 +198,9 @@ def another_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("other", [another_kind, another_queue, another_cursor])
 async def test_what_is_not_known_keeps_its_own_cursors(
-    sqlite_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, other: Callable[[pytest.MonkeyPatch], None]
+    sqlite_database: TemporaryDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+    other: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
     """A driver of another version would be used in a way that it does not know."""
     await add(sqlite_database, Run(id=1), Run(id=2))
@@ -208,8 +228,12 @@ async def test_virtual_time_has_its_own_driver(virtual_database: TemporaryDataba
     await run_in(virtual_database.session_factory, work)
 
 
-async def test_work_that_commits_by_itself(engine: AsyncEngine, sqlite_database: TemporaryDatabase) -> None:
-    """The next transaction has the connection then: its BEGIN would wait for statements that come another way."""
+async def test_work_that_commits_by_itself(
+    engine: AsyncEngine, sqlite_database: TemporaryDatabase
+) -> None:
+    """The next transaction has the connection then: its BEGIN would wait for statements that
+    come another way.
+    """
     factory, drivers = async_sessionmaker(engine), []
     has_begun, may_go_on = asyncio.Event(), asyncio.Event()
 
@@ -239,10 +263,15 @@ async def test_work_that_commits_by_itself(engine: AsyncEngine, sqlite_database:
 
 
 async def test_many_rows(engine: AsyncEngine, hops: list[str]) -> None:
-    """A result that is larger than a hop would lose its end, or be in memory as a whole though it is streamed."""
+    """A result that is larger than a hop would lose its end, or be in memory as a whole though
+    it is streamed.
+    """
     await warm(engine)
     many = sqlite_hops.ROWS_MAX * 2
-    numbers = text(f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {many}) SELECT i FROM n")
+    numbers = text(
+        f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {many}) SELECT i"
+        " FROM n"
+    )
 
     async def work(session: AsyncSession, connection: AsyncConnection) -> None:
         hops.clear()
@@ -267,7 +296,8 @@ async def test_what_a_cursor_says(engine: AsyncEngine) -> None:
         some = await connection.execute(update(Run).values(status="some"))
         none = await connection.execute(update(Run).values(status="none").where(Run.id == 99))
         each = await connection.execute(
-            text("UPDATE runs SET status = :s WHERE id = :i"), [{"s": "a", "i": 1}, {"s": "b", "i": 2}]
+            text("UPDATE runs SET status = :s WHERE id = :i"),
+            [{"s": "a", "i": 1}, {"s": "b", "i": 2}],
         )
         returned = await connection.execute(update(Run).values(status="c").returning(Run.id))
         assert sorted(returned.scalars()) == [1, 2]

@@ -1,4 +1,6 @@
-"""Tests of the one hop per statement where it goes wrong: errors, waits, cancellations and timeouts."""
+"""Tests of the one hop per statement where it goes wrong: errors, waits, cancellations and
+timeouts.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +54,17 @@ async def test_an_error_in_a_hop(engine: AsyncEngine, sqlite_database: Temporary
 
 
 async def test_a_begin_that_fails_is_sent_again(sqlite_database: TemporaryDatabase) -> None:
-    """A statement after one that was refused would be executed outside of any transaction, or beside another writer."""
+    """A statement after one that was refused would be executed outside of any transaction, or
+    beside another writer.
+    """
     await add(sqlite_database, Run(id=1), Run(id=2))
     engine = sqlite_database.create_engine(connect_args={"timeout": 0})
     await warm(engine)
 
     async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-        with closing(sqlite3.connect(str(sqlite_database.url.database), isolation_level=None)) as writer:
+        with closing(
+            sqlite3.connect(str(sqlite_database.url.database), isolation_level=None)
+        ) as writer:
             writer.execute("BEGIN IMMEDIATE")
             with pytest.raises(OperationalError, match="locked"):
                 await connection.execute(select(Run.id))
@@ -77,29 +83,41 @@ async def test_a_begin_that_fails_is_sent_again(sqlite_database: TemporaryDataba
 async def test_the_wait_for_the_file_is_bounded_and_then_as_before(
     engine: AsyncEngine, sqlite_database: TemporaryDatabase
 ) -> None:
-    """A transaction would wait in the driver's thread, where nothing ends it, and the host's own later ones not long enough."""
+    """A transaction would wait in the driver's thread, where nothing ends it, and the host's own
+    later ones not long enough.
+    """
     await warm(engine)
 
     async def busy_ms(session: AsyncSession, connection: AsyncConnection) -> Any:
         return (await connection.exec_driver_sql("PRAGMA busy_timeout")).scalar_one()
 
     usual = await run_in(async_sessionmaker(engine), busy_ms, writes=False)
-    with closing(sqlite3.connect(str(sqlite_database.url.database), isolation_level=None)) as writer:
+    with closing(
+        sqlite3.connect(str(sqlite_database.url.database), isolation_level=None)
+    ) as writer:
         writer.execute("BEGIN IMMEDIATE")
         started_at = asyncio.get_running_loop().time()
         with pytest.raises(OperationalError, match="locked"):
             await run_in(async_sessionmaker(engine), write_both, timeout=timedelta(seconds=0.2))
         assert asyncio.get_running_loop().time() - started_at < usual / 1000
     assert await run_in(async_sessionmaker(engine), busy_ms) == usual
-    assert await run_in(async_sessionmaker(engine), busy_ms, timeout=timedelta(seconds=0.2)) == usual
+    assert (
+        await run_in(async_sessionmaker(engine), busy_ms, timeout=timedelta(seconds=0.2)) == usual
+    )
 
 
-async def test_a_hop_that_takes_too_long(engine: AsyncEngine, sqlite_database: TemporaryDatabase) -> None:
-    """A statement that does not end would keep the file locked, whether its BEGIN came along with it or before."""
+async def test_a_hop_that_takes_too_long(
+    engine: AsyncEngine, sqlite_database: TemporaryDatabase
+) -> None:
+    """A statement that does not end would keep the file locked, whether its BEGIN came along
+    with it or before.
+    """
     await warm(engine)
     for earlier in ("", "UPDATE runs SET status = 'half'"):
 
-        async def work(session: AsyncSession, connection: AsyncConnection, earlier: str = earlier) -> None:
+        async def work(
+            session: AsyncSession, connection: AsyncConnection, earlier: str = earlier
+        ) -> None:
             if earlier:
                 await connection.execute(text(earlier))
             await connection.execute(text(ENDLESS))
@@ -115,7 +133,9 @@ async def test_a_hop_that_takes_too_long(engine: AsyncEngine, sqlite_database: T
 async def test_nothing_is_begun_behind_a_wait_that_nobody_waits_for(
     sqlite_database: TemporaryDatabase, *, is_cancelled: bool
 ) -> None:
-    """SQLite's interrupt does not end a wait for the file, so what came along would run to its end, be that an hour."""
+    """SQLite's interrupt does not end a wait for the file, so what came along would run to its
+    end, be that an hour.
+    """
     await add(sqlite_database, Run(id=1))
     path, ran = str(sqlite_database.url.database), []
     async with aiosqlite.connect(path) as driver:
@@ -133,7 +153,9 @@ async def test_nothing_is_begun_behind_a_wait_that_nobody_waits_for(
                 await driver.interrupt()
             await asyncio.wait({behind}, timeout=0)
             writer.execute("ROLLBACK")
-            with pytest.raises(asyncio.CancelledError if is_cancelled else sqlite3.OperationalError):
+            with pytest.raises(
+                asyncio.CancelledError if is_cancelled else sqlite3.OperationalError
+            ):
                 await behind
         await driver.rollback()
         assert ran == []
@@ -149,7 +171,9 @@ async def test_cancelled_at_each_hop(
     strikes_at: int | None = None
     passed = 0
 
-    async def strike(self: aiosqlite.Connection, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    async def strike(
+        self: aiosqlite.Connection, fn: Callable[..., Any], *args: Any, **options: Any
+    ) -> Any:
         nonlocal passed
         passed += 1
         if passed == strikes_at:
@@ -159,8 +183,12 @@ async def test_cancelled_at_each_hop(
         return await execute(self, fn, *args, **options)
 
     async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-        await connection.execute(text("UPDATE runs SET status = :s WHERE id = 1"), {"s": f"try {strikes_at}"})
-        await connection.execute(text("UPDATE runs SET status = :s WHERE id = 2"), {"s": f"try {strikes_at}"})
+        await connection.execute(
+            text("UPDATE runs SET status = :s WHERE id = 1"), {"s": f"try {strikes_at}"}
+        )
+        await connection.execute(
+            text("UPDATE runs SET status = :s WHERE id = 2"), {"s": f"try {strikes_at}"}
+        )
 
     monkeypatch.setattr(aiosqlite.Connection, "_execute", strike)
     for hop in range(1, 4):

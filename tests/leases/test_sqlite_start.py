@@ -13,8 +13,12 @@ from rowlock.database.begin import begin_writing
 
 
 async def test_the_first_transaction_waits_for_a_writer(tmp_path: Path) -> None:
-    """A host's first fetch would fail because a service writes to a file that is not in WAL mode yet."""
-    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'new.db'}", connect_args={"timeout": 0})
+    """A host's first fetch would fail because a service writes to a file that is not in WAL mode
+    yet.
+    """
+    engine = create_async_engine(
+        f"sqlite+aiosqlite:///{tmp_path / 'new.db'}", connect_args={"timeout": 0}
+    )
     async with engine.connect() as service, engine.connect() as ours:
         await service.exec_driver_sql("CREATE TABLE t (x)")
         await service.commit()
@@ -32,8 +36,12 @@ async def test_the_first_transaction_waits_for_a_writer(tmp_path: Path) -> None:
 
 
 async def test_the_wait_is_bounded_whatever_the_host_has_set(tmp_path: Path) -> None:
-    """A transaction would wait in the driver's thread, where nothing ends it, for as long as the host's busy timeout lasts."""
-    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'new.db'}", connect_args={"timeout": 3600})
+    """A transaction would wait in the driver's thread, where nothing ends it, for as long as the
+    host's busy timeout lasts.
+    """
+    engine = create_async_engine(
+        f"sqlite+aiosqlite:///{tmp_path / 'new.db'}", connect_args={"timeout": 3600}
+    )
     async with engine.connect() as service, engine.connect() as ours:
         for is_locked in (True, False):
             if is_locked:
@@ -50,7 +58,9 @@ async def test_the_wait_is_bounded_whatever_the_host_has_set(tmp_path: Path) -> 
 
 async def test_a_shorter_wait_of_the_host_is_kept(tmp_path: Path) -> None:
     """A host that wants to hear at once that the file is locked would wait."""
-    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'new.db'}", connect_args={"timeout": 0})
+    engine = create_async_engine(
+        f"sqlite+aiosqlite:///{tmp_path / 'new.db'}", connect_args={"timeout": 0}
+    )
     async with engine.connect() as service, engine.connect() as ours:
         await service.exec_driver_sql("BEGIN IMMEDIATE")
         async with asyncio.timeout(60):

@@ -1,4 +1,6 @@
-"""Tests of ending a transaction that its own event loop leaves standing with SQLite's write lock."""
+"""Tests of ending a transaction that its own event loop leaves standing with SQLite's write
+lock.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from rowlock.testing import TemporaryDatabase
 from ..host import Base, Run
 from .transactions import may_write, run_in
 
-ENDLESS = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT max(n) FROM numbers"
+ENDLESS = (
+    "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT max(n) FROM"
+    " numbers"
+)
 ENDS_S_MAX = 60
 """Longest time for the thread of a connection to end. **Unit** seconds."""
 
@@ -34,7 +39,9 @@ async def runs(database: TemporaryDatabase) -> TemporaryDatabase:
     return database
 
 
-def cut(database: TemporaryDatabase, older_than_s: float, *, thread: int = threading.get_ident()) -> None:
+def cut(
+    database: TemporaryDatabase, older_than_s: float, *, thread: int = threading.get_ident()
+) -> None:
     """Cut from another loop, in another thread, while this one stands still."""
 
     async def work() -> None:
@@ -62,7 +69,9 @@ async def test_what_stands_is_cut_and_rolled_back(runs: TemporaryDatabase) -> No
         freed.append(await may_write(runs))
         await connection.execute(text("UPDATE runs SET status = 'whole' WHERE id = 1"))
 
-    with pytest.raises(TransactionTimeout, match="take a step did not end while the event loop stood still") as caught:
+    with pytest.raises(
+        TransactionTimeout, match="take a step did not end while the event loop stood still"
+    ) as caught:
         await run_in(runs.session_factory, work)
     assert freed == [True]
     assert (caught.value.was_aborted, caught.value.was_rolled_back) == (True, True)
@@ -70,7 +79,9 @@ async def test_what_stands_is_cut_and_rolled_back(runs: TemporaryDatabase) -> No
 
 
 async def test_one_that_stands_within_a_statement_is_cut(runs: TemporaryDatabase) -> None:
-    """A loop that is blocked between the preparing of a statement and its execution would keep rows locked, its own leases too."""
+    """A loop that is blocked between the preparing of a statement and its execution would keep
+    rows locked, its own leases too.
+    """
     freed: list[bool] = []
 
     async def work(_session: Any, connection: Any) -> None:
@@ -87,8 +98,12 @@ async def test_one_that_stands_within_a_statement_is_cut(runs: TemporaryDatabase
     assert (caught.value.was_aborted, caught.value.was_rolled_back) == (True, True)
 
 
-async def test_one_that_could_not_be_cut_is_cut_at_the_next_look(runs: TemporaryDatabase, monkeypatch: Any) -> None:
-    """A server that is busy with a statement, or not reached, at one moment would keep the rows locked for the whole block."""
+async def test_one_that_could_not_be_cut_is_cut_at_the_next_look(
+    runs: TemporaryDatabase, monkeypatch: Any
+) -> None:
+    """A server that is busy with a statement, or not reached, at one moment would keep the rows
+    locked for the whole block.
+    """
     terminate = stalled_transactions._terminate
     asked: list[bool] = []
     freed: list[bool] = []
@@ -108,7 +123,9 @@ async def test_one_that_could_not_be_cut_is_cut_at_the_next_look(runs: Temporary
     monkeypatch.setattr(stalled_transactions, "_terminate", only_at_third)
     with pytest.raises(TransactionTimeout) as caught:
         await run_in(runs.session_factory, work)
-    assert asked == ([] if runs.dialect_name == "sqlite" else [False, False, True]), "and no more once it has ended"
+    assert asked == ([] if runs.dialect_name == "sqlite" else [False, False, True]), (
+        "and no more once it has ended"
+    )
     assert freed == [True]
     assert (caught.value.was_aborted, caught.value.was_rolled_back) == (True, True)
     assert await status_of(runs) == "queued"
@@ -133,7 +150,9 @@ async def test_one_that_was_whole_is_not_known_to_be_undone(runs: TemporaryDatab
 
 
 async def test_its_connection_serves_nobody_else(runs: TemporaryDatabase) -> None:
-    """A COMMIT that went nowhere would pass for one, and the host's next statement would fail on a connection that is closed."""
+    """A COMMIT that went nowhere would pass for one, and the host's next statement would fail on
+    a connection that is closed.
+    """
 
     async def work(_session: Any, connection: Any) -> None:
         await asyncio.to_thread(cut, runs, 0.0)
@@ -143,8 +162,12 @@ async def test_its_connection_serves_nobody_else(runs: TemporaryDatabase) -> Non
     assert await status_of(runs) == "queued"
 
 
-async def test_one_that_was_cut_is_not_given_up_again(runs: TemporaryDatabase, monkeypatch: Any) -> None:
-    """Its connection, which is closed or about to be, would be rolled back and retired a second time, perhaps while it closes."""
+async def test_one_that_was_cut_is_not_given_up_again(
+    runs: TemporaryDatabase, monkeypatch: Any
+) -> None:
+    """Its connection, which is closed or about to be, would be rolled back and retired a second
+    time, perhaps while it closes.
+    """
     monkeypatch.setattr(stalled_transactions, "_is_within", lambda _task, _driver: True)
     given_up: list[Any] = []
 
@@ -172,7 +195,9 @@ async def test_a_young_one_is_left_alone(runs: TemporaryDatabase) -> None:
 
 
 async def test_one_of_another_loop_is_left_alone(runs: TemporaryDatabase) -> None:
-    """One manager's loop that stands still would cost the transactions of every other one in the process."""
+    """One manager's loop that stands still would cost the transactions of every other one in the
+    process.
+    """
 
     async def work(_session: Any, connection: Any) -> None:
         await connection.execute(text("UPDATE runs SET status = 'whole' WHERE id = 1"))
@@ -206,7 +231,9 @@ async def test_one_that_has_ended_is_left_alone(runs: TemporaryDatabase) -> None
 
 
 async def test_one_that_is_out_of_time_frees_the_file_at_once(runs: TemporaryDatabase) -> None:
-    """A statement that takes too long would keep the file locked for as long as it lasts, and then until garbage is collected."""
+    """A statement that takes too long would keep the file locked for as long as it lasts, and
+    then until garbage is collected.
+    """
 
     async def work(_session: Any, connection: Any) -> None:
         await connection.execute(text("UPDATE runs SET status = 'half' WHERE id = 1 RETURNING id"))
@@ -230,7 +257,9 @@ async def test_what_ends_one_that_is_out_of_time_is_waited_for(
     given: list[stalled_transactions.CancelPlan] = []
     plan_cancel = stalled_transactions.OpenTransaction.plan_cancel
 
-    def noted(self: stalled_transactions.OpenTransaction, task: asyncio.Task[Any]) -> stalled_transactions.CancelPlan:
+    def noted(
+        self: stalled_transactions.OpenTransaction, task: asyncio.Task[Any]
+    ) -> stalled_transactions.CancelPlan:
         given.append(plan_cancel(self, task))
         return given[-1]
 
@@ -247,8 +276,12 @@ async def test_what_ends_one_that_is_out_of_time_is_waited_for(
     assert given_up.ending.result()
 
 
-async def test_the_thread_of_one_that_is_out_of_time_is_stopped_once(sqlite_database: TemporaryDatabase) -> None:
-    """Whoever came second to stop it, as SQLAlchemy does after a cancelled `close`, would wait for an ended thread for ever."""
+async def test_the_thread_of_one_that_is_out_of_time_is_stopped_once(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """Whoever came second to stop it, as SQLAlchemy does after a cancelled `close`, would wait
+    for an ended thread for ever.
+    """
     await sqlite_database.create_tables(Base.metadata)
     drivers: list[Any] = []
     stops: list[Any] = []
@@ -272,8 +305,12 @@ async def test_the_thread_of_one_that_is_out_of_time_is_stopped_once(sqlite_data
     await asyncio.wait_for(ends[1], ENDS_S_MAX)
 
 
-async def test_a_timeout_that_comes_late_is_the_loops(database: TemporaryDatabase, monkeypatch: Any) -> None:
-    """After a block of the loop every transaction under way would be given up, though the database has long answered."""
+async def test_a_timeout_that_comes_late_is_the_loops(
+    database: TemporaryDatabase, monkeypatch: Any
+) -> None:
+    """After a block of the loop every transaction under way would be given up, though the
+    database has long answered.
+    """
     await database.create_tables(Base.metadata)
     loop = asyncio.get_running_loop()
     ahead = 0.0

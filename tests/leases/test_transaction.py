@@ -1,4 +1,6 @@
-"""Tests of transactions that end: whoever is cancelled, no lock and no connection is left behind."""
+"""Tests of transactions that end: whoever is cancelled, no lock and no connection is left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ async def test_session_and_connection_are_of_one_transaction(database: Temporary
 async def struck(
     database: TemporaryDatabase, step: Callable[[Any], Awaitable[Any]], *, at: int, times: int
 ) -> tuple[bool, bool]:
-    """Run `step` and cancel it when its engine passes boundary number `at`; return whether it was struck, and whether cancelled."""
+    """Run `step` and cancel it when its engine passes boundary number `at`; return whether it
+    was struck, and whether cancelled.
+    """
     engine = database.create_engine()
     task = asyncio.ensure_future(step(async_sessionmaker(engine)))
     passed, hit = 0, False
@@ -121,11 +125,15 @@ async def strike_everywhere(
     *,
     times: int,
 ) -> int:
-    """Cancel `step` at each boundary in turn until there is none left; return how many there were."""
+    """Cancel `step` at each boundary in turn until there is none left; return how many there
+    were.
+    """
     at = 0
     while True:
         hit, cancelled = await struck(database, step, at=at, times=times)
-        assert cancelled is hit, "a cancelled caller must not go on, and nobody else must be cancelled"
+        assert cancelled is hit, (
+            "a cancelled caller must not go on, and nobody else must be cancelled"
+        )
         await check()
         if not hit:
             return at
@@ -161,14 +169,19 @@ async def test_a_claim_cancelled_at_every_statement(database: TemporaryDatabase)
     async def check() -> None:
         async with database.engine.begin() as connection:
             await connection.execute(
-                text("UPDATE volumes SET lock_token = NULL, lock_owner = NULL, lock_expires_at = NULL")
+                text(
+                    "UPDATE volumes SET lock_token = NULL, lock_owner = NULL, lock_expires_at ="
+                    " NULL"
+                )
             )
 
     assert await strike_everywhere(database, step, check, times=1) >= 4
 
 
 async def test_cancelled_before_it_runs(database: TemporaryDatabase) -> None:
-    """A cancellation in the first turn of the loop would leave a transaction that nobody waits for."""
+    """A cancellation in the first turn of the loop would leave a transaction that nobody waits
+    for.
+    """
     await add(database, Run(id=1), Run(id=2))
     for turns in range(3):
         task = asyncio.ensure_future(run_in(database.session_factory, write_both))
@@ -213,7 +226,9 @@ async def test_a_cancellation_from_within_is_an_error(database: TemporaryDatabas
     async def cancelled(session: AsyncSession, connection: AsyncConnection) -> None:
         raise asyncio.CancelledError
 
-    with pytest.raises(PipelineError, match="the transaction to take a step was cancelled from within"):
+    with pytest.raises(
+        PipelineError, match="the transaction to take a step was cancelled from within"
+    ):
         await run_in(database.session_factory, cancelled)
     current = asyncio.current_task()
     assert current is not None
@@ -222,8 +237,12 @@ async def test_a_cancellation_from_within_is_an_error(database: TemporaryDatabas
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-async def test_a_listener_of_the_hosts_does_not_end_the_loop(database: TemporaryDatabase, error: BaseException) -> None:
-    """A SystemExit out of a listener or a type of the host's would end the whole event loop, out of a task of ours."""
+async def test_a_listener_of_the_hosts_does_not_end_the_loop(
+    database: TemporaryDatabase, error: BaseException
+) -> None:
+    """A SystemExit out of a listener or a type of the host's would end the whole event loop, out
+    of a task of ours.
+    """
 
     def listen(*_: Any) -> None:
         raise error

@@ -1,4 +1,6 @@
-"""Tests of transactions on engines of many kinds: one that begins by itself, several processes, several engines."""
+"""Tests of transactions on engines of many kinds: one that begins by itself, several processes,
+several engines.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ from .transactions import (
 
 
 @pytest.fixture
-async def reader(tmp_path: Path, sqlite_database: TemporaryDatabase) -> AsyncIterator[TemporaryDatabase]:
+async def reader(
+    tmp_path: Path, sqlite_database: TemporaryDatabase
+) -> AsyncIterator[TemporaryDatabase]:
     """A replica for reading, which lags behind: it has the tables and no row."""
     database = TemporaryDatabase(sqlite_database.url.set(database=str(tmp_path / "reader.db")))
     await database.create_tables(Base.metadata)
@@ -46,7 +50,9 @@ async def reader(tmp_path: Path, sqlite_database: TemporaryDatabase) -> AsyncIte
 
 
 async def test_the_write_lock_is_taken_at_the_start(sqlite_database: TemporaryDatabase) -> None:
-    """Two replicas would read the same rows before either writes, and one of them would fail half-way."""
+    """Two replicas would read the same rows before either writes, and one of them would fail
+    half-way.
+    """
     await add(sqlite_database, Run(id=1))
     seen = []
 
@@ -67,7 +73,9 @@ async def test_a_reader_does_not_wait_for_a_writer(sqlite_database: TemporaryDat
     async def read(session: AsyncSession, connection: AsyncConnection) -> Any:
         return await connection.scalar(select(Run.status).where(Run.id == 1))
 
-    with closing(sqlite3.connect(str(sqlite_database.url.database), isolation_level=None)) as writer:
+    with closing(
+        sqlite3.connect(str(sqlite_database.url.database), isolation_level=None)
+    ) as writer:
         assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         writer.execute("BEGIN IMMEDIATE")
         writer.execute("UPDATE runs SET status = 'unseen'")
@@ -88,7 +96,9 @@ def begins_by_itself(engine: AsyncEngine) -> None:
 
 
 async def test_an_engine_that_begins_by_itself(sqlite_database: TemporaryDatabase) -> None:
-    """A host that set its engine up for savepoints could not use us: a transaction cannot be begun inside another."""
+    """A host that set its engine up for savepoints could not use us: a transaction cannot be
+    begun inside another.
+    """
     await add(sqlite_database, Run(id=1), Run(id=2))
     engine = sqlite_database.create_engine()
     begins_by_itself(engine)
@@ -161,9 +171,10 @@ def test_two_processes_on_one_file(tmp_path: Path) -> None:
         process.stdin.write("go\n")
         process.stdin.flush()
     answers = [process.communicate(timeout=60) for process in processes]
-    assert [(process.returncode, errors) for process, (_, errors) in zip(processes, answers, strict=True)] == [
-        (0, "")
-    ] * 2
+    assert [
+        (process.returncode, errors)
+        for process, (_, errors) in zip(processes, answers, strict=True)
+    ] == [(0, "")] * 2
     claims = [claim.split(":") for out, _ in answers for claim in out.split()]
     assert sorted(int(key) for key, _ in claims) == list(range(150))
     with closing(sqlite3.connect(path)) as connection:
@@ -177,12 +188,18 @@ def test_two_processes_on_one_file(tmp_path: Path) -> None:
 async def test_sessions_that_route_by_statement_go_to_the_writer(
     reader: TemporaryDatabase, sqlite_database: TemporaryDatabase
 ) -> None:
-    """A lease would be read from a replica that lags behind the database in which it was written."""
+    """A lease would be read from a replica that lags behind the database in which it was
+    written.
+    """
     asked: list[str] = []
-    event.listen(reader.engine.sync_engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+    event.listen(
+        reader.engine.sync_engine, "before_cursor_execute", lambda *args: asked.append(args[2])
+    )
 
     class RoutingSession(Session):
-        def get_bind(self, mapper: Any = None, *, clause: Any = None, bind: Any = None, **kw: Any) -> Any:
+        def get_bind(
+            self, mapper: Any = None, *, clause: Any = None, bind: Any = None, **kw: Any
+        ) -> Any:
             if bind is not None:
                 return bind
             writes = self._flushing or isinstance(clause, Update)
@@ -218,7 +235,9 @@ async def test_a_service_whose_session_routes_makes_a_row_due(
             return (sqlite_database if writes else reader).engine.sync_engine
 
     later = (await row_later(sqlite_database)).due_at
-    async with async_sessionmaker(sync_session_class=RoutingSession, expire_on_commit=False)() as session:
+    async with async_sessionmaker(
+        sync_session_class=RoutingSession, expire_on_commit=False
+    )() as session:
         row = Run(id=2, due_at=later)
         session.add(row)
         await make_due(session, row)
@@ -235,7 +254,9 @@ async def row_later(database: TemporaryDatabase) -> Any:
 async def test_a_service_whose_session_routes_by_model(
     reader: TemporaryDatabase, sqlite_database: TemporaryDatabase
 ) -> None:
-    """A host with a database per model could not make its rows due: our statements name a table only."""
+    """A host with a database per model could not make its rows due: our statements name a table
+    only.
+    """
 
     class RoutingSession(Session):
         def get_bind(self, mapper: Any = None, **kw: Any) -> Any:
@@ -243,20 +264,27 @@ async def test_a_service_whose_session_routes_by_model(
             return (sqlite_database if ours else reader).engine.sync_engine
 
     later = (await row_later(sqlite_database)).due_at
-    async with async_sessionmaker(sync_session_class=RoutingSession, expire_on_commit=False)() as session:
+    async with async_sessionmaker(
+        sync_session_class=RoutingSession, expire_on_commit=False
+    )() as session:
         row = await session.get_one(Run, 1)
         await make_due(session, row)
         await session.commit()
     assert (await row_of(sqlite_database, RUNS, 1)).due_at == row.due_at < later
 
 
-async def test_a_database_that_cannot_be_reached(sqlite_database: TemporaryDatabase, tmp_path: Path) -> None:
-    """A failed connect would leave a task, or come out as something that is not an error of the database."""
+async def test_a_database_that_cannot_be_reached(
+    sqlite_database: TemporaryDatabase, tmp_path: Path
+) -> None:
+    """A failed connect would leave a task, or come out as something that is not an error of the
+    database.
+    """
     away = TemporaryDatabase(sqlite_database.url.set(database=str(tmp_path / "no" / "such.db")))
     before = set(threading.enumerate())
     with pytest.raises(OperationalError):
         await run_in(away.session_factory, write_both)
     await away.aclose()
-    # aiosqlite's thread reports its end to this loop, and nobody waits for it when the connect failed.
+    # aiosqlite's thread reports its end to this loop, and nobody waits for it when the connect
+    # failed.
     for thread in set(threading.enumerate()) - before:
         await asyncio.to_thread(thread.join)

@@ -61,7 +61,10 @@ async def test_a_hanging_statement_ends_in_time(postgresql_database: TemporaryDa
     assert checked_out(postgresql_database.engine) == 0
     async with postgresql_database.create_engine().begin() as connection:
         await connection.execute(text("SELECT id FROM runs FOR UPDATE"))
-        sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active'"
+        sleeping = (
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state ="
+            " 'active'"
+        )
         assert await connection.scalar(text(sleeping)) == 0
 
 
@@ -69,7 +72,9 @@ async def test_a_hanging_statement_ends_in_time(postgresql_database: TemporaryDa
 async def test_what_ignores_its_cancellation_is_left_behind(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A driver that does not listen would hang the pipeline all the same; its late error would be told by nobody."""
+    """A driver that does not listen would hang the pipeline all the same; its late error would
+    be told by nobody.
+    """
     loop = asyncio.get_running_loop()
     await add(virtual_database, Run(id=1))
     answered = asyncio.Event()
@@ -108,12 +113,16 @@ async def test_what_ends_while_it_is_given_up_counts(virtual_database: Temporary
             await connection.execute(text("UPDATE runs SET status = 'written'"))
         return "late"
 
-    assert await run_in(virtual_database.session_factory, late, timeout=timedelta(seconds=7)) == "late"
+    assert (
+        await run_in(virtual_database.session_factory, late, timeout=timedelta(seconds=7)) == "late"
+    )
     assert (await row_of(virtual_database, RUNS, 1)).status == "written"
 
 
 @virtual_time
-async def test_a_cancelled_caller_of_a_hanging_transaction_is_cancelled(virtual_database: TemporaryDatabase) -> None:
+async def test_a_cancelled_caller_of_a_hanging_transaction_is_cancelled(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A worker that is to stop would take the timeout for an answer, and go on."""
     await add(virtual_database, Run(id=1))
     for cancel_after_s in (3, 8):  # while it runs, and while it is being given up
@@ -128,7 +137,9 @@ async def test_a_cancelled_caller_of_a_hanging_transaction_is_cancelled(virtual_
                 await asyncio.sleep(2)
                 raise
 
-        task = asyncio.ensure_future(run_in(virtual_database.session_factory, hang_twice, timeout=timedelta(seconds=7)))
+        task = asyncio.ensure_future(
+            run_in(virtual_database.session_factory, hang_twice, timeout=timedelta(seconds=7))
+        )
         await asyncio.sleep(cancel_after_s)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -23,13 +23,19 @@ CANCELS_IN_A_ROW = 10
 BOUNDARIES = ("begin", "before_cursor_execute", "after_cursor_execute", "commit", "rollback")
 
 
-async def run_in(factory: Any, work: Work, *, timeout: timedelta = TIMEOUT, writes: bool = True) -> Any:
+async def run_in(
+    factory: Any, work: Work, *, timeout: timedelta = TIMEOUT, writes: bool = True
+) -> Any:
     """Run `work` in a transaction about runs."""
-    return await in_transaction(factory, RUNS, work, purpose="take a step", timeout=timeout, writes=writes)
+    return await in_transaction(
+        factory, RUNS, work, purpose="take a step", timeout=timeout, writes=writes
+    )
 
 
 async def write_both(session: AsyncSession, connection: AsyncConnection) -> str:
-    """Read, then write two rows, reading the second one from a live cursor: what a cancellation must not tear apart."""
+    """Read, then write two rows, reading the second one from a live cursor: what a cancellation
+    must not tear apart.
+    """
     await connection.execute(select(Run.id))
     await connection.execute(text("UPDATE runs SET status = 'written' WHERE id = 1"))
     await connection.execute(select(Run.id))
@@ -43,7 +49,9 @@ async def warm(engine: AsyncEngine) -> None:
 
 
 async def may_write(database: TemporaryDatabase) -> bool:
-    """Whether another replica may write at once: nobody holds the file's write lock, or a row of the table."""
+    """Whether another replica may write at once: nobody holds the file's write lock, or a row of
+    the table.
+    """
     if database.dialect_name == "sqlite":
         return file_may_be_written(database)
     async with database.create_engine().begin() as connection:
@@ -53,7 +61,9 @@ async def may_write(database: TemporaryDatabase) -> bool:
 
 def file_may_be_written(database: TemporaryDatabase) -> bool:
     """Whether somebody outside of the engine gets the file's write lock without waiting."""
-    with closing(sqlite3.connect(str(database.url.database), timeout=0, isolation_level=None)) as other:
+    with closing(
+        sqlite3.connect(str(database.url.database), timeout=0, isolation_level=None)
+    ) as other:
         try:
             other.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:

@@ -1,4 +1,6 @@
-"""Creators of fleets, each of which takes the next free name; as a program, ``python creators.py URL COUNT``, many at once."""
+"""Creators of fleets, each of which takes the next free name; as a program, ``python creators.py
+URL COUNT``, many at once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import event, select
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock.errors import LockWaitTimeout
@@ -36,11 +43,15 @@ class Fleet(Base):
 async def next_free_name(session: AsyncSession) -> str:
     """Return the first of ``fleet-0, fleet-1, ...`` that is not taken."""
     taken = set((await session.scalars(select(Fleet.name))).all())
-    return next(name for number in range(len(taken) + 1) if (name := f"fleet-{number}") not in taken)
+    return next(
+        name for number in range(len(taken) + 1) if (name := f"fleet-{number}") not in taken
+    )
 
 
 async def create(sessions: Sessions, *, inside: set[Any] | None = None) -> str:
-    """Create a fleet under the next free name, as a service does; `inside` is told the task that has the lock."""
+    """Create a fleet under the next free name, as a service does; `inside` is told the task that
+    has the lock.
+    """
     async with sessions() as session, lock_unique_names(session, NAMESPACE, timeout=WAIT_S):
         if inside is not None:
             inside.add(asyncio.current_task())
@@ -53,7 +64,9 @@ async def create(sessions: Sessions, *, inside: set[Any] | None = None) -> str:
 async def names_in(database: TemporaryDatabase) -> list[str]:
     """Return the names that are taken, sorted by their number."""
     async with database.session_factory() as session:
-        return sorted(await session.scalars(select(Fleet.name)), key=lambda name: int(name.rpartition("-")[2]))
+        return sorted(
+            await session.scalars(select(Fleet.name)), key=lambda name: int(name.rpartition("-")[2])
+        )
 
 
 def expected(count: int) -> list[str]:
@@ -62,7 +75,9 @@ def expected(count: int) -> list[str]:
 
 
 def begins_by_itself(engine: AsyncEngine, statement: str = "BEGIN") -> Sessions:
-    """Return sessions of a host that begins SQLite's transactions itself, as SQLAlchemy's documentation recommends."""
+    """Return sessions of a host that begins SQLite's transactions itself, as SQLAlchemy's
+    documentation recommends.
+    """
 
     @event.listens_for(engine.sync_engine, "connect")
     def leave_it_to_us(connection: Any, _: object) -> None:
@@ -78,7 +93,10 @@ def begins_by_itself(engine: AsyncEngine, statement: str = "BEGIN") -> Sessions:
 async def is_free(database: TemporaryDatabase) -> bool:
     """Ask whether somebody else could take names now."""
     with suppress(LockWaitTimeout):
-        async with database.session_factory() as session, lock_unique_names(session, NAMESPACE, timeout=0):
+        async with (
+            database.session_factory() as session,
+            lock_unique_names(session, NAMESPACE, timeout=0),
+        ):
             return True
     return False
 

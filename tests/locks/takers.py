@@ -25,7 +25,9 @@ async def settle() -> None:
 class LockHolder:
     """One task inside, or waiting to get inside, a lock."""
 
-    def __init__(self, context: AbstractAsyncContextManager[object], keys: Iterable[Hashable] = ()) -> None:
+    def __init__(
+        self, context: AbstractAsyncContextManager[object], keys: Iterable[Hashable] = ()
+    ) -> None:
         """Start the task; it has not run yet."""
         self.keys = tuple(keys)
         self.holds = False

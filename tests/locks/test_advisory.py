@@ -1,4 +1,6 @@
-"""Tests of advisory locks: which number a name has, who holds it, until when, and what is left after a failure."""
+"""Tests of advisory locks: which number a name has, who holds it, until when, and what is left
+after a failure.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,11 @@ def test_ids_are_the_same_in_every_process(seed: str) -> None:
     """Two replicas would lock two different things."""
     program = f"from rowlock.locks.advisory import string_to_lock_id as f; print(f({NAME!r}))"
     ended = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, env={"PYTHONHASHSEED": seed}
+        [sys.executable, "-c", program],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PYTHONHASHSEED": seed},
     )
     assert int(ended.stdout) == KNOWN_IDS[NAME]
 
@@ -97,7 +103,9 @@ async def test_a_lock_lasts_until_the_commit(database: TemporaryDatabase) -> Non
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback", "close"])
-async def test_a_lock_ends_with_its_transaction_inside_the_block(database: TemporaryDatabase, end: str) -> None:
+async def test_a_lock_ends_with_its_transaction_inside_the_block(
+    database: TemporaryDatabase, end: str
+) -> None:
     """A block that ends its transaction and goes on would hold up everybody else."""
     async with database.session_factory() as session, advisory_lock_ctx(session, NAME):
         await getattr(session, end)()
@@ -163,7 +171,9 @@ async def test_a_lock_may_be_taken_again(database: TemporaryDatabase) -> None:
 async def test_a_wait_ends_in_time_and_the_transaction_goes_on(
     database: TemporaryDatabase, timeout: timedelta | float
 ) -> None:
-    """A request would wait for ever; or its transaction would be lost with the wait, and later waits be cut short."""
+    """A request would wait for ever; or its transaction would be lost with the wait, and later
+    waits be cut short.
+    """
     async with database.session_factory() as session, advisory_lock_ctx(session, NAME):
         async with database.session_factory() as other:
             with pytest.raises(LockWaitTimeout) as raised:
@@ -177,7 +187,9 @@ async def test_a_wait_ends_in_time_and_the_transaction_goes_on(
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), WAIT_S_MAX + 1, timedelta(days=-1)])
-async def test_bad_timeouts_are_refused(database: TemporaryDatabase, timeout: timedelta | float) -> None:
+async def test_bad_timeouts_are_refused(
+    database: TemporaryDatabase, timeout: timedelta | float
+) -> None:
     """PostgreSQL would read some of them as no limit at all."""
     async with database.session_factory() as session:
         with pytest.raises(ValueError, match="timeout must be None or 0 to"):
@@ -185,7 +197,9 @@ async def test_bad_timeouts_are_refused(database: TemporaryDatabase, timeout: ti
                 pass
 
 
-async def test_a_waiter_that_is_cancelled_leaves_the_holder_alone(database: TemporaryDatabase) -> None:
+async def test_a_waiter_that_is_cancelled_leaves_the_holder_alone(
+    database: TemporaryDatabase,
+) -> None:
     """The lock would be free while somebody is inside, or taken with nobody inside."""
     async with database.session_factory() as session, advisory_lock_ctx(session, NAME):
         takers = [LockHolder(locked(database)) for _ in range(3)]
@@ -213,7 +227,8 @@ async def wait_until_waiting(database: TemporaryDatabase, count: int) -> None:
 
 
 ADVISORY_HERE = (
-    "locktype = 'advisory' AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    "locktype = 'advisory' AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname ="
+    " current_database())"
 )
 """Other tests use the same server."""
 
@@ -240,12 +255,17 @@ async def test_only_sessions_and_connections_can_be_joined(nothing: Any) -> None
 
 async def test_a_connection_can_be_joined(postgresql_database: TemporaryDatabase) -> None:
     """A host without sessions would have no lock."""
-    async with postgresql_database.engine.begin() as connection, advisory_lock_ctx(connection, NAME):
+    async with (
+        postgresql_database.engine.begin() as connection,
+        advisory_lock_ctx(connection, NAME),
+    ):
         assert not await is_free(postgresql_database)
     assert await is_free(postgresql_database)
 
 
-async def test_the_lock_is_the_one_of_the_documented_number(postgresql_database: TemporaryDatabase) -> None:
+async def test_the_lock_is_the_one_of_the_documented_number(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """Those who lock by hand, or in another language, would not be excluded."""
     async with postgresql_database.engine.begin() as connection:
         await connection.execute(text(f"SELECT pg_advisory_xact_lock({KNOWN_IDS[NAME]})"))
@@ -256,13 +276,17 @@ async def test_the_lock_is_the_one_of_the_documented_number(postgresql_database:
 async def test_a_timed_wait_leaves_the_hosts_own_time_limit(
     postgresql_database: TemporaryDatabase, outcome: str
 ) -> None:
-    """Statements of the host, later in the transaction, would fail after the time that was meant for this lock."""
+    """Statements of the host, later in the transaction, would fail after the time that was meant
+    for this lock.
+    """
     holder, waiter = postgresql_database.session_factory(), postgresql_database.session_factory()
     async with holder, waiter, AsyncExitStack() as stack:
         await stack.enter_async_context(advisory_lock_ctx(holder, NAME))
         await waiter.execute(text("SET LOCAL lock_timeout = '7s'"))
         limit = 60 if outcome == "granted" else 0.001
-        taking = asyncio.create_task(stack.enter_async_context(advisory_lock_ctx(waiter, NAME, timeout=limit)))
+        taking = asyncio.create_task(
+            stack.enter_async_context(advisory_lock_ctx(waiter, NAME, timeout=limit))
+        )
         if outcome == "granted":
             await wait_until_waiting(postgresql_database, 1)
             await holder.commit()
@@ -273,14 +297,18 @@ async def test_a_timed_wait_leaves_the_hosts_own_time_limit(
         assert await waiter.scalar(text("SHOW lock_timeout")) == "7s"
 
 
-async def test_other_failures_of_a_wait_are_not_called_a_timeout(postgresql_database: TemporaryDatabase) -> None:
+async def test_other_failures_of_a_wait_are_not_called_a_timeout(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """A deadlock would be taken for a lock that is merely busy."""
     first, second = postgresql_database.session_factory(), postgresql_database.session_factory()
     async with first, second, AsyncExitStack() as stack:
         await stack.enter_async_context(advisory_lock_ctx(first, "a"))
         await stack.enter_async_context(advisory_lock_ctx(second, "b"))
         crossing = [
-            asyncio.create_task(stack.enter_async_context(advisory_lock_ctx(session, name, timeout=60)))
+            asyncio.create_task(
+                stack.enter_async_context(advisory_lock_ctx(session, name, timeout=60))
+            )
             for session, name in ((first, "b"), (second, "a"))
         ]
         done, pending = await asyncio.wait(crossing, return_when=asyncio.FIRST_COMPLETED)
@@ -335,8 +363,13 @@ async def test_a_long_lock_ends_with_its_block(database: TemporaryDatabase, end:
 async def test_a_long_lock_is_in_no_transaction(postgresql_database: TemporaryDatabase) -> None:
     """Vacuum would clean nothing that died since the lock was taken."""
     engine = postgresql_database.engine
-    async with session_level_advisory_lock_ctx(engine, NAME, timeout=1), engine.connect() as connection:
-        asked = text(f"SELECT state FROM pg_stat_activity JOIN pg_locks USING (pid) WHERE {ADVISORY_HERE}")
+    async with (
+        session_level_advisory_lock_ctx(engine, NAME, timeout=1),
+        engine.connect() as connection,
+    ):
+        asked = text(
+            f"SELECT state FROM pg_stat_activity JOIN pg_locks USING (pid) WHERE {ADVISORY_HERE}"
+        )
         assert (await connection.scalars(asked)).all() == ["idle"]
 
 
@@ -373,10 +406,15 @@ async def test_a_long_lock_is_not_left_by_a_cancelled_taker(
         pass
 
 
-async def test_a_long_lock_is_taken_with_a_time_limit_under_autocommit(postgresql_database: TemporaryDatabase) -> None:
+async def test_a_long_lock_is_taken_with_a_time_limit_under_autocommit(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """The limit would be set for a statement of its own, and the wait would have none."""
     engine = postgresql_database.create_engine(isolation_level="AUTOCOMMIT")
     async with session_level_advisory_lock_ctx(engine, NAME):
         with pytest.raises(LockWaitTimeout):
-            async with asyncio.timeout(60), session_level_advisory_lock_ctx(engine, NAME, timeout=0.001):
+            async with (
+                asyncio.timeout(60),
+                session_level_advisory_lock_ctx(engine, NAME, timeout=0.001),
+            ):
                 pass

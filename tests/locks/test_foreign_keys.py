@@ -1,7 +1,8 @@
-"""Tests of parents and children on PostgreSQL: a row is locked ``FOR NO KEY UPDATE``, or those that refer to it get in the way.
+"""Tests of parents and children on PostgreSQL: a row is locked ``FOR NO KEY UPDATE``, or those that
+refer to it get in the way.
 
-Every insert of a child, and every update of its foreign key, locks its parent ``FOR KEY SHARE``. That waits for a plain
-``FOR UPDATE`` and makes it wait; it gets along with ``FOR NO KEY UPDATE``.
+Every insert of a child, and every update of its foreign key, locks its parent ``FOR KEY SHARE``.
+That waits for a plain ``FOR UPDATE`` and makes it wait; it gets along with ``FOR NO KEY UPDATE``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ async def make(database: TemporaryDatabase, *rows: Base) -> None:
 
 async def lock(session: AsyncSession, volume: Volume, *, key_share: bool) -> None:
     """Lock a parent, as a service does that is about to change it."""
-    await session.execute(select(Volume.id).where(Volume.id == volume.id).with_for_update(key_share=key_share))
+    await session.execute(
+        select(Volume.id).where(Volume.id == volume.id).with_for_update(key_share=key_share)
+    )
 
 
 async def add_child(database: TemporaryDatabase, volume: Volume) -> None:
@@ -47,7 +50,9 @@ def sqlstate(raised: pytest.ExceptionInfo[DBAPIError]) -> Any:
     return getattr(raised.value.orig, "sqlstate", None)
 
 
-async def test_a_parent_locked_for_no_key_update_gets_children(postgresql_database: TemporaryDatabase) -> None:
+async def test_a_parent_locked_for_no_key_update_gets_children(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """Every request that adds a child would wait for as long as somebody works on the parent."""
     volume = Volume()
     await make(postgresql_database, volume)
@@ -105,11 +110,15 @@ async def until_it_waits_or_is_done(database: TemporaryDatabase, task: asyncio.T
 
 
 async def test_parent_then_child_does_not_deadlock(postgresql_database: TemporaryDatabase) -> None:
-    """A service that works on a parent and its children would fail now and then, or make those fail who add children."""
+    """A service that works on a parent and its children would fail now and then, or make those
+    fail who add children.
+    """
     await parent_then_child(postgresql_database, key_share=True)
 
 
-async def test_parent_then_child_deadlocks_under_for_update(postgresql_database: TemporaryDatabase) -> None:
+async def test_parent_then_child_deadlocks_under_for_update(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """The test above would pass because the two do not meet."""
     with pytest.raises(DBAPIError) as raised:
         await parent_then_child(postgresql_database, key_share=False)
@@ -119,7 +128,9 @@ async def test_parent_then_child_deadlocks_under_for_update(postgresql_database:
 async def test_no_transaction_of_the_library_keeps_children_from_a_parent(
     postgresql_database: TemporaryDatabase,
 ) -> None:
-    """Requests that add a child would wait for the claim of its parent, its heartbeat or its result."""
+    """Requests that add a child would wait for the claim of its parent, its heartbeat or its
+    result.
+    """
     database = postgresql_database
     volume = Volume()
     await make(database, volume)
@@ -140,8 +151,12 @@ async def test_no_transaction_of_the_library_keeps_children_from_a_parent(
     assert len(added) == 2  # the claim and the result
 
 
-async def test_children_that_are_being_added_hide_no_parent(postgresql_database: TemporaryDatabase) -> None:
-    """A parent to which children are added all the time would never be claimed, or its result never written."""
+async def test_children_that_are_being_added_hide_no_parent(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """A parent to which children are added all the time would never be claimed, or its result
+    never written.
+    """
     volume = Volume()
     await make(postgresql_database, volume)
     async with postgresql_database.session_factory() as session:

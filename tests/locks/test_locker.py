@@ -1,4 +1,6 @@
-"""Tests of `lock_ctx` and `get_locker`: who gets keys, in which order, and what is left afterwards."""
+"""Tests of `lock_ctx` and `get_locker`: who gets keys, in which order, and what is left
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ async def test_order_and_repetition_of_keys_do_not_matter(locker: InMemoryLocker
 
 
 async def test_keys_of_any_type_have_one_order(locker: InMemoryLocker) -> None:
-    """Keys that cannot be compared with each other would raise; UUIDs would be reported in another order each time."""
+    """Keys that cannot be compared with each other would raise; UUIDs would be reported in
+    another order each time.
+    """
     ids = sorted(uuid.uuid4() for _ in range(5))
     keys = [*ids[::-1], "b", "a", 10, 9, None, (1, "x")]
     async with locker.lock_ctx(NAMESPACE, keys):
@@ -114,7 +118,9 @@ async def test_a_waiter_holds_nothing(locker: InMemoryLocker) -> None:
 
 async def test_crossing_requests_do_not_deadlock(locker: InMemoryLocker) -> None:
     """Takers of overlapping sets of keys, named in any order, would wait for each other."""
-    takers = [await take(locker, *keys) for keys in ((1, 2), (2, 3), (3, 1), (2, 1), (3, 2), (1, 3))]
+    takers = [
+        await take(locker, *keys) for keys in ((1, 2), (2, 3), (3, 1), (2, 1), (3, 2), (1, 3))
+    ]
     for taker in takers:
         await asyncio.wait_for(taker.finish(), timeout=60)
     assert locker.statistics() == ()
@@ -198,7 +204,11 @@ async def test_a_wait_ends_at_its_time() -> None:
             async with locker.lock_ctx(NAMESPACE, [2, 1], timeout=timedelta(minutes=1)):
                 pass
         assert loop.time() - started == 60
-        assert (raised.value.namespace, raised.value.keys, raised.value.timeout_s) == (NAMESPACE, (1, 2), 60.0)
+        assert (raised.value.namespace, raised.value.keys, raised.value.timeout_s) == (
+            NAMESPACE,
+            (1, 2),
+            60.0,
+        )
         assert set(locker.get_lockset(NAMESPACE)[1]) == {1}
     assert locker.statistics() == ()
 
@@ -218,7 +228,9 @@ async def test_the_time_of_a_wait_does_not_limit_the_block() -> None:
 
 @virtual_time
 async def test_a_wait_that_ended_frees_what_was_promised_to_it() -> None:
-    """Those behind one that gave up would wait for nobody; and the holder would have lost its key."""
+    """Those behind one that gave up would wait for nobody; and the holder would have lost its
+    key.
+    """
     locker = InMemoryLocker()
     holder, waiter = await take(locker, 1), await take(locker, 1, 2, timeout=10)
     behind = await take(locker, 2)
@@ -277,14 +289,20 @@ async def test_it_works_on_an_exit_stack(locker: InMemoryLocker) -> None:
 
 
 async def test_an_idle_namespace_is_forgotten_at_once(locker: InMemoryLocker) -> None:
-    """Memory would grow with every name of a namespace that was ever locked; or wait for the garbage collector."""
+    """Memory would grow with every name of a namespace that was ever locked; or wait for the
+    garbage collector.
+    """
     lockset = locker.get_lockset(NAMESPACE)[1]
     gone = weakref.ref(lockset)
     gc.disable()
     try:
         lockset.add(1)
         del lockset
-        holder, waiter, inside = await take(locker, 2), await take(locker, 1, 2), await go_inside(locker)
+        holder, waiter, inside = (
+            await take(locker, 2),
+            await take(locker, 1, 2),
+            await go_inside(locker),
+        )
         locker.get_lockset(NAMESPACE)[1].remove(1)
         for taker in (inside, holder, waiter):
             await taker.finish()
@@ -296,7 +314,9 @@ async def test_an_idle_namespace_is_forgotten_at_once(locker: InMemoryLocker) ->
 
 
 async def test_a_namespace_in_use_is_one_set(locker: InMemoryLocker) -> None:
-    """A set that is idle for a moment would be forgotten under the hands of its user, and a key be held twice."""
+    """A set that is idle for a moment would be forgotten under the hands of its user, and a key
+    be held twice.
+    """
     lock, lockset = locker.get_lockset(NAMESPACE)
     async with locker.lock_ctx(NAMESPACE, [1]):
         pass
@@ -314,12 +334,18 @@ def forget(tasks: set[asyncio.Task[None]]) -> None:
 
 
 def test_a_new_loop_is_free_of_what_a_closed_one_left_behind() -> None:
-    """The second test of a suite would wait for tasks of the first, or meet a future of a closed loop."""
+    """The second test of a suite would wait for tasks of the first, or meet a future of a closed
+    loop.
+    """
     locker = InMemoryLocker()
 
     async def leave_behind() -> None:
         locker.get_lockset(NAMESPACE)[1].add(1)
-        taker, waiter, _inside = await take(locker, 2), await take(locker, 1, 2), await go_inside(locker)
+        taker, waiter, _inside = (
+            await take(locker, 2),
+            await take(locker, 1, 2),
+            await go_inside(locker),
+        )
         assert (taker.holds, waiter.holds) == (True, False)
 
     async def find_free() -> None:
@@ -361,7 +387,9 @@ def test_two_open_loops_keep_their_own_locks() -> None:
 
 
 async def test_on_postgresql_nothing_is_locked_here() -> None:
-    """Replicas would be serialised in one process and not in another; the database locks the rows."""
+    """Replicas would be serialised in one process and not in another; the database locks the
+    rows.
+    """
     locker = get_locker("postgresql")
     lock, lockset = locker.get_lockset(NAMESPACE)
     async with lock, locker.lock_ctx(NAMESPACE, [1]), locker.lock_ctx(NAMESPACE, [1], timeout=0):
@@ -383,6 +411,8 @@ def test_a_process_has_one_locker_for_each_database() -> None:
 
 def test_an_unknown_database_is_refused() -> None:
     """A host on another database would believe that its rows are locked."""
-    with pytest.raises(UnsupportedDialectError, match="postgresql and sqlite, not on 'mysql'") as raised:
+    with pytest.raises(
+        UnsupportedDialectError, match="postgresql and sqlite, not on 'mysql'"
+    ) as raised:
         get_locker("mysql")
     assert raised.value.dialect_name == "mysql"

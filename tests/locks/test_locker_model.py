@@ -1,4 +1,6 @@
-"""The locker against a model of a few lines: any order of steps, any taker cancelled at any of them."""
+"""The locker against a model of a few lines: any order of steps, any taker cancelled at any of
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from rowlock.errors import LockWaitTimeout
 from rowlock.locks.locker import InMemoryLocker
@@ -41,7 +49,9 @@ class Entry:
 
 
 class Model:
-    """Says who holds what: first come, first served on every key, and nothing is granted while somebody is inside."""
+    """Says who holds what: first come, first served on every key, and nothing is granted while
+    somebody is inside.
+    """
 
     def __init__(self) -> None:
         """Begin with nobody."""
@@ -59,7 +69,9 @@ class Model:
         self.changed()
 
     def leave(self, entry: Entry) -> None:
-        """Forget an entry; once nobody is inside, keys are granted before the next one is let in."""
+        """Forget an entry; once nobody is inside, keys are granted before the next one is let
+        in.
+        """
         if entry in self.takers:
             self.takers.remove(entry)
             self.changed()
@@ -70,7 +82,9 @@ class Model:
     def changed(self, *, somebody_is_inside: bool | None = None) -> None:
         """Grant all that can be granted."""
         if not (
-            bool(self.insiders[:1]) and self.insiders[0].holds if somebody_is_inside is None else somebody_is_inside
+            bool(self.insiders[:1]) and self.insiders[0].holds
+            if somebody_is_inside is None
+            else somebody_is_inside
         ):
             promised = set(self.by_hand)
             for entry in self.takers:
@@ -81,7 +95,9 @@ class Model:
 
 
 class LockerMachine(RuleBasedStateMachine):
-    """Steps of takers, of those inside, and of keys added by hand; after each, locker and model must agree."""
+    """Steps of takers, of those inside, and of keys added by hand; after each, locker and model
+    must agree.
+    """
 
     def __init__(self) -> None:
         """Begin with a loop and a locker of its own."""
@@ -128,7 +144,9 @@ class LockerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.by_hand)
     @rule(place=PLACES, burst=BURSTS)
     def remove_by_hand(self, place: int, burst: list[tuple[int, bool]]) -> None:
-        """Somebody removes a key, and before those who now hold it wake, some of them may be cancelled."""
+        """Somebody removes a key, and before those who now hold it wake, some of them may be
+        cancelled.
+        """
         key = sorted(self.model.by_hand)[place % len(self.model.by_hand)]
         lockset = self.run(self.lockset())
         self.model.by_hand.remove(key)
@@ -139,7 +157,9 @@ class LockerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.takers or self.model.insiders)
     @rule(burst=BURSTS)
     def leave(self, burst: list[tuple[int, bool]]) -> None:
-        """Some leave or are cancelled in one turn of the loop, holding, waiting, or between the two."""
+        """Some leave or are cancelled in one turn of the loop, holding, waiting, or between the
+        two.
+        """
 
         async def leave() -> None:
             for place, cancelled in burst:
@@ -156,7 +176,13 @@ class LockerMachine(RuleBasedStateMachine):
         if entry.taker.holds and not cancelled:
             entry.taker.let_go()
         else:
-            REACHED["cancelled between grant and wake" if entry.holds and not entry.taker.holds else "cancelled"] += 1
+            REACHED[
+                (
+                    "cancelled between grant and wake"
+                    if entry.holds and not entry.taker.holds
+                    else "cancelled"
+                )
+            ] += 1
             entry.taker.task.cancel()
 
     @invariant()
@@ -165,8 +191,12 @@ class LockerMachine(RuleBasedStateMachine):
         lockset, model = self.run(self.lockset()), self.model
         waiting = [entry for entry in model.takers if not entry.holds]
         assert set(lockset) == model.locked()
-        assert [entry.taker.holds for entry in model.takers] == [entry.holds for entry in model.takers]
-        assert [entry.taker.holds for entry in model.insiders] == [index == 0 for index in range(len(model.insiders))]
+        assert [entry.taker.holds for entry in model.takers] == [
+            entry.holds for entry in model.takers
+        ]
+        assert [entry.taker.holds for entry in model.insiders] == [
+            index == 0 for index in range(len(model.insiders))
+        ]
         assert lockset.wanted == frozenset().union(*(entry.keys for entry in waiting))
         assert lockset.statistics().waiting == len(waiting)
         assert bool(self.locker.statistics()) == bool(model.by_hand or model.takers)
@@ -188,12 +218,20 @@ class LockerMachine(RuleBasedStateMachine):
 
 
 def test_the_locker_does_what_the_model_says() -> None:
-    """Some order of takes, releases, cancellations and timeouts would leak a key, hold it twice, or let somebody overtake."""
+    """Some order of takes, releases, cancellations and timeouts would leak a key, hold it twice,
+    or let somebody overtake.
+    """
     REACHED.clear()
     run_state_machine_as_test(
         LockerMachine,
-        settings=settings(max_examples=150, stateful_step_count=40, deadline=None, database=None, derandomize=True),
+        settings=settings(
+            max_examples=150, stateful_step_count=40, deadline=None, database=None, derandomize=True
+        ),
     )
-    assert min(REACHED[situation] for situation in ("gave up", "cancelled", "cancelled between grant and wake")) > 0, (
-        REACHED
-    )
+    assert (
+        min(
+            REACHED[situation]
+            for situation in ("gave up", "cancelled", "cancelled between grant and wake")
+        )
+        > 0
+    ), REACHED

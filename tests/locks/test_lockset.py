@@ -1,4 +1,6 @@
-"""Tests of one namespace's set of locked keys: the set itself, and the lock inside which it is changed."""
+"""Tests of one namespace's set of locked keys: the set itself, and the lock inside which it is
+changed.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +54,13 @@ async def test_keys_may_be_given_back_while_the_set_is_walked(lockset: Lockset) 
 
 
 async def test_a_locked_key_cannot_be_added_again(locker: InMemoryLocker, lockset: Lockset) -> None:
-    """Two holders would each think that the key is theirs, and the first to leave would unlock it for both."""
+    """Two holders would each think that the key is theirs, and the first to leave would unlock
+    it for both.
+    """
     lockset.add(1)
-    with pytest.raises(ValueError, match="1 of 'volumes' is locked already; add only keys that are not in"):
+    with pytest.raises(
+        ValueError, match="1 of 'volumes' is locked already; add only keys that are not in"
+    ):
         lockset.add(1)
     async with locker.lock_ctx(NAMESPACE, [2]):
         with pytest.raises(ValueError, match="2 of 'volumes' is locked already"):
@@ -67,7 +73,9 @@ async def test_a_key_that_is_not_locked_cannot_be_removed(lockset: Lockset) -> N
         lockset.remove(1)
 
 
-async def test_keys_of_lock_ctx_cannot_be_removed_by_hand(locker: InMemoryLocker, lockset: Lockset) -> None:
+async def test_keys_of_lock_ctx_cannot_be_removed_by_hand(
+    locker: InMemoryLocker, lockset: Lockset
+) -> None:
     """Somebody's `finally` would unlock the row that another is working on."""
     async with locker.lock_ctx(NAMESPACE, [1]):
         with pytest.raises(KeyError):
@@ -109,7 +117,9 @@ async def test_a_cancelled_waiter_outside_leaves_the_holder_inside(locker: InMem
     await third.finish()
 
 
-async def test_a_waiter_cancelled_as_it_is_let_in_passes_the_lock_on(locker: InMemoryLocker) -> None:
+async def test_a_waiter_cancelled_as_it_is_let_in_passes_the_lock_on(
+    locker: InMemoryLocker,
+) -> None:
     """The lock would stay with a task that never ran inside, for ever."""
     first, second, third = [await go_inside(locker) for _ in range(3)]
     first.let_go()
@@ -140,8 +150,12 @@ async def test_one_handle_serves_many_tasks(locker: InMemoryLocker) -> None:
         await taker.finish()
 
 
-async def test_nothing_is_taken_while_somebody_is_inside(locker: InMemoryLocker, lockset: Lockset) -> None:
-    """A fetcher would lease a row that `lock_ctx` took between its look at the set and its commit."""
+async def test_nothing_is_taken_while_somebody_is_inside(
+    locker: InMemoryLocker, lockset: Lockset
+) -> None:
+    """A fetcher would lease a row that `lock_ctx` took between its look at the set and its
+    commit.
+    """
     inside = await go_inside(locker)
     taker = await take(locker, 1)
     assert (taker.holds, set(lockset)) == (False, set())
@@ -151,8 +165,12 @@ async def test_nothing_is_taken_while_somebody_is_inside(locker: InMemoryLocker,
     await taker.finish()
 
 
-async def test_keys_may_be_given_back_while_somebody_is_inside(locker: InMemoryLocker, lockset: Lockset) -> None:
-    """A release would have to wait for a fetcher; and what it frees would be taken behind the fetcher's back."""
+async def test_keys_may_be_given_back_while_somebody_is_inside(
+    locker: InMemoryLocker, lockset: Lockset
+) -> None:
+    """A release would have to wait for a fetcher; and what it frees would be taken behind the
+    fetcher's back.
+    """
     holder = await take(locker, 1)
     taker = await take(locker, 1)
     inside = await go_inside(locker)
@@ -165,7 +183,9 @@ async def test_keys_may_be_given_back_while_somebody_is_inside(locker: InMemoryL
     await taker.finish()
 
 
-async def test_who_waits_for_keys_is_not_starved_by_the_lock_of_the_set(locker: InMemoryLocker) -> None:
+async def test_who_waits_for_keys_is_not_starved_by_the_lock_of_the_set(
+    locker: InMemoryLocker,
+) -> None:
     """Fetchers that hand the lock to each other would keep `lock_ctx` waiting for ever."""
     first, second = await go_inside(locker), await go_inside(locker)
     taker = await take(locker, 1)
@@ -176,8 +196,12 @@ async def test_who_waits_for_keys_is_not_starved_by_the_lock_of_the_set(locker: 
     await taker.finish()
 
 
-async def test_a_key_added_inside_goes_before_who_waits_for_it(locker: InMemoryLocker, lockset: Lockset) -> None:
-    """A key would be held twice: by hand, and by the `lock_ctx` that waited for the lock of the set."""
+async def test_a_key_added_inside_goes_before_who_waits_for_it(
+    locker: InMemoryLocker, lockset: Lockset
+) -> None:
+    """A key would be held twice: by hand, and by the `lock_ctx` that waited for the lock of the
+    set.
+    """
     inside = await go_inside(locker)
     taker, later = await take(locker, 1), await take(locker, 1)
     lockset.add(1)
@@ -191,7 +215,9 @@ async def test_a_key_added_inside_goes_before_who_waits_for_it(locker: InMemoryL
     await later.finish()
 
 
-async def test_a_waiter_behind_a_key_added_by_hand_may_give_up(locker: InMemoryLocker, lockset: Lockset) -> None:
+async def test_a_waiter_behind_a_key_added_by_hand_may_give_up(
+    locker: InMemoryLocker, lockset: Lockset
+) -> None:
     """Whoever waits behind the one that gave up would be granted too early, or never."""
     inside = await go_inside(locker)
     gives_up, later = await take(locker, 1), await take(locker, 1)
@@ -222,7 +248,10 @@ async def test_its_state_can_be_seen(locker: InMemoryLocker, lockset: Lockset) -
     taker = await take(locker, 2)
     assert lockset.statistics() == LocksetStatistics(NAMESPACE, locked=2, waiting=1)
     assert repr(lockset) == "<Lockset 'volumes': 2 locked, 1 waiting>"
-    assert repr(locker) == "<InMemoryLocker [LocksetStatistics(namespace='volumes', locked=2, waiting=1)]>"
+    assert (
+        repr(locker)
+        == "<InMemoryLocker [LocksetStatistics(namespace='volumes', locked=2, waiting=1)]>"
+    )
     await holder.finish()
     await taker.finish()
 

@@ -1,4 +1,6 @@
-"""Rows locked until the commit: on both databases nobody gets in between, and what was read is what is there."""
+"""Rows locked until the commit: on both databases nobody gets in between, and what was read is
+what is there.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ async def test_it_lasts_until_the_transaction_ends(database: TemporaryDatabase, 
         assert not await is_locked(database, 1)
 
 
-async def test_a_session_shows_what_is_there_and_not_what_it_read_before(database: TemporaryDatabase) -> None:
+async def test_a_session_shows_what_is_there_and_not_what_it_read_before(
+    database: TemporaryDatabase,
+) -> None:
     """The decision would rest on an instance that was read before the lock."""
     await add_runs(database, 1)
     async with database.session_factory() as session:
@@ -91,14 +95,20 @@ async def test_a_session_shows_what_is_there_and_not_what_it_read_before(databas
         assert row.status == "changed"
 
 
-async def test_not_free_in_time_is_told_and_the_transaction_goes_on(database: TemporaryDatabase) -> None:
+async def test_not_free_in_time_is_told_and_the_transaction_goes_on(
+    database: TemporaryDatabase,
+) -> None:
     """A caller would wait for ever, or lose its transaction."""
     await add_runs(database, 1, 2)
     async with database.session_factory() as holder, database.session_factory() as session:
         await lock_rows(holder, Run, [2])
         with pytest.raises(LockWaitTimeout) as told:
             await lock_rows(session, Run, [2, 1], timeout=0.05)
-        assert (told.value.namespace, told.value.keys, told.value.timeout_s) == ("runs", (1, 2), 0.05)
+        assert (told.value.namespace, told.value.keys, told.value.timeout_s) == (
+            "runs",
+            (1, 2),
+            0.05,
+        )
         if database.dialect_name == "postgresql":
             assert not await is_locked(database, 1)
         assert (await session.execute(select(Run.id).where(Run.id == 1))).scalar_one() == 1
@@ -136,7 +146,9 @@ async def test_nobody_else_writes_meanwhile_on_sqlite(sqlite_database: Temporary
     """An outcome, or another process, would write between the service's reading and its commit."""
     await add_runs(sqlite_database, 1)
     assert sqlite_database.url.database is not None
-    with closing(sqlite3.connect(sqlite_database.url.database, timeout=0, isolation_level=None)) as other:
+    with closing(
+        sqlite3.connect(sqlite_database.url.database, timeout=0, isolation_level=None)
+    ) as other:
         async with sqlite_database.session_factory() as session:
             await lock_rows(session, Run, [1])
             with pytest.raises(sqlite3.OperationalError, match="database is locked"):
@@ -150,7 +162,9 @@ async def test_an_outcome_waits_for_the_commit(database: TemporaryDatabase) -> N
     """A service would overwrite an outcome with what it computed from what was there before."""
     await add_runs(database, 1)
     seen: list[str] = []
-    async with stepping(database.session_factory, RunPipeline(answer=Apply({"status": "done"}))) as steps:
+    async with stepping(
+        database.session_factory, RunPipeline(answer=Apply({"status": "done"}))
+    ) as steps:
         await steps.fetch_once()
         async with database.session_factory.begin() as session:
             [row] = await lock_rows(session, Run, [1])
@@ -227,7 +241,11 @@ async def test_what_is_no_model_is_refused(database: TemporaryDatabase) -> None:
         two: Mapped[int] = mapped_column(primary_key=True)
 
     async with database.session_factory() as session:
-        for wrong, says in ((Pair, "composite"), (int, "not a mapped class"), ("Run", "not a mapped class")):
+        for wrong, says in (
+            (Pair, "composite"),
+            (int, "not a mapped class"),
+            ("Run", "not a mapped class"),
+        ):
             with pytest.raises(ModelError, match=says):
                 await lock_rows(session, wrong, [1])  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="a collection of keys"):
@@ -235,7 +253,9 @@ async def test_what_is_no_model_is_refused(database: TemporaryDatabase) -> None:
 
 
 async def test_children_can_be_inserted_meanwhile(postgresql_database: TemporaryDatabase) -> None:
-    """Every insert of a child would wait for whoever has locked its parent, and some would deadlock."""
+    """Every insert of a child would wait for whoever has locked its parent, and some would
+    deadlock.
+    """
     await add_runs(postgresql_database, 1)
     steps = Table("steps", MetaData(), Column("run_id", Integer, ForeignKey(Run.id)))
     async with postgresql_database.engine.begin() as connection:

@@ -1,4 +1,6 @@
-"""Tests of unique names: that they are unique, on both databases, over engines and processes; and what is refused."""
+"""Tests of unique names: that they are unique, on both databases, over engines and processes;
+and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,17 @@ from rowlock.locks.locker import get_locker
 from rowlock.locks.unique_names import lock_unique_names
 from rowlock.testing import TemporaryDatabase
 
-from .creators import NAMESPACE, WAIT_S, Base, Fleet, create, expected, is_free, names_in, next_free_name
+from .creators import (
+    NAMESPACE,
+    WAIT_S,
+    Base,
+    Fleet,
+    create,
+    expected,
+    is_free,
+    names_in,
+    next_free_name,
+)
 
 CREATORS = 200
 
@@ -31,7 +43,11 @@ async def test_200_creators_get_200_names(database: TemporaryDatabase) -> None:
     """Two services that look at the same moment would take one name."""
     await database.create_tables(Base.metadata)
     names = await asyncio.gather(*(create(database.session_factory) for _ in range(CREATORS)))
-    assert sorted(names, key=lambda name: int(name[6:])) == expected(CREATORS) == await names_in(database)
+    assert (
+        sorted(names, key=lambda name: int(name[6:]))
+        == expected(CREATORS)
+        == await names_in(database)
+    )
 
 
 async def test_engines_are_no_way_around_the_lock(database: TemporaryDatabase) -> None:
@@ -48,7 +64,12 @@ async def test_processes_are_no_way_around_the_lock(database: TemporaryDatabase)
     url = database.url.render_as_string(hide_password=False)
     processes = [
         await asyncio.create_subprocess_exec(
-            sys.executable, str(Path(__file__).with_name("creators.py")), url, "25", stdin=subprocess.PIPE, stdout=-1
+            sys.executable,
+            str(Path(__file__).with_name("creators.py")),
+            url,
+            "25",
+            stdin=subprocess.PIPE,
+            stdout=-1,
         )
         for _ in range(3)
     ]
@@ -65,15 +86,21 @@ async def test_names_stay_unique_while_creators_are_cancelled(database: Temporar
     await database.create_tables(Base.metadata)
     chance = random.Random(3)
     inside: set[Any] = set()
-    pending = {asyncio.create_task(create(database.session_factory, inside=inside)) for _ in range(60)}
-    # A host's own statement that is cancelled keeps SQLite's write lock for as long as anything has its cursor: there only
-    # those are given up that wait for the lock or are just being given it.
+    pending = {
+        asyncio.create_task(create(database.session_factory, inside=inside)) for _ in range(60)
+    }
+    # A host's own statement that is cancelled keeps SQLite's write lock for as long as anything has
+    # its cursor: there only those are given up that wait for the lock or are just being given it.
     may_be_inside = database.dialect_name == "postgresql"
     created = 0
     while pending:
         done, pending = await asyncio.wait(pending, timeout=1, return_when=asyncio.FIRST_COMPLETED)
         created += sum(not task.cancelled() for task in done)
-        if spared := [task for task in pending if not task.cancelling() and (may_be_inside or task not in inside)]:
+        if spared := [
+            task
+            for task in pending
+            if not task.cancelling() and (may_be_inside or task not in inside)
+        ]:
             chance.choice(spared).cancel()
     await create(database.session_factory)
     names = await names_in(database)
@@ -110,9 +137,13 @@ async def test_what_is_committed_during_the_wait_is_seen(database: TemporaryData
     """The very name that was waited for would be taken again."""
     await database.create_tables(Base.metadata)
     async with AsyncExitStack() as stack:
-        first, second = [await stack.enter_async_context(database.session_factory()) for _ in range(2)]
+        first, second = [
+            await stack.enter_async_context(database.session_factory()) for _ in range(2)
+        ]
         await stack.enter_async_context(lock_unique_names(first, NAMESPACE))
-        waiter = asyncio.create_task(stack.enter_async_context(lock_unique_names(second, NAMESPACE, timeout=WAIT_S)))
+        waiter = asyncio.create_task(
+            stack.enter_async_context(lock_unique_names(second, NAMESPACE, timeout=WAIT_S))
+        )
         await asyncio.sleep(0)
         first.add(Fleet(name="fleet-0"))
         await first.flush()
@@ -126,17 +157,23 @@ async def test_what_is_committed_during_the_wait_is_seen(database: TemporaryData
 async def test_older_snapshots_are_refused_on_postgresql(
     postgresql_database: TemporaryDatabase, isolation_level: str
 ) -> None:
-    """The statement that waits for the lock would itself take the snapshot, before the last holder has committed."""
+    """The statement that waits for the lock would itself take the snapshot, before the last
+    holder has committed.
+    """
     engine = postgresql_database.create_engine(isolation_level=isolation_level)
     async with AsyncSession(engine) as session:
-        with pytest.raises(ConfigurationError, match=f"under {isolation_level} the snapshot is older"):
+        with pytest.raises(
+            ConfigurationError, match=f"under {isolation_level} the snapshot is older"
+        ):
             async with lock_unique_names(session, NAMESPACE):
                 pass
 
 
 async def test_autocommit_is_refused_on_postgresql(postgresql_database: TemporaryDatabase) -> None:
     """The lock would be gone before the block is entered."""
-    async with AsyncSession(postgresql_database.create_engine(isolation_level="AUTOCOMMIT")) as session:
+    async with AsyncSession(
+        postgresql_database.create_engine(isolation_level="AUTOCOMMIT")
+    ) as session:
         with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
             async with lock_unique_names(session, NAMESPACE):
                 pass
@@ -157,8 +194,12 @@ async def test_the_lock_lasts_until_the_commit_after_the_block(database: Tempora
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback", "close"])
-async def test_the_lock_ends_with_the_transaction_inside_the_block(database: TemporaryDatabase, end: str) -> None:
-    """Who commits and goes on would hold up all others; or would later release a lock that is another's by then."""
+async def test_the_lock_ends_with_the_transaction_inside_the_block(
+    database: TemporaryDatabase, end: str
+) -> None:
+    """Who commits and goes on would hold up all others; or would later release a lock that is
+    another's by then.
+    """
     await database.create_tables(Base.metadata)
     async with database.session_factory() as session, AsyncExitStack() as stack:
         async with lock_unique_names(session, NAMESPACE):

@@ -1,4 +1,6 @@
-"""Tests of unique names on SQLite: snapshots, hosts that begin transactions themselves, other processes on the file."""
+"""Tests of unique names on SQLite: snapshots, hosts that begin transactions themselves, other
+processes on the file.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +33,24 @@ from .creators import (
 
 
 @pytest.mark.parametrize("statement", ["BEGIN", "BEGIN IMMEDIATE"])
-async def test_hosts_that_begin_by_themselves(sqlite_database: TemporaryDatabase, statement: str) -> None:
-    """The look at the names would be older than the lock; or waiters would hold the write lock that the holder needs."""
+async def test_hosts_that_begin_by_themselves(
+    sqlite_database: TemporaryDatabase, statement: str
+) -> None:
+    """The look at the names would be older than the lock; or waiters would hold the write lock
+    that the holder needs.
+    """
     await sqlite_database.create_tables(Base.metadata)
     sessions = begins_by_itself(sqlite_database.create_engine(), statement)
     await asyncio.gather(*(create(sessions) for _ in range(40)))
     assert await names_in(sqlite_database) == expected(40)
 
 
-async def test_a_snapshot_from_before_is_refused_on_sqlite(sqlite_database: TemporaryDatabase) -> None:
-    """The names of then would be taken for those of now; or what is in the transaction would be committed unasked."""
+async def test_a_snapshot_from_before_is_refused_on_sqlite(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """The names of then would be taken for those of now; or what is in the transaction would be
+    committed unasked.
+    """
     await sqlite_database.create_tables(Base.metadata)
     async with sqlite_database.engine.connect() as connection:
         await connection.execute(text("PRAGMA journal_mode = WAL"))
@@ -71,7 +81,9 @@ async def test_uncommitted_writes_are_refused_on_sqlite(sqlite_database: Tempora
         assert (await session.scalars(select(Fleet.name))).all() == ["mine"]
 
 
-async def test_a_session_on_a_given_connection_is_refused_on_sqlite(sqlite_database: TemporaryDatabase) -> None:
+async def test_a_session_on_a_given_connection_is_refused_on_sqlite(
+    sqlite_database: TemporaryDatabase,
+) -> None:
     """The session's commit is not the database's, and the lock would end before it."""
     async with sqlite_database.engine.connect() as connection, AsyncSession(connection) as session:
         with pytest.raises(ConfigurationError, match="bound to an engine"):
@@ -124,7 +136,9 @@ async def test_nobody_else_writes_to_the_file_inside(sqlite_database: TemporaryD
 async def test_a_busy_file_is_waited_for_no_longer_than_asked(
     sqlite_database: TemporaryDatabase, timeout: float, begin: str | None
 ) -> None:
-    """A request would wait for as long as the driver likes; or leave the lock taken, or its later writes unprotected."""
+    """A request would wait for as long as the driver likes; or leave the lock taken, or its
+    later writes unprotected.
+    """
     await sqlite_database.create_tables(Base.metadata)
     engine = sqlite_database.create_engine()
     sessions = async_sessionmaker(engine) if begin is None else begins_by_itself(engine, begin)
@@ -136,7 +150,11 @@ async def test_a_busy_file_is_waited_for_no_longer_than_asked(
             async with lock_unique_names(session, NAMESPACE, timeout=timeout):
                 pass
         assert raised.value.timeout_s == timeout
-        waits_ms = [int(sent[n - 1].rpartition("=")[2]) for n, text in enumerate(sent) if text == "BEGIN IMMEDIATE"]
+        waits_ms = [
+            int(sent[n - 1].rpartition("=")[2])
+            for n, text in enumerate(sent)
+            if text == "BEGIN IMMEDIATE"
+        ]
         assert 0 <= sum(waits_ms) <= timeout * 1000 + 1
         assert max(waits_ms) <= FILE_WAIT_S_MAX * 1000
         assert get_locker("sqlite").statistics() == ()
@@ -151,8 +169,12 @@ async def test_a_busy_file_is_waited_for_no_longer_than_asked(
     other.close()
 
 
-async def test_those_in_the_process_wait_in_a_fair_queue(sqlite_database: TemporaryDatabase) -> None:
-    """Each would block a thread and ask the file again and again, and some would be overtaken for ever."""
+async def test_those_in_the_process_wait_in_a_fair_queue(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """Each would block a thread and ask the file again and again, and some would be overtaken
+    for ever.
+    """
     await sqlite_database.create_tables(Base.metadata)
     sent = statements(sqlite_database.engine)
     tasks: list[asyncio.Task[str]] = []
@@ -180,7 +202,9 @@ async def test_a_busy_file_is_waited_for_by_turns(sqlite_database: TemporaryData
     other.close()
 
 
-async def test_a_cancelled_wait_for_the_file_takes_it_from_nobody(sqlite_database: TemporaryDatabase) -> None:
+async def test_a_cancelled_wait_for_the_file_takes_it_from_nobody(
+    sqlite_database: TemporaryDatabase,
+) -> None:
     """The file's write lock would be taken by a statement that nobody waits for any more."""
     await sqlite_database.create_tables(Base.metadata)
     other = another_process(sqlite_database)

@@ -24,7 +24,9 @@ async def test_a_bare_connection_is_refused_on_sqlite(sqlite_database: Temporary
     """The lock would be released before the commit, or never."""
     async with sqlite_database.engine.connect() as connection, AsyncSession(connection) as session:
         for joined in (connection, session):
-            with pytest.raises(ConfigurationError, match="pass an AsyncSession that is bound to an engine"):
+            with pytest.raises(
+                ConfigurationError, match="pass an AsyncSession that is bound to an engine"
+            ):
                 async with advisory_lock_ctx(joined, NAME):
                     pass
 
@@ -39,7 +41,9 @@ async def test_sessions_on_one_connection_are_refused_on_sqlite() -> None:
     await engine.dispose()
 
 
-async def test_waiting_with_the_write_lock_is_refused_on_sqlite(sqlite_database: TemporaryDatabase) -> None:
+async def test_waiting_with_the_write_lock_is_refused_on_sqlite(
+    sqlite_database: TemporaryDatabase,
+) -> None:
     """The holder could not write for as long as the waiter waits for it."""
     await sqlite_database.create_tables(Base.metadata)
     async with sqlite_database.session_factory() as session:
@@ -57,7 +61,9 @@ async def test_waiting_with_the_write_lock_is_refused_on_sqlite(sqlite_database:
 async def test_a_transaction_that_did_nothing_so_far_may_have_begun(
     sqlite_database: TemporaryDatabase, statement: str
 ) -> None:
-    """Hosts that begin transactions themselves could not lock where they say when each begins and ends."""
+    """Hosts that begin transactions themselves could not lock where they say when each begins
+    and ends.
+    """
     sessions = begins_by_itself(sqlite_database.create_engine(), statement)
     async with sessions.begin() as session, advisory_lock_ctx(session, NAME):
         assert not await is_free(sqlite_database)
@@ -73,8 +79,12 @@ async def test_a_transaction_that_did_nothing_so_far_may_have_begun(
                 pass
 
 
-async def test_what_is_not_flushed_does_not_matter_on_sqlite(sqlite_database: TemporaryDatabase) -> None:
-    """A service that has made its row already could not lock, or would find it committed or lost."""
+async def test_what_is_not_flushed_does_not_matter_on_sqlite(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """A service that has made its row already could not lock, or would find it committed or
+    lost.
+    """
     await sqlite_database.create_tables(Base.metadata)
     async with sqlite_database.session_factory() as session:
         session.add(Run(id=1))
@@ -85,7 +95,9 @@ async def test_what_is_not_flushed_does_not_matter_on_sqlite(sqlite_database: Te
         assert (await session.scalars(select(Run.id))).all() == [1]
 
 
-async def test_databases_are_apart_on_sqlite(sqlite_database: TemporaryDatabase, tmp_path: Any) -> None:
+async def test_databases_are_apart_on_sqlite(
+    sqlite_database: TemporaryDatabase, tmp_path: Any
+) -> None:
     """A task that works with two files would wait for itself."""
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/other.db")
     async with (

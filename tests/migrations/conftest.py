@@ -1,4 +1,6 @@
-"""What tests of migrations share: the example host's tree, run on a database of the test's own, and pictures of its schema."""
+"""What tests of migrations share: the example host's tree, run on a database of the test's own,
+and pictures of its schema.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from alembic import command
 from rowlock.testing import TemporaryDatabase
 
 WithOp: TypeAlias = Callable[[Callable[[Any], object]], Awaitable[None]]
-"""Runs a function of Alembic's operations as a migration would: in a transaction, which it may leave for a while."""
+"""Runs a function of Alembic's operations as a migration would: in a transaction, which it may
+leave for a while.
+"""
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))  # as prepend_sys_path does for the tree
@@ -31,7 +35,9 @@ class Tree:
     def __init__(self, database: TemporaryDatabase) -> None:
         """Read the settings in ``pyproject.toml``, as the command line does."""
         url = database.url.render_as_string(hide_password=False)
-        self.config = Config(toml_file=ROOT / "pyproject.toml", cmd_opts=Namespace(x=[f"url={url}"]))
+        self.config = Config(
+            toml_file=ROOT / "pyproject.toml", cmd_opts=Namespace(x=[f"url={url}"])
+        )
 
     async def upgrade(self, revision: str = "head") -> None:
         """Go up; in a thread, since the tree runs a loop of its own."""
@@ -86,7 +92,9 @@ async def picture(database: TemporaryDatabase) -> dict[str, Any]:
         inspector = inspect(connection)
         seen: dict[str, Any] = {}
         for name in inspector.get_table_names():
-            columns = [{**column, "type": str(column["type"])} for column in inspector.get_columns(name)]
+            columns = [
+                {**column, "type": str(column["type"])} for column in inspector.get_columns(name)
+            ]
             seen[name] = {
                 "columns": columns,
                 "key": inspector.get_pk_constraint(name),
@@ -94,13 +102,21 @@ async def picture(database: TemporaryDatabase) -> dict[str, Any]:
                 "unique": inspector.get_unique_constraints(name),
                 "checks": inspector.get_check_constraints(name),
                 "indexes": [
-                    {**index, "dialect_options": {key: str(value) for key, value in index["dialect_options"].items()}}
+                    {
+                        **index,
+                        "dialect_options": {
+                            key: str(value) for key, value in index["dialect_options"].items()
+                        },
+                    }
                     for index in inspector.get_indexes(name)
                 ],
             }
         seen.pop("alembic_version", None)
         if connection.dialect.name == "postgresql":
-            sql = "SELECT relname, relkind, reloptions FROM pg_class WHERE relnamespace = 'public'::regnamespace ORDER BY 1"
+            sql = (
+                "SELECT relname, relkind, reloptions FROM pg_class WHERE relnamespace ="
+                " 'public'::regnamespace ORDER BY 1"
+            )
             seen["storage"] = [tuple(row) for row in connection.exec_driver_sql(sql)]
         return seen
 

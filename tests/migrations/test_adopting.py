@@ -1,4 +1,6 @@
-"""A table with rows in it is adopted and given up again: nothing of the host's is touched, and pipelines find their work."""
+"""A table with rows in it is adopted and given up again: nothing of the host's is touched, and
+pipelines find their work.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,13 @@ LOCK_WAIT_S_MAX = 30
 """How long the test holds the lock that the migration must not wait for. **Unit** seconds."""
 ODD_NAME = 'Odd "Name"; %s :x'
 
-VOLUMES = [(uuid.UUID(int=number), "submitted" if number % 2 else "active", number) for number in range(1, 21)]
+VOLUMES = [
+    (uuid.UUID(int=number), "submitted" if number % 2 else "active", number)
+    for number in range(1, 21)
+]
 DOCUMENTS = [
-    (number, uuid.UUID(int=number), f"/a/{number}", "listed" if number % 2 else "read") for number in range(1, 21)
+    (number, uuid.UUID(int=number), f"/a/{number}", "listed" if number % 2 else "read")
+    for number in range(1, 21)
 ]
 
 
@@ -73,7 +79,10 @@ async def fill(database: TemporaryDatabase) -> None:
             )
         for key, volume_id, path, status in DOCUMENTS:
             await connection.execute(
-                text("INSERT INTO documents (id, volume_id, path, status) VALUES (:id, :volume_id, :path, :status)"),
+                text(
+                    "INSERT INTO documents (id, volume_id, path, status) VALUES (:id, :volume_id,"
+                    " :path, :status)"
+                ),
                 {"id": key, "volume_id": bare(database, volume_id), "path": path, "status": status},
             )
 
@@ -101,7 +110,9 @@ async def host_rows(database: TemporaryDatabase) -> dict[str, list[Any]]:
 
 
 async def test_rows_survive_the_way_up_and_down(database: TemporaryDatabase, tree: Tree) -> None:
-    """A host would lose rows, columns, constraints or settings by trying rowlock, or by leaving it."""
+    """A host would lose rows, columns, constraints or settings by trying rowlock, or by leaving
+    it.
+    """
     await tree.upgrade("0001")
     await fill(database)
     before, rows = await picture(database), await host_rows(database)
@@ -119,7 +130,10 @@ async def test_adopted_rows_are_processed(database: TemporaryDatabase, tree: Tre
     await tree.upgrade("0001")
     await fill(database)
     await tree.upgrade()
-    assert await run_until_settled(database.session_factory, [VolumePipeline(), DocumentPipeline()]) == 20
+    assert (
+        await run_until_settled(database.session_factory, [VolumePipeline(), DocumentPipeline()])
+        == 20
+    )
     async with database.session_factory() as session:
         volumes = (await session.scalars(select(Volume))).all()
         documents = (await session.scalars(select(Document))).all()
@@ -130,7 +144,9 @@ async def test_adopted_rows_are_processed(database: TemporaryDatabase, tree: Tre
 
 
 async def test_adopted_rows_are_free_and_due_now(database_with_clock: TemporaryDatabase) -> None:
-    """An adopted row would be leased by nobody, parked, counted as failed, or due at a time that nobody chose."""
+    """An adopted row would be leased by nobody, parked, counted as failed, or due at a time that
+    nobody chose.
+    """
     database, tree = database_with_clock, Tree(database_with_clock)
     await tree.upgrade("0001")
     await fill(database)
@@ -138,18 +154,32 @@ async def test_adopted_rows_are_free_and_due_now(database_with_clock: TemporaryD
     async with database.session_factory() as session:
         row = (await session.scalars(select(Document).limit(1))).one()
         due = {document.due_at for document in await session.scalars(select(Document))}
-    assert (row.lock_token, row.lock_owner, row.lock_expires_at, row.last_processed_at) == (None,) * 4
+    assert (row.lock_token, row.lock_owner, row.lock_expires_at, row.last_processed_at) == (
+        None,
+    ) * 4
     assert (row.attempts, row.last_error, row.parked_at, row.deadline_at) == (0, None, None, None)
     assert len(due) == 1  # one moment for all: the migration's
 
 
-async def test_a_row_inserted_past_the_model_is_due_now(database: TemporaryDatabase, tree: Tree) -> None:
-    """A service that inserts by plain SQL would have to know of our columns; on PostgreSQL its rows would also jump the queue."""
+async def test_a_row_inserted_past_the_model_is_due_now(
+    database: TemporaryDatabase, tree: Tree
+) -> None:
+    """A service that inserts by plain SQL would have to know of our columns; on PostgreSQL its
+    rows would also jump the queue.
+    """
     await tree.upgrade()
     await fill(database)
     late = "SELECT count(*) FROM documents WHERE due_at {} AND attempts = 0"
-    now = "now()" if database.dialect_name == "postgresql" else "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
-    hour = "now() - interval '1 hour'" if database.dialect_name == "postgresql" else "datetime('now', '-1 hour')"
+    now = (
+        "now()"
+        if database.dialect_name == "postgresql"
+        else "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
+    )
+    hour = (
+        "now() - interval '1 hour'"
+        if database.dialect_name == "postgresql"
+        else "datetime('now', '-1 hour')"
+    )
     assert await rows_of(database, late.format(f"<= {now}")) == [(20,)]
     jumped = 0 if database.dialect_name == "postgresql" else 20
     assert await rows_of(database, late.format(f"< {hour}")) == [(jumped,)]
@@ -168,7 +198,9 @@ async def test_children_keep_their_parents(database: TemporaryDatabase, tree: Tr
     assert len(await rows_of(database, "SELECT id FROM documents")) == 19
 
 
-async def test_a_failing_migration_leaves_nothing_behind(database: TemporaryDatabase, tree: Tree) -> None:
+async def test_a_failing_migration_leaves_nothing_behind(
+    database: TemporaryDatabase, tree: Tree
+) -> None:
     """A migration that fails half-way could be neither repeated nor taken back."""
     await tree.upgrade("0001")
     await fill(database)
@@ -186,13 +218,17 @@ async def test_a_big_table_is_not_rewritten(postgresql_database: TemporaryDataba
     database, tree = postgresql_database, Tree(postgresql_database)
     await tree.upgrade("0001")
     await fill(database)
-    files = "SELECT relname, relfilenode FROM pg_class WHERE relname IN ('volumes', 'documents') ORDER BY 1"
+    files = (
+        "SELECT relname, relfilenode FROM pg_class WHERE relname IN ('volumes', 'documents') ORDER"
+        " BY 1"
+    )
     before = await rows_of(database, files)
     await tree.upgrade("0002")
     assert await rows_of(database, files) == before
     await tree.downgrade("0001")
     assert await rows_of(database, files) == before
-    # The measure would have noticed: a default that is not the same for all rows rewrites the table.
+    # The measure would have noticed: a default that is not the same for all rows rewrites the
+    # table.
     async with database.engine.begin() as connection:
         await connection.exec_driver_sql(
             "ALTER TABLE documents ADD COLUMN x timestamptz NOT NULL DEFAULT clock_timestamp()"
@@ -200,7 +236,9 @@ async def test_a_big_table_is_not_rewritten(postgresql_database: TemporaryDataba
     assert await rows_of(database, files) != before
 
 
-async def test_the_migration_gives_up_rather_than_queue(postgresql_database: TemporaryDatabase) -> None:
+async def test_the_migration_gives_up_rather_than_queue(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """One long transaction and the migration behind it would stop the whole service."""
     tree = Tree(postgresql_database)
     await tree.upgrade("0001")
@@ -212,20 +250,30 @@ async def test_the_migration_gives_up_rather_than_queue(postgresql_database: Tem
 
 
 async def test_odd_names_are_quoted(database: TemporaryDatabase, with_op: WithOp) -> None:
-    """A table whose name is not a plain word could not be adopted, or another statement would be run."""
+    """A table whose name is not a plain word could not be adopted, or another statement would be
+    run.
+    """
     quoted = '"' + ODD_NAME.replace('"', '""') + '"'
     async with database.engine.connect() as connection:
         await connection.execution_options(isolation_level="AUTOCOMMIT")
         await connection.exec_driver_sql(f"CREATE TABLE {quoted} (id INTEGER PRIMARY KEY)")
     before = await picture(database)
-    await with_op(lambda op: [add(op, ODD_NAME) for add in (add_lock_columns, add_schedule_columns, set_fillfactor)])
+    await with_op(
+        lambda op: [
+            add(op, ODD_NAME) for add in (add_lock_columns, add_schedule_columns, set_fillfactor)
+        ]
+    )
     assert len((await picture(database))[ODD_NAME]["columns"]) == 10
     await with_op(lambda op: set_fillfactor(op, ODD_NAME, None))
-    await with_op(lambda op: [drop(op, ODD_NAME) for drop in (drop_schedule_columns, drop_lock_columns)])
+    await with_op(
+        lambda op: [drop(op, ODD_NAME) for drop in (drop_schedule_columns, drop_lock_columns)]
+    )
     assert await picture(database) == before
 
 
-async def test_a_table_in_another_schema(postgresql_database: TemporaryDatabase, with_postgresql_op: WithOp) -> None:
+async def test_a_table_in_another_schema(
+    postgresql_database: TemporaryDatabase, with_postgresql_op: WithOp
+) -> None:
     """Only tables on the search path could be adopted, or a namesake there would be instead."""
     async with postgresql_database.engine.begin() as connection:
         await connection.exec_driver_sql('CREATE SCHEMA "Other One"')
@@ -234,7 +282,8 @@ async def test_a_table_in_another_schema(postgresql_database: TemporaryDatabase,
     steps = (add_lock_columns, add_schedule_columns, set_fillfactor)
     await with_postgresql_op(lambda op: [step(op, "jobs", schema="Other One") for step in steps])
     counted = (
-        "SELECT table_schema, count(*) FROM information_schema.columns WHERE table_name = 'jobs' GROUP BY 1 ORDER BY 1"
+        "SELECT table_schema, count(*) FROM information_schema.columns WHERE table_name = 'jobs'"
+        " GROUP BY 1 ORDER BY 1"
     )
     assert await rows_of(postgresql_database, counted) == [("Other One", 10), ("public", 1)]
     await with_postgresql_op(lambda op: drop_schedule_columns(op, "jobs", schema="Other One"))

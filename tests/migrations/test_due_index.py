@@ -1,4 +1,6 @@
-"""The one index: the real claim uses it, no lock column gets into it, and an interrupted build is repaired."""
+"""The one index: the real claim uses it, no lock column gets into it, and an interrupted build
+is repaired.
+"""
 
 from __future__ import annotations
 
@@ -49,25 +51,40 @@ INDEXES = {VolumePipeline: "ix_volumes_last_processed_at", DocumentPipeline: "ix
 
 
 async def fill(database: TemporaryDatabase, ready: int) -> None:
-    """Insert `ROWS` volumes and documents; the last `ready` of each want work, half of them processed long ago."""
+    """Insert `ROWS` volumes and documents; the last `ready` of each want work, half of them
+    processed long ago.
+    """
     if database.dialect_name == "postgresql":
-        numbers, past = "generate_series(1, :rows) AS numbers (n)", "now() - n * interval '1 minute'"
+        numbers, past = (
+            "generate_series(1, :rows) AS numbers (n)",
+            "now() - n * interval '1 minute'",
+        )
         key = "lpad(n::text, 32, '0')::uuid"
     else:
         numbers = (
-            "(WITH RECURSIVE up (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM up WHERE n < :rows) SELECT n FROM up)"
+            "(WITH RECURSIVE up (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM up WHERE n < :rows)"
+            " SELECT n FROM up)"
         )
-        past, key = "strftime('%Y-%m-%d %H:%M:%f000', 'now', -n || ' minutes')", "printf('%032d', n)"
+        past, key = (
+            "strftime('%Y-%m-%d %H:%M:%f000', 'now', -n || ' minutes')",
+            "printf('%032d', n)",
+        )
     processed = f"CASE WHEN n % 2 = 0 THEN {past} END"
     statements = (
-        "INSERT INTO volumes (id, status, size_gb, last_processed_at)"
-        f" SELECT {key}, CASE WHEN n > :rows - :ready THEN 'submitted' ELSE 'active' END, 1, {processed} FROM {numbers}",
-        "INSERT INTO documents (volume_id, path, status, due_at)"
-        f" SELECT {key}, '/' || n, CASE WHEN n > :rows - :ready THEN 'listed' ELSE 'read' END, {past} FROM {numbers}",
+        (
+            f"INSERT INTO volumes (id, status, size_gb, last_processed_at) SELECT {key}, CASE WHEN"
+            f" n > :rows - :ready THEN 'submitted' ELSE 'active' END, 1, {processed} FROM {numbers}"
+        ),
+        (
+            f"INSERT INTO documents (volume_id, path, status, due_at) SELECT {key}, '/' || n, CASE"
+            f" WHEN n > :rows - :ready THEN 'listed' ELSE 'read' END, {past} FROM {numbers}"
+        ),
     )
     async with database.engine.begin() as connection:
         for statement in statements:
-            await connection.exec_driver_sql(statement.replace(":rows", str(ROWS)).replace(":ready", str(ready)))
+            await connection.exec_driver_sql(
+                statement.replace(":rows", str(ROWS)).replace(":ready", str(ready))
+            )
         await connection.exec_driver_sql("ANALYZE")
 
 
@@ -76,7 +93,9 @@ def sent(database: TemporaryDatabase) -> Iterator[list[tuple[str, Any]]]:
     """Note what is sent to the driver."""
     statements: list[tuple[str, Any]] = []
 
-    def note(connection: object, cursor: object, statement: str, parameters: Any, *rest: object) -> None:
+    def note(
+        connection: object, cursor: object, statement: str, parameters: Any, *rest: object
+    ) -> None:
         statements.append((statement, parameters))
 
     engine = database.engine.sync_engine
@@ -109,7 +128,9 @@ async def test_the_claim_reads_the_index_in_its_order(
     await fill(database, READY[ready])
     plan = await plan_of_claim(database, kind())
     assert re.search(rf"(?i)using (?:index )?{INDEXES[kind]}\b", plan), plan
-    assert not re.search(r"Sort|Seq Scan on (?:volumes|documents)|TEMP B-TREE|SCAN \w+$", plan), plan
+    assert not re.search(r"Sort|Seq Scan on (?:volumes|documents)|TEMP B-TREE|SCAN \w+$", plan), (
+        plan
+    )
 
 
 async def test_the_measure_would_notice(database: TemporaryDatabase, tree: Tree) -> None:
@@ -125,7 +146,10 @@ async def test_claims_go_on_using_it(postgresql_database: TemporaryDatabase) -> 
     database = postgresql_database
     await Tree(database).upgrade()
     await fill(database, READY["few are ready"])
-    used = "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = 'ix_volumes_last_processed_at'"
+    used = (
+        "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname ="
+        " 'ix_volumes_last_processed_at'"
+    )
     read = "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'volumes'"
 
     async def figures() -> tuple[int, int]:
@@ -144,7 +168,9 @@ async def test_claims_go_on_using_it(postgresql_database: TemporaryDatabase) -> 
 
 
 @pytest.mark.parametrize("name", ["lock_token", "lock_owner", "lock_expires_at"])
-@pytest.mark.parametrize("ready", ["status = 'submitted' AND {} IS NULL", 'status = 1 OR "{}" = 2', "({}) IS NOT NULL"])
+@pytest.mark.parametrize(
+    "ready", ["status = 'submitted' AND {} IS NULL", 'status = 1 OR "{}" = 2', "({}) IS NOT NULL"]
+)
 def test_a_lock_column_is_refused(name: str, ready: str) -> None:
     """Every heartbeat would write every index of the table, and no update could be heap-only."""
     with pytest.raises(ModelError, match=f"(?i){name}") as refused:
@@ -155,7 +181,8 @@ def test_a_lock_column_is_refused(name: str, ready: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "ready", ["status = 'lock_token'", "note = 'it''s lock_owner'", "unlock_token", "lock_tokens = 1"]
+    "ready",
+    ["status = 'lock_token'", "note = 'it''s lock_owner'", "unlock_token", "lock_tokens = 1"],
 )
 def test_other_words_are_free(ready: str) -> None:
     """A host would be told off for a value, or for a column of its own."""
@@ -169,11 +196,15 @@ def test_another_column_is_refused() -> None:
         due_index("volumes", ready="true", column="created_at")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("ready", ["status = 'a :b %s'", Volume.status == "a :b %s"], ids=["text", "expression"])
+@pytest.mark.parametrize(
+    "ready", ["status = 'a :b %s'", Volume.status == "a :b %s"], ids=["text", "expression"]
+)
 async def test_the_condition_arrives_as_written(
     database: TemporaryDatabase, tree: Tree, with_op: WithOp, ready: str | ColumnElement[bool]
 ) -> None:
-    """A colon or a percent sign would be taken for a parameter, and the index would hold other rows."""
+    """A colon or a percent sign would be taken for a parameter, and the index would hold other
+    rows.
+    """
     await tree.upgrade("0002")
     before = await picture(database)
     await with_op(lambda op: add_due_index(op, "volumes", ready=ready, name="mine"))
@@ -183,13 +214,16 @@ async def test_the_condition_arrives_as_written(
     assert await picture(database) == before
 
 
-async def test_an_index_in_another_schema(postgresql_database: TemporaryDatabase, with_postgresql_op: WithOp) -> None:
+async def test_an_index_in_another_schema(
+    postgresql_database: TemporaryDatabase, with_postgresql_op: WithOp
+) -> None:
     """The index of a namesake would be built, or dropped."""
     async with postgresql_database.engine.begin() as connection:
         await connection.exec_driver_sql('CREATE SCHEMA "Other One"')
         for schema in ("public", '"Other One"'):
             await connection.exec_driver_sql(
-                f"CREATE TABLE {schema}.jobs (id INTEGER PRIMARY KEY, due_at TIMESTAMPTZ, parked_at TIMESTAMPTZ)"
+                f"CREATE TABLE {schema}.jobs (id INTEGER PRIMARY KEY, due_at TIMESTAMPTZ, parked_at"
+                " TIMESTAMPTZ)"
             )
     where: Any = {"column": "due_at", "schema": "Other One", "concurrently": True}
     listed = "SELECT schemaname FROM pg_indexes WHERE indexname = 'ix_jobs_due_at'"
@@ -208,29 +242,41 @@ async def test_the_service_goes_on_meanwhile(
     """Building the index would hold off all writes, while reading a big table takes minutes."""
     await Tree(postgresql_database).upgrade("0002")
     with sent(postgresql_database) as statements:
-        await with_postgresql_op(lambda op: add_due_index(op, "volumes", ready="status = 'a'", concurrently=True))
+        await with_postgresql_op(
+            lambda op: add_due_index(op, "volumes", ready="status = 'a'", concurrently=True)
+        )
         await with_postgresql_op(lambda op: drop_due_index(op, "volumes", concurrently=True))
-    words = [statement.split(" ix_")[0].strip() for statement, _ in statements if " ix_" in statement]
+    words = [
+        statement.split(" ix_")[0].strip() for statement, _ in statements if " ix_" in statement
+    ]
     assert words[-2:] == ["CREATE INDEX CONCURRENTLY", "DROP INDEX CONCURRENTLY IF EXISTS"]
 
 
 async def test_an_interrupted_build_is_repaired(
     postgresql_database: TemporaryDatabase, with_postgresql_op: WithOp
 ) -> None:
-    """What an interrupted build leaves is never used, yet written at every insert, and its name is taken."""
+    """What an interrupted build leaves is never used, yet written at every insert, and its name
+    is taken.
+    """
     database = postgresql_database
     await Tree(database).upgrade("0002")
     async with database.engine.begin() as connection:
-        await connection.exec_driver_sql("INSERT INTO volumes (id, status, size_gb) SELECT gen_random_uuid(), 'a', 0")
+        await connection.exec_driver_sql(
+            "INSERT INTO volumes (id, status, size_gb) SELECT gen_random_uuid(), 'a', 0"
+        )
     with pytest.raises(DBAPIError, match="division by zero"):
         await with_postgresql_op(
-            lambda op: add_due_index(op, "volumes", ready="1 / size_gb > 0", name="half", concurrently=True)
+            lambda op: add_due_index(
+                op, "volumes", ready="1 / size_gb > 0", name="half", concurrently=True
+            )
         )
     valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = 'half'::regclass"
     async with database.engine.connect() as connection:
         assert (await connection.exec_driver_sql(valid)).scalar() is False
     await with_postgresql_op(
-        lambda op: add_due_index(op, "volumes", ready="status = 'a'", name="half", concurrently=True)
+        lambda op: add_due_index(
+            op, "volumes", ready="status = 'a'", name="half", concurrently=True
+        )
     )
     async with database.engine.connect() as connection:
         assert (await connection.exec_driver_sql(valid)).scalar() is True
@@ -255,9 +301,12 @@ async def park_oldest(database: TemporaryDatabase, count: int) -> None:
     """Park the documents that were due first."""
     oldest = f"SELECT id FROM documents ORDER BY due_at LIMIT {count}"
     async with database.engine.begin() as connection:
-        await connection.exec_driver_sql(f"UPDATE documents SET parked_at = due_at WHERE id IN ({oldest})")
+        await connection.exec_driver_sql(
+            f"UPDATE documents SET parked_at = due_at WHERE id IN ({oldest})"
+        )
     if database.dialect_name == "postgresql":
-        # What the update left of the old index would be read once more, and is swept by autovacuum in the end.
+        # What the update left of the old index would be read once more, and is swept by autovacuum
+        # in the end.
         async with database.engine.connect() as connection:
             outside = await connection.execution_options(isolation_level="AUTOCOMMIT")
             await outside.exec_driver_sql("VACUUM ANALYZE documents")
@@ -265,7 +314,9 @@ async def park_oldest(database: TemporaryDatabase, count: int) -> None:
 
 async def entries_of_claim(database: TemporaryDatabase) -> int:
     """Claim documents and return how many entries of the index that read."""
-    read = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'ix_documents_due_at'"
+    read = (
+        "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'ix_documents_due_at'"
+    )
 
     async def figure() -> int:
         async with database.engine.connect() as connection:
@@ -283,14 +334,18 @@ async def entries_of_claim(database: TemporaryDatabase) -> int:
 async def test_parked_rows_cost_no_claim(
     postgresql_database: TemporaryDatabase, with_postgresql_op: WithOp, *, mended: bool
 ) -> None:
-    """Each claim would read all parked rows before the first that it can lease; the former index shows that the test notices."""
+    """Each claim would read all parked rows before the first that it can lease; the former index
+    shows that the test notices.
+    """
     database = postgresql_database
     await Tree(database).upgrade()
     await give_former_index(database)
     await fill(database, ROWS)
     if mended:
         await with_postgresql_op(
-            lambda op: replace_due_index(op, "documents", ready="status = 'listed'", column="due_at", concurrently=True)
+            lambda op: replace_due_index(
+                op, "documents", ready="status = 'listed'", column="due_at", concurrently=True
+            )
         )
     await park_oldest(database, PARKED)
     read = await entries_of_claim(database)
@@ -298,7 +353,9 @@ async def test_parked_rows_cost_no_claim(
 
 
 async def test_parked_rows_are_not_in_the_index(database: TemporaryDatabase, tree: Tree) -> None:
-    """The claim would not use the index, since its condition does not imply that of the index; or read all parked rows."""
+    """The claim would not use the index, since its condition does not imply that of the index;
+    or read all parked rows.
+    """
     await tree.upgrade()
     await fill(database, READY["all are ready"])
     await park_oldest(database, PARKED)
@@ -314,7 +371,9 @@ async def test_parked_rows_are_not_in_the_index(database: TemporaryDatabase, tre
 async def test_an_index_of_a_former_shape_is_replaced(
     database: TemporaryDatabase, tree: Tree, with_op: WithOp, *, concurrently: bool
 ) -> None:
-    """A host that has the former index could not get the new one without writing SQL, or would be left with both."""
+    """A host that has the former index could not get the new one without writing SQL, or would
+    be left with both.
+    """
     await tree.upgrade()
     wanted = (await picture(database))["documents"]["indexes"]
     await give_former_index(database)
@@ -322,7 +381,11 @@ async def test_an_index_of_a_former_shape_is_replaced(
     for _ in range(2):
         await with_op(
             lambda op: replace_due_index(
-                op, "documents", ready="status = 'listed'", column="due_at", concurrently=concurrently
+                op,
+                "documents",
+                ready="status = 'listed'",
+                column="due_at",
+                concurrently=concurrently,
             )
         )
         assert (await picture(database))["documents"]["indexes"] == wanted
@@ -336,9 +399,13 @@ async def test_claims_have_an_index_while_it_is_replaced(
     await give_former_index(postgresql_database)
     with sent(postgresql_database) as statements:
         await with_postgresql_op(
-            lambda op: replace_due_index(op, "documents", ready="status = 'listed'", column="due_at", concurrently=True)
+            lambda op: replace_due_index(
+                op, "documents", ready="status = 'listed'", column="due_at", concurrently=True
+            )
         )
-    words = [statement.split(" ix_")[0].strip() for statement, _ in statements if " ix_" in statement]
+    words = [
+        statement.split(" ix_")[0].strip() for statement, _ in statements if " ix_" in statement
+    ]
     assert words == [
         "DROP INDEX CONCURRENTLY IF EXISTS",
         "CREATE INDEX CONCURRENTLY",
@@ -347,7 +414,9 @@ async def test_claims_have_an_index_while_it_is_replaced(
     ]
 
 
-async def test_the_index_of_dispatched_rows_can_be_replaced(database: TemporaryDatabase, with_op: WithOp) -> None:
+async def test_the_index_of_dispatched_rows_can_be_replaced(
+    database: TemporaryDatabase, with_op: WithOp
+) -> None:
     """A host of dispatched rows would keep the former index for good."""
     async with database.engine.begin() as connection:
         await connection.run_sync(Renders.metadata.create_all)
@@ -355,7 +424,8 @@ async def test_the_index_of_dispatched_rows_can_be_replaced(database: TemporaryD
     async with database.engine.begin() as connection:
         await connection.exec_driver_sql("DROP INDEX ix_renders_due_at")
         await connection.exec_driver_sql(
-            "CREATE INDEX ix_renders_due_at ON renders (due_at, id) WHERE status IN ('pending', 'running')"
+            "CREATE INDEX ix_renders_due_at ON renders (due_at, id) WHERE status IN ('pending',"
+            " 'running')"
         )
     ready = "status IN ('pending', 'running')"
     await with_op(lambda op: replace_due_index(op, "renders", ready=ready, column="due_at"))

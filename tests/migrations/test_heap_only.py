@@ -1,4 +1,6 @@
-"""Heartbeats are heap-only on PostgreSQL: with the tree as it stands they write the row and no index. Counts, not times."""
+"""Heartbeats are heap-only on PostgreSQL: with the tree as it stands they write the row and no
+index. Counts, not times.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,8 @@ async def heap_only_share(database: TemporaryDatabase) -> float:
     """Lease rows, renew them again and again, and return how many of the updates were heap-only."""
     await run(
         database,
-        "INSERT INTO volumes (id, status, size_gb, disk_id)"
-        f" SELECT gen_random_uuid(), 'submitted', 1, repeat('x', 50) FROM generate_series(1, {ROWS})",
+        "INSERT INTO volumes (id, status, size_gb, disk_id) SELECT gen_random_uuid(), 'submitted',"
+        f" 1, repeat('x', 50) FROM generate_series(1, {ROWS})",
     )
     # One connection, so that what it did is counted when it says so.
     engine = database.create_engine(pool_size=1, max_overflow=0)
@@ -49,14 +51,21 @@ async def heap_only_share(database: TemporaryDatabase) -> float:
         before = await counted(factory)
         for _ in range(BEATS):
             async with engine.begin() as connection:
-                assert len(await renew(connection, leased, items, lock_timeout=timedelta(seconds=30))) == LEASED
-        updates, heap_only = [now - then for now, then in zip(await counted(factory), before, strict=True)]
+                assert (
+                    len(await renew(connection, leased, items, lock_timeout=timedelta(seconds=30)))
+                    == LEASED
+                )
+        updates, heap_only = [
+            now - then for now, then in zip(await counted(factory), before, strict=True)
+        ]
     assert updates == LEASED * BEATS
     return heap_only / updates
 
 
 async def counted(factory: async_sessionmaker[AsyncSession]) -> tuple[int, int]:
-    """Return how many updates of volumes the server has counted, and how many of them were heap-only."""
+    """Return how many updates of volumes the server has counted, and how many of them were
+    heap-only.
+    """
     async with factory.begin() as session:
         connection = await session.connection()
         await connection.exec_driver_sql("SELECT pg_stat_force_next_flush()")
@@ -68,8 +77,11 @@ async def counted(factory: async_sessionmaker[AsyncSession]) -> tuple[int, int]:
 
 
 async def test_heartbeats_write_no_index(postgresql_server: Callable[[], PostgresqlServer]) -> None:
-    """A busy replica's heartbeats would bloat every index of the host's table, and multiply the write-ahead log."""
-    # A server of its own: old row versions stay while a transaction runs anywhere on the server, and so do the pages they fill.
+    """A busy replica's heartbeats would bloat every index of the host's table, and multiply the
+    write-ahead log.
+    """
+    # A server of its own: old row versions stay while a transaction runs anywhere on the server,
+    # and so do the pages they fill.
     url = await asyncio.to_thread(postgresql_server().start)
     async with databases.postgresql_database(url) as database:
         await Tree(database).upgrade()

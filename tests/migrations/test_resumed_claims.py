@@ -1,4 +1,6 @@
-"""The index and claims that resume: they read what they bring, however many rows before them are leased."""
+"""The index and claims that resume: they read what they bring, however many rows before them are
+leased.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ from rowlock.pipelines.fetching.fetcher import Fetcher
 from rowlock.testing import TemporaryDatabase, stepping
 
 from .conftest import Tree, WithOp
-from .test_due_index import CLAIM, INDEXES, READY, ROWS, DocumentPipeline, VolumePipeline, fill, sent
+from .test_due_index import (
+    CLAIM,
+    INDEXES,
+    READY,
+    ROWS,
+    DocumentPipeline,
+    VolumePipeline,
+    fill,
+    sent,
+)
 
 LEASED = 20_000
 CLAIMS = 15
@@ -29,12 +40,14 @@ async def lease(database: TemporaryDatabase, kind: type[Pipeline[Any]], count: i
     async with database.engine.begin() as connection:
         await connection.execute(
             text(
-                f"UPDATE {table} SET lock_owner = '{kind.__name__}', lock_expires_at = '2999-01-01 00:00:00.000000' WHERE id IN "
-                f"(SELECT id FROM {table} WHERE status = '{ready}' ORDER BY {ORDERS[kind]} LIMIT {count})"
+                f"UPDATE {table} SET lock_owner = '{kind.__name__}', lock_expires_at = '2999-01-01"
+                f" 00:00:00.000000' WHERE id IN (SELECT id FROM {table} WHERE status = '{ready}'"
+                f" ORDER BY {ORDERS[kind]} LIMIT {count})"
             )
         )
     if database.dialect_name == "postgresql":
-        # A snapshot of another connection might keep old versions from being pruned; these would be read, too.
+        # A snapshot of another connection might keep old versions from being pruned; these would be
+        # read, too.
         async with database.create_engine(isolation_level="AUTOCOMMIT").connect() as connection:
             await connection.execute(text(f"VACUUM ANALYZE {table}"))
 
@@ -65,7 +78,9 @@ async def test_what_is_leased_is_walked_past_once(
     await fill(database, READY["all are ready"])
     await lease(database, kind, leased)
     before = await entries_read(database, INDEXES[kind])
-    async with stepping(database.session_factory, kind(workers_num=100, fetch_delays=[60])) as steps:
+    async with stepping(
+        database.session_factory, kind(workers_num=100, fetch_delays=[60])
+    ) as steps:
         await claim_in_a_row(steps.run.fetcher, CLAIMS)
         read = await entries_read(database, INDEXES[kind]) - before
     assert leased < read <= leased + CLAIMS * READ_PER_CLAIM_MAX
@@ -103,7 +118,9 @@ async def test_a_resumed_claim_is_a_range_of_the_index(
 async def test_an_index_without_the_key_still_serves(
     database: TemporaryDatabase, tree: Tree, with_op: WithOp, kind: type[Pipeline[Any]]
 ) -> None:
-    """A host that has not rebuilt its index would have its claims read the table, or bring other rows."""
+    """A host that has not rebuilt its index would have its claims read the table, or bring other
+    rows.
+    """
     await tree.upgrade()
     table = kind.model.__table__.name  # type: ignore[attr-defined]
     place = ORDERS[kind].removesuffix(", id")
@@ -111,10 +128,14 @@ async def test_an_index_without_the_key_still_serves(
     async with database.engine.begin() as connection:
         await connection.execute(text(f"DROP INDEX {INDEXES[kind]}"))
         ready = "submitted" if kind is VolumePipeline else "listed"
-        await connection.execute(text(f"CREATE INDEX {INDEXES[kind]} ON {table} ({place}) WHERE status = '{ready}'"))
+        await connection.execute(
+            text(f"CREATE INDEX {INDEXES[kind]} ON {table} ({place}) WHERE status = '{ready}'")
+        )
     await fill(database, READY["few are ready"])
     with sent(database) as statements:
-        async with stepping(database.session_factory, kind(workers_num=200, fetch_delays=[60])) as steps:
+        async with stepping(
+            database.session_factory, kind(workers_num=200, fetch_delays=[60])
+        ) as steps:
             await claim_in_a_row(steps.run.fetcher, READY["few are ready"] // CLAIM // 2)
             assert len({item.id for item in steps.queued}) == READY["few are ready"] // 2
     for claim, parameters in [pair for pair in statements if "ORDER BY" in pair[0]][:2]:
@@ -122,5 +143,8 @@ async def test_an_index_without_the_key_still_serves(
         async with database.engine.connect() as connection:
             rows = (await connection.exec_driver_sql(f"{explain} {claim}", parameters)).all()
         plan = "\n".join(str(row[-1]) for row in rows)
-        # PostgreSQL may read a bitmap of it: rows of one place do not stand in the order of their keys.
-        assert re.search(rf"(?i)(?:using (?:index )?|bitmap index scan on ){INDEXES[kind]}\b", plan), plan
+        # PostgreSQL may read a bitmap of it: rows of one place do not stand in the order of their
+        # keys.
+        assert re.search(
+            rf"(?i)(?:using (?:index )?|bitmap index scan on ){INDEXES[kind]}\b", plan
+        ), plan

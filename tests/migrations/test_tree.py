@@ -1,4 +1,6 @@
-"""The example host's tree: one head, up, down and up again, and nothing left for autogenerate to say."""
+"""The example host's tree: one head, up, down and up again, and nothing left for autogenerate to
+say.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from .conftest import ROOT, Tree
 
 @pytest.fixture
 def alembic_runner(tree: Tree) -> Iterator[MigrationContext]:
-    """The tree as pytest-alembic drives it; it connects by itself, to the URL that the tree was given."""
+    """The tree as pytest-alembic drives it; it connects by itself, to the URL that the tree was
+    given.
+    """
     with runner(RunnerConfig(alembic_config=tree.config)) as context:
         yield context
 
@@ -39,20 +43,28 @@ def alembic_runner(tree: Tree) -> Iterator[MigrationContext]:
 async def test_the_tree_holds_together(
     alembic_runner: MigrationContext, check: Callable[[MigrationContext], None]
 ) -> None:
-    """A host that copies the tree would copy a fault: two heads, a way up or down that fails, or models that say otherwise."""
+    """A host that copies the tree would copy a fault: two heads, a way up or down that fails, or
+    models that say otherwise.
+    """
     await asyncio.to_thread(check, alembic_runner)
 
 
 @pytest.mark.parametrize(("revisions", "alterations"), [("0001:head", 18), ("head:0001", 15)])
 def test_sql_for_somebody_else_to_run(revisions: str, alterations: int) -> None:
-    """A host whose migrations are run by a database administrator would get none, or an index built inside a transaction."""
+    """A host whose migrations are run by a database administrator would get none, or an index
+    built inside a transaction.
+    """
     printed = StringIO()
     config = Config(toml_file=ROOT / "pyproject.toml", output_buffer=printed)
     config.cmd_opts = Namespace(x=["url=postgresql+asyncpg://nowhere/nothing"])
     go = command.upgrade if revisions.endswith("head") else command.downgrade
     go(config, revisions, sql=True)
-    statements = [line for line in printed.getvalue().splitlines() if line and not line.startswith("--")]
-    concurrently = [number for number, line in enumerate(statements) if "INDEX CONCURRENTLY" in line]
+    statements = [
+        line for line in printed.getvalue().splitlines() if line and not line.startswith("--")
+    ]
+    concurrently = [
+        number for number, line in enumerate(statements) if "INDEX CONCURRENTLY" in line
+    ]
     assert len([line for line in statements if line.startswith("ALTER TABLE")]) == alterations
     assert concurrently
     for number in concurrently:
@@ -67,8 +79,12 @@ def test_the_tree_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
         command.current(Config(toml_file=ROOT / "pyproject.toml"))
 
 
-async def test_each_migration_is_committed_by_itself(database: TemporaryDatabase, tree: Tree) -> None:
-    """The index built outside a transaction would commit a half of what came before it; and a connection in hand is used."""
+async def test_each_migration_is_committed_by_itself(
+    database: TemporaryDatabase, tree: Tree
+) -> None:
+    """The index built outside a transaction would commit a half of what came before it; and a
+    connection in hand is used.
+    """
     commits: list[Connection] = []
     event.listen(database.engine.sync_engine, "commit", commits.append)
 

@@ -1,9 +1,11 @@
-"""Tries a random sample of mutants: ``python tests/mutants [FOLDER] [--seed N] [--sample N] [--minutes N]``.
+"""Tries a random sample of mutants: ``python tests/mutants [FOLDER] [--seed N] [--sample N]
+[--minutes N]``.
 
-The one idea: all mutants of three rooms are thousands, and each wants tests that take seconds; a sample drawn by a number tells
-the score within some percent, and names survivors to look at. mutmut only writes the mutants, into a copy of the tree, and the
-tests are run there once to learn which of them run what: a `FOLDER` keeps both for another time. Each mutant is tried in a
-process forked from this one, on SQLite only. Mutants of a mere text, of an error or of the log, are not drawn.
+The one idea: all mutants of three rooms are thousands, and each wants tests that take seconds; a
+sample drawn by a number tells the score within some percent, and names survivors to look at. mutmut
+only writes the mutants, into a copy of the tree, and the tests are run there once to learn which of
+them run what: a `FOLDER` keeps both for another time. Each mutant is tried in a process forked from
+this one, on SQLite only. Mutants of a mere text, of an error or of the log, are not drawn.
 
 Not here: planted bugs, which are chosen and must all be found (``tests/planted``).
 """
@@ -39,9 +41,21 @@ WRITING_S_MAX = 900
 SAID_MAX = 4000
 """How much of what mutmut said is shown, from its end. **Unit** characters."""
 MUTANT_S_MAX = 300
-"""Longest time for the tests of one mutant; one test that hangs is ended sooner, and found. **Unit** seconds."""
+"""Longest time for the tests of one mutant; one test that hangs is ended sooner, and found.
+**Unit** seconds.
+"""
 WITHOUT = shutil.ignore_patterns("__pycache__")
-OPTIONS = ("-x", "-q", "--database=sqlite", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=60")
+OPTIONS = (
+    "-x",
+    "-q",
+    "--database=sqlite",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+    "-o",
+    "timeout=60",
+)
 
 
 def write_mutants(folder: Path) -> None:
@@ -54,10 +68,14 @@ def write_mutants(folder: Path) -> None:
         return
     shutil.copytree(ROOT / "src", folder / "src", ignore=WITHOUT)
     settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    (folder / "pyproject.toml").write_text(settings + SETTINGS + COVERAGE_SETTINGS, encoding="utf-8")
+    (folder / "pyproject.toml").write_text(
+        settings + SETTINGS + COVERAGE_SETTINGS, encoding="utf-8"
+    )
     # Then it would run all the tests, over and over. It finds none yet, and ends with an error.
     command = [sys.executable, "-m", "mutmut", "run", "--max-children", "1"]
-    wrote = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=WRITING_S_MAX, check=False)
+    wrote = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=WRITING_S_MAX, check=False
+    )
     if not names_of(folder, []):
         raise SystemExit(f"mutmut wrote no mutants\n{(wrote.stdout + wrote.stderr)[-SAID_MAX:]}")
     for copied in ("tests", "alembic", "examples", "docs"):
@@ -65,7 +83,9 @@ def write_mutants(folder: Path) -> None:
 
 
 def try_one(name: str, folder: Path) -> str:
-    """Return ``found`` if the tests fail with the mutant, ``SURVIVED``, ``slow``, or ``NOT RUN`` if no test runs its function."""
+    """Return ``found`` if the tests fail with the mutant, ``SURVIVED``, ``slow``, or ``NOT RUN``
+    if no test runs its function.
+    """
     tests = tests_of(name, folder)
     return _verdict(tests, folder, mutant=name) if tests else "NOT RUN"
 
@@ -94,13 +114,26 @@ def main() -> int:
     """Try the sample, and print the score and the survivors."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "folder", type=Path, nargs="?", help="where mutants are written, or were before; else they are not kept"
+        "folder",
+        type=Path,
+        nargs="?",
+        help="where mutants are written, or were before; else they are not kept",
     )
     parser.add_argument("--seed", type=int, default=1, help="draws the sample")
     parser.add_argument("--sample", type=int, default=200, help="how many mutants")
-    parser.add_argument("--minutes", type=float, default=60.0, help="stop after so long, whatever is left")
-    parser.add_argument("--jobs", type=int, default=2, choices=range(1, 17), help="processes to learn what tests run")
-    parser.add_argument("--module", action="append", default=[], help="of this module only; may be said again")
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="stop after so long, whatever is left"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=2,
+        choices=range(1, 17),
+        help="processes to learn what tests run",
+    )
+    parser.add_argument(
+        "--module", action="append", default=[], help="of this module only; may be said again"
+    )
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rowlock-mutants-") as temporary:
         folder = (asked.folder or Path(temporary)).resolve()
@@ -124,8 +157,16 @@ def try_sample(folder: Path, asked: argparse.Namespace) -> None:
             break
         verdict = try_one(name, folder)
         verdicts[verdict] += 1
-        print(f"{verdict:8}", name, *([shown(name, folder)] if verdict == "SURVIVED" else []), sep="  ", flush=True)
-    print(f"of {len(names)} mutants {verdicts.total()} were drawn by {asked.seed}: {dict(verdicts)}")
+        print(
+            f"{verdict:8}",
+            name,
+            *([shown(name, folder)] if verdict == "SURVIVED" else []),
+            sep="  ",
+            flush=True,
+        )
+    print(
+        f"of {len(names)} mutants {verdicts.total()} were drawn by {asked.seed}: {dict(verdicts)}"
+    )
 
 
 if __name__ == "__main__":

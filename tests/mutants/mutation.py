@@ -1,4 +1,6 @@
-"""The mutants that mutmut wrote: their names, what each changes, and whether that is more than a text."""
+"""The mutants that mutmut wrote: their names, what each changes, and whether that is more than a
+text.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 
 NOT_TRIED = ("postgresql", "notifications", "notifier", "wool", "wool_line")
-"""Modules that do nothing on SQLite, or whose tests start processes that coverage waits for without an end."""
+"""Modules that do nothing on SQLite, or whose tests start processes that coverage waits for
+without an end.
+"""
 MODULES_MAX = 8
 """So many modules are kept parsed; with all their mutants they are large."""
 
@@ -18,7 +22,9 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def names_of(folder: Path, modules: list[str]) -> list[str]:
-    """Return the names of all mutants of `modules` (of all if none is named) that are to be tried, in a fixed order."""
+    """Return the names of all mutants of `modules` (of all if none is named) that are to be
+    tried, in a fixed order.
+    """
     found: list[str] = []
     for path in sorted((folder / "mutants" / "src").rglob("*.py.meta")):
         module = path.name.split(".")[0]
@@ -37,9 +43,19 @@ def function_of(tree: ast.Module, name: str) -> FunctionNode:
     """Return the function that a mutant changes, in the source as we wrote it."""
     mangled = module_of(name)[1].rpartition("__mutmut_")[0]
     # mutmut writes x_function, and xǁClassǁmethod.
-    *scope, called = mangled.removeprefix("xǁ").split("ǁ") if mangled.startswith("xǁ") else [mangled.removeprefix("x_")]
-    within: ast.AST = next(node for node in tree.body if getattr(node, "name", None) == scope[0]) if scope else tree
-    return next(node for node in ast.walk(within) if isinstance(node, FunctionNode) and node.name == called)
+    *scope, called = (
+        mangled.removeprefix("xǁ").split("ǁ")
+        if mangled.startswith("xǁ")
+        else [mangled.removeprefix("x_")]
+    )
+    within: ast.AST = (
+        next(node for node in tree.body if getattr(node, "name", None) == scope[0])
+        if scope
+        else tree
+    )
+    return next(
+        node for node in ast.walk(within) if isinstance(node, FunctionNode) and node.name == called
+    )
 
 
 def shown(name: str, folder: Path) -> str:
@@ -50,7 +66,9 @@ def shown(name: str, folder: Path) -> str:
 
 
 def is_of_a_text(name: str, folder: Path) -> bool:
-    """Return whether a mutant changes nothing but the wording of an error or of a line of the log: no test pins those."""
+    """Return whether a mutant changes nothing but the wording of an error or of a line of the
+    log: no test pins those.
+    """
     original, mutant = (ast.dump(_WithoutTexts().visit(body)) for body in _bodies(name, folder))
     return original == mutant
 
@@ -68,7 +86,9 @@ class _WithoutTexts(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Blank what is said to the log."""
-        is_logging = isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "logger"
+        is_logging = (
+            isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "logger"
+        )
         return _blanked(node) if is_logging else self.generic_visit(node)
 
 
@@ -80,7 +100,9 @@ def _blanked(node: ast.AST) -> ast.AST:
 
 
 def _bodies(name: str, folder: Path) -> tuple[FunctionNode, FunctionNode]:
-    """Return the function that a mutant changes as it was, and as it is then, both under one name."""
+    """Return the function that a mutant changes as it was, and as it is then, both under one
+    name.
+    """
     module, function = module_of(name)
     stem = function.rpartition("__mutmut_")[0]
     functions = _functions(folder / "mutants" / "src" / Path(*module))
@@ -89,7 +111,11 @@ def _bodies(name: str, folder: Path) -> tuple[FunctionNode, FunctionNode]:
 
 @lru_cache(MODULES_MAX)
 def _functions(path: Path) -> dict[str, FunctionNode]:
-    tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8"))
+    tree = ast.parse(
+        (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(
+            encoding="utf-8"
+        )
+    )
     return {node.name: node for node in ast.walk(tree) if isinstance(node, FunctionNode)}
 
 

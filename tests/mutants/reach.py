@@ -1,7 +1,8 @@
 """Which tests run which function: learned once, by running them all on SQLite under coverage.
 
-The one idea: a mutant can only be found by a test that runs the function which it changes, so those are tried and no others. Where
-they are many, those come first that are named like the module; of the others some are drawn.
+The one idea: a mutant can only be found by a test that runs the function which it changes, so those
+are tried and no others. Where they are many, those come first that are named like the module; of
+the others some are drawn.
 
 Not here: the mutants (``mutation.py``).
 """
@@ -44,11 +45,23 @@ def measure(folder: Path, *, processes: int) -> None:
     if (folder / DATA).exists():
         return
     command = [sys.executable, "-m", "pytest", "-q", "--database=sqlite", "-p", "no:cacheprovider"]
-    command += [f"--numprocesses={processes}", "--cov", "--cov-context=test", "--cov-report=", "--ignore-glob=*wool*"]
+    command += [
+        f"--numprocesses={processes}",
+        "--cov",
+        "--cov-context=test",
+        "--cov-report=",
+        "--ignore-glob=*wool*",
+    ]
     command += [f"tests/{room}" for room in ROOMS]
     environment = os.environ | {"PYTHONPATH": str(folder / "src")}
     ran = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=RUN_S_MAX, check=False
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S_MAX,
+        check=False,
     )
     if ran.returncode != 0:
         (folder / DATA).unlink(missing_ok=True)
@@ -72,7 +85,9 @@ def tests_of(name: str, folder: Path) -> list[str]:
 def _running(contexts: dict[int, list[str]], function: FunctionNode) -> set[str]:
     # The line of its `def` runs at the import of its module.
     lines = range(function.body[0].lineno, (function.end_lineno or function.lineno) + 1)
-    return {context.partition("|")[0] for line in lines for context in contexts.get(line, ()) if context}
+    return {
+        context.partition("|")[0] for line in lines for context in contexts.get(line, ()) if context
+    }
 
 
 @lru_cache(MODULES_MAX)

@@ -1,6 +1,8 @@
-"""What tests of blocked loops share: the host's code that blocks, and how to wait where two threads tell events.
+"""What tests of blocked loops share: the host's code that blocks, and how to wait where two threads
+tell events.
 
-The time is the true one here, and nobody waits for it: the code that blocks goes on when what it waits for has happened.
+The time is the true one here, and nobody waits for it: the code that blocks goes on when what it
+waits for has happened.
 """
 
 from __future__ import annotations
@@ -38,12 +40,16 @@ def block_until(condition: Callable[[], bool]) -> None:
 
 
 def renewed_past(item: PipelineItem[Any], first: datetime, times: int) -> Callable[[], bool]:
-    """Return whether the lease of `item` was renewed for so many times its length, as far as its holder has heard."""
+    """Return whether the lease of `item` was renewed for so many times its length, as far as its
+    holder has heard.
+    """
     return lambda: item.lock_expires_at >= first + times * LOCK_TIMEOUT
 
 
 async def until_so(condition: Callable[[], Any]) -> None:
-    """Wait until the condition, which may be awaited, holds; without events, which two threads would tell."""
+    """Wait until the condition, which may be awaited, holds; without events, which two threads
+    would tell.
+    """
     async with asyncio.timeout(BLOCKED_S_MAX):
         while not (await found if inspect.isawaitable(found := condition()) else found):  # noqa: ASYNC110 - no event tells of it
             await asyncio.sleep(LOOK_EVERY_S)

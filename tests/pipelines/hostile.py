@@ -1,4 +1,6 @@
-"""What a host may do to a library that calls its code: loggers, callbacks and objects that raise anything at all."""
+"""What a host may do to a library that calls its code: loggers, callbacks and objects that raise
+anything at all.
+"""
 
 from __future__ import annotations
 

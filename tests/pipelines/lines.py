@@ -1,6 +1,8 @@
-"""Replicas that exchange hints, in one process: each has an engine of its own, and an ear instead of pipelines.
+"""Replicas that exchange hints, in one process: each has an engine of its own, and an ear instead
+of pipelines.
 
-A line that begins to listen wakes everybody once; an ear knows by that when its replica listens, or listens again.
+A line that begins to listen wakes everybody once; an ear knows by that when its replica listens, or
+listens again.
 """
 
 from __future__ import annotations
@@ -93,21 +95,28 @@ async def eavesdropper(database: TemporaryDatabase, name: str | None = None) -> 
 
 def named_engine(database: TemporaryDatabase, name: str, **options: Any) -> AsyncEngine:
     """Return an engine whose connections the server knows by `name`."""
-    return database.create_engine(connect_args={"server_settings": {"application_name": name}}, **options)
+    return database.create_engine(
+        connect_args={"server_settings": {"application_name": name}}, **options
+    )
 
 
 async def connections(database: TemporaryDatabase, name: str) -> list[int]:
     """Return the server processes of the connections known by `name`."""
     async with database.engine.connect() as connection:
         found = await connection.scalars(
-            text("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = :name"),
+            text(
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND"
+                " application_name = :name"
+            ),
             {"name": name},
         )
         return list(found.all())
 
 
 async def kill(database: TemporaryDatabase, name: str) -> None:
-    """End the connections known by `name`, as an administrator would; returns when they are gone."""
+    """End the connections known by `name`, as an administrator would; returns when they are
+    gone.
+    """
     async with database.engine.connect() as connection:
         await connection.execute(
             text(
@@ -133,7 +142,8 @@ async def until_gone(database: TemporaryDatabase, name: str) -> None:
 
 
 class BlackHole:
-    """A way to the server through which nothing comes while it is `dark`: connections stay open and silent.
+    """A way to the server through which nothing comes while it is `dark`: connections stay open and
+    silent.
 
     Attributes:
         dark: whether what is sent is swallowed, in both directions, for good.
@@ -150,7 +160,9 @@ class BlackHole:
 
     @classmethod
     @asynccontextmanager
-    async def before(cls, database: TemporaryDatabase) -> AsyncIterator[tuple[BlackHole, AsyncEngine]]:
+    async def before(
+        cls, database: TemporaryDatabase
+    ) -> AsyncIterator[tuple[BlackHole, AsyncEngine]]:
         """Give a way and an engine that takes it."""
         host = str(database.url.query["host"])
         hole = cls(f"{host}/.s.PGSQL.{database.url.port or 5432}")

@@ -1,4 +1,6 @@
-"""Scenes with related rows: a volume's pipeline that locks the volume's attachments, step by step beside theirs."""
+"""Scenes with related rows: a volume's pipeline that locks the volume's attachments, step by
+step beside theirs.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class GatheringPipeline(RecordingPipeline):
     shared = False
 
     def __init__(self, *, then: Any = None, **settings: Any) -> None:
-        """Take what follows the locking: an outcome, an exception, or a function of the item and the locked rows."""
+        """Take what follows the locking: an outcome, an exception, or a function of the item and
+        the locked rows.
+        """
         super().__init__(answer=self._gather, **settings)
         self.then = then
         self.locked: list[list[Attachment]] = []
@@ -40,7 +44,9 @@ class GatheringPipeline(RecordingPipeline):
         return Volume.status == "submitted"
 
     async def _gather(self, item: PipelineItem[Any]) -> Any:
-        rows = await item.lock_related(Attachment, Attachment.volume_id == item.id, shared=self.shared)
+        rows = await item.lock_related(
+            Attachment, Attachment.volume_id == item.id, shared=self.shared
+        )
         self.locked.append(rows)
         answer = self.then(item, rows) if callable(self.then) else self.then
         return await answer if hasattr(answer, "__await__") else answer
@@ -57,10 +63,15 @@ def write_all(item: PipelineItem[Any], rows: list[Attachment]) -> Apply:
     return Apply({"status": "active"}, related={row: {"status": "gathered"} for row in rows})
 
 
-async def add_volume(database: TemporaryDatabase, *, attachments: int = ATTACHMENTS, **values: Any) -> Volume:
+async def add_volume(
+    database: TemporaryDatabase, *, attachments: int = ATTACHMENTS, **values: Any
+) -> Volume:
     """Put a volume with attachments in."""
     [volume] = await add(database, Volume(**values))
-    await add(database, *(Attachment(volume_id=volume.id, name=str(number)) for number in range(attachments)))
+    await add(
+        database,
+        *(Attachment(volume_id=volume.id, name=str(number)) for number in range(attachments)),
+    )
     return volume
 
 
@@ -70,13 +81,23 @@ async def attachments_of(database: TemporaryDatabase) -> list[Attachment]:
 
 
 async def locks_of(database: TemporaryDatabase) -> dict[str, tuple[Any, Any, Any]]:
-    """Return the lock columns of every attachment, and of every volume, that has one that is not null."""
+    """Return the lock columns of every attachment, and of every volume, that has one that is not
+    null.
+    """
     rows = [*await read_all(database, Volume), *await read_all(database, Attachment)]
     locks = {
-        f"{type(row).__name__} {getattr(row, 'name', '')}": (row.lock_token, row.lock_owner, row.lock_expires_at)
+        f"{type(row).__name__} {getattr(row, 'name', '')}": (
+            row.lock_token,
+            row.lock_owner,
+            row.lock_expires_at,
+        )
         for row in rows
     }
-    return {name: columns for name, columns in locks.items() if any(column is not None for column in columns)}
+    return {
+        name: columns
+        for name, columns in locks.items()
+        if any(column is not None for column in columns)
+    }
 
 
 @asynccontextmanager

@@ -1,6 +1,8 @@
-"""How these tests set a scene: rows put in and read back, tickets without a database, and a database that fails on demand.
+"""How these tests set a scene: rows put in and read back, tickets without a database, and a
+database that fails on demand.
 
-Faults are put into the real engine by SQLAlchemy's own events, so that every statement which does get through is a real one.
+Faults are put into the real engine by SQLAlchemy's own events, so that every statement which does
+get through is a real one.
 """
 
 from __future__ import annotations
@@ -113,7 +115,9 @@ class Work:
 
     is_abandoned = False
 
-    def __init__(self, steps: Steps[Any], item: PipelineItem[Any], act: Callable[[], object]) -> None:
+    def __init__(
+        self, steps: Steps[Any], item: PipelineItem[Any], act: Callable[[], object]
+    ) -> None:
         self._act = act
         steps.run.context.running[item.lock_token] = cast("Any", self)
 
@@ -175,7 +179,9 @@ class Faults:
         self._answers_late: tuple[Callable[[str], bool], float] | None = None
         self._in_transaction: dict[Connection, list[str]] = {}
 
-    def fail(self, error: BaseException, *, when: Callable[[str], bool] = lambda _statement: True) -> None:
+    def fail(
+        self, error: BaseException, *, when: Callable[[str], bool] = lambda _statement: True
+    ) -> None:
         """Raise `error` instead of sending a statement."""
         self._hits, self._error, self._gate = when, error, None
 
@@ -184,16 +190,22 @@ class Faults:
         self._hits, self._error, self._gate = when, None, asyncio.Event()
 
     def lose_answers_of_commits(
-        self, *, when: Callable[[str], bool] = lambda _statement: True, and_then: BaseException | None = None
+        self,
+        *,
+        when: Callable[[str], bool] = lambda _statement: True,
+        and_then: BaseException | None = None,
     ) -> None:
-        """Commit the next transaction with such a statement, and then raise as if the connection had been cut.
+        """Commit the next transaction with such a statement, and then raise as if the connection
+        had been cut.
 
         From then on every statement raises `and_then`, if there is one.
         """
         self._loses_answer_of, self._and_then = when, and_then
 
     def block_the_loop_after_commit(self, *, when: Callable[[str], bool], seconds: float) -> None:
-        """Let virtual time pass, with nothing done in it, once the next transaction with such a statement was committed."""
+        """Let virtual time pass, with nothing done in it, once the next transaction with such a
+        statement was committed.
+        """
         self._answers_late = (when, seconds)
 
     def heal(self) -> None:

@@ -1,4 +1,6 @@
-"""Tests of how far a pipeline claims ahead of its workers: the rule by itself, without a database."""
+"""Tests of how far a pipeline claims ahead of its workers: the rule by itself, without a
+database.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from rowlock.pipelines.processing.loader import FRESH_S
 
 
 def filled(capacity: int = 20) -> Ahead:
-    """Return one that has grown from 20 to `capacity`, and whose last claim brought all that was asked for."""
+    """Return one that has grown from 20 to `capacity`, and whose last claim brought all that was
+    asked for.
+    """
     ahead = Ahead(20, 5)
     ahead.claimed(is_full=True)
     while ahead.capacity < capacity:
@@ -29,11 +33,20 @@ def test_it_doubles_while_rows_start_at_once() -> None:
         ahead.look(1.0, is_low=True)
         ahead.claimed(is_full=True)
         found.append((ahead.capacity, ahead.low_watermark))
-    assert found == [(40, 10), (80, 20), (160, 40), (AHEAD_MAX, 50), (AHEAD_MAX, 50), (AHEAD_MAX, 50)]
+    assert found == [
+        (40, 10),
+        (80, 20),
+        (160, 40),
+        (AHEAD_MAX, 50),
+        (AHEAD_MAX, 50),
+        (AHEAD_MAX, 50),
+    ]
 
 
 def test_the_longest_wait_decides() -> None:
-    """The first rows of a claim start at once whatever they take, so that it would grow with work of any length."""
+    """The first rows of a claim start at once whatever they take, so that it would grow with
+    work of any length.
+    """
     ahead = filled()
     for wait_s in (0.0, 2 * GROWS_BELOW_S, 0.0):
         ahead.started(0.0, wait_s)
@@ -95,14 +108,18 @@ def test_it_is_halved_as_soon_as_rows_wait() -> None:
 
 
 def test_a_claim_that_brings_less_ends_it() -> None:
-    """A pipeline that has caught up would claim hundreds of rows when the next ones come, however long they take."""
+    """A pipeline that has caught up would claim hundreds of rows when the next ones come,
+    however long they take.
+    """
     ahead = filled(160)
     ahead.claimed(is_full=False)
     assert (ahead.capacity, ahead.low_watermark) == (20, 5)
 
 
 def test_a_claim_that_takes_long_shrinks_the_next() -> None:
-    """Hundreds of wide rows would be claimed at once, or a database that is busy be kept so by ever larger claims."""
+    """Hundreds of wide rows would be claimed at once, or a database that is busy be kept so by
+    ever larger claims.
+    """
     ahead = filled(160)
     ahead.queued(CLAIM_S_MAX + 0.001)
     ahead.claimed(is_full=True)
@@ -127,7 +144,9 @@ def test_a_large_queue_does_not_shrink_below_its_size() -> None:
 
 
 def test_rows_still_come_with_their_claims() -> None:
-    """A capacity that has doubled would shrink again, or rows be read a second time since they waited."""
+    """A capacity that has doubled would shrink again, or rows be read a second time since they
+    waited.
+    """
     assert 2 * GROWS_BELOW_S < SHRINKS_ABOVE_S <= FRESH_S / 2
 
 
@@ -144,7 +163,9 @@ STEPS = st.lists(
 
 @given(size=st.integers(1, 1000), steps=STEPS)
 def test_it_stays_within_its_bounds(size: int, steps: list[tuple[str, float]]) -> None:
-    """Some order of claims and starts would have a pipeline lease more than it may, or fewer rows than without any of this."""
+    """Some order of claims and starts would have a pipeline lease more than it may, or fewer
+    rows than without any of this.
+    """
     ahead, now = Ahead(size, max(1, size // 4)), 0.0
     for name, value in steps:
         now += 0.1

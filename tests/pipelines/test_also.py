@@ -1,4 +1,6 @@
-"""`also`: what it does to the transaction that it is part of, and what is told of its outcome then."""
+"""`also`: what it does to the transaction that it is part of, and what is told of its outcome
+then.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,12 @@ Also = Callable[[Any, Any], Awaitable[None]]
 NOT_A_TABLE = "SELECT 1 FROM no_such_table"
 
 
-async def outcome_of(database: TemporaryDatabase, also: Also) -> tuple[RunPipeline, dict[str, int], list[str]]:
-    """Have one row processed with `also`; return its pipeline, the counters and what was told to be applied."""
+async def outcome_of(
+    database: TemporaryDatabase, also: Also
+) -> tuple[RunPipeline, dict[str, int], list[str]]:
+    """Have one row processed with `also`; return its pipeline, the counters and what was told to
+    be applied.
+    """
     await add(database, Run(id=1))
     pipeline = RunPipeline(answer=Apply({"status": "done"}, also=also, hint="Nobody"))
     with heard_events() as heard:
@@ -52,8 +58,12 @@ async def swallow_and_add(session: Any, now: Any) -> None:
 
 
 @pytest.mark.parametrize("also", [swallow, swallow_and_go_on, swallow_and_add])
-async def test_an_error_that_also_swallows_is_a_failure(postgresql_database: TemporaryDatabase, also: Also) -> None:
-    """PostgreSQL rolls back and answers the COMMIT as if all were well: it would be told as applied, and is not."""
+async def test_an_error_that_also_swallows_is_a_failure(
+    postgresql_database: TemporaryDatabase, also: Also
+) -> None:
+    """PostgreSQL rolls back and answers the COMMIT as if all were well: it would be told as
+    applied, and is not.
+    """
     database = postgresql_database
     pipeline, counters, told = await outcome_of(database, also)
     [row] = await read_all(database, Run)
@@ -64,10 +74,15 @@ async def test_an_error_that_also_swallows_is_a_failure(postgresql_database: Tem
 
 
 async def test_an_error_that_sqlite_makes_good_is_none(sqlite_database: TemporaryDatabase) -> None:
-    """SQLite takes back the one statement that failed: an outcome that can be committed would be refused."""
+    """SQLite takes back the one statement that failed: an outcome that can be committed would be
+    refused.
+    """
     _, counters, told = await outcome_of(sqlite_database, swallow_and_add)
     assert (counters["applied"], told) == (1, ["Apply"])
-    assert {row.id: row.status for row in await read_all(sqlite_database, Run)} == {1: "done", 2: "queued"}
+    assert {row.id: row.status for row in await read_all(sqlite_database, Run)} == {
+        1: "done",
+        2: "queued",
+    }
 
 
 async def test_an_error_within_a_savepoint_may_be_swallowed(database: TemporaryDatabase) -> None:
@@ -120,7 +135,9 @@ async def test_what_also_commits_by_the_connection_is_applied(database: Temporar
 async def test_what_also_commits_is_applied(
     database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, also: Also
 ) -> None:
-    """It would be told as stale while it is in the row, and `on_stale` would take away what the row points to."""
+    """It would be told as stale while it is in the row, and `on_stale` would take away what the
+    row points to.
+    """
     pipeline, counters, told = await outcome_of(database, also)
     [row] = await read_all(database, Run)
     assert (row.status, row.attempts, is_free(row)) == ("done", 0, True)
@@ -153,7 +170,9 @@ async def roll_back_and_fail(session: Any, _now: Any) -> None:
         (roll_back_and_fail, "no such disk"),
     ],
 )
-async def test_what_also_rolls_back_is_a_failure(database: TemporaryDatabase, also: Also, error: str) -> None:
+async def test_what_also_rolls_back_is_a_failure(
+    database: TemporaryDatabase, also: Also, error: str
+) -> None:
     """It would be told as applied, and is not."""
     pipeline, counters, told = await outcome_of(database, also)
     [row] = await read_all(database, Run)
@@ -164,7 +183,9 @@ async def test_what_also_rolls_back_is_a_failure(database: TemporaryDatabase, al
 
 
 async def test_also_may_delete_its_own_row(database: TemporaryDatabase) -> None:
-    """A job that removes itself when it is done would fail for ever, since its outcome is not to be found."""
+    """A job that removes itself when it is done would fail for ever, since its outcome is not to
+    be found.
+    """
 
     async def also(session: Any, _now: Any) -> None:
         await session.execute(delete(Run).where(Run.id == 1))

@@ -1,6 +1,8 @@
-"""Whatever happens, in whatever order, to whatever settings: the promises that can be seen in a row are kept.
+"""Whatever happens, in whatever order, to whatever settings: the promises that can be seen in a row
+are kept.
 
-The steps are those of `rowlock.testing.steps`, on inline SQLite and virtual time, so an example is the same each time.
+The steps are those of `rowlock.testing.steps`, on inline SQLite and virtual time, so an example is
+the same each time.
 """
 
 from __future__ import annotations
@@ -39,9 +41,17 @@ from ..host import Base, HeardEvents, Volume, VolumePipeline, heard_events
 
 ROWS = 3
 ANY = settings(
-    max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-ANSWERS = outcomes(Volume, columns={"status": st.just("active"), "size_gb": st.nothing()}, kinds=(Apply, Retry, Reset))
+ANSWERS = outcomes(
+    Volume,
+    columns={"status": st.just("active"), "size_gb": st.nothing()},
+    kinds=(Apply, Retry, Reset),
+)
 CALM = settings(deadline=None, derandomize=True, database=None)
 
 
@@ -54,7 +64,9 @@ class World:
         heard: what happened.
     """
 
-    def __init__(self, database: TemporaryDatabase, replicas: list[Steps[Any]], heard: HeardEvents) -> None:
+    def __init__(
+        self, database: TemporaryDatabase, replicas: list[Steps[Any]], heard: HeardEvents
+    ) -> None:
         self.database = database
         self.replicas = replicas
         self.heard = heard
@@ -67,9 +79,15 @@ class World:
             return list(await session.scalars(select(Volume).order_by(Volume.id)))
 
     async def write(self, number: int) -> None:
-        """Be a service that changes a column which the pipeline never writes, or submits the row again."""
+        """Be a service that changes a column which the pipeline never writes, or submits the row
+        again.
+        """
         row = (await self.rows())[number % ROWS]
-        values = {"size_gb": row.size_gb + 1, "status": "submitted"} if number % 2 else {"size_gb": row.size_gb + 1}
+        values = (
+            {"size_gb": row.size_gb + 1, "status": "submitted"}
+            if number % 2
+            else {"size_gb": row.size_gb + 1}
+        )
         async with self.database.session_factory.begin() as session:
             await session.execute(update(Volume).where(Volume.id == row.id).values(values))
         self.sizes[row.id] = row.size_gb + 1
@@ -80,13 +98,17 @@ class World:
         for replica in self.replicas:
             for item in replica.queued:
                 if item.is_trusted():
-                    assert rows[item.id].lock_token == item.lock_token, "a holder trusts a lease that is another's"
+                    assert rows[item.id].lock_token == item.lock_token, (
+                        "a holder trusts a lease that is another's"
+                    )
         tokens = [event.lock_token for event in self.heard.of(events.ItemApplied)]
         assert len(tokens) == len(set(tokens)), "one claim had two results"
         for row in rows.values():
             assert row.size_gb == self.sizes.get(row.id, 1), "what a service wrote is lost"
             before = self.processed_at.get(row.id)
-            assert before is None or row.last_processed_at >= before, "the processing time went back"
+            assert before is None or row.last_processed_at >= before, (
+                "the processing time went back"
+            )
             self.processed_at[row.id] = row.last_processed_at
             assert (row.lock_token is None) == (row.lock_expires_at is None), (
                 "a token without an end, or an end without a token"
@@ -95,7 +117,9 @@ class World:
 
 async def play(folder: Path, steps: list[Step], answers: list[Outcome | None]) -> None:
     """Let the steps happen to two replicas; then let all work be done, and see that it can be."""
-    database = inline_sqlite_database(folder / "any.db", clock=DatabaseClock(source=virtual_time_now))
+    database = inline_sqlite_database(
+        folder / "any.db", clock=DatabaseClock(source=virtual_time_now)
+    )
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:
         session.add_all([Volume(id=number_as_id(number)) for number in range(ROWS)])
@@ -108,7 +132,8 @@ async def play(folder: Path, steps: list[Step], answers: list[Outcome | None]) -
         async with AsyncExitStack() as stack:
             pipelines = [VolumePipeline(answer=answer) for _ in range(2)]
             replicas = [
-                await stack.enter_async_context(stepping(database.session_factory, pipeline)) for pipeline in pipelines
+                await stack.enter_async_context(stepping(database.session_factory, pipeline))
+                for pipeline in pipelines
             ]
             world = World(database, replicas, heard)
             for step in steps:
@@ -136,7 +161,9 @@ def number_as_id(number: int) -> Any:
 @given(step_sequences(replicas=2, seconds_max=40), st.lists(ANSWERS, max_size=10))
 @ANY
 def test_any_steps_keep_the_promises(steps: list[Step], answers: list[Outcome | None]) -> None:
-    """In some order of steps a row would have two holders or two results, lose a service's write, or stay locked for ever."""
+    """In some order of steps a row would have two holders or two results, lose a service's
+    write, or stay locked for ever.
+    """
     with tempfile.TemporaryDirectory() as folder:
         run_virtual(lambda: play(Path(folder), steps, answers))
 
@@ -148,11 +175,19 @@ def test_any_valid_settings_keep_the_timing_budget(drawn: Any) -> None:
     built = build_settings("Any", drawn)
     two_beats = timedelta(seconds=2 * built.heartbeat_interval.total_seconds() * (1 + JITTER))
     assert two_beats + built.renew_timeout <= built.heartbeat_trigger - built.lease_margin
-    assert timedelta(0) < built.lease_margin < built.heartbeat_trigger < built.lock_timeout < built.orphaned_after
+    assert (
+        timedelta(0)
+        < built.lease_margin
+        < built.heartbeat_trigger
+        < built.lock_timeout
+        < built.orphaned_after
+    )
     assert 1 <= built.queue_low_watermark <= built.queue_capacity
 
 
-@given(pipeline_settings(), st.sampled_from(["lease_margin", "heartbeat_interval", "renew_timeout"]))
+@given(
+    pipeline_settings(), st.sampled_from(["lease_margin", "heartbeat_interval", "renew_timeout"])
+)
 @CALM
 def test_settings_beyond_the_budget_are_refused(drawn: Any, name: str) -> None:
     """Settings under which one slow beat loses a lease would be accepted."""

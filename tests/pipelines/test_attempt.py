@@ -1,4 +1,6 @@
-"""Tests of one attempt: every way in which host code can end becomes a value, and none takes the worker with it."""
+"""Tests of one attempt: every way in which host code can end becomes a value, and none takes the
+worker with it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class HostExit(BaseException):
     """What a host derives from the root of all exceptions."""
 
 
-def attempt_of(function: Callable[..., Any], *, timeout_s: float = 100.0, grace_s: float = 5.0) -> Attempt:
+def attempt_of(
+    function: Callable[..., Any], *, timeout_s: float = 100.0, grace_s: float = 5.0
+) -> Attempt:
     """Return an attempt to call `function`."""
     call = host_call(function, threads=THREADS)
     return Attempt(call, deadlines=Deadlines(timeout_s), grace_s=grace_s)
@@ -135,7 +139,9 @@ async def test_a_call_that_cancels_its_own_task() -> None:
 
 @virtual_time
 async def test_what_came_before_anybody_asked_for_it_is_told_at_once() -> None:
-    """A late result that comes in the moment in which its call is left behind would never be cleaned up after."""
+    """A late result that comes in the moment in which its call is left behind would never be
+    cleaned up after.
+    """
     stubborn = Stubborn()
     attempt = attempt_of(stubborn.process, timeout_s=1, grace_s=1)
     assert await attempt.run() is Ended.ABANDONED
@@ -158,7 +164,7 @@ async def test_a_task_that_is_cancelled_before_its_first_step_comes_to_a_value()
     assert isinstance(result.error, ProcessCancelledError)
 
 
-# ---------------------------------------------------------------- plain functions: real threads, so on the real loop
+# -------------------- plain functions: real threads, so on the real loop
 
 
 async def test_a_plain_function_runs_in_a_thread() -> None:
@@ -199,7 +205,10 @@ async def test_threads_are_limited() -> None:
         with lock:
             running -= 1
 
-    attempts = [Attempt(host_call(process, threads=threads), deadlines=Deadlines(9), grace_s=9) for _ in range(5)]
+    attempts = [
+        Attempt(host_call(process, threads=threads), deadlines=Deadlines(9), grace_s=9)
+        for _ in range(5)
+    ]
     assert await asyncio.gather(*(attempt.run() for attempt in attempts)) == [Returned(None)] * 5
     assert most == 1
 
@@ -249,7 +258,9 @@ async def test_a_call_that_ignores_its_cancellation_is_left_behind_after_the_gra
     ],
 )
 def test_an_outcome_returned_in_spite_of_the_cancellation(why: Ended, result: Result) -> None:
-    """What was finished at the last moment would be done again; or, with the lease lost, nobody would clean it up."""
+    """What was finished at the last moment would be done again; or, with the lease lost, nobody
+    would clean it up.
+    """
 
     @virtual_time
     async def play() -> Result:
@@ -284,7 +295,9 @@ async def test_an_error_during_the_clean_up_does_not_hide_why_it_ended() -> None
 
 @virtual_time
 async def test_a_lost_lease_outdoes_an_earlier_reason() -> None:
-    """A timed-out call whose lease was lost meanwhile would count as a failed attempt of its holder."""
+    """A timed-out call whose lease was lost meanwhile would count as a failed attempt of its
+    holder.
+    """
     stubborn = Stubborn()
 
     async def process() -> None:
@@ -366,7 +379,9 @@ async def test_a_cancelled_worker_cancels_the_call() -> None:
 
 
 async def test_a_thread_that_is_ended_is_left_behind_after_the_grace() -> None:
-    """A blocking call without an end would keep its worker for ever, or nobody would know that it still runs."""
+    """A blocking call without an end would keep its worker for ever, or nobody would know that
+    it still runs.
+    """
     go_on, returned, started = threading.Event(), threading.Event(), threading.Event()
 
     def process() -> str:

@@ -1,4 +1,6 @@
-"""Tests of host code within a transaction of ours: what it raises is told as the host's, and never passes for the database's."""
+"""Tests of host code within a transaction of ours: what it raises is told as the host's, and
+never passes for the database's.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ async def test_what_host_code_returns_comes_out() -> None:
     ids=lambda value: type(value).__name__,
 )
 async def test_what_host_code_raises_is_told_as_the_hosts(error: BaseException, text: str) -> None:
-    """A timeout of the host's own would be waited out as if the database were away, and nobody be told what it was."""
+    """A timeout of the host's own would be waited out as if the database were away, and nobody
+    be told what it was.
+    """
     with pytest.raises(HostCodeError, match=text) as caught:
         await contained(raise_, error)
     assert not is_transient(caught.value)

@@ -84,7 +84,9 @@ async def test_one_bad_request_fails_alone() -> None:
     backend = Backend()
     backend.refused = 2
     batcher = Batcher(backend.run, name="test", timeout=TIMEOUT)
-    results = await asyncio.gather(*(batcher.submit(number) for number in (1, 2, 3)), return_exceptions=True)
+    results = await asyncio.gather(
+        *(batcher.submit(number) for number in (1, 2, 3)), return_exceptions=True
+    )
     assert (results[0], results[2]) == (2, 6)
     assert isinstance(results[1], ValueError)
 
@@ -94,7 +96,9 @@ async def test_an_outage_is_not_tried_once_for_each_request() -> None:
     backend = Backend()
     backend.error = ConnectionRefusedError()
     batcher = Batcher(backend.run, name="test", timeout=TIMEOUT)
-    results = await asyncio.gather(*(batcher.submit(number) for number in range(5)), return_exceptions=True)
+    results = await asyncio.gather(
+        *(batcher.submit(number) for number in range(5)), return_exceptions=True
+    )
     assert [type(result) for result in results] == [ConnectionRefusedError] * 5
     assert len(backend.batches) == 1
 
@@ -130,7 +134,9 @@ async def test_who_waits_hears_of_a_round_that_was_cancelled() -> None:
 
 
 async def test_who_waits_behind_a_round_that_was_cancelled_is_answered() -> None:
-    """What waits for the next batch would wait for a request that may never come, and a drain with it."""
+    """What waits for the next batch would wait for a request that may never come, and a drain
+    with it.
+    """
     backend = Backend()
     backend.gate.clear()
     batcher = Batcher(backend.run, name="test", timeout=TIMEOUT)
@@ -168,42 +174,61 @@ async def test_a_batch_that_ran_out_of_time_is_tried_in_smaller_ones(error: Exce
     answers = await asyncio.gather(*(batcher.submit(number) for number in range(8)))
     assert answers == [2 * number for number in range(8)]
     assert [len(batch) for batch in backend.batches[:4]] == [8, 4, 2, 2]
-    assert all(earlier[0] <= later[0] for earlier, later in zip(backend.batches, backend.batches[1:], strict=False))
+    assert all(
+        earlier[0] <= later[0]
+        for earlier, later in zip(backend.batches, backend.batches[1:], strict=False)
+    )
 
 
 async def test_nothing_is_split_in_a_hurry() -> None:
-    """A shutdown would wait for one transaction after another, each of which runs out of time, far beyond its bound."""
+    """A shutdown would wait for one transaction after another, each of which runs out of time,
+    far beyond its bound.
+    """
     backend = Backend()
     backend.most = 0
     batcher = Batcher(backend.run, name="test", timeout=TIMEOUT, is_grace_over=lambda: True)
-    results = await asyncio.gather(*(batcher.submit(number) for number in range(800)), return_exceptions=True)
+    results = await asyncio.gather(
+        *(batcher.submit(number) for number in range(800)), return_exceptions=True
+    )
     assert {type(result) for result in results} == {TransactionTimeout}
     assert [len(batch) for batch in backend.batches] == [BATCH_MAX]
 
 
 async def test_one_that_never_ends_fails_alone() -> None:
-    """One request that waits for somebody's lock would fail all others with its own error, or keep them waiting for ever."""
+    """One request that waits for somebody's lock would fail all others with its own error, or
+    keep them waiting for ever.
+    """
     backend = Backend()
     backend.most = 0
     batcher = Batcher(backend.run, name="test", timeout=TIMEOUT)
-    results = await asyncio.gather(*(batcher.submit(number) for number in range(3)), return_exceptions=True)
+    results = await asyncio.gather(
+        *(batcher.submit(number) for number in range(3)), return_exceptions=True
+    )
     assert [type(result) for result in results] == [TransactionTimeout] * 3
     assert backend.batches[-3:] == [[0], [1], [2]]
 
 
 async def test_one_bad_request_of_many_costs_few_batches() -> None:
-    """One value that the database refuses would cost each of its neighbours a transaction of its own."""
+    """One value that the database refuses would cost each of its neighbours a transaction of its
+    own.
+    """
     backend = Backend()
     backend.refused = 300
     batcher = Batcher(backend.run, name="test", timeout=TIMEOUT)
-    results = await asyncio.gather(*(batcher.submit(number) for number in range(BATCH_MAX)), return_exceptions=True)
-    assert [number for number, result in enumerate(results) if isinstance(result, Exception)] == [300]
+    results = await asyncio.gather(
+        *(batcher.submit(number) for number in range(BATCH_MAX)), return_exceptions=True
+    )
+    assert [number for number, result in enumerate(results) if isinstance(result, Exception)] == [
+        300
+    ]
     assert len(backend.batches) < 25
 
 
 @virtual_time
 async def test_a_batch_keeps_within_its_time() -> None:
-    """Batches of requests that need a statement each would outlast their transaction where a round trip takes long."""
+    """Batches of requests that need a statement each would outlast their transaction where a
+    round trip takes long.
+    """
     backend = Backend()
     backend.statement_s = 0.1
     batcher = Batcher(backend.run, name="test", timeout=TIMEOUT, statements_of=lambda _: 1)
@@ -215,7 +240,9 @@ async def test_a_batch_keeps_within_its_time() -> None:
 
 @virtual_time
 async def test_time_spent_waiting_for_a_turn_is_not_the_batch_s_own() -> None:
-    """Where many wait for SQLite's write lock, batches would shrink to one request each, and wait for it more often."""
+    """Where many wait for SQLite's write lock, batches would shrink to one request each, and
+    wait for it more often.
+    """
     batcher: Batcher[int, int]
 
     async def run(requests: Sequence[int]) -> Sequence[int]:
@@ -231,7 +258,9 @@ async def test_time_spent_waiting_for_a_turn_is_not_the_batch_s_own() -> None:
 
 
 def test_a_limit_grows_again_when_the_database_is_fast() -> None:
-    """After one slow hour, every outcome would cost a transaction of its own until the next restart."""
+    """After one slow hour, every outcome would cost a transaction of its own until the next
+    restart.
+    """
     limit = BatchLimit(TIMEOUT)
     for _ in range(12):
         limit.shrink(requests=limit.requests, statements=limit.statements)
@@ -265,13 +294,19 @@ def test_requests_that_share_statements_are_bounded_apart() -> None:
     assert limit.fitting([STATEMENTS_FIRST + 1, 0]) == 1
 
 
-@pytest.mark.parametrize("error", [KeyError("worker"), SystemExit(3)], ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("refused", [-1, 1, 2], ids=["all are answered", "its own request fails", "another one fails"])
+@pytest.mark.parametrize(
+    "error", [KeyError("worker"), SystemExit(3)], ids=lambda error: type(error).__name__
+)
+@pytest.mark.parametrize(
+    "refused", [-1, 1, 2], ids=["all are answered", "its own request fails", "another one fails"]
+)
 @pytest.mark.parametrize("loud", [True, False], ids=["with a logger", "with a logger that raises"])
 async def test_an_answer_that_fails_keeps_nobody_from_theirs(
     error: BaseException, refused: int, loud: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One callback that raises would leave the others of its batch, and all behind them, waiting for ever."""
+    """One callback that raises would leave the others of its batch, and all behind them, waiting
+    for ever.
+    """
     backend, answered, failed = Backend(), list[int](), list[int]()
     backend.refused = refused
     if not loud:
@@ -298,7 +333,9 @@ async def test_an_answer_that_fails_keeps_nobody_from_theirs(
 
 
 async def test_a_cancellation_of_a_round_is_heard_by_all_who_share_it() -> None:
-    """A host that cancels every task in the middle of a batch that is split would leave half of it waiting for ever."""
+    """A host that cancels every task in the middle of a batch that is split would leave half of
+    it waiting for ever.
+    """
     backend = Backend()
 
     async def run(requests: Sequence[int]) -> list[int]:
@@ -328,7 +365,9 @@ async def test_a_request_whose_statements_cannot_be_counted_is_its_caller_s() ->
         return 1
 
     batcher = Batcher(backend.run, name="test", timeout=TIMEOUT, statements_of=statements_of)
-    results = await asyncio.gather(*(batcher.submit(number) for number in (1, 2, 3)), return_exceptions=True)
+    results = await asyncio.gather(
+        *(batcher.submit(number) for number in (1, 2, 3)), return_exceptions=True
+    )
     assert (results[0], results[2], type(results[1])) == (2, 6, RuntimeError)
     assert looked_at == [1, 2, 3]
 

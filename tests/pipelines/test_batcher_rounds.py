@@ -1,4 +1,6 @@
-"""Rounds of the batcher that cannot be begun, that are over before their first step, and that are over before they are known."""
+"""Rounds of the batcher that cannot be begun, that are over before their first step, and that
+are over before they are known.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ async def doubled(requests: Sequence[int]) -> list[int]:
 
 
 async def test_who_waits_for_a_round_that_was_cancelled_before_its_first_step_is_answered() -> None:
-    """The last outcome of a quiet pipeline would wait for a request that may never come, its lease be renewed for ever."""
+    """The last outcome of a quiet pipeline would wait for a request that may never come, its
+    lease be renewed for ever.
+    """
     batcher, answers = Batcher(doubled, name="test", timeout=TIMEOUT), dict[int, int | None]()
     batcher.submit_nowait(1, lambda request, answer, _error: answers.__setitem__(request, answer))
     assert batcher._round is not None
@@ -36,8 +40,14 @@ async def test_who_waits_for_a_round_that_was_cancelled_before_its_first_step_is
 async def test_a_request_whose_round_cannot_be_begun_is_no_request(
     refusals: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What its caller was told of as refused would be carried out with the next one's, perhaps against that."""
-    batcher, answered, refused = Batcher(doubled, name="test", timeout=TIMEOUT), list[int](), list[Any]()
+    """What its caller was told of as refused would be carried out with the next one's, perhaps
+    against that.
+    """
+    batcher, answered, refused = (
+        Batcher(doubled, name="test", timeout=TIMEOUT),
+        list[int](),
+        list[Any](),
+    )
     begin = batcher_module.contained_task
 
     def refuse(work: Any, **more: Any) -> asyncio.Task[Any]:
@@ -58,10 +68,14 @@ async def test_a_request_whose_round_cannot_be_begun_is_no_request(
     assert answered == [refusals]
 
 
-async def test_who_waits_hears_of_it_if_no_other_round_can_be_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_waits_hears_of_it_if_no_other_round_can_be_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Rows would be renewed for ever behind a host whose task factory has refused one task."""
     batcher, errors = Batcher(doubled, name="test", timeout=TIMEOUT), list[type[Exception]]()
-    batcher.submit_nowait(1, lambda _request, _answer, error: errors.append(type(error)) if error else None)
+    batcher.submit_nowait(
+        1, lambda _request, _answer, error: errors.append(type(error)) if error else None
+    )
 
     def refuse(work: Any, **_more: Any) -> asyncio.Task[Any]:
         work.close()
@@ -74,8 +88,12 @@ async def test_who_waits_hears_of_it_if_no_other_round_can_be_begun(monkeypatch:
     assert errors == [ConnectionAbortedError]
 
 
-async def test_a_round_that_is_over_before_it_is_known_has_no_other_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tasks begin at once two rounds would be under way, and an outcome be told the answer to another one's."""
+async def test_a_round_that_is_over_before_it_is_known_has_no_other_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where tasks begin at once two rounds would be under way, and an outcome be told the answer
+    to another one's.
+    """
     loop, running, answers = asyncio.get_running_loop(), [0, 0], list[tuple[int, int | None]]()
     begin, released = batcher_module.contained_task, asyncio.Event()
 

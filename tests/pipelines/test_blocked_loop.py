@@ -1,6 +1,8 @@
-"""Tests of a host that blocks its event loop: leases are renewed all the same, in a thread of their own, up to a limit.
+"""Tests of a host that blocks its event loop: leases are renewed all the same, in a thread of their
+own, up to a limit.
 
-The time is the true one here, and nobody waits for it: the code that blocks goes on when what it waits for has happened.
+The time is the true one here, and nobody waits for it: the code that blocks goes on when what it
+waits for has happened.
 """
 
 from __future__ import annotations
@@ -22,7 +24,15 @@ from rowlock import Apply, Outcome, PipelineItem, PipelineManager, Related, even
 from rowlock.pipelines.settling.writer import ABORTS_MAX
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Attachment, AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events
+from ..host import (
+    Attachment,
+    AttachmentPipeline,
+    Run,
+    RunPipeline,
+    Volume,
+    VolumePipeline,
+    heard_events,
+)
 from .blocking import (
     LOCK_TIMEOUT,
     LOOK_EVERY_S,
@@ -73,7 +83,9 @@ class OtherReplica:
 
 
 async def test_a_blocked_loop_costs_no_lease(database: TemporaryDatabase) -> None:
-    """Host code that computes for longer than a lease would have everything that its replica has in hand done twice."""
+    """Host code that computes for longer than a lease would have everything that its replica has
+    in hand done twice.
+    """
     rows = await add(database, *(Volume() for _ in range(4)))
     runs: Counter[Any] = Counter()
     other = OtherReplica(database)
@@ -108,7 +120,9 @@ async def test_a_blocked_loop_costs_no_lease(database: TemporaryDatabase) -> Non
 STATEMENTS: Final[dict[str, Callable[[str], bool]]] = {
     "a claim": is_claim,
     "an outcome": is_outcome,
-    "rows found for outcomes": lambda statement: statement.startswith("SELECT") and "volumes.lock_token" in statement,
+    "rows found for outcomes": lambda statement: (
+        statement.startswith("SELECT") and "volumes.lock_token" in statement
+    ),
     "also": lambda _statement: False,
     "a related lock": lambda statement: (
         statement.startswith(("UPDATE attachments", "WITH")) and "lock_token" in statement
@@ -126,7 +140,9 @@ class LockingPipeline(VolumePipeline):
 async def test_a_loop_blocked_within_a_transaction_costs_no_lease(  # noqa: C901 - one story of two items
     database: TemporaryDatabase, moment: str
 ) -> None:
-    """What a transaction has locked that stands still, a whole file on SQLite, could not be renewed, and its work be done again."""
+    """What a transaction has locked that stands still, a whole file on SQLite, could not be
+    renewed, and its work be done again.
+    """
     first, second = await add(database, Volume(), Volume(size_gb=0))
     await add(database, Attachment(volume_id=first.id, status="active"))
     runs: Counter[Any] = Counter()
@@ -175,12 +191,21 @@ async def test_a_loop_blocked_within_a_transaction_costs_no_lease(  # noqa: C901
     assert blocks == [moment]
     assert runs == Counter({first.id: 1, second.id: 1})
     counters = manager.statistics()["LockingPipeline"].counters
-    assert (counters["applied"], counters["retried"], counters["stale"], counters["leases_lost"]) == (2, 0, 0, 0)
-    assert (await read(database, first)).size_gb == (11 if moment == "also" else 1), "once, however often it was tried"
+    assert (
+        counters["applied"],
+        counters["retried"],
+        counters["stale"],
+        counters["leases_lost"],
+    ) == (2, 0, 0, 0)
+    assert (await read(database, first)).size_gb == (11 if moment == "also" else 1), (
+        "once, however often it was tried"
+    )
     assert {row.status for row in await read_all(database, Volume)} == {"active"}
 
 
-async def test_a_loop_that_never_comes_back_lets_go(database: TemporaryDatabase, caplog: Any) -> None:
+async def test_a_loop_that_never_comes_back_lets_go(
+    database: TemporaryDatabase, caplog: Any
+) -> None:
     """A wedged replica would keep its rows for ever, and nobody would work on them."""
     [row] = await add(database, Volume())
     other = OtherReplica(database)
@@ -202,7 +227,9 @@ async def test_a_loop_that_never_comes_back_lets_go(database: TemporaryDatabase,
 
 
 async def test_a_full_pool_costs_no_lease(database: TemporaryDatabase) -> None:
-    """A host that keeps all its connections for itself would lose everything that it has in hand."""
+    """A host that keeps all its connections for itself would lose everything that it has in
+    hand.
+    """
     await add(database, Volume())
     engine = database.create_engine(pool_size=1, max_overflow=0)
     is_kept = asyncio.Event()
@@ -214,14 +241,20 @@ async def test_a_full_pool_costs_no_lease(database: TemporaryDatabase) -> None:
         return Apply({"status": "active"})
 
     with heard_events() as heard:
-        async with PipelineManager(async_sessionmaker(engine), [VolumePipeline(answer=answer, **SETTINGS)]):
+        async with PipelineManager(
+            async_sessionmaker(engine), [VolumePipeline(answer=answer, **SETTINGS)]
+        ):
             await is_kept.wait()
             await heard.wait_for(events.ItemApplied)
     assert {(event.due, event.renewed) for event in heard.of(events.LeasesRenewed)} == {(1, 1)}
 
 
-async def test_a_loop_that_stands_still_in_the_log_costs_no_lease(sqlite_database: TemporaryDatabase) -> None:
-    """The line that tells of the block would wait for the handler that blocks, and the heartbeats with it."""
+async def test_a_loop_that_stands_still_in_the_log_costs_no_lease(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """The line that tells of the block would wait for the handler that blocks, and the
+    heartbeats with it.
+    """
     await add(sqlite_database, Volume())
     is_over = threading.Event()
 
@@ -252,8 +285,12 @@ async def test_a_loop_that_stands_still_in_the_log_costs_no_lease(sqlite_databas
     assert len(pipeline.items) == 1
 
 
-async def test_an_outcome_that_always_blocks_fails_in_the_end(sqlite_database: TemporaryDatabase) -> None:
-    """A row whose outcome blocks the loop each time would be worked on for ever, uncounted, and never be parked."""
+async def test_an_outcome_that_always_blocks_fails_in_the_end(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """A row whose outcome blocks the loop each time would be worked on for ever, uncounted, and
+    never be parked.
+    """
     await add(sqlite_database, Run(id=1))
     cuts = 0
 
@@ -269,7 +306,12 @@ async def test_an_outcome_that_always_blocks_fails_in_the_end(sqlite_database: T
     handler.addFilter(lambda record: record.rowlock_purpose == "write an outcome")  # type: ignore[attr-defined]
     logger = logging.getLogger("rowlock.database.stalled_transactions")
     logger.addHandler(handler)
-    settings = SETTINGS | {"lock_timeout": 60, "heartbeat_trigger": 30, "heartbeat_interval": 0.1, "renew_timeout": 0.5}
+    settings = SETTINGS | {
+        "lock_timeout": 60,
+        "heartbeat_trigger": 30,
+        "heartbeat_interval": 0.1,
+        "renew_timeout": 0.5,
+    }
     try:
         pipeline = RunPipeline(answer=Apply({"status": "done"}, also=also), **settings)
         async with PipelineManager(sqlite_database.session_factory, [pipeline]) as manager:

@@ -1,4 +1,6 @@
-"""What a claim asks for is made anew when, and only when, somebody's condition says something else."""
+"""What a claim asks for is made anew when, and only when, somebody's condition says something
+else.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def orders_of(steps: Steps[Any]) -> ClaimBuilder[Any]:
 
 
 async def test_an_order_stands_as_long_as_ready_says_the_same(database: TemporaryDatabase) -> None:
-    """Each claim would spend more time on making its statement than the database on executing it."""
+    """Each claim would spend more time on making its statement than the database on executing
+    it.
+    """
     async with stepping(database.session_factory, RunPipeline()) as steps:
         orders = orders_of(steps)
         one, other = orders.next(3), orders.next(5)
@@ -66,7 +70,9 @@ async def test_an_order_stands_as_long_as_ready_says_the_same(database: Temporar
 
 
 @virtual_time
-async def test_rows_that_could_not_be_read_are_not_asked_for_again_at_once(virtual_database: TemporaryDatabase) -> None:
+async def test_rows_that_could_not_be_read_are_not_asked_for_again_at_once(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Each claim would fail once, with all its rows, before it is made without them."""
     async with stepping(virtual_database.session_factory, RunPipeline()) as steps:
         steps.run.context.claims_rows = True
@@ -97,7 +103,9 @@ async def test_a_condition_that_changes_is_followed_at_once(database: TemporaryD
 async def test_conditions_of_the_others_are_followed_too(database: TemporaryDatabase) -> None:
     """Children would be kept for a parent that no longer wants them."""
     parent, sibling = Parent(), Sibling()
-    async with stepping(database.session_factory, AttachmentPipeline(), beside=[parent, sibling]) as steps:
+    async with stepping(
+        database.session_factory, AttachmentPipeline(), beside=[parent, sibling]
+    ) as steps:
         orders = orders_of(steps)
         first = orders.next(1)
         assert orders.next(1).eligible is first.eligible
@@ -133,7 +141,9 @@ async def test_an_order_is_what_this_claim_asks_for(database: TemporaryDatabase)
 async def test_after_a_row_that_could_not_be_read_claims_do_without_for_a_while(
     virtual_database: TemporaryDatabase,
 ) -> None:
-    """Each claim would fail for the sake of one row; or each row of a table that is well cost one more round trip for ever."""
+    """Each claim would fail for the sake of one row; or each row of a table that is well cost
+    one more round trip for ever.
+    """
     async with stepping(virtual_database.session_factory, RunPipeline()) as steps:
         orders, seen = orders_of(steps), list[bool]()
         steps.run.context.claims_rows = True
@@ -178,16 +188,21 @@ def test_a_mapped_attribute_is_a_condition() -> None:
 def test_what_is_no_condition_is_named() -> None:
     """A host could not tell which pipeline it is, of what model, and what it returned."""
     with pytest.raises(
-        ModelError, match=r"Mine\.ready\(\) must return one SQL expression, such as Volume\.status =="
+        ModelError,
+        match=r"Mine\.ready\(\) must return one SQL expression, such as Volume\.status ==",
     ) as caught:
         asked("x" * 500)
     assert (caught.value.model, len(str(caught.value)) < 300) == ("Volume", True)
     assert "not 'xxx" in str(caught.value)
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), asyncio.CancelledError()], ids=repr)
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), SystemExit(3), asyncio.CancelledError()], ids=repr
+)
 def test_what_ready_raises_never_ends_a_loop(error: BaseException) -> None:
-    """A `SystemExit` out of a library of the host's would end the service, and an error not be known for what it is."""
+    """A `SystemExit` out of a library of the host's would end the service, and an error not be
+    known for what it is.
+    """
     with pytest.raises(ValueError if isinstance(error, ValueError) else HostCodeError) as caught:
         asked(error)
     if isinstance(caught.value, HostCodeError):

@@ -1,4 +1,6 @@
-"""The cursor: when a claim resumes behind the last one, and when it looks at the head of the order."""
+"""The cursor: when a claim resumes behind the last one, and when it looks at the head of the
+order.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rowlock.leases.claim_request import Position
-from rowlock.pipelines.fetching.cursor import DEFERRED_PER_EXPENSIVE, EXPENSIVE_S, REMEMBERED, ClaimCursor
+from rowlock.pipelines.fetching.cursor import (
+    DEFERRED_PER_EXPENSIVE,
+    EXPENSIVE_S,
+    REMEMBERED,
+    ClaimCursor,
+)
 
 DELAYS_S = (0.5, 1.0, 2.0, 5.0)
 LOCK_TIMEOUT_S = 30.0
@@ -34,14 +41,22 @@ class Claims:
         self.look_s = look_s
         self._number = 0
 
-    def make(self, *, hinted: bool = False, is_full: bool = True, takes_s: float | None = None) -> Position | None:
+    def make(
+        self, *, hinted: bool = False, is_full: bool = True, takes_s: float | None = None
+    ) -> Position | None:
         """Make one claim; return where it started."""
         start = self.cursor.start(self.now, hinted=hinted)
         if takes_s is None:
             takes_s = self.look_s if start is None else QUICK_S
         began_at, self.now = self.now, self.now + takes_s
         self._number += 1
-        self.cursor.ended(start, began_at=began_at, ended_at=self.now, reached=position(self._number), is_full=is_full)
+        self.cursor.ended(
+            start,
+            began_at=began_at,
+            ended_at=self.now,
+            reached=position(self._number),
+            is_full=is_full,
+        )
         return start
 
     @classmethod
@@ -88,7 +103,9 @@ def test_after_a_short_claim_the_head_is_looked_at(resumed_before: int) -> None:
 
 
 def test_after_a_failure_the_head_is_looked_at() -> None:
-    """Rows that a claim leased whose answer was lost would be taken for rows that are still to come."""
+    """Rows that a claim leased whose answer was lost would be taken for rows that are still to
+    come.
+    """
     claims = Claims()
     claims.make()
     claims.cursor.failed()
@@ -150,8 +167,12 @@ def test_looks_are_not_spared_for_longer_than_a_fetch_delay() -> None:
 
 
 @pytest.mark.parametrize(("takes_s", "looks_again_after_s"), [(0.0, 3.0), (60.0, 63.0)])
-def test_claims_resume_for_no_longer_than_a_lease_lasts(takes_s: float, looks_again_after_s: float) -> None:
-    """A host that polls rarely would have the rows of the dead wait for its polling, though its workers are busy."""
+def test_claims_resume_for_no_longer_than_a_lease_lasts(
+    takes_s: float, looks_again_after_s: float
+) -> None:
+    """A host that polls rarely would have the rows of the dead wait for its polling, though its
+    workers are busy.
+    """
     claims = Claims()
     claims.cursor = ClaimCursor((3600.0,), 3.0)
     for _ in range(REMEMBERED):
@@ -166,7 +187,9 @@ CLAIM = st.tuples(st.floats(0, 3), st.booleans(), st.booleans(), st.floats(0, 4)
 
 @given(st.lists(CLAIM, max_size=40))
 def test_looks_are_never_far_apart(story: list[tuple[float, bool, bool, float, bool]]) -> None:
-    """Whatever came before, some rows at the head would wait for longer than a fetch delay for a claim that looks there."""
+    """Whatever came before, some rows at the head would wait for longer than a fetch delay for a
+    claim that looks there.
+    """
     claims = Claims()
     looked_until = claims.now
     owed = False

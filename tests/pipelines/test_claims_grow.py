@@ -1,4 +1,6 @@
-"""Claims grow while rows start at once, and what was claimed ahead in vain is released: a pipeline with its default queue."""
+"""Claims grow while rows start at once, and what was claimed ahead in vain is released: a
+pipeline with its default queue.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ MORE = 500
 
 def runs(count: int, *, first: int = 0) -> list[Run]:
     """Return runs that are due one after the other since long ago."""
-    return [Run(id=number, due_at=LONG_AGO + timedelta(seconds=number)) for number in range(first, first + count)]
+    return [
+        Run(id=number, due_at=LONG_AGO + timedelta(seconds=number))
+        for number in range(first, first + count)
+    ]
 
 
 async def done(_item: PipelineItem[Any]) -> Apply:
@@ -79,12 +84,16 @@ async def test_claims_grow_while_rows_start_at_once(virtual_database: TemporaryD
     assert claimed(heard)[0] == 20
     assert AHEAD_MAX // 2 < max(claimed(heard)) <= AHEAD_MAX
     assert len(claimed(heard)) <= 12
-    assert [item.id for item in pipeline.items] == list(range(4 * AHEAD_MAX)), "in their order, across claims"
+    assert [item.id for item in pipeline.items] == list(range(4 * AHEAD_MAX)), (
+        "in their order, across claims"
+    )
     assert heard.of(events.ItemReleased) == []
 
 
 @virtual_time
-async def test_a_pipeline_that_has_caught_up_claims_as_before(virtual_database: TemporaryDatabase) -> None:
+async def test_a_pipeline_that_has_caught_up_claims_as_before(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Rows that come later, and take long, would be leased by the hundreds."""
     await add(virtual_database, *runs(FAST))
     pipeline = RunPipeline(answer=done_until_fast_is_over)
@@ -102,8 +111,12 @@ async def test_a_pipeline_that_has_caught_up_claims_as_before(virtual_database: 
 
 @pytest.mark.parametrize("work_s", [0.05, 2.0])
 @virtual_time
-async def test_slow_work_is_not_claimed_ahead(virtual_database: TemporaryDatabase, work_s: float) -> None:
-    """Rows would be leased long before work on them begins, and kept from replicas that have time for them."""
+async def test_slow_work_is_not_claimed_ahead(
+    virtual_database: TemporaryDatabase, work_s: float
+) -> None:
+    """Rows would be leased long before work on them begins, and kept from replicas that have
+    time for them.
+    """
     await add(virtual_database, *runs(300))
     pipeline = RunPipeline(answer=slow(work_s))
     most = 0
@@ -119,7 +132,9 @@ async def test_slow_work_is_not_claimed_ahead(virtual_database: TemporaryDatabas
 
 @virtual_time
 async def test_slow_claims_do_not_grow(virtual_database: TemporaryDatabase) -> None:
-    """A database that answers late would have to lease ever more rows at once, and all of them wait for the last one."""
+    """A database that answers late would have to lease ever more rows at once, and all of them
+    wait for the last one.
+    """
     await add(virtual_database, *runs(300))
     pipeline = RunPipeline(answer=done)
 
@@ -136,7 +151,9 @@ async def test_slow_claims_do_not_grow(virtual_database: TemporaryDatabase) -> N
 
 @virtual_time
 async def test_after_a_failure_claims_are_small(virtual_database: TemporaryDatabase) -> None:
-    """A claim of so many rows that it takes all its time would be tried again and again, and never end well."""
+    """A claim of so many rows that it takes all its time would be tried again and again, and
+    never end well.
+    """
     await add(virtual_database, *runs(4 * AHEAD_MAX))
     gate = asyncio.Event()
 
@@ -161,7 +178,9 @@ async def test_after_a_failure_claims_are_small(virtual_database: TemporaryDatab
 
 
 @virtual_time
-async def test_two_replicas_share_work_that_takes_its_time(virtual_database: TemporaryDatabase) -> None:
+async def test_two_replicas_share_work_that_takes_its_time(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """The first one would lease all of it, and the other have nothing to do."""
     await add(virtual_database, *runs(400))
     pipelines = [RunPipeline(answer=slow(0.05)) for _ in range(2)]
@@ -173,7 +192,7 @@ async def test_two_replicas_share_work_that_takes_its_time(virtual_database: Tem
     assert all(160 <= len(pipeline.items) <= 240 for pipeline in pipelines)
 
 
-# ---------------------------------------------------------------- where the queue is not left to the pipeline
+# -------------------- where the queue is not left to the pipeline
 
 
 class OwnFetcher(Fetcher[Any]):
@@ -211,7 +230,9 @@ class StatedPipeline(RunPipeline):
 async def test_a_queue_whose_size_was_stated_does_not_grow(
     virtual_database: TemporaryDatabase, kind: type[RunPipeline], settings: dict[str, Any]
 ) -> None:
-    """A host that bounds what a replica may lease, or what its own fetches bring, would not be heard."""
+    """A host that bounds what a replica may lease, or what its own fetches bring, would not be
+    heard.
+    """
     await add(virtual_database, *runs(1200))
     pipeline = kind(answer=done, **settings)
     with heard_events() as heard:
@@ -225,8 +246,12 @@ async def test_a_queue_whose_size_was_stated_does_not_grow(
 
 
 @virtual_time
-async def test_what_was_claimed_ahead_and_waits_is_given_back(virtual_database: TemporaryDatabase) -> None:
-    """Hundreds of rows would stay leased by a replica whose work has become long, and no other one could begin them."""
+async def test_what_was_claimed_ahead_and_waits_is_given_back(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Hundreds of rows would stay leased by a replica whose work has become long, and no other
+    one could begin them.
+    """
     await add(virtual_database, *runs(FAST + MORE))
     pipeline = RunPipeline(answer=done_until_fast_is_over)
     with heard_events() as heard:
@@ -249,10 +274,17 @@ async def test_what_was_claimed_ahead_and_waits_is_given_back(virtual_database: 
 
 
 @virtual_time
-async def test_another_replica_begins_what_was_given_back_at_once(virtual_database: TemporaryDatabase) -> None:
-    """Rows that were released would wait for the next poll of those who have time for them, or lose their places in the order."""
+async def test_another_replica_begins_what_was_given_back_at_once(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Rows that were released would wait for the next poll of those who have time for them, or
+    lose their places in the order.
+    """
     await add(virtual_database, *runs(FAST + MORE))
-    busy, free = RunPipeline(answer=done_until_fast_is_over), RunPipeline(answer=done, fetch_delays=(1000,))
+    busy, free = (
+        RunPipeline(answer=done_until_fast_is_over),
+        RunPipeline(answer=done, fetch_delays=(1000,)),
+    )
     with heard_events() as heard:
         async with PipelineManager(virtual_database.session_factory, [busy]) as manager:
             await until(lambda: len(busy.items) == FAST + 10)
@@ -278,17 +310,20 @@ async def test_a_row_that_was_given_back_is_as_if_it_had_never_been_claimed(
     """It would count as tried, or be due at another time than before."""
     await add(virtual_database, *runs(FAST + MORE))
     before = {
-        row.id: (row.due_at, row.attempts, row.last_processed_at) for row in await read_all(virtual_database, Run)
+        row.id: (row.due_at, row.attempts, row.last_processed_at)
+        for row in await read_all(virtual_database, Run)
     }
     pipeline = RunPipeline(answer=done_until_fast_is_over)
     with heard_events() as heard:
         async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
             await heard.wait_for(events.ItemReleased, count=100)
             released = {one.row_id for one in heard.of(events.ItemReleased)}
-            after = {row.id: row for row in await read_all(virtual_database, Run) if row.id in released}
-            assert {key: (row.due_at, row.attempts, row.last_processed_at) for key, row in after.items()} == {
-                key: before[key] for key in released
+            after = {
+                row.id: row for row in await read_all(virtual_database, Run) if row.id in released
             }
+            assert {
+                key: (row.due_at, row.attempts, row.last_processed_at) for key, row in after.items()
+            } == {key: before[key] for key in released}
             pipeline.answer = done
             await manager.drain(0)
     again = RunPipeline(answer=done)
@@ -299,8 +334,12 @@ async def test_a_row_that_was_given_back_is_as_if_it_had_never_been_claimed(
 
 
 @virtual_time
-async def test_rows_that_were_queued_later_wait_as_long(virtual_database: TemporaryDatabase) -> None:
-    """What a later claim brought would be released too early, or not before the next claim, which may never come."""
+async def test_rows_that_were_queued_later_wait_as_long(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """What a later claim brought would be released too early, or not before the next claim,
+    which may never come.
+    """
     await add(virtual_database, *runs(FAST + MORE))
     pipeline = RunPipeline(answer=done_until_fast_is_over)
     with heard_events() as heard:
@@ -323,8 +362,12 @@ async def test_rows_that_were_queued_later_wait_as_long(virtual_database: Tempor
 
 
 @virtual_time
-async def test_a_hinted_row_does_not_wait_for_what_was_claimed_ahead(virtual_database: TemporaryDatabase) -> None:
-    """The most urgent row would wait until a queue of hundreds has shrunk to what it may hold now."""
+async def test_a_hinted_row_does_not_wait_for_what_was_claimed_ahead(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """The most urgent row would wait until a queue of hundreds has shrunk to what it may hold
+    now.
+    """
     await add(virtual_database, *runs(FAST + MORE, first=10))
 
     async def answer(item: PipelineItem[Any]) -> Apply:
@@ -340,17 +383,25 @@ async def test_a_hinted_row_does_not_wait_for_what_was_claimed_ahead(virtual_dat
         hinted_at = now()
         manager.hinter.hint_fetch(Run)
         await until(lambda: any(item.id == 1 for item in pipeline.items))
-        assert now() - hinted_at <= 2 * 0.1 + 0.02, "one worker frees a place, the next one begins the row"
+        assert now() - hinted_at <= 2 * 0.1 + 0.02, (
+            "one worker frees a place, the next one begins the row"
+        )
         await manager.drain(0)
 
 
 @virtual_time
-async def test_a_shutdown_gives_back_what_was_claimed_ahead(virtual_database: TemporaryDatabase) -> None:
-    """Hundreds of rows would wait for their leases to expire after each deployment, and be missing elsewhere."""
+async def test_a_shutdown_gives_back_what_was_claimed_ahead(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Hundreds of rows would wait for their leases to expire after each deployment, and be
+    missing elsewhere.
+    """
     await add(virtual_database, *runs(FAST + MORE))
     pipeline = RunPipeline(answer=done_until_fast_is_over)
     async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-        await until(lambda: len(pipeline.items) == FAST + 10 and pipeline.statistics().tracked > 100)
+        await until(
+            lambda: len(pipeline.items) == FAST + 10 and pipeline.statistics().tracked > 100
+        )
         manager.shutdown()
         await asyncio.sleep(0.1)
         assert await is_leased(virtual_database) == [item.id for item in pipeline.items[-10:]]
@@ -361,7 +412,9 @@ async def test_a_shutdown_gives_back_what_was_claimed_ahead(virtual_database: Te
     assert await is_leased(virtual_database) == []
 
 
-async def test_on_both_databases(database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_on_both_databases(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A claim of hundreds, or releasing hundreds, would be refused by one of the databases."""
     monkeypatch.setattr(ahead, "GROWS_BELOW_S", 600.0)
     monkeypatch.setattr(ahead, "SHRINKS_ABOVE_S", 2000.0)

@@ -1,4 +1,6 @@
-"""Columns of any type that services own: an unchanged row is written, a changed one is not, and no row goes round for ever."""
+"""Columns of any type that services own: an unchanged row is written, a changed one is not, and
+no row goes round for ever.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,11 @@ class Notes(TypeDecorator[Any]):
 
 
 POSTGRESQL: dict[str, tuple[Any, str, str]] = {
-    "tsvector": (TSVECTOR, "to_tsvector('simple', 'a quick fox')", "to_tsvector('simple', 'a slow fox')"),
+    "tsvector": (
+        TSVECTOR,
+        "to_tsvector('simple', 'a quick fox')",
+        "to_tsvector('simple', 'a slow fox')",
+    ),
     "polygon": (Named("polygon"), "'((0,0),(1,1),(2,0))'", "'((0,0),(1,1),(3,0))'"),
     "point": (Named("point"), "'(1,2)'", "'(1,3)'"),
     "box of the same area": (Named("box"), "'(0,0),(2,3)'", "'(0,0),(3,2)'"),
@@ -92,14 +98,22 @@ POSTGRESQL: dict[str, tuple[Any, str, str]] = {
     "char": (CHAR(5), "'ab'", "'ac'"),
     "text, here json": (VARIANTS[JSON], "'{\"a\": [1, 2]}'", "'{\"a\": [2, 1]}'"),
     "decorated text, here json": (Notes, "'{\"a\": [1, 2]}'", "'{\"a\": [2, 1]}'"),
-    "text, here tsvector": (VARIANTS[TSVECTOR], "to_tsvector('simple', 'a fox')", "to_tsvector('simple', 'a cat')"),
+    "text, here tsvector": (
+        VARIANTS[TSVECTOR],
+        "to_tsvector('simple', 'a fox')",
+        "to_tsvector('simple', 'a cat')",
+    ),
     "text, here uuid": (VARIANTS[Uuid], f"'{uuid.UUID(int=1)}'", f"'{uuid.UUID(int=2)}'"),
     "text, here inet": (VARIANTS[INET], "'10.0.0.1'", "'10.0.0.2'"),
     "text, here interval": (VARIANTS[Interval], "'24 hours'", "'25 hours'"),
 }
 SQLITE: dict[str, tuple[Any, str, str]] = {
     "json": (JSON, "'{\"a\": [1, 2]}'", "'{\"a\": [2, 1]}'"),
-    "json that another program wrote": (JSON, '\'{"ä": "é",  "n": 1.00}\'', '\'{"ä": "e", "n": 1.00}\''),
+    "json that another program wrote": (
+        JSON,
+        '\'{"ä": "é",  "n": 1.00}\'',
+        '\'{"ä": "e", "n": 1.00}\'',
+    ),
     "json with escapes": (JSON, '\'{"a": "\\u00e9"}\'', '\'{"a": "\\u00e8"}\''),
     "half a letter": (JSON, "'\"\\ud800\"'", "'\"\\ud801\"'"),
     "a list for an object": (JSON, "'[]'", "'{}'"),
@@ -142,7 +156,9 @@ def model_with(type_: Any) -> Any:
 class ThingPipeline(Pipeline[Any]):
     """Works on new things; a service may change one meanwhile."""
 
-    def __init__(self, model: Any, *, by_intent: bool, service: Any = None, **settings: Any) -> None:
+    def __init__(
+        self, model: Any, *, by_intent: bool, service: Any = None, **settings: Any
+    ) -> None:
         """Take the model, how the column is guarded, and what a service does."""
         self.model = model
         self.intent = [model.kept] if by_intent else []
@@ -162,11 +178,15 @@ class ThingPipeline(Pipeline[Any]):
         return Apply({"status": "done"}, unless_changed=self.guard)
 
 
-@pytest.mark.parametrize(("name", "kind", "type_", "first", "second"), CASES, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("name", "kind", "type_", "first", "second"), CASES, ids=lambda value: str(value)[:30]
+)
 async def test_a_row_is_written_unless_it_was_changed(
     request: pytest.FixtureRequest, name: str, kind: str, type_: Any, first: str, second: str
 ) -> None:
-    """A row whose column has no equality would be worked on for ever; or what a service wrote would be overwritten."""
+    """A row whose column has no equality would be worked on for ever; or what a service wrote
+    would be overwritten.
+    """
     database: TemporaryDatabase = request.getfixturevalue(f"{name}_database")
     model = model_with(type_)
     await database.create_tables(model.metadata)
@@ -176,7 +196,9 @@ async def test_a_row_is_written_unless_it_was_changed(
             await connection.exec_driver_sql(f"UPDATE things SET kept = {value} WHERE id = {key}")
 
     async with database.engine.begin() as connection:
-        await connection.execute(text("INSERT INTO things (id, status) VALUES (1, 'new'), (2, 'new'), (3, 'new')"))
+        await connection.execute(
+            text("INSERT INTO things (id, status) VALUES (1, 'new'), (2, 'new'), (3, 'new')")
+        )
     await write(first, 1)
     await write(first, 2)
     for by_intent in (False, True):
@@ -192,7 +214,9 @@ async def test_a_row_is_written_unless_it_was_changed(
         async def service(key: int, changes: dict[int, str] = changes) -> None:
             await write(changes[key], key)
 
-        pipeline = ThingPipeline(model, by_intent=by_intent, service=service, min_processing_interval=0)
+        pipeline = ThingPipeline(
+            model, by_intent=by_intent, service=service, min_processing_interval=0
+        )
         async with stepping(database.session_factory, pipeline) as steps:
             assert len(await steps.fetch_once()) == 3
             await steps.work_all()
@@ -203,7 +227,9 @@ async def test_a_row_is_written_unless_it_was_changed(
 
 
 @pytest.mark.parametrize(("type_", "says"), [(NullType, "no type"), (PickleType, "pickles")])
-async def test_what_cannot_be_compared_is_refused(sqlite_database: TemporaryDatabase, type_: Any, says: str) -> None:
+async def test_what_cannot_be_compared_is_refused(
+    sqlite_database: TemporaryDatabase, type_: Any, says: str
+) -> None:
     """Its rows would be worked on for ever, and nobody would be told why."""
     model = model_with(type_)
     with pytest.raises(ModelError, match=f"kept.*{says}"):

@@ -1,4 +1,6 @@
-"""Tests of what the actors of a pipeline have in common: failures, tasks in the background, calls that were left behind."""
+"""Tests of what the actors of a pipeline have in common: failures, tasks in the background,
+calls that were left behind.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from .scenes import add, now, turns
 
 
 @virtual_time
-async def test_failures_are_noted_until_the_loop_succeeds(virtual_database: TemporaryDatabase) -> None:
+async def test_failures_are_noted_until_the_loop_succeeds(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A pipeline would look ill for ever, or well after half a recovery."""
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         failures = steps.run.context.failures
@@ -35,7 +39,9 @@ async def test_failures_are_noted_until_the_loop_succeeds(virtual_database: Temp
 
 
 @virtual_time
-async def test_a_drain_waits_for_what_runs_in_the_background(virtual_database: TemporaryDatabase) -> None:
+async def test_a_drain_waits_for_what_runs_in_the_background(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Rows that are being released would stay locked when the process ends."""
     done: list[float] = []
 
@@ -51,7 +57,9 @@ async def test_a_drain_waits_for_what_runs_in_the_background(virtual_database: T
 
 
 @virtual_time
-async def test_what_was_left_behind_is_forgotten_when_it_ends(virtual_database: TemporaryDatabase) -> None:
+async def test_what_was_left_behind_is_forgotten_when_it_ends(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Memory would fill with attempts that ended long ago, and health never be good again."""
     gates = [asyncio.Event(), asyncio.Event()]
 
@@ -68,7 +76,9 @@ async def test_what_was_left_behind_is_forgotten_when_it_ends(virtual_database: 
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         calls = steps.run.context.calls
         attempts = [stubborn(gate) for gate in gates]
-        assert await asyncio.gather(*(attempt.run() for attempt in attempts)) == [Ended.ABANDONED] * 2
+        assert (
+            await asyncio.gather(*(attempt.run() for attempt in attempts)) == [Ended.ABANDONED] * 2
+        )
         calls.abandon(attempts[0])
         assert calls.abandoned() == [attempts[0]]
         gates[0].set()
@@ -88,7 +98,9 @@ async def test_transactions_are_bounded(virtual_database: TemporaryDatabase) -> 
     async def work(session: Any, connection: Any) -> None:
         await asyncio.Event().wait()
 
-    async with stepping(virtual_database.session_factory, VolumePipeline(database_timeout=7)) as steps:
+    async with stepping(
+        virtual_database.session_factory, VolumePipeline(database_timeout=7)
+    ) as steps:
         began_at = now()
         with pytest.raises(TransactionTimeout, match="wait for nothing"):
             await steps.run.context.transact(work, purpose="wait for nothing")

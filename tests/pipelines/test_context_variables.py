@@ -1,4 +1,6 @@
-"""Tests of context variables: plain functions of the host see in their threads what was set when the manager was started."""
+"""Tests of context variables: plain functions of the host see in their threads what was set when
+the manager was started.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ TENANT: ContextVar[str] = ContextVar("TENANT", default="nobody")
 
 
 async def test_a_plain_function_sees_the_context_variables() -> None:
-    """A host's tenant, locale or trace would be there for an ``async def process`` and missing for a plain one."""
+    """A host's tenant, locale or trace would be there for an ``async def process`` and missing
+    for a plain one.
+    """
     TENANT.set("ours")
     seen: list[str] = []
 
@@ -76,7 +80,9 @@ class PlainPipeline(VolumePipeline):
         self.seen.append(f"on_stale: {TENANT.get()}")
 
 
-async def test_a_pipelines_plain_functions_see_what_was_set_at_its_start(database: TemporaryDatabase) -> None:
+async def test_a_pipelines_plain_functions_see_what_was_set_at_its_start(
+    database: TemporaryDatabase,
+) -> None:
     """Blocking code of a host would work for nobody, or for the tenant of another row."""
     await add(database, Volume(), Volume())
     pipeline = PlainPipeline(workers_num=1)

@@ -1,4 +1,6 @@
-"""Outcomes that share dicts which the host goes on changing: each row gets what was said when its outcome was returned."""
+"""Outcomes that share dicts which the host goes on changing: each row gets what was said when
+its outcome was returned.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,15 @@ async def test_each_row_gets_what_its_outcome_said(database: TemporaryDatabase) 
         shared["result"]["numbers"][0] = item.id
         return Apply(shared) if item.id % 2 else Retry(values=shared)
 
-    async with stepping(database.session_factory, RunPipeline(answer=answer, workers_num=5)) as steps:
+    async with stepping(
+        database.session_factory, RunPipeline(answer=answer, workers_num=5)
+    ) as steps:
         items = await steps.fetch_once()
         for _ in items:
             steps.run.context.queue.get()
-        await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True)))
+        await asyncio.gather(
+            *(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True))
+        )
         shared |= {"status": "later", "result": None}
         await steps.run.settler.wait_until_idle()
     rows = {row.id: (row.status, row.result) for row in await read_all(database, Run)}
@@ -262,13 +268,21 @@ def _reading(outcome: object, name: str) -> Any:
 
 
 def _init_without_after(outcome: object, *_: object, **_fields: object) -> None:
-    for name, value in {"values": {"a": 1}, "related": {}, "also": None, "unless_changed": (), "hint": ()}.items():
+    for name, value in {
+        "values": {"a": 1},
+        "related": {},
+        "also": None,
+        "unless_changed": (),
+        "hint": (),
+    }.items():
         object.__setattr__(outcome, name, value)
 
 
 @pytest.mark.parametrize("field", ["values", "related", "also", "after", "unless_changed", "hint"])
 def test_a_field_that_runs_code_of_the_hosts_is_read_once(field: str) -> None:
-    """What the second reading gives, or raises, would be met where nothing of the host's is contained."""
+    """What the second reading gives, or raises, would be met where nothing of the host's is
+    contained.
+    """
     before = Apply({"status": "done"}, after=1.0)
     counted_field = Counted(getattr(before, field))
     outcome = copied(with_fields(Apply, **{field: counted_field})({"status": "done"}, after=1.0))
@@ -290,7 +304,9 @@ def _own(said: Any, **own: Any) -> Any:
     ],
 )
 def test_of_a_copy_no_field_runs_code_of_the_hosts(cls: type, said: Any) -> None:
-    """An outcome would run the host's code, and end the event loop with it, whenever its writer looks at it."""
+    """An outcome would run the host's code, and end the event loop with it, whenever its writer
+    looks at it.
+    """
     made = copied(cls(**{field.name: getattr(said, field.name) for field in fields(said)}))
     assert type(made) is type(said)
     assert made == said
@@ -302,13 +318,17 @@ def test_what_says_that_it_is_an_outcome_is_made_one() -> None:
     assert type(copied(says)) is Reset
 
 
-@pytest.mark.parametrize("error", [RuntimeError("closed"), SystemExit(3)], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "error", [RuntimeError("closed"), SystemExit(3)], ids=lambda error: type(error).__name__
+)
 @pytest.mark.parametrize("kind", [Apply, Retry])
 @pytest.mark.parametrize("bad", range(1, 7))
 def test_an_outcome_that_raises_at_any_reading_costs_its_own_row_only(
     virtual_database: TemporaryDatabase, kind: Any, error: BaseException, bad: int
 ) -> None:
-    """All outcomes that wait would wait for ever, their rows leased and renewed, or the event loop would end."""
+    """All outcomes that wait would wait for ever, their rows leased and renewed, or the event
+    loop would end.
+    """
 
     @virtual_time
     async def play() -> None:
@@ -318,16 +338,24 @@ def test_an_outcome_that_raises_at_any_reading_costs_its_own_row_only(
         def answer(item: Any) -> Outcome:
             return own if item.id == 1 else Apply({"status": "done"})
 
-        async with stepping(virtual_database.session_factory, RunPipeline(answer=answer, workers_num=3)) as steps:
+        async with stepping(
+            virtual_database.session_factory, RunPipeline(answer=answer, workers_num=3)
+        ) as steps:
             items = await steps.fetch_once()
             for _ in items:
                 steps.run.context.queue.get()
-            await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True)))
+            await asyncio.gather(
+                *(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True))
+            )
             await steps.run.settler.wait_until_idle()
             assert (steps.run.statistics().tracked, counted(steps)["stale"]) == (0, 0)
         first, mine, last = [await read(virtual_database, row) for row in rows]
         assert [is_free(row) for row in (first, mine, last)] == [True] * 3
-        assert (first.status, mine.status, last.status) == ("done", "queued" if bad == 1 else "mine", "done")
+        assert (first.status, mine.status, last.status) == (
+            "done",
+            "queued" if bad == 1 else "mine",
+            "done",
+        )
 
     play()
 
@@ -365,7 +393,9 @@ class Sealed(dict[str, Any]):
         raise TypeError("sealed")
 
 
-@pytest.mark.parametrize("value", [Tags([1]), type("Marks", (set,), {})({1}), type("Rest", (bytearray,), {})(b"1")])
+@pytest.mark.parametrize(
+    "value", [Tags([1]), type("Marks", (set,), {})({1}), type("Rest", (bytearray,), {})(b"1")]
+)
 def test_a_collection_of_the_host_s_own_keeps_its_class(value: Any) -> None:
     """A column type of the host's own would refuse it at every attempt."""
     copy = copied_value({"of": [value]})["of"][0]

@@ -1,4 +1,6 @@
-"""Many pipelines in one process: what each costs does not depend on how many there are, and they do not fight each other."""
+"""Many pipelines in one process: what each costs does not depend on how many there are, and they
+do not fight each other.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def crowd(count: int, *models: Any) -> list[Counting]:
     """Return so many pipelines of these models, of volumes if none is named."""
     tables = models or (Volume,)
     return [
-        type(f"Counting{number}", (Counting,), {"asked": 0, "model": tables[number % len(tables)]})()
+        type(
+            f"Counting{number}", (Counting,), {"asked": 0, "model": tables[number % len(tables)]}
+        )()
         for number in range(count)
     ]
 
@@ -50,8 +54,12 @@ def fewest_fetches(manager: PipelineManager) -> int:
 
 
 @virtual_time
-async def test_a_fetch_asks_for_its_own_condition_alone(virtual_database: TemporaryDatabase) -> None:
-    """Fifty pipelines of one model would cost their square: each claim asked all others, and its statement named them all."""
+async def test_a_fetch_asks_for_its_own_condition_alone(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Fifty pipelines of one model would cost their square: each claim asked all others, and its
+    statement named them all.
+    """
     await add(virtual_database)
     for count in (FEW, MANY):
         pipelines = crowd(count)
@@ -65,7 +73,9 @@ async def test_a_fetch_asks_for_its_own_condition_alone(virtual_database: Tempor
         assert {name for name in fetches if asked[name] - fetches[name] not in (0, 1)} == set()
 
 
-async def test_a_claim_is_as_large_beside_fifty_siblings_as_beside_ten(database: TemporaryDatabase) -> None:
+async def test_a_claim_is_as_large_beside_fifty_siblings_as_beside_ten(
+    database: TemporaryDatabase,
+) -> None:
     """To compile the claims of a crowd would stop the loop for seconds."""
     await add(database)
     sizes: set[int] = set()
@@ -78,27 +88,37 @@ async def test_a_claim_is_as_large_beside_fifty_siblings_as_beside_ten(database:
     assert len(sizes) == 1
 
 
-async def test_claims_of_one_process_do_not_fight_for_a_sqlite_file(sqlite_database: TemporaryDatabase) -> None:
+async def test_claims_of_one_process_do_not_fight_for_a_sqlite_file(
+    sqlite_database: TemporaryDatabase,
+) -> None:
     """A hundred pipelines that start at once would find the database locked, by each other."""
     await add(sqlite_database)
     engine = sqlite_database.create_engine(connect_args={"timeout": 0})
     # Those of one table wait for its lockset.
     pipelines = crowd(100, Volume, Run, Attachment)
     with heard_events() as heard:
-        async with PipelineManager(async_sessionmaker(engine), pipelines, heartbeat_thread=False) as manager:
+        async with PipelineManager(
+            async_sessionmaker(engine), pipelines, heartbeat_thread=False
+        ) as manager:
             await until_so(lambda: fewest_fetches(manager) >= 3)
         assert heard.of(events.FetchFailed) == []
     await engine.dispose()
 
 
-async def test_claims_open_no_more_connections_than_the_pool_keeps(postgresql_database: TemporaryDatabase) -> None:
-    """A crowd would open and close connections with each round of fetches, and leave none to the host."""
+async def test_claims_open_no_more_connections_than_the_pool_keeps(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """A crowd would open and close connections with each round of fetches, and leave none to the
+    host.
+    """
     database = postgresql_database
     await add(database)
     engine, opened = database.create_engine(pool_size=2, max_overflow=50), []
     event.listen(engine.sync_engine, "connect", lambda *_: opened.append(1))
     pipelines = crowd(30)
-    async with PipelineManager(async_sessionmaker(engine), pipelines, heartbeat_thread=False) as manager:
+    async with PipelineManager(
+        async_sessionmaker(engine), pipelines, heartbeat_thread=False
+    ) as manager:
         await until_so(lambda: fewest_fetches(manager) >= 3)
     assert len(opened) == 2
     await engine.dispose()
@@ -106,7 +126,9 @@ async def test_claims_open_no_more_connections_than_the_pool_keeps(postgresql_da
 
 @virtual_time
 async def test_who_has_waited_for_long_goes_on(virtual_database: TemporaryDatabase) -> None:
-    """Claims that hang, of a table that somebody keeps locked, would keep all other tables from being served."""
+    """Claims that hang, of a table that somebody keeps locked, would keep all other tables from
+    being served.
+    """
     engine = virtual_database.engine.sync_engine
     began, hangs = now(), asyncio.Event()
 
@@ -151,7 +173,9 @@ async def test_a_cancelled_wait_leaves_the_line(virtual_database: TemporaryDatab
         pass
 
 
-async def test_a_pool_that_keeps_none_has_places_all_the_same(postgresql_database: TemporaryDatabase) -> None:
+async def test_a_pool_that_keeps_none_has_places_all_the_same(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """A host without a pool could not claim, or without any order."""
     engine = postgresql_database.create_engine(poolclass=NullPool).sync_engine
     waits = [claim_slot(engine, wait_s=0.01) for _ in range(CONNECTIONS)]
@@ -165,7 +189,9 @@ async def test_a_pool_that_keeps_none_has_places_all_the_same(postgresql_databas
 
 
 def test_a_loop_that_has_ended_leaves_no_queue_of_claims_behind() -> None:
-    """A process that runs one event loop after the other would keep the queue of each, and the loop with it."""
+    """A process that runs one event loop after the other would keep the queue of each, and the
+    loop with it.
+    """
     engine = create_async_engine("sqlite+aiosqlite:///never-opened.db").sync_engine
 
     async def two_claims() -> asyncio.AbstractEventLoop:
@@ -199,7 +225,9 @@ class Watched:
 
 
 def test_loops_of_two_threads_may_claim_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim would fail, as its process starts another loop, because the queues changed while it looked at them."""
+    """A claim would fail, as its process starts another loop, because the queues changed while
+    it looked at them.
+    """
     engine = create_async_engine("sqlite+aiosqlite:///never-opened.db").sync_engine
     came = threading.Event()
     monkeypatch.setattr(claim_queue, "_slots_lock", Watched(came))

@@ -55,7 +55,9 @@ async def test_after_a_rest_the_next_one_is_called_too() -> None:
 
 @virtual_time
 async def test_one_timer_however_many_run() -> None:
-    """A timer for each row would cost more than most of what is done for it, and wait in memory for an hour."""
+    """A timer for each row would cost more than most of what is done for it, and wait in memory
+    for an hour.
+    """
     deadlines, loop = Deadlines(3600), asyncio.get_running_loop()
     before = len(loop._scheduled)  # type: ignore[attr-defined]
     for number in range(1000):

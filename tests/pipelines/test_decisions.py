@@ -1,4 +1,6 @@
-"""Tests of decisions: an object that the host returned may raise anything, and then its own row has failed and nothing else."""
+"""Tests of decisions: an object that the host returned may raise anything, and then its own row
+has failed and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from ..host import Run, RunPipeline, Volume, VolumePipeline
 from .hostile import HostExit, RaisingList, RaisingMapping
 from .scenes import TidyPipeline, add, counted, is_free, read, until
 
-ERRORS = [KeyError("worker"), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), HostExit()]
+ERRORS = [
+    KeyError("worker"),
+    SystemExit(3),
+    KeyboardInterrupt(),
+    GeneratorExit(),
+    asyncio.CancelledError(),
+    HostExit(),
+]
 
 
 class RaisingClass:
@@ -77,7 +86,9 @@ OUTCOMES: dict[str, Callable[[BaseException], Any]] = {
 def test_what_an_outcome_raises_is_the_rows_failure(
     virtual_database: TemporaryDatabase, what: str, error: BaseException
 ) -> None:
-    """A ``SystemExit`` out of a property of the host's would end a worker, or the whole event loop; and the row stay leased."""
+    """A ``SystemExit`` out of a property of the host's would end a worker, or the whole event
+    loop; and the row stay leased.
+    """
 
     @virtual_time
     async def play() -> None:
@@ -133,7 +144,9 @@ def test_what_a_late_outcome_raises_ends_nothing(
 
 
 @virtual_time
-async def test_a_refused_lock_within_a_group_is_no_failure(virtual_database: TemporaryDatabase) -> None:
+async def test_a_refused_lock_within_a_group_is_no_failure(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A row that waits for others would count attempts, and be parked in the end."""
     await add(virtual_database, Volume())
     error = ExceptionGroup("tasks", [RelatedLockUnavailable(model="Disk", wanted=2, available=1)])

@@ -1,4 +1,6 @@
-"""The end of a process whose database is kept locked by somebody else: it comes within bounds, in a process of its own."""
+"""The end of a process whose database is kept locked by somebody else: it comes within bounds,
+in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -83,10 +85,16 @@ print("closed", flush=True)
 
 
 @asynccontextmanager
-async def process(program: str, database: TemporaryDatabase) -> AsyncIterator[asyncio.subprocess.Process]:
+async def process(
+    program: str, database: TemporaryDatabase
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run `program`, and end it with the block."""
     url = database.url.render_as_string(hide_password=False)
-    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.DEVNULL}
+    pipes = {
+        "stdin": asyncio.subprocess.PIPE,
+        "stdout": asyncio.subprocess.PIPE,
+        "stderr": asyncio.subprocess.DEVNULL,
+    }
     running = await asyncio.create_subprocess_exec(
         sys.executable, "-c", program, url, cwd=Path(__file__).parents[2], **pipes
     )
@@ -100,9 +108,15 @@ async def process(program: str, database: TemporaryDatabase) -> AsyncIterator[as
 
 
 async def test_it_ends_while_the_table_is_locked(database: TemporaryDatabase) -> None:
-    """A host would hang in its shutdown, or after it, for as long as somebody else works on the database."""
+    """A host would hang in its shutdown, or after it, for as long as somebody else works on the
+    database.
+    """
     await add(database, Volume())
-    locks = "BEGIN IMMEDIATE" if database.dialect_name == "sqlite" else "LOCK TABLE volumes IN ACCESS EXCLUSIVE MODE"
+    locks = (
+        "BEGIN IMMEDIATE"
+        if database.dialect_name == "sqlite"
+        else "LOCK TABLE volumes IN ACCESS EXCLUSIVE MODE"
+    )
     async with process(WORKS, database) as running:
         assert running.stdin is not None
         assert running.stdout is not None
@@ -115,8 +129,12 @@ async def test_it_ends_while_the_table_is_locked(database: TemporaryDatabase) ->
     assert (said, running.returncode) == (b"drained\nclosed\n", 0)
 
 
-async def test_a_connection_that_is_closed_from_two_sides_is_closed(sqlite_database: TemporaryDatabase) -> None:
-    """A host would hang in the end of `asyncio.run` for ever, for a thread that has ended long ago."""
+async def test_a_connection_that_is_closed_from_two_sides_is_closed(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """A host would hang in the end of `asyncio.run` for ever, for a thread that has ended long
+    ago.
+    """
     await add(sqlite_database, Run(id=1))
     async with process(STUCK, sqlite_database) as running:
         assert running.stdout is not None

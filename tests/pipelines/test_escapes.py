@@ -1,4 +1,6 @@
-"""Tests of what escapes: whatever is raised where an item is in hand, by whom ever, the row is free in the end."""
+"""Tests of what escapes: whatever is raised where an item is in hand, by whom ever, the row is
+free in the end.
+"""
 
 from __future__ import annotations
 
@@ -58,15 +60,21 @@ class CarelessPipeline(VolumePipeline):
 
 
 @virtual_time
-async def test_an_item_that_a_worker_of_the_hosts_loses_comes_back(virtual_database: TemporaryDatabase) -> None:
-    """One exception in a method that a host has overridden would keep a row locked as long as the process lives."""
+async def test_an_item_that_a_worker_of_the_hosts_loses_comes_back(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """One exception in a method that a host has overridden would keep a row locked as long as
+    the process lives.
+    """
     CarelessWorker.has_lost = False
     await add(virtual_database, Volume())
     pipeline = CarelessPipeline(workers_num=1)
     with heard_events() as heard:
         async with PipelineManager(virtual_database.session_factory, [pipeline]):
             await until(lambda: heard.of(events.ItemApplied))
-            assert pipeline.statistics().counters["strays"] == 1, "the second time it was in hand all the while"
+            assert pipeline.statistics().counters["strays"] == 1, (
+                "the second time it was in hand all the while"
+            )
             assert pipeline.statistics().tracked == 0
     assert len(heard.of(events.StrayFound)) == 1
 
@@ -80,7 +88,9 @@ def test_whatever_escapes_from_a_worker_gives_its_item_back(
     @virtual_time
     async def play() -> None:
         [row] = await add(virtual_database, Volume())
-        async with stepping(virtual_database.session_factory, VolumePipeline(answer=ValueError("no"))) as steps:
+        async with stepping(
+            virtual_database.session_factory, VolumePipeline(answer=ValueError("no"))
+        ) as steps:
             await steps.fetch_once()
             with monkeypatch.context() as patch:
                 break_loggers(patch, error)
@@ -98,7 +108,9 @@ def test_whatever_escapes_from_a_worker_gives_its_item_back(
 def test_a_pipeline_outlives_loggers_that_raise(
     virtual_database: TemporaryDatabase, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One log line that a host's filter does not like would cost a worker, the row, or the whole event loop."""
+    """One log line that a host's filter does not like would cost a worker, the row, or the whole
+    event loop.
+    """
 
     @virtual_time
     async def play() -> None:
@@ -182,7 +194,10 @@ def test_logging_and_listeners_of_the_hosts_cost_no_row(
     if how == "factory":
         record_factory(error)
     elif how == "filter":
-        broken, names = BrokenFilter(error), [name for name in logging.Logger.manager.loggerDict if "rowlock" in name]
+        broken, names = (
+            BrokenFilter(error),
+            [name for name in logging.Logger.manager.loggerDict if "rowlock" in name],
+        )
         for name in names:
             logging.getLogger(name).addFilter(broken)
             request.addfinalizer(lambda name=name: logging.getLogger(name).removeFilter(broken))
@@ -198,7 +213,9 @@ def test_logging_and_listeners_of_the_hosts_cost_no_row(
 def test_an_outcome_that_cannot_be_handed_in_gives_its_row_back(
     virtual_database: TemporaryDatabase, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would count as being settled for ever: its lease be renewed, and a drain wait for it in vain."""
+    """It would count as being settled for ever: its lease be renewed, and a drain wait for it in
+    vain.
+    """
 
     @virtual_time
     async def play() -> None:
@@ -245,8 +262,12 @@ async def test_what_cannot_be_handed_over_is_given_back(
 
 
 @virtual_time
-async def test_a_settlement_that_is_cancelled_before_it_began_has_ended(virtual_database: TemporaryDatabase) -> None:
-    """Its item would stay tracked, and what waits for it wait for ever; an event loop that ends cancels tasks like that."""
+async def test_a_settlement_that_is_cancelled_before_it_began_has_ended(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Its item would stay tracked, and what waits for it wait for ever; an event loop that ends
+    cancels tasks like that.
+    """
     await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         await steps.fetch_once()
@@ -316,7 +337,11 @@ def test_all_lost_leases_are_lost_before_any_is_told_of(
                 with pytest.raises(type(error)):
                     steps.run.heartbeater.lose_expired()
             assert all(item.is_lost for item in items)
-            assert (steps.queued, steps.run.statistics().tracked, counted(steps)["leases_lost"]) == ((), 0, 3)
+            assert (
+                steps.queued,
+                steps.run.statistics().tracked,
+                counted(steps)["leases_lost"],
+            ) == ((), 0, 3)
             await asyncio.wait(working)
             assert pipeline.running == 0
             assert now() == lost_at, "not ended by their own time limit"
@@ -349,6 +374,8 @@ async def test_a_renewal_that_fails_keeps_no_other_from_being_renewed(
             break_loggers(patch, SystemExit(3))
             with pytest.raises(SystemExit):
                 await steps.beat_once()
-        renewed = [item.trusted_until > before for item, before in zip(items, trusted_until, strict=True)]
+        renewed = [
+            item.trusted_until > before for item, before in zip(items, trusted_until, strict=True)
+        ]
         assert sorted(renewed) == [False, True]
         assert steps.run.health().renewal_failures == 1

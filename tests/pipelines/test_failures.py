@@ -1,4 +1,6 @@
-"""Tests of what a failed attempt is turned into: a retry that carries its error, a line of the log, and an event."""
+"""Tests of what a failed attempt is turned into: a retry that carries its error, a line of the
+log, and an event.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ async def test_a_failure_is_told_and_becomes_a_retry(
         with heard_events() as heard:
             outcome = record_failure(steps.run.context, item, error)
     assert (outcome.error, outcome.after, outcome.values) == (error, None, {})
-    assert heard.all == [events.ItemFailed("VolumePipeline", item.id, item.lock_token, "ValueError: no disk")]
+    assert heard.all == [
+        events.ItemFailed("VolumePipeline", item.id, item.lock_token, "ValueError: no disk")
+    ]
     assert told(caplog, "failed") == [
         Line(
             f"VolumePipeline: processing row {item.id} failed",

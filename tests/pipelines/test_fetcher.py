@@ -63,8 +63,12 @@ def gaps(times: list[float]) -> list[float]:
         (3, True, True, 2.0, Fetch(3)),
     ],
 )
-def test_plan(room: int, is_low: bool, hinted: bool, delay_left_s: float, plan: Fetch | Rest) -> None:
-    """It would claim without room, hammer an idle database, or let workers starve beside a full table."""
+def test_plan(
+    room: int, is_low: bool, hinted: bool, delay_left_s: float, plan: Fetch | Rest
+) -> None:
+    """It would claim without room, hammer an idle database, or let workers starve beside a full
+    table.
+    """
     assert plan_fetch(room=room, is_low=is_low, hinted=hinted, delay_left_s=delay_left_s) == plan
 
 
@@ -87,7 +91,9 @@ async def test_a_hint_ends_the_rest(virtual_database: TemporaryDatabase) -> None
 
 
 @virtual_time
-async def test_a_row_that_nobody_hinted_is_found_within_the_longest_rest(virtual_database: TemporaryDatabase) -> None:
+async def test_a_row_that_nobody_hinted_is_found_within_the_longest_rest(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A lost hint would cost more than one fetch delay."""
     await add(virtual_database)
     pipeline = VolumePipeline()
@@ -101,7 +107,9 @@ async def test_a_row_that_nobody_hinted_is_found_within_the_longest_rest(virtual
 
 
 @virtual_time
-async def test_a_hint_raised_during_a_fetch_is_not_forgotten(virtual_database: TemporaryDatabase) -> None:
+async def test_a_hint_raised_during_a_fetch_is_not_forgotten(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """The row that was committed just behind the claim would wait for the next poll."""
     await add(virtual_database)
     with faults_of(virtual_database.engine) as faults:
@@ -118,11 +126,16 @@ async def test_a_hint_raised_during_a_fetch_is_not_forgotten(virtual_database: T
 
 
 @virtual_time
-async def test_a_hint_raised_while_the_queue_is_full_is_not_forgotten(virtual_database: TemporaryDatabase) -> None:
+async def test_a_hint_raised_while_the_queue_is_full_is_not_forgotten(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """The hinted row would wait until the queue is nearly empty, behind rows that are due later."""
     await add(virtual_database, *(Volume() for _ in range(5)))
     pipeline = VolumePipeline(
-        workers_num=1, queue_lower_limit_factor=0, queue_upper_limit_factor=4, answer=lambda item: asyncio.sleep(10)
+        workers_num=1,
+        queue_lower_limit_factor=0,
+        queue_upper_limit_factor=4,
+        answer=lambda item: asyncio.sleep(10),
     )
     with faults_of(virtual_database.engine) as faults:
         async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
@@ -143,7 +156,9 @@ async def test_a_hint_raised_while_the_queue_is_full_is_not_forgotten(virtual_da
 
 
 @virtual_time
-async def test_hints_from_before_the_start_of_the_loop_count(virtual_database: TemporaryDatabase) -> None:
+async def test_hints_from_before_the_start_of_the_loop_count(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A hint raised right after the start would fall into a gap."""
     await add(virtual_database)
     with faults_of(virtual_database.engine) as faults:
@@ -155,7 +170,9 @@ async def test_hints_from_before_the_start_of_the_loop_count(virtual_database: T
 
 @virtual_time
 async def test_a_freed_place_wakes_it_at_once(virtual_database: TemporaryDatabase) -> None:
-    """Workers would idle in front of a full table: it would rest after a fetch that found all it asked for."""
+    """Workers would idle in front of a full table: it would rest after a fetch that found all it
+    asked for.
+    """
     await add(virtual_database, *(Volume() for _ in range(20)))
     started: list[float] = []
 
@@ -171,7 +188,9 @@ async def test_a_freed_place_wakes_it_at_once(virtual_database: TemporaryDatabas
 
 
 @virtual_time
-async def test_it_claims_no_more_than_there_is_room_for(virtual_database: TemporaryDatabase) -> None:
+async def test_it_claims_no_more_than_there_is_room_for(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """One replica would lock the whole table and work on a part of it."""
     await add(virtual_database, *(Volume() for _ in range(30)))
     pipeline = VolumePipeline(workers_num=2, answer=hang)
@@ -193,7 +212,9 @@ async def test_it_claims_no_more_than_there_is_room_for(virtual_database: Tempor
 
 @virtual_time
 async def test_empty_fetches_back_off(virtual_database: TemporaryDatabase) -> None:
-    """An idle pipeline would keep the database busy, replicas march in step, or far-off work never be noticed early."""
+    """An idle pipeline would keep the database busy, replicas march in step, or far-off work
+    never be noticed early.
+    """
     random.seed(4711)
     await add(virtual_database)
     with faults_of(virtual_database.engine) as faults:
@@ -220,7 +241,12 @@ async def test_the_first_rests_grow(virtual_database: TemporaryDatabase) -> None
         async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]):
             await asyncio.sleep(30)
     rests = gaps(claims(faults))[:4]
-    assert [round(rest / delay) for rest, delay in zip(rests, [0.5, 1, 2, 5], strict=True)] == [1, 1, 1, 1]
+    assert [round(rest / delay) for rest, delay in zip(rests, [0.5, 1, 2, 5], strict=True)] == [
+        1,
+        1,
+        1,
+        1,
+    ]
 
 
 @virtual_time
@@ -253,11 +279,17 @@ async def test_an_idle_pipeline_is_quiet(virtual_database: TemporaryDatabase) ->
 
 
 @virtual_time(max_iterations=200_000)
-async def test_rows_that_are_reset_again_and_again_do_not_spin(virtual_database: TemporaryDatabase) -> None:
-    """Rows that wait for a related lock would keep a processor busy, and those behind them from ever being worked on."""
+async def test_rows_that_are_reset_again_and_again_do_not_spin(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Rows that wait for a related lock would keep a processor busy, and those behind them from
+    ever being worked on.
+    """
     await add(virtual_database, *(Run(id=number) for number in range(6)))
     [last] = await add(virtual_database, Run(id=99))
-    pipeline = RunPipeline(workers_num=1, answer=lambda item: Apply({"status": "done"}) if item.id == 99 else Reset())
+    pipeline = RunPipeline(
+        workers_num=1, answer=lambda item: Apply({"status": "done"}) if item.id == 99 else Reset()
+    )
     async with PipelineManager(virtual_database.session_factory, [pipeline]):
         await asyncio.sleep(20)
     assert (await read(virtual_database, last)).status == "done"
@@ -274,12 +306,18 @@ async def test_it_counts_and_tells(database: TemporaryDatabase) -> None:
         async with stepping(database.session_factory, VolumePipeline()) as steps:
             await steps.fetch_once()
             await steps.fetch_once()
-            assert (counted(steps)["fetches"], counted(steps)["fetches_empty"], counted(steps)["claimed"]) == (2, 1, 3)
+            assert (
+                counted(steps)["fetches"],
+                counted(steps)["fetches_empty"],
+                counted(steps)["claimed"],
+            ) == (2, 1, 3)
     assert [event.count for event in heard.of(events.RowsClaimed)] == [3]
 
 
 @virtual_time
-async def test_it_counts_what_it_took_over_from_the_dead(virtual_database: TemporaryDatabase) -> None:
+async def test_it_counts_what_it_took_over_from_the_dead(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Nobody would see that replicas die."""
     await add(virtual_database, Volume())
     run = VolumePipeline().build_run(replica(virtual_database), PipelineHinter())
@@ -296,7 +334,9 @@ async def test_abandoned_locks_are_cleared_in_the_end(virtual_database: Temporar
     """A row whose pipeline is gone from the code would be nobody's for ever."""
     [row] = await add(
         virtual_database,
-        Volume(status="active", lock_owner="GonePipeline", lock_expires_at=virtual_database.clock.now),  # type: ignore[union-attr]
+        Volume(
+            status="active", lock_owner="GonePipeline", lock_expires_at=virtual_database.clock.now
+        ),  # type: ignore[union-attr]
     )
     async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]) as manager:
         await asyncio.sleep(200)

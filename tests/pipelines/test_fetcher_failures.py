@@ -1,4 +1,6 @@
-"""Tests of the fetcher: no failure ends it, and whatever happens nothing stays leased that nobody works on."""
+"""Tests of the fetcher: no failure ends it, and whatever happens nothing stays leased that
+nobody works on.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +54,20 @@ async def test_failing_fetches_end_nothing(
                 await until(lambda: pipeline.items and manager.health().healthy)
             assert manager.health().pipelines[0].last_error is None
             counters = manager.statistics()["VolumePipeline"].counters
-            assert counters["fetches_failed"] == len(heard.of(events.FetchFailed)) == health.fetch_failures
+            assert (
+                counters["fetches_failed"]
+                == len(heard.of(events.FetchFailed))
+                == health.fetch_failures
+            )
     assert heard.of(events.LoopReplaced) == []
     failed = heard.of(events.FetchFailed)
-    assert set(failed) == {events.FetchFailed("VolumePipeline", "ConnectionRefusedError: nobody listens")}
+    assert set(failed) == {
+        events.FetchFailed("VolumePipeline", "ConnectionRefusedError: nobody listens")
+    }
     line = Line(
-        "VolumePipeline: a fetch failed", {"pipeline": "VolumePipeline"}, "ConnectionRefusedError('nobody listens')"
+        "VolumePipeline: a fetch failed",
+        {"pipeline": "VolumePipeline"},
+        "ConnectionRefusedError('nobody listens')",
     )
     first, *more = told(caplog, "fetch")
     assert first == line
@@ -165,8 +175,12 @@ async def test_a_failing_sweep_harms_no_fetch(virtual_database: TemporaryDatabas
 
 
 @virtual_time
-async def test_a_cancel_at_any_moment_leaves_nothing_leased(virtual_database: TemporaryDatabase) -> None:
-    """A row claimed and not yet queued would wait for its lease to expire, since nobody works on it."""
+async def test_a_cancel_at_any_moment_leaves_nothing_leased(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A row claimed and not yet queued would wait for its lease to expire, since nobody works on
+    it.
+    """
     await add(virtual_database)
     with heard_events() as heard:
         for moment in range(60):
@@ -186,7 +200,9 @@ async def test_a_cancel_at_any_moment_leaves_nothing_leased(virtual_database: Te
 
 
 @virtual_time
-async def test_what_a_claim_brings_after_the_shutdown_is_given_back(virtual_database: TemporaryDatabase) -> None:
+async def test_what_a_claim_brings_after_the_shutdown_is_given_back(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A shutdown in the middle of a claim would leave its rows locked."""
     [row] = await add(virtual_database, Volume())
     pipeline = VolumePipeline()
@@ -206,8 +222,12 @@ async def test_what_a_claim_brings_after_the_shutdown_is_given_back(virtual_data
 
 
 @virtual_time
-async def test_what_a_claim_brings_too_late_is_given_back(virtual_database: TemporaryDatabase) -> None:
-    """A loop that stood still would cost its rows an attempt that never began, as if somebody had died with them."""
+async def test_what_a_claim_brings_too_late_is_given_back(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A loop that stood still would cost its rows an attempt that never began, as if somebody
+    had died with them.
+    """
     [row] = await add(virtual_database, Volume())
     pipeline = VolumePipeline()
     with heard_events() as heard, faults_of(virtual_database.engine) as faults:
@@ -219,12 +239,18 @@ async def test_what_a_claim_brings_too_late_is_given_back(virtual_database: Temp
     assert heard.of(events.LeaseExpired) == []
     assert (counters["claimed"], counters["recovered"]) == (2, 0)
     [failure] = heard.of(events.FetchFailed)
-    assert failure.error.startswith("TransactionTimeout: the transaction to claim rows did not end within 40")
+    assert failure.error.startswith(
+        "TransactionTimeout: the transaction to claim rows did not end within 40"
+    )
 
 
 @virtual_time
-async def test_items_are_tracked_before_they_are_queued(virtual_database: TemporaryDatabase) -> None:
-    """A worker that is quicker than the fetcher would untrack first, and a lease be renewed for ever."""
+async def test_items_are_tracked_before_they_are_queued(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A worker that is quicker than the fetcher would untrack first, and a lease be renewed for
+    ever.
+    """
     await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         tracked: list[int] = []

@@ -50,8 +50,12 @@ async def test_a_shutdown_ends_the_rest(virtual_database: TemporaryDatabase, que
 
 
 @virtual_time
-async def test_a_hint_whose_fetch_failed_is_followed_after_the_rest(virtual_database: TemporaryDatabase) -> None:
-    """One hiccup while workers are busy would make the fetcher deaf to hints, and show it ill for hours."""
+async def test_a_hint_whose_fetch_failed_is_followed_after_the_rest(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """One hiccup while workers are busy would make the fetcher deaf to hints, and show it ill
+    for hours.
+    """
     await add(virtual_database, Volume(), Volume())
     pipeline = VolumePipeline(workers_num=1, queue_upper_limit_factor=4, answer=hang)
     with faults_of(virtual_database.engine) as faults, heard_events() as heard:
@@ -83,11 +87,15 @@ async def test_failing_fetches_back_off(virtual_database: TemporaryDatabase) -> 
 
 
 @virtual_time
-async def test_a_row_that_stays_ready_rests_for_the_interval(virtual_database: TemporaryDatabase) -> None:
+async def test_a_row_that_stays_ready_rests_for_the_interval(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A row that is reconciled again and again would be so at full speed."""
     await add(virtual_database, Volume())
     started: list[float] = []
-    pipeline = VolumePipeline(answer=lambda _item: started.append(now()), min_processing_interval=40)
+    pipeline = VolumePipeline(
+        answer=lambda _item: started.append(now()), min_processing_interval=40
+    )
     pipeline.start(virtual_database.session_factory, PipelineHinter())
     for _ in range(600):
         await asyncio.sleep(0.5)
@@ -111,13 +119,19 @@ async def test_what_is_no_expression_is_named(virtual_database: TemporaryDatabas
     pipeline = FussyPipeline()
     pipeline.wrong = True
     async with stepping(virtual_database.session_factory, pipeline) as steps:
-        with pytest.raises(ModelError, match=r"FussyPipeline\.ready\(\) must return one SQL expression"):
+        with pytest.raises(
+            ModelError, match=r"FussyPipeline\.ready\(\) must return one SQL expression"
+        ):
             await steps.fetch_once()
 
 
 @virtual_time
-async def test_while_no_row_can_be_read_two_are_claimed_now_and_then(virtual_database: TemporaryDatabase) -> None:
-    """Before a migration all rows would be claimed and released in turn; or nobody see that nothing is worked on."""
+async def test_while_no_row_can_be_read_two_are_claimed_now_and_then(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Before a migration all rows would be claimed and released in turn; or nobody see that
+    nothing is worked on.
+    """
     await add(virtual_database, *(Volume() for _ in range(5)))
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         context, fetcher = steps.run.context, steps.run.fetcher

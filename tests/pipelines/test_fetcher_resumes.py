@@ -1,4 +1,6 @@
-"""The fetcher under a backlog: its claims follow one another, and nothing that stands before them is forgotten."""
+"""The fetcher under a backlog: its claims follow one another, and nothing that stands before
+them is forgotten.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ LOOK_S = 0.1
 
 def runs(count: int, *, first: int = 1000) -> list[Run]:
     """Return runs that are due one after the other since long ago."""
-    return [Run(id=number, due_at=LONG_AGO + timedelta(seconds=number)) for number in range(first, first + count)]
+    return [
+        Run(id=number, due_at=LONG_AGO + timedelta(seconds=number))
+        for number in range(first, first + count)
+    ]
 
 
 def resumes(statement: str) -> bool:
@@ -46,7 +51,9 @@ class Slow(RunPipeline):
         """Take the time that a row needs."""
         self.begun_at: dict[int, float] = {}
         self.work_s = work_s
-        super().__init__(**{"workers_num": 1, "queue_upper_limit_factor": 2, "answer": self._work} | settings)
+        super().__init__(
+            **{"workers_num": 1, "queue_upper_limit_factor": 2, "answer": self._work} | settings
+        )
 
     async def _work(self, item: PipelineItem[Any]) -> Apply:
         self.begun_at[item.id] = now()
@@ -87,8 +94,14 @@ async def test_claims_follow_one_another(virtual_database: TemporaryDatabase) ->
 
 
 async def test_all_rows_of_a_backlog_are_worked_on(database: TemporaryDatabase) -> None:
-    """Some of the rows that became due at one time, or were never processed, would be passed over."""
-    await add(database, *(Run(id=number, due_at=LONG_AGO) for number in range(60)), *(Volume() for _ in range(60)))
+    """Some of the rows that became due at one time, or were never processed, would be passed
+    over.
+    """
+    await add(
+        database,
+        *(Run(id=number, due_at=LONG_AGO) for number in range(60)),
+        *(Volume() for _ in range(60)),
+    )
     pipelines = [RunPipeline(workers_num=2), VolumePipeline(workers_num=2)]
     with heard_events() as heard:
         async with PipelineManager(database.session_factory, pipelines):
@@ -115,11 +128,15 @@ async def test_a_hinted_row_starts_before_the_backlog(database: TemporaryDatabas
     with heard_events() as heard:
         async with manager:
             await heard.wait_for(events.ItemApplied, count=81)
-    assert [item.id for item in pipeline.items].index(1) <= 20 + 4 + 4, "what was queued, and one claim under way"
+    assert [item.id for item in pipeline.items].index(1) <= 20 + 4 + 4, (
+        "what was queued, and one claim under way"
+    )
 
 
 @virtual_time
-async def test_the_next_claim_after_a_hint_looks_at_the_head(virtual_database: TemporaryDatabase) -> None:
+async def test_the_next_claim_after_a_hint_looks_at_the_head(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A row that heads the line would wait for longer than it takes a worker to become free."""
     await add(virtual_database, *runs(200))
     pipeline = Slow(0.01)
@@ -129,14 +146,19 @@ async def test_the_next_claim_after_a_hint_looks_at_the_head(virtual_database: T
         hinted_at = now()
         manager.hinter.hint_fetch(Run)
         await until(lambda: 1 in pipeline.begun_at)
-        # An outcome that is being written keeps the file locked for a claim that comes just then, and a worker's for that.
+        # An outcome that is being written keeps the file locked for a claim that comes just then,
+        # and a worker's for that.
         assert pipeline.begun_at[1] <= hinted_at + 2 * 0.01 + 3 * BUSY_RETRY_S + 0.001
         await manager.drain(0)
 
 
 @virtual_time
-async def test_rows_of_the_dead_are_recovered_under_a_backlog(virtual_database: TemporaryDatabase) -> None:
-    """They stand before the cursor and nobody hints them: they would wait until the whole backlog has been worked on."""
+async def test_rows_of_the_dead_are_recovered_under_a_backlog(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """They stand before the cursor and nobody hints them: they would wait until the whole
+    backlog has been worked on.
+    """
     await add(virtual_database, *runs(2, first=0))
     dead = Slow(0).build_run(replica(virtual_database), PipelineHinter())
     assert await dead.fetcher.fetch_once(2) == 2
@@ -154,7 +176,9 @@ async def test_rows_of_the_dead_are_recovered_under_a_backlog(virtual_database: 
 
 
 @virtual_time
-async def test_when_the_line_behind_is_empty_the_head_is_looked_at_at_once(virtual_database: TemporaryDatabase) -> None:
+async def test_when_the_line_behind_is_empty_the_head_is_looked_at_at_once(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Workers would idle for a fetch delay although rows were freed before the cursor."""
     [first, *_] = await add(virtual_database, *runs(20))
     pipeline = Slow(0.001)
@@ -170,8 +194,12 @@ async def test_when_the_line_behind_is_empty_the_head_is_looked_at_at_once(virtu
 
 
 @virtual_time
-async def test_after_a_failed_fetch_the_head_is_looked_at(virtual_database: TemporaryDatabase) -> None:
-    """Rows that were leased by a claim whose answer was lost would be left to the end of the backlog."""
+async def test_after_a_failed_fetch_the_head_is_looked_at(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Rows that were leased by a claim whose answer was lost would be left to the end of the
+    backlog.
+    """
     await add(virtual_database, *runs(100))
     pipeline = Slow(0.001)
     with faults_of(virtual_database.engine) as faults:
@@ -179,7 +207,9 @@ async def test_after_a_failed_fetch_the_head_is_looked_at(virtual_database: Temp
             await until(lambda: len(pipeline.begun_at) == 20)
             faults.fail(OperationalError("claim", {}, Exception("away")), when=is_claim)
             await until(lambda: failed(manager))
-            assert pipeline.run.fetcher._cursor.position is None, "the rest alone may be shorter than claims resume"
+            assert pipeline.run.fetcher._cursor.position is None, (
+                "the rest alone may be shorter than claims resume"
+            )
             faults.heal()
             before = len(starts(faults))
             await until(lambda: len(starts(faults)) > before)
@@ -196,8 +226,12 @@ def failed(manager: PipelineManager) -> int:
 
 
 @virtual_time
-async def test_a_spared_hint_is_followed_without_another_one(virtual_database: TemporaryDatabase) -> None:
-    """Under a storm of hints a row that heads the line would wait for the end of the storm, or of the backlog."""
+async def test_a_spared_hint_is_followed_without_another_one(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Under a storm of hints a row that heads the line would wait for the end of the storm, or
+    of the backlog.
+    """
     await add(virtual_database, *runs(2000))
     pipeline = Slow(0.001)
     with dear_looks(virtual_database), faults_of(virtual_database.engine) as faults:
@@ -211,13 +245,17 @@ async def test_a_spared_hint_is_followed_without_another_one(virtual_database: T
             hinted_at = now()
             manager.hinter.hint_fetch(Run)
             await until(lambda: 1 in pipeline.begun_at)
-            assert pipeline.begun_at[1] - hinted_at <= (1 + DEFERRED_PER_EXPENSIVE + 1) * LOOK_S + 0.01
+            assert (
+                pipeline.begun_at[1] - hinted_at <= (1 + DEFERRED_PER_EXPENSIVE + 1) * LOOK_S + 0.01
+            )
             assert any(starts(faults)[before:])
             await manager.drain(0)
 
 
 @virtual_time
-async def test_a_storm_of_hints_walks_for_a_quarter_of_the_time(virtual_database: TemporaryDatabase) -> None:
+async def test_a_storm_of_hints_walks_for_a_quarter_of_the_time(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """With many rows in flight each insert would cost every replica a walk past all of them."""
     await add(virtual_database, *runs(2000))
     pipeline = Slow(0.001)
@@ -234,8 +272,12 @@ async def test_a_storm_of_hints_walks_for_a_quarter_of_the_time(virtual_database
 
 
 @virtual_time
-async def test_a_spared_hint_is_followed_though_the_queue_is_not_low(virtual_database: TemporaryDatabase) -> None:
-    """A hinted row would wait until the queue is nearly empty, since no other claim comes before."""
+async def test_a_spared_hint_is_followed_though_the_queue_is_not_low(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A hinted row would wait until the queue is nearly empty, since no other claim comes
+    before.
+    """
     await add(virtual_database, *runs(5))
     pipeline = Slow(60, queue_lower_limit_factor=0, queue_upper_limit_factor=8)
     with dear_looks(virtual_database), faults_of(virtual_database.engine) as faults:

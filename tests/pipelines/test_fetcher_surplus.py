@@ -32,9 +32,13 @@ class GreedyPipeline(VolumePipeline):
 async def test_what_a_fetch_brings_beyond_the_room_is_given_back(
     database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A fetcher of the host's that asks for more would leave its rows leased, each time, until the lease expires."""
+    """A fetcher of the host's that asks for more would leave its rows leased, each time, until
+    the lease expires.
+    """
     await add(database, *(Volume() for _ in range(10)))
-    async with stepping(database.session_factory, GreedyPipeline(workers_num=2, queue_upper_limit_factor=1)) as steps:
+    async with stepping(
+        database.session_factory, GreedyPipeline(workers_num=2, queue_upper_limit_factor=1)
+    ) as steps:
         with heard_events() as heard:
             items = await steps.fetch_once()
         assert len(items) == len(steps.queued) == steps.run.statistics().tracked == 2
@@ -47,7 +51,9 @@ async def test_what_a_fetch_brings_beyond_the_room_is_given_back(
 
 
 @virtual_time
-async def test_a_queue_that_shrinks_while_rows_are_claimed_strands_none(virtual_database: TemporaryDatabase) -> None:
+async def test_a_queue_that_shrinks_while_rows_are_claimed_strands_none(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """The rows of one claim would stay leased, and the fetch after it find them missing."""
     await add(virtual_database, *(Volume() for _ in range(4)))
     async with stepping(virtual_database.session_factory, VolumePipeline(workers_num=4)) as steps:
@@ -69,7 +75,9 @@ async def test_a_queue_that_shrinks_while_rows_are_claimed_strands_none(virtual_
 
 @virtual_time
 async def test_a_greedy_fetcher_still_serves_all_rows(virtual_database: TemporaryDatabase) -> None:
-    """What is released would be claimed and released for ever, or wait as if there were no more rows."""
+    """What is released would be claimed and released for ever, or wait as if there were no more
+    rows.
+    """
     await add(virtual_database, *(Volume() for _ in range(10)))
     pipeline = GreedyPipeline(workers_num=2, queue_upper_limit_factor=1)
     began = now()

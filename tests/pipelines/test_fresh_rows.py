@@ -35,7 +35,9 @@ class Mood(LockColumns, ScheduleColumns, Base):
     __tablename__ = "moods"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="new")
-    mood: Mapped[Feeling] = mapped_column(Enum(Feeling, native_enum=False, length=20), default=Feeling.GOOD)
+    mood: Mapped[Feeling] = mapped_column(
+        Enum(Feeling, native_enum=False, length=20), default=Feeling.GOOD
+    )
     revision: Mapped[int] = mapped_column(default=0)
 
 
@@ -65,7 +67,9 @@ def reads(faults: Faults) -> int:
     """Return how many statements read whole rows by their tokens."""
     return faults.count(
         lambda statement: (
-            statement.startswith("SELECT") and ".status" in statement.split("WHERE")[0] and " IN (" in statement
+            statement.startswith("SELECT")
+            and ".status" in statement.split("WHERE")[0]
+            and " IN (" in statement
         )
     )
 
@@ -91,7 +95,9 @@ async def test_work_that_begins_at_once_needs_no_second_statement(
 
 
 @virtual_time
-async def test_work_that_begins_late_sees_the_row_as_it_is_then(virtual_database: TemporaryDatabase) -> None:
+async def test_work_that_begins_late_sees_the_row_as_it_is_then(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """What a service wrote while the row was queued would be unknown to the attempt."""
     rows = await add(virtual_database, Run(id=1), Run(id=2))
     first_is_through, seen = asyncio.Event(), {}
@@ -114,8 +120,12 @@ async def test_work_that_begins_late_sees_the_row_as_it_is_then(virtual_database
 
 
 @virtual_time
-async def test_a_fresh_row_is_worked_on_under_trust_alone(virtual_database: TemporaryDatabase) -> None:
-    """Work would begin on a row whose lease is over already, because its claim was answered late."""
+async def test_a_fresh_row_is_worked_on_under_trust_alone(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Work would begin on a row whose lease is over already, because its claim was answered
+    late.
+    """
     await add(virtual_database, Run(id=1))
     async with stepping(virtual_database.session_factory, RunPipeline()) as steps:
         [item] = await steps.fetch_once()
@@ -127,8 +137,12 @@ async def test_a_fresh_row_is_worked_on_under_trust_alone(virtual_database: Temp
 
 
 @virtual_time
-async def test_rows_are_not_read_with_a_claim_while_the_queue_is_slow(virtual_database: TemporaryDatabase) -> None:
-    """Wide rows would be read twice, and wait in memory, for as long as there is more work than workers."""
+async def test_rows_are_not_read_with_a_claim_while_the_queue_is_slow(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Wide rows would be read twice, and wait in memory, for as long as there is more work than
+    workers.
+    """
     await add(virtual_database, *(Run(id=number) for number in range(1, 31)))
     with_rows: dict[int, bool] = {}
 
@@ -137,25 +151,36 @@ async def test_rows_are_not_read_with_a_claim_while_the_queue_is_slow(virtual_da
         await asyncio.sleep(10 * FRESH_S)
         return Apply({"status": "done"})
 
-    pipeline = RunPipeline(answer=answer, workers_num=1, queue_upper_limit_factor=4, queue_lower_limit_factor=2)
+    pipeline = RunPipeline(
+        answer=answer, workers_num=1, queue_upper_limit_factor=4, queue_lower_limit_factor=2
+    )
     async with PipelineManager(virtual_database.session_factory, [pipeline]):
         await until(lambda: len(pipeline.items) == 30)
     assert len(with_rows) > 20
     first_claim = 5
-    assert [number for number, has_row in with_rows.items() if has_row and number > 2 * first_claim] == []
+    assert [
+        number for number, has_row in with_rows.items() if has_row and number > 2 * first_claim
+    ] == []
 
 
 async def test_a_row_that_cannot_be_read_fails_alone(database: TemporaryDatabase) -> None:
-    """One bad value would stop its pipeline, or have its neighbours set aside without ever having been begun."""
+    """One bad value would stop its pipeline, or have its neighbours set aside without ever
+    having been begun.
+    """
     await add(database, *(Mood(id=number) for number in range(1, 6)))
     async with database.session_factory.begin() as session:
         await session.execute(text("UPDATE moods SET mood = 'unheard of' WHERE id = 1"))
     with heard_events() as heard:
-        async with PipelineManager(database.session_factory, [MoodPipeline(retry_delay=300)]) as manager:
+        async with PipelineManager(
+            database.session_factory, [MoodPipeline(retry_delay=300)]
+        ) as manager:
             await heard.wait_for(events.ItemApplied, count=5)
             fetches = manager.statistics()["MoodPipeline"].counters["fetches_failed"]
     async with database.session_factory() as session:
-        rows = {row.id: row for row in await session.execute(select(Mood.id, Mood.status, Mood.attempts))}
+        rows = {
+            row.id: row
+            for row in await session.execute(select(Mood.id, Mood.status, Mood.attempts))
+        }
     assert fetches == 0
     assert [(row.status, row.attempts) for row in rows.values()] == [("new", 1), *[("done", 0)] * 4]
 
@@ -169,14 +194,23 @@ async def test_what_a_trigger_writes_is_in_the_row(
     body = "UPDATE moods SET revision = revision + 1 WHERE id = NEW.id"
     async with database.session_factory.begin() as session:
         if database.dialect_name == "sqlite":
-            await session.execute(text(f"CREATE TRIGGER counted AFTER UPDATE ON moods BEGIN {body}; END"))
+            await session.execute(
+                text(f"CREATE TRIGGER counted AFTER UPDATE ON moods BEGIN {body}; END")
+            )
         else:
             counts = "'BEGIN NEW.revision = NEW.revision + 1; RETURN NEW; END'"
-            await session.execute(text(f"CREATE FUNCTION counted() RETURNS trigger LANGUAGE plpgsql AS {counts}"))
             await session.execute(
-                text("CREATE TRIGGER counted BEFORE UPDATE ON moods FOR EACH ROW EXECUTE FUNCTION counted()")
+                text(f"CREATE FUNCTION counted() RETURNS trigger LANGUAGE plpgsql AS {counts}")
             )
-    pipeline = MoodPipeline(answer=lambda item: Apply({"status": "done"}, unless_changed=[Mood.revision]))
+            await session.execute(
+                text(
+                    "CREATE TRIGGER counted BEFORE UPDATE ON moods FOR EACH ROW EXECUTE FUNCTION"
+                    " counted()"
+                )
+            )
+    pipeline = MoodPipeline(
+        answer=lambda item: Apply({"status": "done"}, unless_changed=[Mood.revision])
+    )
     with heard_events() as heard:
         async with PipelineManager(database.session_factory, [pipeline]):
             await heard.wait_for(events.ItemApplied)
@@ -184,7 +218,9 @@ async def test_what_a_trigger_writes_is_in_the_row(
 
 
 async def test_claims_are_nothing_to_the_hosts_session_events(database: TemporaryDatabase) -> None:
-    """A host that hints whenever its session updates rows would hint for each claim, and each claim lead to the next."""
+    """A host that hints whenever its session updates rows would hint for each claim, and each
+    claim lead to the next.
+    """
     await add(database, Run(id=1))
     updates: list[bool] = []
 
@@ -199,7 +235,9 @@ async def test_claims_are_nothing_to_the_hosts_session_events(database: Temporar
     assert not any(updates)
 
 
-async def test_the_hosts_options_are_respected(database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_hosts_options_are_respected(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`process` would find rows without what it asked for, now and then."""
     monkeypatch.setattr(loader, "FRESH_S", 60)  # or on a slow machine every row is read anew
     await add(database, Volume())
@@ -226,21 +264,31 @@ async def test_a_step_sees_what_the_test_has_changed(database: TemporaryDatabase
 
 
 @pytest.mark.parametrize(
-    "values", [(1, True), (True, 1), ({"n": 1}, {"n": True}), ({"a": 1, "b": 2}, {"b": 2, "a": 1})], ids=str
+    "values",
+    [(1, True), (True, 1), ({"n": 1}, {"n": True}), ({"a": 1, "b": 2}, {"b": 2, "a": 1})],
+    ids=str,
 )
-async def test_what_is_merely_equal_is_written_as_it_is(database: TemporaryDatabase, values: tuple[Any, Any]) -> None:
+async def test_what_is_merely_equal_is_written_as_it_is(
+    database: TemporaryDatabase, values: tuple[Any, Any]
+) -> None:
     """An outcome would be written with its neighbour's value."""
     await add(database, Run(id=1), Run(id=2))
 
     def answer(item: PipelineItem[Any]) -> Apply:
         return Apply({"status": "done", "result": values[item.id - 1]})
 
-    async with stepping(database.session_factory, RunPipeline(answer=answer, workers_num=2)) as steps:
+    async with stepping(
+        database.session_factory, RunPipeline(answer=answer, workers_num=2)
+    ) as steps:
         items = await steps.fetch_once()
         for _ in items:
             steps.run.context.queue.get()
-        await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True)))
+        await asyncio.gather(
+            *(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=True))
+        )
         await steps.run.settler.wait_until_idle()
     async with database.session_factory() as session:
         rows = [await session.get(Run, number) for number in (1, 2)]
-    assert [json.dumps(row.result) for row in rows if row is not None] == [json.dumps(value) for value in values]
+    assert [json.dumps(row.result) for row in rows if row is not None] == [
+        json.dumps(value) for value in values
+    ]

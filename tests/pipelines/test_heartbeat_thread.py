@@ -1,4 +1,6 @@
-"""Tests of the thread in which leases are renewed: it is there once, ends with its manager, and is replaced when it dies."""
+"""Tests of the thread in which leases are renewed: it is there once, ends with its manager, and
+is replaced when it dies.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,12 @@ from .blocking import (
 from .scenes import add
 
 
-async def test_connections_that_know_their_thread_are_used_in_it(database: TemporaryDatabase, caplog: Any) -> None:
-    """A host whose connections can be made on its own loop only would lose every lease, and not know why."""
+async def test_connections_that_know_their_thread_are_used_in_it(
+    database: TemporaryDatabase, caplog: Any
+) -> None:
+    """A host whose connections can be made on its own loop only would lose every lease, and not
+    know why.
+    """
     await add(database, Volume())
     engine = database.create_engine()
     thread = threading.get_ident()
@@ -54,9 +60,13 @@ async def test_connections_that_know_their_thread_are_used_in_it(database: Tempo
     assert any("heartbeat_thread=False" in record.getMessage() for record in caplog.records)
 
 
-async def test_without_the_thread_the_hosts_pool_is_used(sqlite_database: TemporaryDatabase) -> None:
+async def test_without_the_thread_the_hosts_pool_is_used(
+    sqlite_database: TemporaryDatabase,
+) -> None:
     """A host that counts its connections could not do without the one more."""
-    manager = PipelineManager(sqlite_database.session_factory, [VolumePipeline()], heartbeat_thread=False)
+    manager = PipelineManager(
+        sqlite_database.session_factory, [VolumePipeline()], heartbeat_thread=False
+    )
     await add(sqlite_database)
     async with manager:
         await until_so(lambda: manager.statistics()["VolumePipeline"].counters["fetches"])
@@ -65,19 +75,31 @@ async def test_without_the_thread_the_hosts_pool_is_used(sqlite_database: Tempor
 
 
 @pytest.mark.parametrize("pipelines", [1, 3])
-async def test_a_manager_has_one_thread_and_ends_it(sqlite_database: TemporaryDatabase, pipelines: int) -> None:
-    """A service with many pipelines would have as many threads, and keep them when they have ended."""
+async def test_a_manager_has_one_thread_and_ends_it(
+    sqlite_database: TemporaryDatabase, pipelines: int
+) -> None:
+    """A service with many pipelines would have as many threads, and keep them when they have
+    ended.
+    """
     await add(sqlite_database)
     kinds = [type(f"Pipeline{number}", (VolumePipeline,), {}) for number in range(pipelines)]
-    async with PipelineManager(sqlite_database.session_factory, [kind() for kind in kinds]) as manager:
-        await until_so(lambda: all(pipeline.counters["fetches"] for pipeline in manager.statistics().values()))
+    async with PipelineManager(
+        sqlite_database.session_factory, [kind() for kind in kinds]
+    ) as manager:
+        await until_so(
+            lambda: all(pipeline.counters["fetches"] for pipeline in manager.statistics().values())
+        )
         assert heartbeat_threads() == 1
     assert heartbeat_threads() == 0
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), RuntimeError("planned")])
-async def test_a_heartbeat_that_dies_is_replaced(sqlite_database: TemporaryDatabase, error: BaseException) -> None:
-    """One error on the other side, even one that ends its thread, would cost every lease of the replica from then on."""
+async def test_a_heartbeat_that_dies_is_replaced(
+    sqlite_database: TemporaryDatabase, error: BaseException
+) -> None:
+    """One error on the other side, even one that ends its thread, would cost every lease of the
+    replica from then on.
+    """
     await add(sqlite_database, Volume())
     deaths = [error]
 
@@ -100,7 +122,9 @@ async def test_a_heartbeat_that_dies_is_replaced(sqlite_database: TemporaryDatab
         return Apply({"status": "active"})
 
     with heard_events() as heard:
-        async with PipelineManager(sqlite_database.session_factory, [Pipeline(answer=answer, **SETTINGS)]) as manager:
+        async with PipelineManager(
+            sqlite_database.session_factory, [Pipeline(answer=answer, **SETTINGS)]
+        ) as manager:
             await heard.wait_for(events.ItemApplied)
             assert manager.health().healthy
     assert len(heard.of(events.LoopReplaced)) == 1
@@ -108,8 +132,12 @@ async def test_a_heartbeat_that_dies_is_replaced(sqlite_database: TemporaryDatab
 
 
 async def test_a_loop_that_is_interrupted_goes_on(sqlite_database: TemporaryDatabase) -> None:
-    """A SystemExit of any task over there, of a driver's or a listener's own, would end the thread and leave its caller waiting."""
-    heartbeat_thread = HeartbeatThread(sqlite_database.session_factory, renew_timeout=timedelta(seconds=1))
+    """A SystemExit of any task over there, of a driver's or a listener's own, would end the
+    thread and leave its caller waiting.
+    """
+    heartbeat_thread = HeartbeatThread(
+        sqlite_database.session_factory, renew_timeout=timedelta(seconds=1)
+    )
     ends: list[BaseException | None] = []
 
     async def leave() -> None:
@@ -127,9 +155,15 @@ async def test_a_loop_that_is_interrupted_goes_on(sqlite_database: TemporaryData
     assert heartbeat_threads() == 0
 
 
-async def test_what_would_end_the_hosts_loop_is_told_as_an_error(sqlite_database: TemporaryDatabase) -> None:
-    """A `sys.exit` in a listener of the host's, called over there, would end its whole event loop over here."""
-    heartbeat_thread = HeartbeatThread(sqlite_database.session_factory, renew_timeout=timedelta(seconds=1))
+async def test_what_would_end_the_hosts_loop_is_told_as_an_error(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """A `sys.exit` in a listener of the host's, called over there, would end its whole event
+    loop over here.
+    """
+    heartbeat_thread = HeartbeatThread(
+        sqlite_database.session_factory, renew_timeout=timedelta(seconds=1)
+    )
 
     async def leave() -> None:
         raise SystemExit(3)
@@ -143,7 +177,9 @@ async def test_what_would_end_the_hosts_loop_is_told_as_an_error(sqlite_database
 async def test_a_cut_that_exits_is_made_again(
     sqlite_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A `sys.exit` in a listener of the host's to connections would leave every later stall to keep its locks."""
+    """A `sys.exit` in a listener of the host's to connections would leave every later stall to
+    keep its locks.
+    """
     loop, cuts, again = asyncio.get_running_loop(), list[int](), asyncio.Event()
 
     async def cut(*_: Any, **_more: Any) -> None:
@@ -157,7 +193,9 @@ async def test_a_cut_that_exits_is_made_again(
 
     monkeypatch.setattr("rowlock.pipelines.renewing.heartbeat_thread.abort_stalled", cut)
     monkeypatch.setattr(LoopMonitor, "stalled_s", 2.0)
-    heartbeat_thread = HeartbeatThread(sqlite_database.session_factory, renew_timeout=timedelta(seconds=1))
+    heartbeat_thread = HeartbeatThread(
+        sqlite_database.session_factory, renew_timeout=timedelta(seconds=1)
+    )
     heartbeat_thread.abort_after(timedelta(seconds=1), look_every=timedelta(milliseconds=10))
     await heartbeat_thread.run(nothing)
     async with asyncio.timeout(BLOCKED_S_MAX):
@@ -170,8 +208,12 @@ async def test_a_cut_that_exits_is_made_again(
     ["asyncio.run(main())", "loop = asyncio.new_event_loop(); loop.run_until_complete(main())"],
     ids=["closed", "left open"],
 )
-async def test_the_interpreter_ends_though_nobody_drained(sqlite_database: TemporaryDatabase, run: str) -> None:
-    """A host that dies of an exception would hang for ever in the end, for a thread that it does not know of."""
+async def test_the_interpreter_ends_though_nobody_drained(
+    sqlite_database: TemporaryDatabase, run: str
+) -> None:
+    """A host that dies of an exception would hang for ever in the end, for a thread that it does
+    not know of.
+    """
     await add(sqlite_database, Volume())
     program = f"""
 import asyncio, sys
@@ -191,7 +233,12 @@ async def main():
 """
     url = sqlite_database.url.render_as_string(hide_password=False)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, url, cwd=Path(__file__).parents[2], stderr=asyncio.subprocess.PIPE
+        sys.executable,
+        "-c",
+        program,
+        url,
+        cwd=Path(__file__).parents[2],
+        stderr=asyncio.subprocess.PIPE,
     )
     try:
         async with asyncio.timeout(BLOCKED_S_MAX):
@@ -203,7 +250,9 @@ async def main():
 
 
 @pytest.mark.parametrize("turn", range(12))
-async def test_a_drain_that_is_cancelled_still_ends_the_thread(sqlite_database: TemporaryDatabase, turn: int) -> None:
+async def test_a_drain_that_is_cancelled_still_ends_the_thread(
+    sqlite_database: TemporaryDatabase, turn: int
+) -> None:
     """The next drain would wait for ever for a thread that was stopped by half."""
     await add(sqlite_database)
     manager = PipelineManager(sqlite_database.session_factory, [VolumePipeline()])
@@ -219,8 +268,12 @@ async def test_a_drain_that_is_cancelled_still_ends_the_thread(sqlite_database: 
     assert heartbeat_threads() == 0
 
 
-async def test_a_loop_that_ended_without_a_drain_leaves_no_thread(sqlite_database: TemporaryDatabase) -> None:
-    """Each of them would keep a thread and its connections for as long as the process lives, and renew leases of the dead."""
+async def test_a_loop_that_ended_without_a_drain_leaves_no_thread(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """Each of them would keep a thread and its connections for as long as the process lives, and
+    renew leases of the dead.
+    """
     await add(sqlite_database)
     before = heartbeat_threads()
 

@@ -1,4 +1,6 @@
-"""Tests of heartbeats: leases are renewed in bulk when they near their end, and each under its own token."""
+"""Tests of heartbeats: leases are renewed in bulk when they near their end, and each under its
+own token.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from .scenes import add, change, counted, faults_of, hang, is_renewal, now, read
 from .told import Line, repeated, told
 
 NEARLY_OVER_S = 16.0
-"""By how much a test shortens trust on the real loop, so that renewal is due at once. **Unit** seconds."""
+"""By how much a test shortens trust on the real loop, so that renewal is due at once. **Unit**
+seconds.
+"""
 
 
 async def aged_items(steps: Steps[Any], limit: int | None = None) -> list[PipelineItem[Any]]:
@@ -72,7 +76,9 @@ async def test_a_queued_item_keeps_its_lease(virtual_database: TemporaryDatabase
 
 
 @virtual_time
-async def test_a_lease_is_renewed_only_when_it_nears_its_end(virtual_database: TemporaryDatabase) -> None:
+async def test_a_lease_is_renewed_only_when_it_nears_its_end(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Every beat would write every row in hand."""
     await add(virtual_database, Volume())
     pipeline = VolumePipeline(answer=hang)
@@ -106,7 +112,9 @@ async def test_what_is_due(virtual_database: TemporaryDatabase) -> None:
         assert steps.run.heartbeater.due_for_renewal() == []
 
 
-async def test_a_renewal_moves_the_lease_in_the_row_and_on_the_ticket(database_with_clock: TemporaryDatabase) -> None:
+async def test_a_renewal_moves_the_lease_in_the_row_and_on_the_ticket(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """The holder would believe in another end than the others see."""
     database, clock = database_with_clock, database_with_clock.clock
     assert clock is not None
@@ -163,7 +171,9 @@ async def test_a_replaced_token_is_found_at_the_beat(
         with heard_events() as heard:
             assert await steps.beat_once() == 1
         assert lost.is_lost
-        assert heard.of(events.LeaseExpired) == [events.LeaseExpired("VolumePipeline", lost.id, lost.lock_token)]
+        assert heard.of(events.LeaseExpired) == [
+            events.LeaseExpired("VolumePipeline", lost.id, lost.lock_token)
+        ]
         text, extra = f"VolumePipeline: the lease of row {lost.id} was lost", {"row_id": lost.id}
         assert told(caplog, "lost") == [Line(text, {"pipeline": "VolumePipeline", **extra}, None)]
         assert [item.id for item in steps.queued] == [rows[1].id]
@@ -173,7 +183,9 @@ async def test_a_replaced_token_is_found_at_the_beat(
 
 
 @virtual_time
-async def test_work_under_a_replaced_token_is_cancelled(virtual_database: TemporaryDatabase) -> None:
+async def test_work_under_a_replaced_token_is_cancelled(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A holder whose row was taken away by hand would work on it to the end."""
     [row] = await add(virtual_database, Volume())
     pipeline = VolumePipeline(answer=hang)
@@ -200,13 +212,18 @@ async def test_an_expired_lease_is_not_revived(database_with_clock: TemporaryDat
         assert item.is_lost
         assert steps.queued == ()
         after = await read(database, row)
-        assert (after.lock_token, after.lock_expires_at) == (before.lock_token, before.lock_expires_at)
+        assert (after.lock_token, after.lock_expires_at) == (
+            before.lock_token,
+            before.lock_expires_at,
+        )
 
 
 async def test_a_row_in_somebodys_transaction_does_not_hold_up_the_others(
     postgresql_database: TemporaryDatabase,
 ) -> None:
-    """One row locked by a long report would cost the leases of all others; or its own, although nobody took it."""
+    """One row locked by a long report would cost the leases of all others; or its own, although
+    nobody took it.
+    """
     database = postgresql_database
     rows = await add(database, Volume(), Volume())
     async with stepping(database.session_factory, VolumePipeline()) as steps:
@@ -249,7 +266,12 @@ async def test_one_failed_renewal_loses_no_lease(virtual_database: TemporaryData
             assert manager.health().pipelines[0].renewal_failures == 1
             assert not manager.health().healthy
             faults.heal()
-            await until(lambda: heard.of(events.LeasesRenewed)[-1:] == [events.LeasesRenewed("VolumePipeline", 1, 1)])
+            await until(
+                lambda: (
+                    heard.of(events.LeasesRenewed)[-1:]
+                    == [events.LeasesRenewed("VolumePipeline", 1, 1)]
+                )
+            )
             assert manager.health().healthy
             await until(lambda: heard.of(events.ItemApplied))
     assert heard.of(events.LeaseExpired) == []
@@ -307,7 +329,9 @@ class SpecialPipeline(VolumePipeline):
 async def test_a_host_may_bring_its_own_heartbeater(virtual_database: TemporaryDatabase) -> None:
     """The class named on the pipeline would be ignored."""
     await add(virtual_database, Volume())
-    async with PipelineManager(virtual_database.session_factory, [SpecialPipeline(answer=hang)]) as manager:
+    async with PipelineManager(
+        virtual_database.session_factory, [SpecialPipeline(answer=hang)]
+    ) as manager:
         await asyncio.sleep(60)
         assert 50 <= NotingHeartbeater.beats <= 75
         manager.shutdown()

@@ -1,4 +1,5 @@
-"""Tests of heartbeats that run beside the host's loop: when they come home, and when they let a loop's leases go.
+"""Tests of heartbeats that run beside the host's loop: when they come home, and when they let a
+loop's leases go.
 
 The other side is made up here: it runs in this very loop, so that the time can be moved.
 """
@@ -87,7 +88,9 @@ async def test_leases_are_renewed_over_there(virtual_database: TemporaryDatabase
 async def test_what_cannot_be_done_there_is_done_at_home(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A host whose connections know their loop would lose every lease, and not know what to change."""
+    """A host whose connections know their loop would lose every lease, and not know what to
+    change.
+    """
     async with beating(virtual_database) as (steps, other, _):
         with faults_of(other.sessions.kw["bind"]) as faults:
             faults.fail(UNSUITED)
@@ -95,8 +98,8 @@ async def test_what_cannot_be_done_there_is_done_at_home(
         assert (other.ended, steps.run.heartbeater.thread) == (1, None)
         assert (counted(steps)["renewals_failed"], steps.queued[0].is_trusted()) == (1, True)
     text = (
-        "VolumePipeline: leases cannot be renewed in a thread of their own here, and are from now on renewed on the event "
-        "loop; tell the manager so with heartbeat_thread=False"
+        "VolumePipeline: leases cannot be renewed in a thread of their own here, and are from now"
+        " on renewed on the event loop; tell the manager so with heartbeat_thread=False"
     )
     assert told(caplog, "thread") == [Line(text, {"pipeline": "VolumePipeline"}, repr(UNSUITED))]
 
@@ -110,8 +113,12 @@ async def test_what_cannot_be_done_there_is_done_at_home(
     ],
     ids=["outage", "driver", "schema"],
 )
-def test_an_outage_is_no_reason_to_come_home(virtual_database: TemporaryDatabase, error: Exception) -> None:
-    """After the first restart of the database, code that blocks the loop would cost its leases for ever after."""
+def test_an_outage_is_no_reason_to_come_home(
+    virtual_database: TemporaryDatabase, error: Exception
+) -> None:
+    """After the first restart of the database, code that blocks the loop would cost its leases
+    for ever after.
+    """
 
     @virtual_time
     async def play() -> None:
@@ -132,7 +139,9 @@ def test_an_outage_is_no_reason_to_come_home(virtual_database: TemporaryDatabase
 async def test_a_loop_that_stands_still_for_too_long_is_let_go_and_told_of_once(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A wedged replica would keep its rows for ever; or one that comes back after all never keep any again."""
+    """A wedged replica would keep its rows for ever; or one that comes back after all never keep
+    any again.
+    """
     async with beating(virtual_database, stall_limit=60) as (steps, other, heartbeater):
         other.monitor.stalled_s = 60.0
         await asyncio.sleep(16.5)
@@ -147,9 +156,16 @@ async def test_a_loop_that_stands_still_for_too_long_is_let_go_and_told_of_once(
         await asyncio.sleep(2)
         assert len(heartbeater) == 1
     end_of_logging()
-    text = "VolumePipeline: the event loop has stood still for {} s, so its leases are no longer renewed"
+    text = (
+        "VolumePipeline: the event loop has stood still for {} s, so its leases are no longer"
+        " renewed"
+    )
     assert told(caplog, "stood still") == [
-        Line(text.format(shown), {"pipeline": "VolumePipeline", "stalled_s": stalled_s, "leases": 1}, None)
+        Line(
+            text.format(shown),
+            {"pipeline": "VolumePipeline", "stalled_s": stalled_s, "leases": 1},
+            None,
+        )
         for shown, stalled_s in (("60", 60.5), ("99", 99.0))
     ]
 
@@ -158,7 +174,9 @@ async def test_a_loop_that_stands_still_for_too_long_is_let_go_and_told_of_once(
 async def test_what_a_loop_keeps_locked_is_ended_once_a_renewal_would_be_late(
     virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host that blocks in the middle of a transaction would keep its own leases from being renewed."""
+    """A host that blocks in the middle of a transaction would keep its own leases from being
+    renewed.
+    """
     cuts: list[tuple[Any, ...]] = []
     looks = 0
 
@@ -181,7 +199,9 @@ async def test_what_a_loop_keeps_locked_is_ended_once_a_renewal_would_be_late(
     async with beating(virtual_database, renew_timeout=4) as (steps, other, _):
         beat_s = steps.run.context.settings.heartbeat_interval.total_seconds()
         assert other.kept_free == [(4.0, beat_s)]
-    heartbeat_thread = HeartbeatThread(virtual_database.session_factory, renew_timeout=timedelta(seconds=5))
+    heartbeat_thread = HeartbeatThread(
+        virtual_database.session_factory, renew_timeout=timedelta(seconds=5)
+    )
     heartbeat_thread.monitor = host = Host()  # type: ignore[assignment]
     for _ in range(100):
         heartbeat_thread.abort_after(timedelta(seconds=4), look_every=timedelta(seconds=1))
@@ -197,7 +217,9 @@ async def test_what_a_loop_keeps_locked_is_ended_once_a_renewal_would_be_late(
 
 @pytest.mark.parametrize("apart", [True, False])
 @virtual_time
-async def test_an_idle_pipeline_has_no_timers(virtual_database: TemporaryDatabase, *, apart: bool) -> None:
+async def test_an_idle_pipeline_has_no_timers(
+    virtual_database: TemporaryDatabase, *, apart: bool
+) -> None:
     """Hundreds of idle pipelines would keep a core busy with looking at nothing."""
     await add(virtual_database)
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
@@ -219,10 +241,14 @@ async def test_an_idle_pipeline_has_no_timers(virtual_database: TemporaryDatabas
 
 
 @virtual_time
-async def test_a_renewed_lease_is_told_to_row_and_ticket_alike(virtual_database: TemporaryDatabase) -> None:
+async def test_a_renewed_lease_is_told_to_row_and_ticket_alike(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Over there a renewal would be written that its holder never hears of."""
     async with beating(virtual_database) as (steps, _, _heartbeater):
         await asyncio.sleep(20)
         await turns()
         [item] = steps.queued
-        assert (await read(virtual_database, Volume(id=item.id))).lock_expires_at == item.lock_expires_at
+        assert (
+            await read(virtual_database, Volume(id=item.id))
+        ).lock_expires_at == item.lock_expires_at

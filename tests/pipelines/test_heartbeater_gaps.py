@@ -1,4 +1,6 @@
-"""Tests of heartbeats in hard moments: a chunk that fails, work settled while a beat is under way, a budget used up."""
+"""Tests of heartbeats in hard moments: a chunk that fails, work settled while a beat is under
+way, a budget used up.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,19 @@ from rowlock import Heartbeater, PipelineManager, events
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
-from .scenes import Work, add, change, counted, faults_of, hang, is_renewal, now, ticket, turns, until
+from .scenes import (
+    Work,
+    add,
+    change,
+    counted,
+    faults_of,
+    hang,
+    is_renewal,
+    now,
+    ticket,
+    turns,
+    until,
+)
 
 
 def is_question(statement: str) -> bool:
@@ -30,7 +44,9 @@ def first(matches: Callable[[str], bool]) -> Callable[[str], bool]:
 
 
 @virtual_time
-async def test_a_chunk_that_fails_costs_the_others_nothing(virtual_database: TemporaryDatabase) -> None:
+async def test_a_chunk_that_fails_costs_the_others_nothing(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """One bad statement would cost all rows their renewal, and in the end their leases."""
     await add(virtual_database, *(Volume() for _ in range(1100)))
     async with stepping(virtual_database.session_factory, VolumePipeline(workers_num=600)) as steps:
@@ -44,7 +60,9 @@ async def test_a_chunk_that_fails_costs_the_others_nothing(virtual_database: Tem
 
 @pytest.mark.parametrize("moment", ["BEGIN", "SELECT volumes.lock_token"])
 @virtual_time
-async def test_what_was_settled_during_a_beat_is_not_lost(virtual_database: TemporaryDatabase, moment: str) -> None:
+async def test_what_was_settled_during_a_beat_is_not_lost(
+    virtual_database: TemporaryDatabase, moment: str
+) -> None:
     """A lease that ended well would be counted as lost, and its row be reported as in trouble."""
     [row] = await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
@@ -76,12 +94,16 @@ async def test_what_is_over_is_forgotten(virtual_database: TemporaryDatabase) ->
 
 
 @virtual_time
-async def test_the_watch_does_not_wait_for_its_next_look(virtual_database: TemporaryDatabase) -> None:
+async def test_the_watch_does_not_wait_for_its_next_look(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Work would go on for up to a beat after the end of trust, and use up the margin."""
     await add(virtual_database)
     for phase in range(5):
         ended: list[float] = []
-        async with stepping(virtual_database.session_factory, VolumePipeline(heartbeat_interval=1)) as steps:
+        async with stepping(
+            virtual_database.session_factory, VolumePipeline(heartbeat_interval=1)
+        ) as steps:
             watch = asyncio.create_task(steps.run.heartbeater.watch())
             await asyncio.sleep(0.1 + 0.2 * phase)
             item = ticket(trusted_for_s=27.0)
@@ -95,13 +117,20 @@ async def test_the_watch_does_not_wait_for_its_next_look(virtual_database: Tempo
 
 
 @virtual_time
-async def test_the_whole_budget_may_be_used(virtual_database: TemporaryDatabase, monkeypatch: Any) -> None:
-    """Settings that pass the check would still lose a lease by one failed renewal, when every beat is late."""
+async def test_the_whole_budget_may_be_used(
+    virtual_database: TemporaryDatabase, monkeypatch: Any
+) -> None:
+    """Settings that pass the check would still lose a lease by one failed renewal, when every
+    beat is late.
+    """
     monkeypatch.setattr(random, "uniform", lambda lowest, highest: highest)
     await add(virtual_database)
     for phase in range(6):
-        # Used up but for a moment: heartbeat_trigger 15 s = margin 3 s + two beats of 1.2 s + a renewal of 9.5 s.
-        pipeline = VolumePipeline(answer=hang, fetch_delays=[3600], renew_timeout=9.5, database_timeout=60)
+        # Used up but for a moment: heartbeat_trigger 15 s = margin 3 s + two beats of 1.2 s + a
+        # renewal of 9.5 s.
+        pipeline = VolumePipeline(
+            answer=hang, fetch_delays=[3600], renew_timeout=9.5, database_timeout=60
+        )
         with heard_events() as heard, faults_of(virtual_database.engine) as faults:
             async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
                 await asyncio.sleep(10 + 0.2 * phase)
@@ -142,8 +171,12 @@ async def test_beats_are_spread(virtual_database: TemporaryDatabase) -> None:
     assert 1.15 < max(gaps) <= 1.2 + 1e-9
 
 
-async def test_an_item_whose_outcome_is_on_its_way_is_not_told_lost(database: TemporaryDatabase) -> None:
-    """A beat that crosses a commit would tell of a lease lost that was not, in health and to every listener."""
+async def test_an_item_whose_outcome_is_on_its_way_is_not_told_lost(
+    database: TemporaryDatabase,
+) -> None:
+    """A beat that crosses a commit would tell of a lease lost that was not, in health and to
+    every listener.
+    """
     [row] = await add(database, Volume())
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
@@ -157,7 +190,9 @@ async def test_an_item_whose_outcome_is_on_its_way_is_not_told_lost(database: Te
 
 
 async def test_whoever_asks_too_late_is_told_at_once(sqlite_database: TemporaryDatabase) -> None:
-    """A lease that was lost while its row was being read would let work begin, and nobody would ever cancel it."""
+    """A lease that was lost while its row was being read would let work begin, and nobody would
+    ever cancel it.
+    """
     await add(sqlite_database, Volume())
     async with stepping(sqlite_database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
@@ -169,8 +204,12 @@ async def test_whoever_asks_too_late_is_told_at_once(sqlite_database: TemporaryD
 
 
 @virtual_time
-async def test_an_outcome_that_waits_past_its_trust_is_told_lost_once(virtual_database: TemporaryDatabase) -> None:
-    """The watch would look at it again in every turn of the loop, and nothing else would get its turn."""
+async def test_an_outcome_that_waits_past_its_trust_is_told_lost_once(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """The watch would look at it again in every turn of the loop, and nothing else would get its
+    turn.
+    """
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         item = ticket(trusted_for_s=5.0)
         item.is_settling = True

@@ -1,4 +1,6 @@
-"""Tests of the end of trust: work is cancelled before its row can be taken, whatever the database does meanwhile."""
+"""Tests of the end of trust: work is cancelled before its row can be taken, whatever the
+database does meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,21 @@ from rowlock.pipelines.processing.loader import Loader
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
-from .scenes import Faults, Work, add, counted, faults_of, hang, is_claim, is_renewal, now, read, replica, turns, until
+from .scenes import (
+    Faults,
+    Work,
+    add,
+    counted,
+    faults_of,
+    hang,
+    is_claim,
+    is_renewal,
+    now,
+    read,
+    replica,
+    turns,
+    until,
+)
 
 
 class Watched(VolumePipeline):
@@ -44,7 +60,9 @@ def left_of(database: TemporaryDatabase, row: Volume) -> float:
 
 
 def is_renewal_or_claim(statement: str) -> bool:
-    """Whether a statement renews or claims: a replica that can still claim would take its own row back."""
+    """Whether a statement renews or claims: a replica that can still claim would take its own
+    row back.
+    """
     return is_renewal(statement) or is_claim(statement)
 
 
@@ -57,8 +75,12 @@ FAULTS: dict[str, Callable[[Faults], None]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_work_is_cancelled_before_its_row_can_be_taken(virtual_database: TemporaryDatabase, fault: str) -> None:
-    """While one replica is cut off from the database, another one would work on the same row beside it."""
+def test_work_is_cancelled_before_its_row_can_be_taken(
+    virtual_database: TemporaryDatabase, fault: str
+) -> None:
+    """While one replica is cut off from the database, another one would work on the same row
+    beside it.
+    """
 
     @virtual_time
     async def play() -> None:
@@ -76,7 +98,9 @@ def test_work_is_cancelled_before_its_row_can_be_taken(virtual_database: Tempora
             await until(lambda: cut_off.cancelled)
             async with others() as session:
                 held = await session.get_one(Volume, row.id)
-            assert left_of(virtual_database, held) == pytest.approx(3.0, abs=0.02), "lease_margin before its end"
+            assert left_of(virtual_database, held) == pytest.approx(3.0, abs=0.02), (
+                "lease_margin before its end"
+            )
             assert held.lock_token == cut_off.items[0].lock_token
             assert other.started == []
             await until(lambda: other.started)
@@ -91,7 +115,9 @@ def test_work_is_cancelled_before_its_row_can_be_taken(virtual_database: Tempora
 
 
 @virtual_time
-async def test_trust_is_counted_from_the_sending_of_the_claim(virtual_database: TemporaryDatabase) -> None:
+async def test_trust_is_counted_from_the_sending_of_the_claim(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A slow answer to the claim would stretch the holder's trust beyond its lease."""
     [row] = await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
@@ -103,7 +129,9 @@ async def test_trust_is_counted_from_the_sending_of_the_claim(virtual_database: 
         assert now() == pytest.approx(sent_at + 4)
         assert item.trusted_until == pytest.approx(sent_at + 27)
         assert item.remaining.total_seconds() == pytest.approx(23)
-        assert left_of(virtual_database, await read(virtual_database, row)) == pytest.approx(30, abs=0.01)
+        assert left_of(virtual_database, await read(virtual_database, row)) == pytest.approx(
+            30, abs=0.01
+        )
 
 
 @virtual_time
@@ -123,7 +151,9 @@ async def test_a_slow_renewal_does_not_stretch_trust(virtual_database: Temporary
 
 
 @virtual_time
-async def test_trust_is_not_lengthened_by_a_renewal_that_fails(virtual_database: TemporaryDatabase) -> None:
+async def test_trust_is_not_lengthened_by_a_renewal_that_fails(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A renewal that was never confirmed would count."""
     await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
@@ -138,7 +168,9 @@ async def test_trust_is_not_lengthened_by_a_renewal_that_fails(virtual_database:
 
 @virtual_time
 async def test_a_late_confirmation_revives_nothing(virtual_database: TemporaryDatabase) -> None:
-    """Work that was cancelled would have its outcome written all the same, beside that of the next holder."""
+    """Work that was cancelled would have its outcome written all the same, beside that of the
+    next holder.
+    """
     await add(virtual_database, Volume())
     pipeline = Watched()
     with heard_events() as heard, faults_of(virtual_database.engine) as faults:
@@ -154,7 +186,9 @@ async def test_a_late_confirmation_revives_nothing(virtual_database: TemporaryDa
         renewals = manager.statistics()["Watched"].counters["renewals"]
         faults.heal()
         await turns(200)
-        assert manager.statistics()["Watched"].counters["renewals"] == renewals + 1, "it was confirmed"
+        assert manager.statistics()["Watched"].counters["renewals"] == renewals + 1, (
+            "it was confirmed"
+        )
         [item] = pipeline.items
         assert item.is_lost
         assert not item.is_trusted()
@@ -165,7 +199,9 @@ async def test_a_late_confirmation_revives_nothing(virtual_database: TemporaryDa
 
 
 @virtual_time
-async def test_a_lost_item_in_the_queue_is_never_started(virtual_database: TemporaryDatabase) -> None:
+async def test_a_lost_item_in_the_queue_is_never_started(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A worker that becomes free would begin with a row that another replica may hold by then."""
     rows = await add(virtual_database, Volume(), Volume())
     released = asyncio.Event()
@@ -189,11 +225,16 @@ async def test_a_lost_item_in_the_queue_is_never_started(virtual_database: Tempo
         assert len(pipeline.items) == 1
         assert len(heard.of(events.ItemStarted)) == 1
         await manager.drain(0)
-    assert [(await read(virtual_database, row)).status for row in rows] == ["submitted", "submitted"]
+    assert [(await read(virtual_database, row)).status for row in rows] == [
+        "submitted",
+        "submitted",
+    ]
 
 
 @virtual_time
-async def test_an_item_whose_trust_is_over_is_lost_for_good(virtual_database: TemporaryDatabase) -> None:
+async def test_an_item_whose_trust_is_over_is_lost_for_good(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """An item lost while its row was read would be worked on."""
     await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
@@ -208,7 +249,9 @@ async def test_an_item_whose_trust_is_over_is_lost_for_good(virtual_database: Te
 async def test_no_work_begins_on_a_lease_that_ended_while_the_row_was_read(
     virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two would work on the row at a time: whoever has taken it, and one whom nobody would ever cancel."""
+    """Two would work on the row at a time: whoever has taken it, and one whom nobody would ever
+    cancel.
+    """
     await add(virtual_database, Volume())
     pipeline = VolumePipeline()
     async with stepping(virtual_database.session_factory, pipeline) as steps:
@@ -250,7 +293,9 @@ async def test_only_those_whose_trust_is_over_are_lost(virtual_database: Tempora
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         [first] = await steps.fetch_once(1)
         await asyncio.sleep(1)
-        [second] = [item for item in await steps.fetch_once(1) if item is not first] or list(steps.queued)[1:]
+        [second] = [item for item in await steps.fetch_once(1) if item is not first] or list(
+            steps.queued
+        )[1:]
         await asyncio.sleep(26)
         steps.run.heartbeater.lose_expired()
         assert (first.is_lost, second.is_lost) == (True, False)

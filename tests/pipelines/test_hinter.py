@@ -1,4 +1,6 @@
-"""Tests of hints: whom they reach, that they never harm their sender, and that they follow a commit only."""
+"""Tests of hints: whom they reach, that they never harm their sender, and that they follow a
+commit only.
+"""
 
 from __future__ import annotations
 
@@ -94,19 +96,24 @@ def test_a_wake_may_detach_itself() -> None:
 
 
 def test_a_hint_for_nobody_warns_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A service would fail because this replica runs no pipeline, or fill the log with every request."""
+    """A service would fail because this replica runs no pipeline, or fill the log with every
+    request.
+    """
     hinter = PipelineHinter()
     with caplog.at_level(logging.WARNING, logger="rowlock"):
         for _ in range(3):
             hinter.hint_fetch(Volume)
         hinter.hint_fetch("NoSuchModel")
     assert told(caplog, "hint") == [
-        Line(f"A hint reached no pipeline: {name}", {"model": name}, None) for name in ("Volume", "NoSuchModel")
+        Line(f"A hint reached no pipeline: {name}", {"model": name}, None)
+        for name in ("Volume", "NoSuchModel")
     ]
 
 
 @pytest.mark.parametrize("junk", [5, None, b"Volume", [Volume]])
-def test_a_hint_for_what_is_no_model_harms_nobody(junk: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hint_for_what_is_no_model_harms_nobody(
+    junk: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """A request that has been committed would fail in its last line."""
     with caplog.at_level(logging.WARNING, logger="rowlock"):
         PipelineHinter().hint_fetch(junk)
@@ -148,7 +155,9 @@ async def test_the_hint_comes_after_the_commit(session: AsyncSession, ear: Ear) 
     assert ear.heard == ["Volume"]
 
 
-async def test_the_row_is_visible_to_others_when_the_hint_comes(database: TemporaryDatabase, ear: Ear) -> None:
+async def test_the_row_is_visible_to_others_when_the_hint_comes(
+    database: TemporaryDatabase, ear: Ear
+) -> None:
     """The commit would be under way but not done, and the hint in vain."""
     await database.create_tables(Base.metadata)
     engine, seen = database.create_engine(), asyncio.Queue[int]()
@@ -199,7 +208,9 @@ async def test_a_failed_commit_hints_nobody(session: AsyncSession, ear: Ear) -> 
     assert ear.heard == ["Run"]
 
 
-async def test_a_session_closed_without_a_commit_hints_nobody(session: AsyncSession, ear: Ear) -> None:
+async def test_a_session_closed_without_a_commit_hints_nobody(
+    session: AsyncSession, ear: Ear
+) -> None:
     """A request that ended in an error would wake fetchers for what it did not do."""
     session.add(Volume())
     await session.flush()
@@ -211,7 +222,9 @@ async def test_a_session_closed_without_a_commit_hints_nobody(session: AsyncSess
 
 
 async def test_a_session_may_be_used_again(session: AsyncSession, ear: Ear) -> None:
-    """The second transaction of a session would hint again what the first one asked for, or nothing."""
+    """The second transaction of a session would hint again what the first one asked for, or
+    nothing.
+    """
     for model, heard in ((Volume, ["Volume"]), (Run, ["Volume", "Run"])):
         session.add(model())
         ear.ask(session, model)
@@ -230,7 +243,9 @@ async def test_asked_before_the_transaction_begins(session: AsyncSession, ear: E
     assert ear.heard == ["Volume"]
 
 
-async def test_asked_before_a_transaction_that_is_rolled_back(session: AsyncSession, ear: Ear) -> None:
+async def test_asked_before_a_transaction_that_is_rolled_back(
+    session: AsyncSession, ear: Ear
+) -> None:
     """What a request asked for too early would be hinted by the next one."""
     ear.ask(session, Volume)
     session.add(Volume())
@@ -243,8 +258,12 @@ async def test_asked_before_a_transaction_that_is_rolled_back(session: AsyncSess
 # ---------------------------------------------------------------- savepoints
 
 
-async def test_a_released_savepoint_hints_with_the_outermost_commit(session: AsyncSession, ear: Ear) -> None:
-    """A hint would be raised while the row may still be rolled back, or be lost with the savepoint."""
+async def test_a_released_savepoint_hints_with_the_outermost_commit(
+    session: AsyncSession, ear: Ear
+) -> None:
+    """A hint would be raised while the row may still be rolled back, or be lost with the
+    savepoint.
+    """
     session.add(Volume())
     async with session.begin_nested():
         session.add(Run())
@@ -254,8 +273,12 @@ async def test_a_released_savepoint_hints_with_the_outermost_commit(session: Asy
     assert ear.heard == ["Run"]
 
 
-async def test_a_rolled_back_savepoint_takes_its_hints_with_it(session: AsyncSession, ear: Ear) -> None:
-    """A row that was taken back would be hinted by the commit of the rest, or the rest not at all."""
+async def test_a_rolled_back_savepoint_takes_its_hints_with_it(
+    session: AsyncSession, ear: Ear
+) -> None:
+    """A row that was taken back would be hinted by the commit of the rest, or the rest not at
+    all.
+    """
     session.add(Volume())
     ear.ask(session, Volume)
     savepoint = await session.begin_nested()
@@ -288,7 +311,9 @@ async def test_a_savepoint_inside_a_released_one(session: AsyncSession, ear: Ear
     assert ear.heard == ["Run"]
 
 
-async def test_a_released_savepoint_in_a_rolled_back_transaction(session: AsyncSession, ear: Ear) -> None:
+async def test_a_released_savepoint_in_a_rolled_back_transaction(
+    session: AsyncSession, ear: Ear
+) -> None:
     """A release would count as a commit."""
     session.add(Volume())
     async with session.begin_nested():
@@ -328,7 +353,10 @@ async def test_a_plain_session(sqlite_database: TemporaryDatabase, ear: Ear) -> 
 async def test_sessions_are_apart(sqlite_database: TemporaryDatabase, ear: Ear) -> None:
     """One request's commit would raise another one's hints."""
     await sqlite_database.create_tables(Base.metadata)
-    async with sqlite_database.session_factory() as first, sqlite_database.session_factory() as second:
+    async with (
+        sqlite_database.session_factory() as first,
+        sqlite_database.session_factory() as second,
+    ):
         ear.ask(first, Volume)
         second.add(Run())
         await second.commit()

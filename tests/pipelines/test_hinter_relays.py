@@ -21,7 +21,9 @@ from .told import Line, told
 
 
 def test_a_relay_hears_every_hint() -> None:
-    """Other replicas would be hinted only where this one has nobody for it, or only where it has."""
+    """Other replicas would be hinted only where this one has nobody for it, or only where it
+    has.
+    """
     hinter, heard, passed_on = PipelineHinter(), list[str](), list[str]()
     hinter.attach("Volume", lambda: heard.append("woken"))
     hinter.attach_relay(passed_on.append)
@@ -63,11 +65,18 @@ def test_whom_a_hint_reaches() -> None:
     """A held row that is let go would wait for the next look, or nobody be asked for it in vain."""
     hinter = PipelineHinter()
     hinter.attach("Volume", lambda: None)
-    assert [hinter.reaches(model) for model in (Volume, "Volume", Run, "Run")] == [True, True, False, False]
+    assert [hinter.reaches(model) for model in (Volume, "Volume", Run, "Run")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_all_can_be_woken_at_once() -> None:
-    """After a line was lost, hints that it had carried would be missed; or each be sent round again."""
+    """After a line was lost, hints that it had carried would be missed; or each be sent round
+    again.
+    """
     hinter, heard, passed_on = PipelineHinter(), list[str](), list[str]()
     for name in ("Volume", "Run"):
         hinter.attach(name, lambda name=name: heard.append(name))
@@ -79,7 +88,9 @@ def test_all_can_be_woken_at_once() -> None:
 async def test_a_hint_that_fails_undoes_no_commit(
     sqlite_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A service would be told that its commit failed, though it is there; and the hints behind it be lost."""
+    """A service would be told that its commit failed, though it is there; and the hints behind
+    it be lost.
+    """
     hinter, heard, error = PipelineHinter(), list[str](), RuntimeError("the line is gone")
 
     def fail() -> None:
@@ -92,7 +103,9 @@ async def test_a_hint_that_fails_undoes_no_commit(
         hint_after_commit(session, Volume, Run, hinter=hinter)
         await session.commit()
     assert heard == ["Run"]
-    assert told(caplog, "hint") == [Line("A callback for hints of Volume failed", {"model": "Volume"}, repr(error))]
+    assert told(caplog, "hint") == [
+        Line("A callback for hints of Volume failed", {"model": "Volume"}, repr(error))
+    ]
 
 
 async def test_a_scoped_session_is_the_one_of_its_scope(sqlite_database: TemporaryDatabase) -> None:
@@ -116,8 +129,12 @@ ERRORS = [KeyError("worker"), SystemExit(3), HostExit()]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_a_bad_callback_keeps_no_hint_from_the_others(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
-    """One wake of a host's would let other pipelines, and other replicas, wait for their next look."""
+def test_a_bad_callback_keeps_no_hint_from_the_others(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One wake of a host's would let other pipelines, and other replicas, wait for their next
+    look.
+    """
     hinter, heard = PipelineHinter(), list[str]()
 
     def fail(*_args: str) -> None:
@@ -136,7 +153,9 @@ def test_a_bad_callback_keeps_no_hint_from_the_others(error: BaseException, capl
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_all_are_hinted_before_a_failure_is_told(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_are_hinted_before_a_failure_is_told(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A log call that raises would do what the callback before it was kept from doing."""
     hinter, heard = PipelineHinter(), list[str]()
 
@@ -155,9 +174,14 @@ def test_all_are_hinted_before_a_failure_is_told(error: BaseException, monkeypat
 @pytest.mark.parametrize("broken", ["relay", "wake", "logger"])
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_a_hint_that_fails_stops_no_pipeline(
-    virtual_database: TemporaryDatabase, broken: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+    virtual_database: TemporaryDatabase,
+    broken: str,
+    error: BaseException,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Outcomes would count as being written for ever, until workers begin nothing new, and a drain never ends."""
+    """Outcomes would count as being written for ever, until workers begin nothing new, and a
+    drain never ends.
+    """
 
     def fail(*_args: str) -> None:
         raise error
@@ -166,7 +190,9 @@ def test_a_hint_that_fails_stops_no_pipeline(
     async def play() -> None:
         monkeypatch.setattr(settler, "PENDING_MAX", 2)
         rows = await add(virtual_database, *(Volume() for _ in range(6)))
-        pipeline = VolumePipeline(answer=Apply({"status": "active"}, hint=(Run, Volume)), workers_num=2)
+        pipeline = VolumePipeline(
+            answer=Apply({"status": "active"}, hint=(Run, Volume)), workers_num=2
+        )
         hinter = PipelineHinter()
         if broken in {"relay", "logger"}:
             hinter.attach_relay(fail)
@@ -197,7 +223,9 @@ def test_an_outcome_whose_hints_cannot_be_asked_for_is_settled(
             await steps.fetch_once()
             item = steps.run.context.queue.get()
             assert item is not None
-            steps.run.settler.settle_later(item, Apply({"status": "active"}, hint=RaisingList(error, Run)))
+            steps.run.settler.settle_later(
+                item, Apply({"status": "active"}, hint=RaisingList(error, Run))
+            )
             await steps.run.settler.wait_until_idle()
             assert steps.run.statistics().tracked == 0
             assert counted(steps)["applied"] == 1

@@ -1,4 +1,6 @@
-"""Logging that raises, and logs that are read by others: a pipeline goes on, and its rows keep their values to themselves."""
+"""Logging that raises, and logs that are read by others: a pipeline goes on, and its rows keep
+their values to themselves.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ from .scenes import add, change, counted, is_free, read, until
 from .told import NOT_SHOWN
 
 SECRET = "s3cr3t-value"
-RAISED = (KeyError("Attempt to overwrite 'worker' in LogRecord"), SystemExit(3), asyncio.CancelledError())
+RAISED = (
+    KeyError("Attempt to overwrite 'worker' in LogRecord"),
+    SystemExit(3),
+    asyncio.CancelledError(),
+)
 
 
 @pytest.fixture(params=RAISED, ids=lambda error: type(error).__name__)
@@ -36,9 +42,13 @@ def broken_logging(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.usefixtures("broken_logging")
 async def test_a_failed_attempt_frees_its_row(database: TemporaryDatabase) -> None:
-    """The worker would die while it says that the attempt failed, and its row be renewed for ever."""
+    """The worker would die while it says that the attempt failed, and its row be renewed for
+    ever.
+    """
     [row] = await add(database, Run(id=1))
-    async with stepping(database.session_factory, RunPipeline(answer=ValueError("no disk"))) as steps:
+    async with stepping(
+        database.session_factory, RunPipeline(answer=ValueError("no disk"))
+    ) as steps:
         await steps.fetch_once()
         await steps.work_once()
         assert counted(steps)["retried"] == 1
@@ -49,7 +59,9 @@ async def test_a_failed_attempt_frees_its_row(database: TemporaryDatabase) -> No
 @pytest.mark.usefixtures("broken_logging")
 @virtual_time
 async def test_a_lost_lease_ends_its_attempt(virtual_database: TemporaryDatabase) -> None:
-    """The heartbeater would die of saying that a lease was lost, before it does anything about it."""
+    """The heartbeater would die of saying that a lease was lost, before it does anything about
+    it.
+    """
     [row] = await add(virtual_database, Volume())
     pipeline = VolumePipeline(answer=lambda item: asyncio.sleep(3600))
     with heard_events() as heard:

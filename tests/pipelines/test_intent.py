@@ -77,8 +77,12 @@ async def test_no_lock_column_of_a_child_is_written_for_it(database: TemporaryDa
     assert [is_free(row) for row in await read_all(database, Attachment)] == [True]
 
 
-async def test_the_intent_lasts_until_the_locks_are_had(database_with_clock: TemporaryDatabase) -> None:
-    """Between the parent's next claim and its lock_related the children would be claimed again, every time."""
+async def test_the_intent_lasts_until_the_locks_are_had(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """Between the parent's next claim and its lock_related the children would be claimed again,
+    every time.
+    """
     database = database_with_clock
     parent = WaitingPipeline()
     volume = await waiting_parent(database, parent)
@@ -93,12 +97,16 @@ async def test_the_intent_lasts_until_the_locks_are_had(database_with_clock: Tem
         assert len(rows) == 1
 
 
-async def test_a_parent_at_work_that_did_not_wait_holds_up_nobody(database_with_clock: TemporaryDatabase) -> None:
+async def test_a_parent_at_work_that_did_not_wait_holds_up_nobody(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """Parents that lock only now and then would stop their children all the time."""
     database = database_with_clock
     parent = WaitingPipeline()
     assert database.clock is not None
-    [volume] = await add(database, Volume(last_processed_at=database.clock.now - timedelta(seconds=20)))
+    [volume] = await add(
+        database, Volume(last_processed_at=database.clock.now - timedelta(seconds=20))
+    )
     await add(database, Attachment(volume_id=volume.id))
     async with stepping(database.session_factory, parent) as steps:
         [item] = await steps.fetch_once()
@@ -106,7 +114,9 @@ async def test_a_parent_at_work_that_did_not_wait_holds_up_nobody(database_with_
         assert await claimable(database, parent) == 1
 
 
-@pytest.mark.parametrize("outcome", [Apply({"status": "active"}), Retry(error="no"), ValueError("no")], ids=repr)
+@pytest.mark.parametrize(
+    "outcome", [Apply({"status": "active"}), Retry(error="no"), ValueError("no")], ids=repr
+)
 async def test_any_other_outcome_ends_it(database: TemporaryDatabase, outcome: Any) -> None:
     """A parent that fails would keep its children waiting."""
     parent = WaitingPipeline(answer=outcome)
@@ -114,7 +124,9 @@ async def test_any_other_outcome_ends_it(database: TemporaryDatabase, outcome: A
     assert await claimable(database, parent) == 1
 
 
-async def test_a_parent_that_is_no_longer_ready_holds_up_nobody(database: TemporaryDatabase) -> None:
+async def test_a_parent_that_is_no_longer_ready_holds_up_nobody(
+    database: TemporaryDatabase,
+) -> None:
     """Children would wait for a parent that never comes back."""
     parent = WaitingPipeline()
     volume = await waiting_parent(database, parent)
@@ -145,7 +157,9 @@ async def test_a_parked_parent_holds_up_nobody(database: TemporaryDatabase) -> N
     assert await claimable(database, parent) == 2
 
 
-async def test_a_parent_that_does_not_come_back_is_respected_for_a_time(database_with_clock: TemporaryDatabase) -> None:
+async def test_a_parent_that_does_not_come_back_is_respected_for_a_time(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """A pipeline that was taken out of the replicas would stop its children for ever."""
     database = database_with_clock
     parent = WaitingPipeline(orphaned_after=100)
@@ -157,8 +171,12 @@ async def test_a_parent_that_does_not_come_back_is_respected_for_a_time(database
     assert await claimable(database, parent) == 1
 
 
-async def test_a_child_that_has_waited_long_itself_goes_on(database_with_clock: TemporaryDatabase) -> None:
-    """Parents that take turns in waiting for one child would keep its own pipeline away for ever."""
+async def test_a_child_that_has_waited_long_itself_goes_on(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """Parents that take turns in waiting for one child would keep its own pipeline away for
+    ever.
+    """
     database = database_with_clock
     parent = WaitingPipeline(orphaned_after=100)
     assert database.clock is not None
@@ -172,21 +190,31 @@ async def test_a_child_that_has_waited_long_itself_goes_on(database_with_clock: 
         assert await claimable(database, parent) == expected
 
 
-async def test_a_child_that_was_never_processed_has_its_turn(database_with_clock: TemporaryDatabase) -> None:
-    """Nobody knows how long a new row has waited; a parent that waits for long would keep it waiting for ever."""
+async def test_a_child_that_was_never_processed_has_its_turn(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """Nobody knows how long a new row has waited; a parent that waits for long would keep it
+    waiting for ever.
+    """
     database = database_with_clock
     parent = WaitingPipeline(orphaned_after=100)
     volume = await waiting_parent(database, parent)
     assert database.clock is not None
     database.clock.advance(timedelta(seconds=400 - database.clock.now.timestamp() % 400))
     for at_s, expected in ((393, 0), (394, 1), (399, 1), (400, 0)):
-        database.clock.advance(timedelta(seconds=at_s - (database.clock.now.timestamp() % 400 or 0)))
+        database.clock.advance(
+            timedelta(seconds=at_s - (database.clock.now.timestamp() % 400 or 0))
+        )
         await change(database, volume, last_processed_at=database.clock.now)
         assert await claimable(database, parent) == expected, at_s
 
 
-async def test_a_parent_at_work_again_is_respected_for_a_shorter_time(database_with_clock: TemporaryDatabase) -> None:
-    """A parent that no longer needs its locks and works for long would stop its children for as long."""
+async def test_a_parent_at_work_again_is_respected_for_a_shorter_time(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """A parent that no longer needs its locks and works for long would stop its children for as
+    long.
+    """
     database = database_with_clock
     parent = WaitingPipeline()
     await waiting_parent(database, parent)
@@ -202,8 +230,12 @@ async def test_a_parent_at_work_again_is_respected_for_a_shorter_time(database_w
 
 
 @pytest.mark.parametrize("beside", [True, False])
-async def test_a_reset_row_is_kept_for_seconds(database_with_clock: TemporaryDatabase, *, beside: bool) -> None:
-    """A fleet that waits for its instances and is to be deleted would wait minutes for the pipeline that deletes it."""
+async def test_a_reset_row_is_kept_for_seconds(
+    database_with_clock: TemporaryDatabase, *, beside: bool
+) -> None:
+    """A fleet that waits for its instances and is to be deleted would wait minutes for the
+    pipeline that deletes it.
+    """
     database = database_with_clock
 
     class DeletingPipeline(RecordingPipeline):
@@ -219,7 +251,9 @@ async def test_a_reset_row_is_kept_for_seconds(database_with_clock: TemporaryDat
 
     async def to_be_deleted() -> int:
         deleting = DeletingPipeline(min_processing_interval=0)
-        async with stepping(database.session_factory, deleting, beside=[parent] if beside else []) as steps:
+        async with stepping(
+            database.session_factory, deleting, beside=[parent] if beside else []
+        ) as steps:
             return len(await steps.fetch_once())
 
     # A retry_delay of a second, a fifth of it at most besides, and the longest rest of a fetcher.
@@ -229,8 +263,12 @@ async def test_a_reset_row_is_kept_for_seconds(database_with_clock: TemporaryDat
     assert await to_be_deleted() == 1
 
 
-async def test_a_readiness_that_looks_at_the_children_is_asked_rightly(database: TemporaryDatabase) -> None:
-    """The parent's own condition, read inside the children's claim, would mean other rows than in its own."""
+async def test_a_readiness_that_looks_at_the_children_is_asked_rightly(
+    database: TemporaryDatabase,
+) -> None:
+    """The parent's own condition, read inside the children's claim, would mean other rows than
+    in its own.
+    """
 
     class Looking(WaitingPipeline):
         def ready(self) -> ColumnElement[bool]:
@@ -239,7 +277,9 @@ async def test_a_readiness_that_looks_at_the_children_is_asked_rightly(database:
 
     parent = Looking()
     [volume] = await add(database, Volume())
-    await add(database, *(Attachment(volume_id=volume.id, name=name) for name in ("trigger", "other")))
+    await add(
+        database, *(Attachment(volume_id=volume.id, name=name) for name in ("trigger", "other"))
+    )
     async with stepping(database.session_factory, parent) as steps:
         await steps.fetch_once()
         assert await steps.work_all() == 1
@@ -253,7 +293,11 @@ async def test_on_says_whose_children_they_are(database: TemporaryDatabase) -> N
     """Children of other parents would wait with them."""
 
     class Particular(WaitingPipeline):
-        locks = (Related(Attachment, on=(Attachment.volume_id == Volume.id) & (Attachment.name == "wanted")),)
+        locks = (
+            Related(
+                Attachment, on=(Attachment.volume_id == Volume.id) & (Attachment.name == "wanted")
+            ),
+        )
 
     parent = Particular()
     volume = await waiting_parent(database, parent)
@@ -261,7 +305,9 @@ async def test_on_says_whose_children_they_are(database: TemporaryDatabase) -> N
     assert await claimable(database, parent) == 1
 
 
-async def test_a_reset_row_comes_back_after_the_retry_delay(database_with_clock: TemporaryDatabase) -> None:
+async def test_a_reset_row_comes_back_after_the_retry_delay(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """Its children would stand still for the whole minimum interval."""
     database = database_with_clock
     parent = WaitingPipeline(min_processing_interval=60, retry_delay=2)

@@ -124,7 +124,9 @@ STEPS = st.lists(
 @settings(deadline=None)
 @given(steps=STEPS)
 def test_no_item_is_lost_or_handed_out_twice(steps: list[tuple[str, int]]) -> None:
-    """Some order of puts, takes and discards would lose an item, or hand one out twice, or tell nobody that there is one."""
+    """Some order of puts, takes and discards would lose an item, or hand one out twice, or tell
+    nobody that there is one.
+    """
     queue: Queue = ItemQueue(8, 4)
     told: list[int] = []
     queue.on_items = lambda: told.append(len(queue))
@@ -153,7 +155,9 @@ def test_no_item_is_lost_or_handed_out_twice(steps: list[tuple[str, int]]) -> No
 
 @virtual_time
 async def test_a_queue_that_holds_nothing_ahead_has_room_for_those_who_are_idle() -> None:
-    """A replica whose workers are all busy for hours would lease as many rows again, and keep them from one that is idle."""
+    """A replica whose workers are all busy for hours would lease as many rows again, and keep
+    them from one that is idle.
+    """
     queue: Queue = ItemQueue(4, 1, holds_ahead=False)
     idle = 0
     queue.idle = lambda: idle
@@ -168,7 +172,9 @@ async def test_a_queue_that_holds_nothing_ahead_has_room_for_those_who_are_idle(
 
 @virtual_time
 async def test_what_was_asked_for_by_somebody_who_is_gone_waits_for_the_next() -> None:
-    """A worker that is busy again while its row is being claimed would leave that row leased, and the fetcher with an error."""
+    """A worker that is busy again while its row is being claimed would leave that row leased,
+    and the fetcher with an error.
+    """
     queue: Queue = ItemQueue(1, 1, holds_ahead=False)
     queue.put([item := ticket()])
     assert queue.get() is item

@@ -1,4 +1,6 @@
-"""Tests of the loader: rows are read under their tokens, many by one SELECT, and an outage is waited out while trust lasts."""
+"""Tests of the loader: rows are read under their tokens, many by one SELECT, and an outage is
+waited out while trust lasts.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ async def test_many_rows_are_read_by_few_statements(database: TemporaryDatabase)
 
 
 @pytest.mark.parametrize("token", [None, uuid.uuid4()], ids=["unlocked", "taken"])
-async def test_a_row_that_is_no_longer_ours_is_not_handed_out(database: TemporaryDatabase, token: Any) -> None:
+async def test_a_row_that_is_no_longer_ours_is_not_handed_out(
+    database: TemporaryDatabase, token: Any
+) -> None:
     """Its neighbours in the batch would be held back with it, or it be worked on by two."""
     rows = await add(database, Volume(), Volume())
     async with stepping(database.session_factory, VolumePipeline()) as steps:
@@ -59,8 +63,12 @@ async def test_a_row_that_is_no_longer_ours_is_not_handed_out(database: Temporar
 
 
 @virtual_time
-async def test_a_row_that_came_with_its_claim_is_read_again_once_it_is_old(virtual_database: TemporaryDatabase) -> None:
-    """Each row would be read twice; or work begin on what a row was long ago, or claims never give rows again."""
+async def test_a_row_that_came_with_its_claim_is_read_again_once_it_is_old(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Each row would be read twice; or work begin on what a row was long ago, or claims never
+    give rows again.
+    """
     await add(virtual_database, Volume(size_gb=1))
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
@@ -71,12 +79,16 @@ async def test_a_row_that_came_with_its_claim_is_read_again_once_it_is_old(virtu
                 await asyncio.sleep(rest_s)
                 loader = loader_of(steps)
                 assert loader.check_fresh(item) or await loader.load(item)
-                seen.append((item.row.size_gb, faults.count(is_read), steps.run.context.queue.starts_soon))
+                seen.append(
+                    (item.row.size_gb, faults.count(is_read), steps.run.context.queue.starts_soon)
+                )
     assert seen == [(99, 0, True), (99, 0, True), (1, 1, False)]
 
 
 @virtual_time
-async def test_a_fresh_row_is_none_once_its_lease_is_not_trusted(virtual_database: TemporaryDatabase) -> None:
+async def test_a_fresh_row_is_none_once_its_lease_is_not_trusted(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Work would begin under a lease that may be another's."""
     await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
@@ -113,9 +125,13 @@ async def test_a_short_outage_is_waited_out(
 async def test_a_read_that_hangs_is_given_up_and_named(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A worker would wait for ever for a connection into a black hole, and the log not say for what."""
+    """A worker would wait for ever for a connection into a black hole, and the log not say for
+    what.
+    """
     await add(virtual_database, Volume())
-    async with stepping(virtual_database.session_factory, VolumePipeline(database_timeout=4)) as steps:
+    async with stepping(
+        virtual_database.session_factory, VolumePipeline(database_timeout=4)
+    ) as steps:
         [item] = await steps.fetch_once()
         began_at = now()
         with faults_of(virtual_database.engine) as faults:
@@ -128,7 +144,9 @@ async def test_a_read_that_hangs_is_given_up_and_named(
 
 
 @virtual_time
-async def test_a_long_outage_is_waited_out_only_while_trust_lasts(virtual_database: TemporaryDatabase) -> None:
+async def test_a_long_outage_is_waited_out_only_while_trust_lasts(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A worker would wait for a row that is no longer its own."""
     await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
@@ -140,7 +158,9 @@ async def test_a_long_outage_is_waited_out_only_while_trust_lasts(virtual_databa
 
 
 @virtual_time
-async def test_a_long_outage_is_waited_out_for_one_lease_at_most(virtual_database: TemporaryDatabase) -> None:
+async def test_a_long_outage_is_waited_out_for_one_lease_at_most(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A worker whose lease is renewed while nothing can be read would wait for ever."""
     await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
@@ -209,7 +229,9 @@ class NarrowPipeline(RunPipeline):
         return (load_only(Run.status, raiseload=True),)
 
 
-async def test_options_cannot_leave_out_what_outcomes_are_made_of(database: TemporaryDatabase) -> None:
+async def test_options_cannot_leave_out_what_outcomes_are_made_of(
+    database: TemporaryDatabase,
+) -> None:
     """A host that reads little would have outcomes that cannot be planned."""
     [row] = await add(database, Run())
     async with stepping(database.session_factory, NarrowPipeline()) as steps:

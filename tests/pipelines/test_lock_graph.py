@@ -1,4 +1,6 @@
-"""What pipelines declare in `locks`: checked when they are built, and for circles before anything starts."""
+"""What pipelines declare in `locks`: checked when they are built, and for circles before
+anything starts.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,29 @@ from sqlalchemy import ForeignKey, and_, bindparam, true
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import Apply, ConfigurationError, LockColumns, LockCycleError, ModelError, PipelineManager, Related
+from rowlock import (
+    Apply,
+    ConfigurationError,
+    LockColumns,
+    LockCycleError,
+    ModelError,
+    PipelineManager,
+    Related,
+)
 from rowlock.pipelines.lock_graph import declared_locks, find_cycle
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, stepping
 
-from ..host import Attachment, AttachmentPipeline, Base, RecordingPipeline, Run, RunPipeline, Volume, VolumePipeline
+from ..host import (
+    Attachment,
+    AttachmentPipeline,
+    Base,
+    RecordingPipeline,
+    Run,
+    RunPipeline,
+    Volume,
+    VolumePipeline,
+)
 from .scenes import add, counted
 
 
@@ -198,7 +217,9 @@ def test_a_circle_is_found_if_there_is_one(pairs: list[tuple[int, int]]) -> None
 # ---------------------------------------------------------------- declarations
 
 
-@pytest.mark.parametrize("entry", [Related(Attachment, on=True), Related(Attachment, on="volume_id")])  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "entry", [Related(Attachment, on=True), Related(Attachment, on="volume_id")]
+)  # type: ignore[arg-type]
 def test_on_is_an_expression(entry: Any) -> None:
     """A comparison that Python made would hold up every child, or none."""
 
@@ -233,9 +254,14 @@ def test_locks_is_a_list(locks: Any) -> None:
 
 
 def test_what_two_locks_are_declared_on_keeps_its_values() -> None:
-    """Two pipelines that name a parameter alike would both be respected for the rows of one of them."""
+    """Two pipelines that name a parameter alike would both be respected for the rows of one of
+    them.
+    """
     locks = [
-        Related(Attachment, on=and_(Attachment.volume_id == Volume.id, Attachment.name != bindparam("but", name)))
+        Related(
+            Attachment,
+            on=and_(Attachment.volume_id == Volume.id, Attachment.name != bindparam("but", name)),
+        )
         for name in ("first", "second")
     ]
     first, second = (declared_locks("Down", LeasedTable.of(Volume), [lock])[0].on for lock in locks)

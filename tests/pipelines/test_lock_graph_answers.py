@@ -1,4 +1,6 @@
-"""What the pipelines beside one tell it: who locks its rows, who else works on them, and which of their columns services own."""
+"""What the pipelines beside one tell it: who locks its rows, who else works on them, and which
+of their columns services own.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,18 @@ def test_what_is_declared_is_kept() -> None:
     """Rows would be kept for a parent that has no use for them, or not for the one that waits."""
     by_hand, by_itself = declared_locks("Me", VOLUMES, [Related(Attachment, on=WANTED), Attachment])
     assert (by_hand.leased.model, by_hand.on is WANTED) == (Attachment, True)
-    assert (by_itself.leased.model, str(by_itself.on)) == (Attachment, str(Volume.id == Attachment.volume_id))
+    assert (by_itself.leased.model, str(by_itself.on)) == (
+        Attachment,
+        str(Volume.id == Attachment.volume_id),
+    )
     assert declared_locks("Me", VOLUMES, ()) == ()
 
 
 def test_what_is_no_list_of_models_is_named() -> None:
     """A host could not tell whose declaration it is, or what is wrong with it."""
     with pytest.raises(
-        ModelError, match=r"Me\.locks is a list of models, not <class .*Volume'>; put it in brackets"
+        ModelError,
+        match=r"Me\.locks is a list of models, not <class .*Volume'>; put it in brackets",
     ) as caught:
         declared_locks("Me", ATTACHMENTS, Volume)  # type: ignore[arg-type]
     assert caught.value.model == "Attachment"
@@ -53,7 +59,9 @@ def test_what_is_no_list_of_models_is_named() -> None:
 
 
 def test_who_locks_rows_of_a_model() -> None:
-    """Children would snatch the rows from a parent that waits for them, or leave them alone for nobody."""
+    """Children would snatch the rows from a parent that waits for them, or leave them alone for
+    nobody.
+    """
     parent = Parent(lock_timeout=40, retry_delay=3, orphaned_after=700)
     graph = LockGraph([parent, AttachmentPipeline(), RunPipeline()])
     [locking] = graph.locking_pipelines_of(ATTACHMENTS, but="AttachmentPipeline")

@@ -27,7 +27,9 @@ async def test_a_loop_that_turns_is_not_stalled() -> None:
 
 @virtual_time
 async def test_a_loop_that_stands_still_is_told_of_once(caplog: Any) -> None:
-    """Nobody would know which line of whose code blocks the service, or the log would be full of it."""
+    """Nobody would know which line of whose code blocks the service, or the log would be full of
+    it.
+    """
     host = LoopMonitor()
     answers: list[Any] = []
     host.do = answers.append  # type: ignore[method-assign, assignment]

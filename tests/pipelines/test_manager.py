@@ -52,7 +52,9 @@ async def test_a_manager_may_have_no_pipelines(sqlite_database: TemporaryDatabas
         manager.start()
 
 
-async def test_a_manager_that_was_never_started_can_be_drained(sqlite_database: TemporaryDatabase) -> None:
+async def test_a_manager_that_was_never_started_can_be_drained(
+    sqlite_database: TemporaryDatabase,
+) -> None:
     """A host whose start-up failed would hang in its shutdown."""
     manager = PipelineManager(sqlite_database.session_factory, [VolumePipeline()])
     await manager.drain()
@@ -139,7 +141,9 @@ async def test_what_was_not_started_is_free_at_once(virtual_database: TemporaryD
         await gate.wait()
         return Apply({"status": "active"})
 
-    manager = PipelineManager(database.session_factory, [VolumePipeline(answer=answer, workers_num=4)])
+    manager = PipelineManager(
+        database.session_factory, [VolumePipeline(answer=answer, workers_num=4)]
+    )
     manager.start()
     await until(lambda: manager.statistics()["VolumePipeline"].running == 4)
     await until(lambda: manager.statistics()["VolumePipeline"].queued > 0)
@@ -148,13 +152,18 @@ async def test_what_was_not_started_is_free_at_once(virtual_database: TemporaryD
     await until(lambda: manager.statistics()["VolumePipeline"].counters["released"] == queued)
     rows = await read_all(database, Volume)
     assert sum(not is_free(row) for row in rows) == 4
-    assert manager.statistics()["VolumePipeline"].tracked == 4, "a released row would be renewed, and reported lost"
+    assert manager.statistics()["VolumePipeline"].tracked == 4, (
+        "a released row would be renewed, and reported lost"
+    )
     async with stepping(replica(database), VolumePipeline(workers_num=20)) as other:
         assert len(await other.fetch_once()) == 8
     gate.set()
     await manager.drain()
     rows = await read_all(database, Volume)
-    assert (sum(row.status == "active" for row in rows), sum(is_free(row) for row in rows)) == (4, 12)
+    assert (sum(row.status == "active" for row in rows), sum(is_free(row) for row in rows)) == (
+        4,
+        12,
+    )
 
 
 @virtual_time
@@ -175,7 +184,9 @@ async def test_work_that_ends_within_the_grace_is_kept(virtual_database: Tempora
 
 
 @virtual_time
-async def test_work_that_does_not_is_interrupted_and_given_back(virtual_database: TemporaryDatabase) -> None:
+async def test_work_that_does_not_is_interrupted_and_given_back(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A shutdown would hang on one long piece of work, or leave its row locked."""
     database = virtual_database
     await add(database, Run(id=1, attempts=1))
@@ -187,12 +198,19 @@ async def test_work_that_does_not_is_interrupted_and_given_back(virtual_database
     await manager.drain(10)
     assert 10 <= asyncio.get_running_loop().time() - began <= 11
     (row,) = await read_all(database, Run)
-    assert (row.status, row.attempts, is_free(row), row.last_processed_at) == ("queued", 1, True, None)
+    assert (row.status, row.attempts, is_free(row), row.last_processed_at) == (
+        "queued",
+        1,
+        True,
+        None,
+    )
     assert pipeline.running == 0
 
 
 @virtual_time
-async def test_a_process_that_will_not_end_does_not_stop_the_shutdown(virtual_database: TemporaryDatabase) -> None:
+async def test_a_process_that_will_not_end_does_not_stop_the_shutdown(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """One process that swallows its cancellation would keep the whole service from stopping."""
     database = virtual_database
     await add(database, Volume())
@@ -215,7 +233,10 @@ async def test_a_process_that_will_not_end_does_not_stop_the_shutdown(virtual_da
     assert asyncio.get_running_loop().time() - began <= 10 + 5 + 1
     assert manager.health().pipelines[0].abandoned == 1
     (row,) = await read_all(database, Volume)
-    assert (row.status, is_free(row)) == ("submitted", False), "somebody else would work on it at the same time"
+    assert (row.status, is_free(row)) == (
+        "submitted",
+        False,
+    ), "somebody else would work on it at the same time"
     async with stepping(replica(database), VolumePipeline()) as other:
         assert await other.fetch_once() == []
         await asyncio.sleep(30)
@@ -225,7 +246,9 @@ async def test_a_process_that_will_not_end_does_not_stop_the_shutdown(virtual_da
 
 
 @virtual_time
-async def test_the_hinter_of_the_process_reaches_every_started_manager(virtual_database: TemporaryDatabase) -> None:
+async def test_the_hinter_of_the_process_reaches_every_started_manager(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A service would have to know which manager runs the pipeline it wakes."""
     database = virtual_database
     await database.create_tables(Base.metadata)
@@ -257,7 +280,9 @@ async def test_after_a_shutdown_hints_reach_nobody(
 
 
 @virtual_time
-async def test_rows_of_a_dead_replica_are_taken_within_their_lease(virtual_database: TemporaryDatabase) -> None:
+async def test_rows_of_a_dead_replica_are_taken_within_their_lease(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """After a crash, rows would wait for longer than one lease and one fetch delay."""
     database = virtual_database
     dead = replica(database)
@@ -300,7 +325,9 @@ async def test_pipelines_of_one_model_share_its_rows(virtual_database: Temporary
     creating, deleting = VolumePipeline(fetch_delays=[3600]), Deleting(fetch_delays=[3600])
     async with PipelineManager(database.session_factory, [creating, deleting]):
         await asyncio.sleep(1)
-        (new, old) = await add(database, Volume(id=uuid.uuid4()), Volume(id=uuid.uuid4(), status="deleting"))
+        new, old = await add(
+            database, Volume(id=uuid.uuid4()), Volume(id=uuid.uuid4(), status="deleting")
+        )
         pipeline_hinter.hint_fetch(Volume)
         await until(lambda: creating.items and deleting.items)
     assert [item.id for item in creating.items] == [new.id]
@@ -308,8 +335,12 @@ async def test_pipelines_of_one_model_share_its_rows(virtual_database: Temporary
 
 
 @virtual_time
-async def test_a_clean_up_that_hangs_does_not_outlast_the_shutdown(virtual_database: TemporaryDatabase) -> None:
-    """A shutdown would wait for an on_stale without an end, and leave tasks and connections behind."""
+async def test_a_clean_up_that_hangs_does_not_outlast_the_shutdown(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A shutdown would wait for an on_stale without an end, and leave tasks and connections
+    behind.
+    """
     database = virtual_database
     (volume,) = await add(database, Volume())
 
@@ -331,7 +362,9 @@ async def test_a_clean_up_that_hangs_does_not_outlast_the_shutdown(virtual_datab
     before = asyncio.all_tasks()
     await manager.drain(3)
     assert asyncio.get_running_loop().time() - began <= 3 + 1
-    assert {task for task in asyncio.all_tasks() & before if not task.done()} == {asyncio.current_task()}
+    assert {task for task in asyncio.all_tasks() & before if not task.done()} == {
+        asyncio.current_task()
+    }
 
 
 def test_a_name_that_the_library_needs_is_refused() -> None:

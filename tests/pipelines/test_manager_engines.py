@@ -42,7 +42,9 @@ async def test_a_factory_that_commits_every_statement_is_refused(engine: AsyncEn
 
 
 async def test_a_factory_that_commits_in_two_phases_is_refused(engine: AsyncEngine) -> None:
-    """No fetch would ever succeed, on either database as it is installed; or a dead replica would leave its rows locked."""
+    """No fetch would ever succeed, on either database as it is installed; or a dead replica
+    would leave its rows locked.
+    """
     refused = async_sessionmaker(engine, twophase=True)
     with pytest.raises(ConfigurationError, match="two phases"):
         PipelineManager(refused, [VolumePipeline()])
@@ -64,7 +66,9 @@ async def test_sessions_of_one_connection_are_refused(database: TemporaryDatabas
                 pytest.fail("nothing can be held")
 
 
-async def test_what_is_refused_while_the_manager_runs_leaves_no_trace(sqlite_database: TemporaryDatabase) -> None:
+async def test_what_is_refused_while_the_manager_runs_leaves_no_trace(
+    sqlite_database: TemporaryDatabase,
+) -> None:
     """A manager would count a pipeline among its own that never ran, and wait for its end."""
     await sqlite_database.create_tables(Base.metadata)
     binds = {Volume: sqlite_database.engine}

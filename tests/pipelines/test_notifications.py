@@ -9,8 +9,20 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from rowlock import Apply, PipelineHinter, PipelineManager, events, hint_after_commit, pipeline_hinter
-from rowlock.database.notify_channel import CHANNEL_BYTES_MAX, PAYLOAD_BYTES_MAX, channel_named, is_payload
+from rowlock import (
+    Apply,
+    PipelineHinter,
+    PipelineManager,
+    events,
+    hint_after_commit,
+    pipeline_hinter,
+)
+from rowlock.database.notify_channel import (
+    CHANNEL_BYTES_MAX,
+    PAYLOAD_BYTES_MAX,
+    channel_named,
+    is_payload,
+)
 from rowlock.hints import notifier
 from rowlock.hints.notifier import Send, WaitForHint, plan_sending
 from rowlock.testing import TemporaryDatabase
@@ -23,7 +35,9 @@ from .scenes import add
 
 
 def test_a_relay_is_told_of_every_hint_until_it_is_detached() -> None:
-    """Hints for models that this process does not work on would stay here; or a stopped manager would be told for ever."""
+    """Hints for models that this process does not work on would stay here; or a stopped manager
+    would be told for ever.
+    """
     hinter, told, heard = PipelineHinter(), list[str](), list[str]()
     hinter.attach("Volume", lambda: heard.append("Volume"))
     hinter.attach_relay(told.append)
@@ -52,8 +66,12 @@ def test_what_came_from_elsewhere_stays_here() -> None:
 # ---------------------------------------------------------------- whom a hint reaches
 
 
-async def test_a_hint_reaches_the_others_and_goes_no_further(postgresql_database: TemporaryDatabase) -> None:
-    """A replica would wait for its poll, or hints would go back and forth between replicas for ever."""
+async def test_a_hint_reaches_the_others_and_goes_no_further(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """A replica would wait for its poll, or hints would go back and forth between replicas for
+    ever.
+    """
     async with replica(postgresql_database) as one, replica(postgresql_database) as other:
         one.hint(Volume)
         await other.ear.wait_for("Volume")
@@ -86,7 +104,9 @@ async def test_a_row_is_found_in_another_replica(postgresql_database: TemporaryD
 async def test_the_process_wide_hinter_reaches_them_after_the_commit(
     postgresql_database: TemporaryDatabase, ends: str
 ) -> None:
-    """Services hint by the process-wide hinter: nobody else would hear of it, or would hear of rows that never come."""
+    """Services hint by the process-wide hinter: nobody else would hear of it, or would hear of
+    rows that never come.
+    """
     database = postgresql_database
     async with replica(database), eavesdropper(database) as ear:
         async with database.session_factory() as session:
@@ -101,7 +121,9 @@ async def test_the_process_wide_hinter_reaches_them_after_the_commit(
 async def test_an_outcome_hints_other_replicas_until_the_last_is_drained(
     postgresql_database: TemporaryDatabase,
 ) -> None:
-    """The next pipeline runs elsewhere, and would not hear of what was finished during a shutdown."""
+    """The next pipeline runs elsewhere, and would not hear of what was finished during a
+    shutdown.
+    """
     database, gate = postgresql_database, asyncio.Event()
     await add(database, Volume())
 
@@ -111,7 +133,9 @@ async def test_an_outcome_hints_other_replicas_until_the_last_is_drained(
 
     async with eavesdropper(database) as ear:
         with heard_events() as heard:
-            manager = PipelineManager(database.session_factory, [VolumePipeline(answer=answer)], notify=True)
+            manager = PipelineManager(
+                database.session_factory, [VolumePipeline(answer=answer)], notify=True
+            )
             manager.start()
             await heard.wait_for(events.ItemStarted)
             manager.shutdown()
@@ -139,7 +163,9 @@ async def test_hints_may_come_from_threads(
 async def test_a_process_without_pipelines_is_not_warned(
     postgresql_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log of every service process would say that its hints reach nobody, and helpers would not even try."""
+    """The log of every service process would say that its hints reach nobody, and helpers would
+    not even try.
+    """
     async with replica(postgresql_database) as service:
         with caplog.at_level(logging.WARNING, logger="rowlock"):
             assert service.manager.hinter.reaches("Snapshot")
@@ -165,7 +191,9 @@ async def test_hints_at_once_are_one_notification(postgresql_database: Temporary
 async def test_a_model_rests_between_notifications(
     postgresql_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every commit of a busy service would wake every replica; or a hint in between would be forgotten."""
+    """Every commit of a busy service would wake every replica; or a hint in between would be
+    forgotten.
+    """
     monkeypatch.setattr(notifier, "RESEND_AFTER_S", 3600)
     async with eavesdropper(postgresql_database) as ear:
         async with replica(postgresql_database) as one:
@@ -179,7 +207,9 @@ async def test_a_model_rests_between_notifications(
         await ear.wait_for("Volume", count=2)
 
 
-async def test_a_hint_during_the_rest_is_sent_after_it(postgresql_database: TemporaryDatabase) -> None:
+async def test_a_hint_during_the_rest_is_sent_after_it(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """The last of a burst of rows would wait for a poll."""
     async with replica(postgresql_database) as one, replica(postgresql_database) as other:
         one.hint(Volume)
@@ -201,7 +231,9 @@ async def test_a_hint_during_the_rest_is_sent_after_it(postgresql_database: Temp
         ([], {"Volume": 10.5}, WaitForHint(5.0)),
     ],
 )
-def test_the_plan(unsent: list[str], rests_until: dict[str, float], plan: Send | WaitForHint) -> None:
+def test_the_plan(
+    unsent: list[str], rests_until: dict[str, float], plan: Send | WaitForHint
+) -> None:
     """A hint would be sent too early, too late or never, or the line never be checked."""
     assert plan_sending(unsent, rests_until, now=10.0, check_at=15.0) == plan
 
@@ -209,8 +241,12 @@ def test_the_plan(unsent: list[str], rests_until: dict[str, float], plan: Send |
 # ---------------------------------------------------------------- what they never do
 
 
-async def test_a_full_pool_and_an_open_transaction_are_in_nobodys_way(postgresql_database: TemporaryDatabase) -> None:
-    """A notification would wait for the host's transaction, take part in it, or take a connection from the pipelines."""
+async def test_a_full_pool_and_an_open_transaction_are_in_nobodys_way(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """A notification would wait for the host's transaction, take part in it, or take a
+    connection from the pipelines.
+    """
     database = postgresql_database
     async with (
         replica(database) as other,
@@ -223,8 +259,12 @@ async def test_a_full_pool_and_an_open_transaction_are_in_nobodys_way(postgresql
         await connection.rollback()
 
 
-async def test_what_the_hosts_own_set_up_began_is_ended(postgresql_database: TemporaryDatabase) -> None:
-    """A host that prepares each connection by a statement would have a line that never hears anything."""
+async def test_what_the_hosts_own_set_up_began_is_ended(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """A host that prepares each connection by a statement would have a line that never hears
+    anything.
+    """
     engine = named_engine(postgresql_database, "prepared")
 
     @event.listens_for(engine.sync_engine, "connect")
@@ -232,7 +272,8 @@ async def test_what_the_hosts_own_set_up_began_is_ended(postgresql_database: Tem
         connection.cursor().execute("SET search_path TO public")
 
     one = Replica(engine)
-    # SQLAlchemy ends what was begun on the first connection of an engine by itself, so the line has the second.
+    # SQLAlchemy ends what was begun on the first connection of an engine by itself, so the line has
+    # the second.
     async with replica(postgresql_database) as other, engine.connect(), one.manager:
         await one.ear.wait_for("Volume")
         other.hint("Run")
@@ -250,7 +291,8 @@ async def test_junk_from_outside_harms_nobody(
             async with postgresql_database.engine.begin() as connection:
                 for payload in ("", "NoSuchModel", "x" * 7000, "Volume; DROP TABLE"):
                     await connection.execute(
-                        text("SELECT pg_notify(:channel, :payload)"), {"channel": one.line.channel, "payload": payload}
+                        text("SELECT pg_notify(:channel, :payload)"),
+                        {"channel": one.line.channel, "payload": payload},
                     )
             other.hint(Volume)
             await one.ear.wait_for("Volume")
@@ -293,7 +335,9 @@ async def test_hints_that_wait_are_bounded(
 
 @pytest.mark.parametrize("name", ["billing", "B i;l\"l'ing", "é" * 40, "x" * PAYLOAD_BYTES_MAX])
 async def test_names_keep_hosts_apart(postgresql_database: TemporaryDatabase, name: str) -> None:
-    """Hosts in one schema would wake each other for nothing; or a name that PostgreSQL cuts off would reach nobody."""
+    """Hosts in one schema would wake each other for nothing; or a name that PostgreSQL cuts off
+    would reach nobody.
+    """
     database = postgresql_database
     async with (
         replica(database, notify=name) as one,

@@ -1,4 +1,6 @@
-"""Notifications that no replica sent: whoever may connect to the database can say anything on the channel, at any rate."""
+"""Notifications that no replica sent: whoever may connect to the database can say anything on
+the channel, at any rate.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ FLOOD = 300
 
 
 async def forge(database: TemporaryDatabase, one: Replica, *payloads: str) -> None:
-    """Say `payloads` on the channel of `one`, each by a transaction of its own: PostgreSQL merges what is equal in one."""
+    """Say `payloads` on the channel of `one`, each by a transaction of its own: PostgreSQL
+    merges what is equal in one.
+    """
     async with database.engine.connect() as connection:
         said = await connection.execution_options(isolation_level="AUTOCOMMIT")
         for payload in payloads:
@@ -28,13 +32,21 @@ async def forge(database: TemporaryDatabase, one: Replica, *payloads: str) -> No
 
 
 async def test_a_flood_wakes_a_model_once_in_a_while_and_fills_nothing(
-    postgresql_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    postgresql_database: TemporaryDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Fetch would follow fetch, the memory fill with names, or the log with lines, as somebody else likes."""
+    """Fetch would follow fetch, the memory fill with names, or the log with lines, as somebody
+    else likes.
+    """
     monkeypatch.setattr(notifier, "WAKE_EVERY_S", 3600)
     async with replica(postgresql_database) as one, replica(postgresql_database) as other:
         with caplog.at_level(logging.DEBUG, logger="rowlock"):
-            junk = (payload for number in range(FLOOD) for payload in ("Volume", f"nothing {number} " + "x" * 7000))
+            junk = (
+                payload
+                for number in range(FLOOD)
+                for payload in ("Volume", f"nothing {number} " + "x" * 7000)
+            )
             await forge(postgresql_database, one, *junk)
             other.hint("Run")
             await one.ear.wait_for("Run")
@@ -59,7 +71,9 @@ async def test_what_comes_while_a_model_rests_wakes_it_afterwards(
         assert one.line.received == 4
 
 
-async def test_a_forged_hint_has_a_pipeline_look_and_do_nothing_else(postgresql_database: TemporaryDatabase) -> None:
+async def test_a_forged_hint_has_a_pipeline_look_and_do_nothing_else(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """Whoever may connect could have rows worked on that are not due, or done twice."""
     database, pipeline = postgresql_database, VolumePipeline(fetch_delays=[3600])
     await database.create_tables(Base.metadata)

@@ -1,4 +1,6 @@
-"""Lines to other replicas that are lost, that cannot be had, and that end; and who may have one at all."""
+"""Lines to other replicas that are lost, that cannot be had, and that end; and who may have one
+at all.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ NEVER_S = 3600.0
 async def test_a_line_that_was_killed_is_opened_again(
     postgresql_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the first lost connection on a replica would poll until its host restarts, or until the next check."""
+    """From the first lost connection on a replica would poll until its host restarts, or until
+    the next check.
+    """
     database = postgresql_database
     monkeypatch.setattr(notifier, "CHECK_EVERY_S", NEVER_S)
     async with replica(database, "one") as one, replica(database, "other") as other:
@@ -49,7 +53,11 @@ async def test_a_line_that_was_killed_is_opened_again(
             await kill(database, "one")
             # What was said meanwhile nobody heard, so everybody is woken once.
             await one.ear.wait_for("Volume", count=2 * count - 1)
-            assert [one.line.reconnects, one.line.listening, one.line.last_error] == [count, True, None]
+            assert [one.line.reconnects, one.line.listening, one.line.last_error] == [
+                count,
+                True,
+                None,
+            ]
             other.hint(Volume)
             await one.ear.wait_for("Volume", count=2 * count)
             one.hint("Run")
@@ -63,7 +71,9 @@ async def test_a_line_that_was_killed_is_opened_again(
 async def test_a_line_that_holds_is_trusted_again(
     postgresql_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A replica that lost its line a few times in a month would take ever longer to open it again."""
+    """A replica that lost its line a few times in a month would take ever longer to open it
+    again.
+    """
     database = postgresql_database
     monkeypatch.setattr(notifier, "CHECK_EVERY_S", SOON_S)
     async with replica(database, "one") as one:
@@ -81,7 +91,9 @@ async def test_losing_the_line_makes_nobody_unhealthy(
     monkeypatch.setattr(notifier, "RECONNECT_DELAY_S", NEVER_S)
     monkeypatch.setattr(notifier, "RECONNECT_DELAY_S_MAX", NEVER_S)
     monkeypatch.setattr(notifier, "STOP_S_MAX", NEVER_S)
-    manager = PipelineManager(async_sessionmaker(named_engine(database, "one")), [VolumePipeline()], notify=True)
+    manager = PipelineManager(
+        async_sessionmaker(named_engine(database, "one")), [VolumePipeline()], notify=True
+    )
     ear = Ear(manager.hinter, "Volume")
     manager.start()
     await ear.wait_for("Volume")
@@ -102,7 +114,9 @@ async def test_losing_the_line_makes_nobody_unhealthy(
 
 
 async def test_an_outage_is_survived(postgresql_server: Callable[[], PostgresqlServer]) -> None:
-    """A restart of the database would cut replicas off from each other for good, and lose the hints of its time."""
+    """A restart of the database would cut replicas off from each other for good, and lose the
+    hints of its time.
+    """
     server = postgresql_server()
     database = TemporaryDatabase(await asyncio.to_thread(server.start))
     async with replica(database, "one") as one, replica(database, "other") as other:
@@ -144,11 +158,16 @@ async def test_a_hint_that_could_not_be_sent_is_sent_later(
 async def test_a_silent_line_is_noticed(
     postgresql_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A firewall that forgets a quiet connection would leave a replica deaf, and it would not know."""
+    """A firewall that forgets a quiet connection would leave a replica deaf, and it would not
+    know.
+    """
     monkeypatch.setattr(notifications, "ANSWER_S_MAX", SOON_S)
     monkeypatch.setattr(notifications, "CLOSE_S_MAX", SOON_S)
     monkeypatch.setattr(notifier, "CHECK_EVERY_S", SOON_S)
-    async with BlackHole.before(postgresql_database) as (hole, engine), running(Replica(engine)) as one:
+    async with (
+        BlackHole.before(postgresql_database) as (hole, engine),
+        running(Replica(engine)) as one,
+    ):
         hole.dark = True
         await hole.wait_for_entry(2)
         hole.dark = False
@@ -158,7 +177,9 @@ async def test_a_silent_line_is_noticed(
 async def test_a_server_that_never_answers_is_not_waited_for(
     postgresql_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One connection that is accepted and then forgotten would be waited for until the host restarts."""
+    """One connection that is accepted and then forgotten would be waited for until the host
+    restarts.
+    """
     monkeypatch.setattr(notifications, "CONNECT_S_MAX", SOON_S)
     async with BlackHole.before(postgresql_database) as (hole, engine):
         hole.dark = True
@@ -176,7 +197,11 @@ async def test_a_line_that_listens_no_more_is_noticed(
     """A connection that answers but was made to forget its channel would look well for ever."""
     monkeypatch.setattr(notifier, "CHECK_EVERY_S", SOON_S)
     engine, drivers = named_engine(postgresql_database, "one"), list[Any]()
-    event.listen(engine.sync_engine, "connect", lambda connection, _: drivers.append(connection.driver_connection))
+    event.listen(
+        engine.sync_engine,
+        "connect",
+        lambda connection, _: drivers.append(connection.driver_connection),
+    )
     async with running(Replica(engine)) as one:
         with suppress(Exception):  # a check may be under way
             await drivers[0].execute("UNLISTEN *")
@@ -202,7 +227,11 @@ async def test_a_loop_that_dies_is_replaced(postgresql_database: TemporaryDataba
     database = postgresql_database
     async with replica(database, "one") as one:
         (before,) = await connections(database, "one")
-        (loop,) = (task for task in asyncio.all_tasks() if task.get_name() == "rowlock: notifications notifier loop")
+        (loop,) = (
+            task
+            for task in asyncio.all_tasks()
+            if task.get_name() == "rowlock: notifications notifier loop"
+        )
         loop.cancel()
         await one.ear.wait_for("Volume")
         assert before not in await connections(database, "one")
@@ -248,7 +277,9 @@ async def test_a_shutdown_does_not_wait_for_a_server_that_is_silent(
             await one.manager.drain()
 
 
-async def test_a_shutdown_at_any_moment_leaves_nothing(postgresql_database: TemporaryDatabase) -> None:
+async def test_a_shutdown_at_any_moment_leaves_nothing(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """A manager that is ended while its line is being opened would leave a connection behind."""
     database = postgresql_database
     for turns in range(0, 60, 3):
@@ -278,7 +309,9 @@ async def test_another_driver_is_refused(postgresql_database: TemporaryDatabase)
 
 
 @pytest.mark.parametrize("name", ["", "a\x00b", "x" * 1001, 1, None, b"billing"])
-async def test_a_name_that_is_none_is_refused(postgresql_database: TemporaryDatabase, name: Any) -> None:
+async def test_a_name_that_is_none_is_refused(
+    postgresql_database: TemporaryDatabase, name: Any
+) -> None:
     """The mistake would show as a line that is lost again and again."""
     with pytest.raises(ConfigurationError, match="billing"):
         PipelineManager(postgresql_database.session_factory, notify=name)
@@ -290,7 +323,9 @@ def test_a_factory_without_an_engine_is_refused() -> None:
         PipelineManager(async_sessionmaker(), notify=True)
 
 
-async def test_pipelines_in_two_databases_are_refused(postgresql_database: TemporaryDatabase) -> None:
+async def test_pipelines_in_two_databases_are_refused(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """Half of the replicas would speak where the other half does not listen."""
     engines = [create_async_engine(postgresql_database.url) for _ in range(2)]
     sessions = async_sessionmaker(binds=dict(zip((Volume, Attachment), engines, strict=True)))

@@ -1,4 +1,6 @@
-"""Tests of outcomes as data: what `process` may return, and what is refused before any transaction."""
+"""Tests of outcomes as data: what `process` may return, and what is refused before any
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def test_nothing_is_success() -> None:
     assert as_outcome(None) == Apply()
 
 
-@pytest.mark.parametrize("junk", [0, False, True, "done", {}, [], Apply, ValueError("returned, not raised"), object()])
+@pytest.mark.parametrize(
+    "junk", [0, False, True, "done", {}, [], Apply, ValueError("returned, not raised"), object()]
+)
 def test_junk_is_refused(junk: object) -> None:
     """A typing error in the host would count as success."""
     with pytest.raises(OutcomeError, match="must return Apply, Retry, Reset, Park or None"):
@@ -57,7 +61,9 @@ def test_junk_is_refused(junk: object) -> None:
     ],
 )
 def test_columns_that_cannot_be_written(outcome: Any, column: str) -> None:
-    """A wrong column would be found by the database, in the middle of a transaction, or a lease be taken by hand."""
+    """A wrong column would be found by the database, in the middle of a transaction, or a lease
+    be taken by hand.
+    """
     with pytest.raises(OutcomeError) as caught:
         check_outcome(LeasedTable.of(Volume), outcome)
     assert caught.value.column == column
@@ -72,10 +78,15 @@ def test_the_schedule_is_kept_by_rowlock(name: str) -> None:
     assert caught.value.column == name
 
 
-@pytest.mark.parametrize("outcome", [Apply(after=1), Apply(after=timedelta(0)), Retry(after=1), Park("why")])
+@pytest.mark.parametrize(
+    "outcome", [Apply(after=1), Apply(after=timedelta(0)), Retry(after=1), Park("why")]
+)
 def test_outcomes_that_need_a_schedule(outcome: Any) -> None:
     """A time would be asked for that the row cannot keep."""
-    says = f"^{type(outcome).__name__}.* needs ScheduleColumns, which Volume does not have; mix them in"
+    says = (
+        f"^{type(outcome).__name__}.* needs ScheduleColumns, which Volume does not have; mix"
+        " them in"
+    )
     with pytest.raises(OutcomeError, match=says):
         check_outcome(LeasedTable.of(Volume), outcome)
     check_outcome(LeasedTable.of(Run), outcome)
@@ -91,7 +102,11 @@ def test_a_time_in_the_past_is_refused(outcome: Any) -> None:
 @pytest.mark.parametrize(
     "outcome",
     [
-        Apply({"status": "a", Volume.disk_id: "d"}, unless_changed=[Volume.status, "disk_id"], hint=Volume),
+        Apply(
+            {"status": "a", Volume.disk_id: "d"},
+            unless_changed=[Volume.status, "disk_id"],
+            hint=Volume,
+        ),
         Retry(error="no", values={"status": "a"}),
         Reset(),
     ],
@@ -102,7 +117,8 @@ def test_what_is_right_passes(outcome: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "text"), [(None, None), ("no disk", "no disk"), (ValueError("no disk"), "ValueError: no disk")]
+    ("error", "text"),
+    [(None, None), ("no disk", "no disk"), (ValueError("no disk"), "ValueError: no disk")],
 )
 def test_error_text(error: BaseException | str | None, text: str | None) -> None:
     """A row would not tell what went wrong."""
@@ -115,7 +131,9 @@ def test_error_text_is_bounded() -> None:
     assert len(error_text(ValueError("x" * 10_000)) or "") == 1024
 
 
-@pytest.mark.parametrize(("after", "delay"), [(1.5, timedelta(seconds=1.5)), (timedelta(days=1), timedelta(days=1))])
+@pytest.mark.parametrize(
+    ("after", "delay"), [(1.5, timedelta(seconds=1.5)), (timedelta(days=1), timedelta(days=1))]
+)
 def test_delay_of(after: timedelta | float, delay: timedelta) -> None:
     """A number would be some other unit than seconds."""
     assert delay_of(after) == delay

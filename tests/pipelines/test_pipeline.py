@@ -64,7 +64,9 @@ def pipeline_over(model: Any, *, ready: Any = None) -> Pipeline[Any]:
 
 def test_a_model_without_lock_columns_is_refused() -> None:
     """The first claim would fail, in a log."""
-    with pytest.raises(ModelError, match="Unlocked has no column lock_token; mix in LockColumns") as caught:
+    with pytest.raises(
+        ModelError, match="Unlocked has no column lock_token; mix in LockColumns"
+    ) as caught:
         pipeline_over(Unlocked)
     assert (caught.value.model, caught.value.column) == ("Unlocked", "lock_token")
 
@@ -102,7 +104,9 @@ class Silent(Pipeline[Volume]):
 
 def test_ready_must_be_written() -> None:
     """A pipeline would take every row of its table, or none."""
-    with pytest.raises(PipelineError, match=r"Silent must say which rows want work: override ready\(\)"):
+    with pytest.raises(
+        PipelineError, match=r"Silent must say which rows want work: override ready\(\)"
+    ):
         Silent()
 
 
@@ -112,7 +116,9 @@ def test_process_must_be_written() -> None:
     class Idle(VolumePipeline):
         process = Pipeline.process  # type: ignore[assignment]
 
-    with pytest.raises(ConfigurationError, match=r"Idle must say what to do with a row: override process\(item\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"Idle must say what to do with a row: override process\(item\)"
+    ):
         Idle().check_parts()
 
 
@@ -130,7 +136,9 @@ def test_before_the_start_nothing_harms() -> None:
     assert pipeline.state == "new"
     assert repr(pipeline) == "<VolumePipeline over Volume, new>"
     assert pipeline.health() == PipelineHealth("VolumePipeline", "new", {}, 0, 0, None, 0)
-    assert pipeline.statistics() == PipelineStatistics("VolumePipeline", 0, 0, 0, asdict(Counters()))
+    assert pipeline.statistics() == PipelineStatistics(
+        "VolumePipeline", 0, 0, 0, asdict(Counters())
+    )
     with pytest.raises(PipelineError, match="VolumePipeline was not started"):
         pipeline.run  # noqa: B018 - the property raises
 
@@ -171,7 +179,8 @@ async def test_a_hint_may_come_from_a_thread(virtual_database: TemporaryDatabase
     await asyncio.sleep(100)
     await add(virtual_database, Volume())
     began_at = now()
-    asyncio.get_running_loop().set_debug(True)  # then it refuses what would set it going from another thread
+    # then it refuses what would set it going from another thread
+    asyncio.get_running_loop().set_debug(True)
     assert await asyncio.to_thread(hint_and_wait)
     asyncio.get_running_loop().set_debug(False)
     assert now() == began_at

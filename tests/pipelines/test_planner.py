@@ -1,4 +1,6 @@
-"""What outcomes become before any database is asked: pure data, for a row whose columns and time are known."""
+"""What outcomes become before any database is asked: pure data, for a row whose columns and time
+are known.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def planner(leased: LeasedTable, *, intent: tuple[str, ...] = ()) -> Planner:
 
 
 def written(write: RowWrite) -> dict[str, Any]:
-    """Return what is written, by the names of the columns, without those that are written as they are."""
+    """Return what is written, by the names of the columns, without those that are written as
+    they are.
+    """
     named = {column.name: value for column, value in write.values.items()}
     return {name: value for name, value in named.items() if name not in ("updated_at", *FREED)}
 
@@ -70,17 +74,25 @@ def attempt(number: int, row: Any = None) -> PipelineItem[Any]:
 
 @virtual_time
 async def test_outcomes_of_one_batch_that_are_alike_are_one_write() -> None:
-    """A thousand rows with the same outcome would be planned, grouped and compared a thousand times."""
+    """A thousand rows with the same outcome would be planned, grouped and compared a thousand
+    times.
+    """
     plan, same = planner(VOLUMES), {"status": "active"}
     first, second = plan.plan(ticket(), Apply(same)), plan.plan(ticket(), Apply(dict(same)))
     assert first is second
     other = plan.plan(ticket(), Apply({"status": "other"}))
-    assert (other is first, written(other)["status"], written(first)["status"]) == (False, "other", "active")
+    assert (other is first, written(other)["status"], written(first)["status"]) == (
+        False,
+        "other",
+        "active",
+    )
     assert written(plan.plan(ticket(), Apply({"size_gb": 1})))["size_gb"] == 1
     assert written(plan.plan(ticket(), Apply({"size_gb": True})))["size_gb"] is True
 
 
-@pytest.mark.parametrize(("after", "rests_s"), [(None, 20), (0, 0), (90, 90), (timedelta(minutes=3), 180)], ids=str)
+@pytest.mark.parametrize(
+    ("after", "rests_s"), [(None, 20), (0, 0), (90, 90), (timedelta(minutes=3), 180)], ids=str
+)
 @virtual_time
 async def test_a_success_rests_and_counts_nothing(after: Any, rests_s: float) -> None:
     """A row would be due at a time that nobody has asked for, or carry failures that are over."""
@@ -110,11 +122,14 @@ async def test_a_failure_is_counted_and_rests_longer_each_time(number: int, rest
 
 
 @pytest.mark.parametrize(
-    ("error", "text"), [("no disk", "gave up after 3 attempts: no disk"), (None, "gave up after 3 attempts")]
+    ("error", "text"),
+    [("no disk", "gave up after 3 attempts: no disk"), (None, "gave up after 3 attempts")],
 )
 @virtual_time
 async def test_the_last_failure_parks(error: str | None, text: str) -> None:
-    """A row that can never succeed would be tried for ever, or nobody be told why it is no longer."""
+    """A row that can never succeed would be tried for ever, or nobody be told why it is no
+    longer.
+    """
     write = planner(RUNS).plan(attempt(3), Retry(error=error))
     assert (write.parks, written(write)) == (
         True,
@@ -124,8 +139,13 @@ async def test_the_last_failure_parks(error: str | None, text: str) -> None:
 
 @virtual_time
 async def test_a_row_that_is_set_aside_or_waits_for_locks() -> None:
-    """A parked row would lose its reason; one that waits for locks would wait as if it had failed."""
-    parked, reset = planner(RUNS).plan(attempt(1), Park("a person")), planner(RUNS).plan(attempt(1), Reset())
+    """A parked row would lose its reason; one that waits for locks would wait as if it had
+    failed.
+    """
+    parked, reset = (
+        planner(RUNS).plan(attempt(1), Park("a person")),
+        planner(RUNS).plan(attempt(1), Reset()),
+    )
     assert (parked.parks, written(parked)) == (
         True,
         {"last_processed_at": NOW, "parked_at": NOW, "last_error": "a person"},
@@ -138,14 +158,18 @@ async def test_a_row_that_is_set_aside_or_waits_for_locks() -> None:
 
 @virtual_time
 async def test_what_services_own_is_held_against_what_was_read() -> None:
-    """A request that came meanwhile would be overwritten, or a failure that writes nothing of it be kept from being counted."""
+    """A request that came meanwhile would be overwritten, or a failure that writes nothing of it
+    be kept from being counted.
+    """
     plan, status = planner(VOLUMES, intent=("status",)), VOLUMES.column("status")
     item = attempt(1, Volume(id=CHILD, status="as read", size_gb=7))
     applied = plan.plan(item, Apply({"disk_id": "d"}, unless_changed=["size_gb"]))
     assert applied.unless_changed == {status: "as read", VOLUMES.column("size_gb"): 7}
     assert {column.name: value for column, value in applied.when_changed.items()} == FREED
     assert plan.plan(item, Retry(error="no", values={"disk_id": "d"})).unless_changed == {}
-    assert plan.plan(item, Retry(error="no", values={"status": "failed"})).unless_changed == {status: "as read"}
+    assert plan.plan(item, Retry(error="no", values={"status": "failed"})).unless_changed == {
+        status: "as read"
+    }
     unread = plan.plan(attempt(1), Apply({"disk_id": "d"}))
     assert (unread.unless_changed, unread.when_changed) == ({}, {})
 
@@ -154,9 +178,16 @@ async def test_what_services_own_is_held_against_what_was_read() -> None:
 async def test_a_row_that_was_overtaken_is_due_at_once() -> None:
     """What a service asked for would wait for the interval of an attempt that was never written."""
     item = attempt(1, Run(id=1, status="as read", due_at=NOW))
-    for outcome in (Apply(unless_changed=["status"]), Apply({"result": 1}, unless_changed=["status"], after=90)):
+    for outcome in (
+        Apply(unless_changed=["status"]),
+        Apply({"result": 1}, unless_changed=["status"], after=90),
+    ):
         write = planner(RUNS).plan(item, outcome)
-        changed = {column.name: value for column, value in write.when_changed.items() if column.name != "updated_at"}
+        changed = {
+            column.name: value
+            for column, value in write.when_changed.items()
+            if column.name != "updated_at"
+        }
         assert changed == FREED | {"due_at": NOW}
 
 
@@ -188,4 +219,6 @@ async def test_a_related_row_that_is_not_held_is_refused() -> None:
     item = attempt(1)
     item.held = holding(CHILD)
     with pytest.raises(OutcomeError, match="is not locked by this item"):
-        planner(VOLUMES).plan(item, Apply(related={(Attachment, uuid.UUID(int=2)): {"status": "x"}}))
+        planner(VOLUMES).plan(
+            item, Apply(related={(Attachment, uuid.UUID(int=2)): {"status": "x"}})
+        )

@@ -23,8 +23,12 @@ SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
 
 
 @virtual_time
-async def test_each_row_has_context_variables_of_its_own(virtual_database: TemporaryDatabase) -> None:
-    """A tenant or a trace that was set for one row would be that of the next; or what the host had set before be gone."""
+async def test_each_row_has_context_variables_of_its_own(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A tenant or a trace that was set for one row would be that of the next; or what the host
+    had set before be gone.
+    """
     seen: list[str] = []
     rows = await add(virtual_database, *(Volume() for _ in range(5)))
 
@@ -36,13 +40,17 @@ async def test_each_row_has_context_variables_of_its_own(virtual_database: Tempo
         return Apply({"status": "active"})
 
     SEEN.set("the host's")
-    async with PipelineManager(virtual_database.session_factory, [VolumePipeline(answer=answer, workers_num=1)]):
+    async with PipelineManager(
+        virtual_database.session_factory, [VolumePipeline(answer=answer, workers_num=1)]
+    ):
         await until(lambda: len(seen) == len(rows))
     assert seen == ["the host's"] * len(rows)
 
 
 @virtual_time
-async def test_current_task_timeouts_and_groups_are_the_rows_own(virtual_database: TemporaryDatabase) -> None:
+async def test_current_task_timeouts_and_groups_are_the_rows_own(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A host's `asyncio.timeout` or task group would cancel another row's work, or never end."""
     await add(virtual_database, *(Volume() for _ in range(4)))
     tasks: set[Any] = set()
@@ -67,7 +75,9 @@ async def test_current_task_timeouts_and_groups_are_the_rows_own(virtual_databas
 async def test_a_task_that_is_cancelled_before_its_first_step_gives_its_row_back(
     virtual_database: TemporaryDatabase,
 ) -> None:
-    """A host that cancels every task that it finds would keep a row leased for ever, and a worker busy with it."""
+    """A host that cancels every task that it finds would keep a row leased for ever, and a
+    worker busy with it.
+    """
     [row] = await add(virtual_database, Volume())
     pipeline = VolumePipeline(workers_num=1)
     async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
@@ -88,8 +98,12 @@ async def test_a_task_that_is_cancelled_before_its_first_step_gives_its_row_back
     assert is_free(await read(virtual_database, row))
 
 
-async def test_the_end_of_the_loop_is_no_failure_of_a_row(sqlite_database: TemporaryDatabase) -> None:
-    """Each row in hand at the end of `asyncio.run` would have one attempt less, and be told to have failed."""
+async def test_the_end_of_the_loop_is_no_failure_of_a_row(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """Each row in hand at the end of `asyncio.run` would have one attempt less, and be told to
+    have failed.
+    """
     await add(sqlite_database, Volume(), Volume())
     pipeline = VolumePipeline(answer=hang, workers_num=1)
     with heard_events() as heard:
@@ -120,8 +134,12 @@ class Unsteady(VolumePipeline):
 
 
 @virtual_time
-async def test_work_that_cannot_be_begun_gives_its_row_back(virtual_database: TemporaryDatabase) -> None:
-    """The row would stay leased, its worker busy for ever, and the outcome of the row before it be settled twice."""
+async def test_work_that_cannot_be_begun_gives_its_row_back(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """The row would stay leased, its worker busy for ever, and the outcome of the row before it
+    be settled twice.
+    """
     await add(virtual_database, Volume(), Volume())
     pipeline = Unsteady(workers_num=1)
     async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
@@ -179,7 +197,11 @@ async def test_a_pool_that_holds_nothing_ahead_has_claimed_for_those_who_are_idl
         return Apply({"status": "active"})
 
     pipeline = VolumePipeline(
-        answer=answer, workers_num=2, queue_lower_limit_factor=0, queue_upper_limit_factor=0, fetch_delays=(1000,)
+        answer=answer,
+        workers_num=2,
+        queue_lower_limit_factor=0,
+        queue_upper_limit_factor=0,
+        fetch_delays=(1000,),
     )
     began_at = asyncio.get_running_loop().time()
     async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
@@ -197,16 +219,24 @@ def alive() -> list[Any]:
 
 
 async def test_what_belongs_to_a_row_is_gone_with_it(database: TemporaryDatabase) -> None:
-    """Objects of each row that point at each other would wait for the collector, and a third of a core be spent on that."""
-    rows, pipeline = await add(database, *(Volume() for _ in range(20))), VolumePipeline(workers_num=5)
+    """Objects of each row that point at each other would wait for the collector, and a third of
+    a core be spent on that.
+    """
+    rows, pipeline = (
+        await add(database, *(Volume() for _ in range(20))),
+        VolumePipeline(workers_num=5),
+    )
     gc.collect()
-    # Of other tests, whose tracebacks and doubles are kept; so that no new one has the address of one that is gone.
+    # Of other tests, whose tracebacks and doubles are kept; so that no new one has the address of
+    # one that is gone.
     kept = alive()
     before = {id(one) for one in kept}
     gc.disable()
     try:
         async with PipelineManager(database.session_factory, [pipeline]) as manager:
-            await until_so(lambda: manager.statistics()["VolumePipeline"].counters["applied"] == len(rows))
+            await until_so(
+                lambda: manager.statistics()["VolumePipeline"].counters["applied"] == len(rows)
+            )
         pipeline.items.clear()
         assert [type(one).__name__ for one in alive() if id(one) not in before] == []
     finally:
@@ -233,8 +263,12 @@ class UnreadyPipeline(VolumePipeline):
 
 
 @virtual_time
-async def test_a_worker_of_the_hosts_that_cannot_begin_gives_its_row_back(virtual_database: TemporaryDatabase) -> None:
-    """The row would stay leased for ever, its worker busy with it, and each shutdown wait for both."""
+async def test_a_worker_of_the_hosts_that_cannot_begin_gives_its_row_back(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """The row would stay leased for ever, its worker busy with it, and each shutdown wait for
+    both.
+    """
     Unready.tries = 0
     await add(virtual_database, Volume(), Volume())
     pipeline = UnreadyPipeline(workers_num=1)
@@ -246,7 +280,9 @@ async def test_a_worker_of_the_hosts_that_cannot_begin_gives_its_row_back(virtua
 
 
 @virtual_time
-async def test_a_task_that_cannot_be_made_leaves_nothing_in_hand(virtual_database: TemporaryDatabase) -> None:
+async def test_a_task_that_cannot_be_made_leaves_nothing_in_hand(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """What could not be released either would be no stray, so that nobody would find it."""
     await add(virtual_database, Volume())
     refused: list[Any] = []
@@ -266,7 +302,9 @@ async def test_a_task_that_cannot_be_made_leaves_nothing_in_hand(virtual_databas
 
 
 class AtOnce(Worker[Any]):
-    """Has a row done within the call that begins it, as a task may be that `asyncio.eager_task_factory` makes."""
+    """Has a row done within the call that begins it, as a task may be that
+    `asyncio.eager_task_factory` makes.
+    """
 
     deepest = within = 0
 
@@ -290,7 +328,9 @@ class AtOncePipeline(VolumePipeline):
 async def test_work_that_ends_within_its_beginning_begins_the_next_one_behind_it(
     virtual_database: TemporaryDatabase,
 ) -> None:
-    """Tasks that begin at once would each begin the next, until there is no stack left, and rows and workers be lost."""
+    """Tasks that begin at once would each begin the next, until there is no stack left, and rows
+    and workers be lost.
+    """
     AtOnce.deepest = 0
     await add(virtual_database, *(Volume() for _ in range(20)))
     pipeline = AtOncePipeline(workers_num=5)
@@ -300,7 +340,9 @@ async def test_work_that_ends_within_its_beginning_begins_the_next_one_behind_it
 
 
 @virtual_time
-async def test_work_that_cannot_be_left_behind_gives_its_worker_back(virtual_database: TemporaryDatabase) -> None:
+async def test_work_that_cannot_be_left_behind_gives_its_worker_back(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """The row would stay leased for ever, its worker busy with what has ended long ago."""
     await add(virtual_database, Volume())
     refused: list[Any] = []

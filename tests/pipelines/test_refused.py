@@ -1,4 +1,6 @@
-"""Tests of outcomes that the database refuses: the pipeline says what comes of them, and whatever it says the row is freed."""
+"""Tests of outcomes that the database refuses: the pipeline says what comes of them, and
+whatever it says the row is freed.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,12 @@ async def refused(database: TemporaryDatabase, pipeline: VolumePipeline) -> tupl
 async def test_by_default_it_is_a_failed_attempt(database: TemporaryDatabase) -> None:
     """A row whose result cannot be written would be gone, or stay leased."""
     row, counters = await refused(database, VolumePipeline(answer=Apply({"status": None})))
-    assert (row.status, is_free(row), counters.retried, counters.applied) == ("submitted", True, 1, 0)
+    assert (row.status, is_free(row), counters.retried, counters.applied) == (
+        "submitted",
+        True,
+        1,
+        0,
+    )
 
 
 async def test_the_pipeline_may_say_what_comes_of_it(database: TemporaryDatabase) -> None:
@@ -61,17 +68,28 @@ async def test_the_pipeline_may_say_what_comes_of_it(database: TemporaryDatabase
         Apply({"status": "failed"}, related={(Attachment, 1): {"status": "failed"}}),
         Apply({"status": None}),
     ],
-    ids=["raises", "exits", "none", "unknown column", "related row that is not held", "refused again"],
+    ids=[
+        "raises",
+        "exits",
+        "none",
+        "unknown column",
+        "related row that is not held",
+        "refused again",
+    ],
 )
 async def test_a_slip_there_keeps_no_row(
     database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, says: Any
 ) -> None:
-    """A row would stay leased, or its worker hang, because of a slip in what is said about a slip."""
+    """A row would stay leased, or its worker hang, because of a slip in what is said about a
+    slip.
+    """
     pipeline = Judging(answer=Apply({"status": None}))
     pipeline.says = says
     row, counters = await refused(database, pipeline)
     assert (row.status, is_free(row), counters.retried) == ("submitted", True, 1)
-    assert ("could not be written" if says == Apply({"status": None}) else "on_refused failed") in caplog.text
+    assert (
+        "could not be written" if says == Apply({"status": None}) else "on_refused failed"
+    ) in caplog.text
 
 
 async def test_what_is_said_may_be_a_retry_with_a_time(database: TemporaryDatabase) -> None:

@@ -1,4 +1,6 @@
-"""Related rows when the attempt does not end as planned: freed by somebody on every path, and held as long as it lasts."""
+"""Related rows when the attempt does not end as planned: freed by somebody on every path, and
+held as long as it lasts.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,26 @@ from .related_scenes import (
     locks_of,
     write_all,
 )
-from .scenes import add, change, counted, faults_of, is_free, is_outcome, read, replica, turns, until
+from .scenes import (
+    add,
+    change,
+    counted,
+    faults_of,
+    is_free,
+    is_outcome,
+    read,
+    replica,
+    turns,
+    until,
+)
 
 
-async def crashed_with_related_rows(database: TemporaryDatabase, pipeline: GatheringPipeline) -> Volume:
-    """Leave a volume and its attachments leased by a replica that died, and let the leases expire."""
+async def crashed_with_related_rows(
+    database: TemporaryDatabase, pipeline: GatheringPipeline
+) -> Volume:
+    """Leave a volume and its attachments leased by a replica that died, and let the leases
+    expire.
+    """
     volume = await add_volume(database)
     run = pipeline.build_run(replica(database), None)  # type: ignore[arg-type]
     assert await run.fetcher.fetch_once(1) == 1
@@ -41,7 +58,9 @@ async def crashed_with_related_rows(database: TemporaryDatabase, pipeline: Gathe
 # ---------------------------------------------------------------- crashes
 
 
-@pytest.mark.parametrize("outcome", [Apply({"status": "active"}), Retry(error="no"), ValueError("no")], ids=repr)
+@pytest.mark.parametrize(
+    "outcome", [Apply({"status": "active"}), Retry(error="no"), ValueError("no")], ids=repr
+)
 async def test_whoever_claims_the_main_row_next_frees_them(
     database_with_clock: TemporaryDatabase, outcome: Any
 ) -> None:
@@ -75,7 +94,9 @@ async def test_the_next_attempt_takes_them_again(database_with_clock: TemporaryD
     assert await locks_of(database) == {}
 
 
-async def test_a_claim_frees_only_what_its_own_dead_holder_had(database_with_clock: TemporaryDatabase) -> None:
+async def test_a_claim_frees_only_what_its_own_dead_holder_had(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """The related rows of a living parent would be taken from it."""
     database = database_with_clock
     await crashed_with_related_rows(database, GatheringPipeline())
@@ -97,33 +118,46 @@ async def test_they_are_free_by_expiry_if_the_main_row_is_gone(
     database = database_with_clock
     volume = await crashed_with_related_rows(database, pipeline_class())
     async with database.session_factory.begin() as session:
-        await session.execute(update(Attachment).values(volume_id=(await add_volume(database, attachments=0)).id))
+        await session.execute(
+            update(Attachment).values(volume_id=(await add_volume(database, attachments=0)).id)
+        )
         await session.execute(delete(Volume).where(Volume.id == volume.id))
-    async with stepping(database.session_factory, AttachmentPipeline(), beside=[pipeline_class()]) as steps:
+    async with stepping(
+        database.session_factory, AttachmentPipeline(), beside=[pipeline_class()]
+    ) as steps:
         assert len(await steps.fetch_once()) == ATTACHMENTS
         assert {item.prev_lock_expired for item in steps.queued} == {False}
         await steps.work_all()
     assert await locks_of(database) == {}
 
 
-async def test_another_item_takes_them_once_they_have_expired(database_with_clock: TemporaryDatabase) -> None:
+async def test_another_item_takes_them_once_they_have_expired(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """A shared row would be kept for a main row that is gone."""
     database = database_with_clock
     volume = await crashed_with_related_rows(database, SharingPipeline())
     await change(database, volume, status="gone")
     await add(database, Volume())
     pipeline = SharingPipeline()
-    pipeline.answer = lambda item: item.lock_related(Attachment, Attachment.volume_id == volume.id, shared=True)
+    pipeline.answer = lambda item: item.lock_related(
+        Attachment, Attachment.volume_id == volume.id, shared=True
+    )
     async with stepping(database.session_factory, pipeline) as steps:
         [item] = await steps.fetch_once()
-        assert len(await item.lock_related(Attachment, Attachment.volume_id == volume.id, shared=True)) == ATTACHMENTS
+        assert (
+            len(await item.lock_related(Attachment, Attachment.volume_id == volume.id, shared=True))
+            == ATTACHMENTS
+        )
 
 
 @pytest.mark.parametrize("pipeline_class", [GatheringPipeline, SharingPipeline])
 async def test_children_of_a_dead_parent_that_does_not_run_here_are_free(
     database_with_clock: TemporaryDatabase, pipeline_class: type[GatheringPipeline]
 ) -> None:
-    """Workers are split by resource: children would wait for the sweep of a parent of which their replica knows nothing."""
+    """Workers are split by resource: children would wait for the sweep of a parent of which
+    their replica knows nothing.
+    """
     database = database_with_clock
     await crashed_with_related_rows(database, pipeline_class())
     async with stepping(database.session_factory, AttachmentPipeline()) as steps:
@@ -142,8 +176,12 @@ async def test_what_nobody_wants_any_more_is_swept(database_with_clock: Temporar
         assert await steps.sweep_once() == ATTACHMENTS
 
 
-async def test_rows_of_its_own_table_count_as_nobodys_attempts(database_with_clock: TemporaryDatabase) -> None:
-    """Rows that a dead item had locked beside its own would be taken for rows that it had worked on."""
+async def test_rows_of_its_own_table_count_as_nobodys_attempts(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """Rows that a dead item had locked beside its own would be taken for rows that it had worked
+    on.
+    """
     database = database_with_clock
     pipeline = GatheringPipeline()
     await add(database, Volume(), Volume(status="other"))
@@ -160,7 +198,9 @@ async def test_rows_of_its_own_table_count_as_nobodys_attempts(database_with_clo
     assert died == {item.id: True, other.id: False}
 
 
-async def test_a_pipeline_sweeps_the_tables_whose_rows_it_locks(database_with_clock: TemporaryDatabase) -> None:
+async def test_a_pipeline_sweeps_the_tables_whose_rows_it_locks(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """Rows of a model that has no pipeline of its own would keep their lock columns for ever."""
     database = database_with_clock
     volume = await crashed_with_related_rows(database, GatheringPipeline())
@@ -173,7 +213,9 @@ async def test_a_pipeline_sweeps_the_tables_whose_rows_it_locks(database_with_cl
 
 
 async def test_a_pipeline_sweeps_only_what_it_left(database_with_clock: TemporaryDatabase) -> None:
-    """The intent of a child, or the trace of its crash, would be cleared by a parent that is in more of a hurry."""
+    """The intent of a child, or the trace of its crash, would be cleared by a parent that is in
+    more of a hurry.
+    """
     database = database_with_clock
     await add_volume(database)
     async with stepping(database.session_factory, AttachmentPipeline(answer=Reset())) as busy:
@@ -189,8 +231,12 @@ async def test_a_pipeline_sweeps_only_what_it_left(database_with_clock: Temporar
 # ---------------------------------------------------------------- while rows are being locked
 
 
-async def test_once_the_outcome_is_on_its_way_nothing_more_is_locked(database: TemporaryDatabase) -> None:
-    """Rows that a forgotten task locks after the outcome was written belong to nobody and are freed by nobody."""
+async def test_once_the_outcome_is_on_its_way_nothing_more_is_locked(
+    database: TemporaryDatabase,
+) -> None:
+    """Rows that a forgotten task locks after the outcome was written belong to nobody and are
+    freed by nobody.
+    """
     pipeline = GatheringPipeline(then=Apply({"status": "active"}))
     async with at_work(database, pipeline) as (steps, _):
         item = await steps.work_once()
@@ -199,7 +245,9 @@ async def test_once_the_outcome_is_on_its_way_nothing_more_is_locked(database: T
     assert await locks_of(database) == {}
 
 
-def test_while_the_outcome_is_written_nothing_more_is_locked(virtual_database: TemporaryDatabase) -> None:
+def test_while_the_outcome_is_written_nothing_more_is_locked(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Rows would be locked that the transaction under way does not free."""
 
     @virtual_time
@@ -229,7 +277,9 @@ async def test_without_the_main_row_nothing_is_locked(database: TemporaryDatabas
     assert set(await locks_of(database)) == {"Volume "}
 
 
-async def test_under_an_expired_lease_nothing_is_locked(database_with_clock: TemporaryDatabase) -> None:
+async def test_under_an_expired_lease_nothing_is_locked(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """Rows would be locked that end at once, or under a token that a claim just found dead."""
     database = database_with_clock
     async with at_work(database, GatheringPipeline()) as (steps, _):
@@ -241,16 +291,24 @@ async def test_under_an_expired_lease_nothing_is_locked(database_with_clock: Tem
         assert len(await locks_of(database)) == 1
 
 
-@pytest.mark.parametrize("when", ["SELECT attachments.id", "UPDATE attachments SET", "SELECT volumes.lock_expires_at"])
-def test_the_outcome_waits_for_what_is_being_locked(virtual_database: TemporaryDatabase, when: str) -> None:
-    """Rows whose locking is under way when `process` returns would be missed when the others are freed."""
+@pytest.mark.parametrize(
+    "when", ["SELECT attachments.id", "UPDATE attachments SET", "SELECT volumes.lock_expires_at"]
+)
+def test_the_outcome_waits_for_what_is_being_locked(
+    virtual_database: TemporaryDatabase, when: str
+) -> None:
+    """Rows whose locking is under way when `process` returns would be missed when the others are
+    freed.
+    """
 
     @virtual_time
     async def play() -> None:
         strays: list[asyncio.Task[Any]] = []
 
         async def leave_one(item: Any) -> Apply:
-            strays.append(asyncio.create_task(item.lock_related(Attachment, Attachment.volume_id == item.id)))
+            strays.append(
+                asyncio.create_task(item.lock_related(Attachment, Attachment.volume_id == item.id))
+            )
             await asyncio.sleep(1)
             return Apply({"status": "active"})
 
@@ -272,7 +330,9 @@ def test_the_outcome_waits_for_what_is_being_locked(virtual_database: TemporaryD
 
 
 def test_cancelled_at_any_await_nothing_stays_locked(virtual_database: TemporaryDatabase) -> None:
-    """A cancellation between the commit and its answer would leave rows locked of which nobody knows."""
+    """A cancellation between the commit and its answer would leave rows locked of which nobody
+    knows.
+    """
 
     @virtual_time
     async def play() -> None:
@@ -283,7 +343,9 @@ def test_cancelled_at_any_await_nothing_stays_locked(virtual_database: Temporary
             volume = await add_volume(virtual_database)
             async with stepping(virtual_database.session_factory, pipeline) as steps:
                 [item] = await steps.fetch_once()
-                locking = asyncio.create_task(item.lock_related(Attachment, Attachment.volume_id == item.id))
+                locking = asyncio.create_task(
+                    item.lock_related(Attachment, Attachment.volume_id == item.id)
+                )
                 await turns(suspensions)
                 finished = locking.done()
                 locking.cancel()
@@ -303,14 +365,18 @@ def test_cancelled_at_any_await_nothing_stays_locked(virtual_database: Temporary
     play()
 
 
-def test_a_commit_whose_answer_was_lost_leaves_nothing_locked(virtual_database: TemporaryDatabase) -> None:
+def test_a_commit_whose_answer_was_lost_leaves_nothing_locked(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Rows that were locked by a transaction of unknown end would not be freed with the others."""
 
     @virtual_time
     async def play() -> None:
         async with at_work(virtual_database, GatheringPipeline()) as (steps, _):
             with faults_of(virtual_database.engine) as faults:
-                faults.lose_answers_of_commits(when=lambda statement: statement.startswith("UPDATE attachments"))
+                faults.lose_answers_of_commits(
+                    when=lambda statement: statement.startswith("UPDATE attachments")
+                )
                 await steps.work_once()
             assert counted(steps)["retried"] == 1
         assert await locks_of(virtual_database) == {}

@@ -1,4 +1,6 @@
-"""Related rows for as long as the attempt lasts: held with the main row, and released with it however it ends."""
+"""Related rows for as long as the attempt lasts: held with the main row, and released with it
+however it ends.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +38,24 @@ async def test_they_are_renewed_with_the_main_row(database_with_clock: Temporary
         database.clock.advance(20)
         item.trusted_until -= 20
         assert await steps.beat_once() == 1
-        main = (await read(database, item.row if item.has_row else Volume(id=item.id))).lock_expires_at
+        main = (
+            await read(database, item.row if item.has_row else Volume(id=item.id))
+        ).lock_expires_at
         assert main == database.clock.now + timedelta(seconds=30)
         assert {row.lock_expires_at for row in await attachments_of(database)} == {main}
         database.clock.advance(29)
-        async with stepping(database.session_factory, AttachmentPipeline(), beside=[GatheringPipeline()]) as busy:
+        async with stepping(
+            database.session_factory, AttachmentPipeline(), beside=[GatheringPipeline()]
+        ) as busy:
             assert await busy.fetch_once() == []
 
 
-async def test_a_related_row_that_was_not_renewed_is_tried_again(postgresql_database: TemporaryDatabase) -> None:
-    """A service's transaction that met one beat would end the lock of a child while its parent works on."""
+async def test_a_related_row_that_was_not_renewed_is_tried_again(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """A service's transaction that met one beat would end the lock of a child while its parent
+    works on.
+    """
     database = postgresql_database
     async with at_work(database, GatheringPipeline()) as (steps, volume):
         [item] = steps.queued
@@ -54,7 +64,9 @@ async def test_a_related_row_that_was_not_renewed_is_tried_again(postgresql_data
         item.trusted_until -= 20
         until = item.trusted_until
         async with database.session_factory() as session:
-            await session.execute(update(Attachment).where(Attachment.id == row.id).values(status="by a service"))
+            await session.execute(
+                update(Attachment).where(Attachment.id == row.id).values(status="by a service")
+            )
             await steps.beat_once()
             assert item.trusted_until == until
         assert steps.run.heartbeater.due_for_renewal() == [item]
@@ -111,7 +123,9 @@ def test_a_cancelled_worker_gives_them_back(virtual_database: TemporaryDatabase)
 
 
 def test_a_lost_lease_frees_what_is_left(virtual_database: TemporaryDatabase) -> None:
-    """The children of an attempt that lost its row would be locked until they expire, while the next attempt wants them."""
+    """The children of an attempt that lost its row would be locked until they expire, while the
+    next attempt wants them.
+    """
 
     @virtual_time
     async def play() -> None:
@@ -119,7 +133,9 @@ def test_a_lost_lease_frees_what_is_left(virtual_database: TemporaryDatabase) ->
         async with at_work(virtual_database, pipeline) as (steps, volume):
             working = asyncio.create_task(steps.work_once())
             await until(lambda: pipeline.locked)
-            await change(virtual_database, volume, lock_token=None, lock_owner=None, lock_expires_at=None)
+            await change(
+                virtual_database, volume, lock_token=None, lock_owner=None, lock_expires_at=None
+            )
             await asyncio.sleep(16)
             await steps.beat_once()
             await working
@@ -130,8 +146,12 @@ def test_a_lost_lease_frees_what_is_left(virtual_database: TemporaryDatabase) ->
 
 
 @pytest.mark.parametrize("ends", ["lost", "interrupted"])
-def test_pipelines_of_what_was_released_are_hinted(virtual_database: TemporaryDatabase, ends: str) -> None:
-    """Children of a parent that lost its row, or was interrupted, would wait for the next poll of their pipeline."""
+def test_pipelines_of_what_was_released_are_hinted(
+    virtual_database: TemporaryDatabase, ends: str
+) -> None:
+    """Children of a parent that lost its row, or was interrupted, would wait for the next poll
+    of their pipeline.
+    """
 
     @virtual_time
     async def play() -> None:
@@ -142,7 +162,9 @@ def test_pipelines_of_what_was_released_are_hinted(virtual_database: TemporaryDa
             working = asyncio.create_task(steps.work_once())
             await until(lambda: pipeline.locked)
             if ends == "lost":
-                await change(virtual_database, volume, lock_token=None, lock_owner=None, lock_expires_at=None)
+                await change(
+                    virtual_database, volume, lock_token=None, lock_owner=None, lock_expires_at=None
+                )
                 await asyncio.sleep(16)
                 await steps.beat_once()
             else:
@@ -154,8 +176,12 @@ def test_pipelines_of_what_was_released_are_hinted(virtual_database: TemporaryDa
     play()
 
 
-def test_pipelines_of_related_rows_wait_for_no_clean_up(virtual_database: TemporaryDatabase) -> None:
-    """Children that are free would be passed over while the host cleans up after their parent, for minutes perhaps."""
+def test_pipelines_of_related_rows_wait_for_no_clean_up(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Children that are free would be passed over while the host cleans up after their parent,
+    for minutes perhaps.
+    """
 
     @virtual_time
     async def play() -> None:
@@ -171,13 +197,17 @@ def test_pipelines_of_related_rows_wait_for_no_clean_up(virtual_database: Tempor
         assert hinted_before == [1]
 
     async def lose_token(item: Any, _rows: Any) -> Apply:
-        await change(virtual_database, item.row, lock_token=None, lock_owner=None, lock_expires_at=None)
+        await change(
+            virtual_database, item.row, lock_token=None, lock_owner=None, lock_expires_at=None
+        )
         return Apply({"status": "active"})
 
     play()
 
 
-def test_an_attempt_that_is_left_behind_keeps_them_until_they_expire(virtual_database: TemporaryDatabase) -> None:
+def test_an_attempt_that_is_left_behind_keeps_them_until_they_expire(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Somebody else would work on a child while the parent's code still does."""
 
     @virtual_time
@@ -205,7 +235,9 @@ def test_an_attempt_that_is_left_behind_keeps_them_until_they_expire(virtual_dat
     play()
 
 
-async def test_a_related_row_that_was_deleted_needs_no_lease(database_with_clock: TemporaryDatabase) -> None:
+async def test_a_related_row_that_was_deleted_needs_no_lease(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """A service that deletes a child would end its parent's work, as if the database were away."""
     database = database_with_clock
     async with at_work(database, GatheringPipeline()) as (steps, _):
@@ -220,7 +252,9 @@ async def test_a_related_row_that_was_deleted_needs_no_lease(database_with_clock
 
 
 async def test_outcomes_wait_for_no_related_row(postgresql_database: TemporaryDatabase) -> None:
-    """An outcome that holds one row and waits for another would deadlock with a service that does the reverse."""
+    """An outcome that holds one row and waits for another would deadlock with a service that
+    does the reverse.
+    """
     database = postgresql_database
     let_go = asyncio.Event()
 
@@ -229,7 +263,9 @@ async def test_outcomes_wait_for_no_related_row(postgresql_database: TemporaryDa
 
         async def service() -> None:
             async with database.session_factory.begin() as session:
-                await session.execute(update(Attachment).where(Attachment.id == rows[0].id).values(status="service"))
+                await session.execute(
+                    update(Attachment).where(Attachment.id == rows[0].id).values(status="service")
+                )
                 entered.set()
                 await let_go.wait()
                 await session.execute(update(Volume).where(Volume.id == item.id).values(size_gb=7))
@@ -241,7 +277,9 @@ async def test_outcomes_wait_for_no_related_row(postgresql_database: TemporaryDa
 
     async def let_go_once_refused() -> None:
         # The outcome has found the child locked; it would wait for it now, with the parent in hand.
-        with passing(database.engine, lambda statement: statement.startswith("SELECT attachments.id")) as looks:
+        with passing(
+            database.engine, lambda statement: statement.startswith("SELECT attachments.id")
+        ) as looks:
             await looks.wait_for(2)
             let_go.set()
 
@@ -254,7 +292,9 @@ async def test_outcomes_wait_for_no_related_row(postgresql_database: TemporaryDa
     assert (after.status, after.size_gb) == ("active", 7)
     assert await locks_of(database) == {}
     async with database.session_factory() as session:
-        deadlocks = text("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+        deadlocks = text(
+            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        )
         assert await session.scalar(deadlocks) == 0
 
 
@@ -278,7 +318,9 @@ async def test_two_refusals_in_a_task_group_are_one(database: TemporaryDatabase)
         assert (await read(database, volume)).lock_owner == "GatheringPipeline"
 
 
-async def test_a_reset_child_is_given_back_to_whom_it_waits_for(database: TemporaryDatabase) -> None:
+async def test_a_reset_child_is_given_back_to_whom_it_waits_for(
+    database: TemporaryDatabase,
+) -> None:
     """A child that waits for locks of its own would start over whenever its parent has had it."""
     async with at_work(database, GatheringPipeline()) as (steps, _):
         async with stepping(database.session_factory, AttachmentPipeline(answer=Reset())) as busy:
@@ -290,8 +332,12 @@ async def test_a_reset_child_is_given_back_to_whom_it_waits_for(database: Tempor
     assert {row.lock_token for row in await attachments_of(database)} == {None}
 
 
-async def test_what_services_own_of_related_rows_is_not_overwritten(database: TemporaryDatabase) -> None:
-    """A stop that a service asked of a child would be lost when the parent writes what it had seen."""
+async def test_what_services_own_of_related_rows_is_not_overwritten(
+    database: TemporaryDatabase,
+) -> None:
+    """A stop that a service asked of a child would be lost when the parent writes what it had
+    seen.
+    """
 
     class Owned(AttachmentPipeline):
         intent = (Attachment.status,)
@@ -307,5 +353,9 @@ async def test_what_services_own_of_related_rows_is_not_overwritten(database: Te
         await steps.work_once()
         assert (counted(steps)["stale"], counted(steps)["applied"]) == (1, 0)
     assert (await read(database, volume)).status == "submitted"
-    assert sorted(row.status for row in await attachments_of(database)) == ["submitted", "submitted", "to be stopped"]
+    assert sorted(row.status for row in await attachments_of(database)) == [
+        "submitted",
+        "submitted",
+        "to be stopped",
+    ]
     assert set(await locks_of(database)) == {"Volume "}

@@ -1,4 +1,6 @@
-"""Related rows during an attempt: all or none, fresh, under the item's token, and written and freed with its outcome."""
+"""Related rows during an attempt: all or none, fresh, under the item's token, and written and
+freed with its outcome.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,20 @@ from .scenes import add, change, counted, faults_of, is_free, read
 # ---------------------------------------------------------------- what is locked
 
 
-async def test_all_are_locked_under_the_token_of_the_item(database_with_clock: TemporaryDatabase) -> None:
-    """A related row would belong to nobody in particular, or outlive the lease that it depends on."""
+async def test_all_are_locked_under_the_token_of_the_item(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """A related row would belong to nobody in particular, or outlive the lease that it depends
+    on.
+    """
     database = database_with_clock
     seen: list[Any] = []
 
     async def look(item: Any, rows: list[Attachment]) -> None:
-        seen.extend((row.lock_token, row.lock_owner, row.lock_expires_at) for row in await attachments_of(database))
+        seen.extend(
+            (row.lock_token, row.lock_owner, row.lock_expires_at)
+            for row in await attachments_of(database)
+        )
         assert [row.lock_token for row in rows] == [item.lock_token] * ATTACHMENTS
 
     async with at_work(database, GatheringPipeline(then=look)) as (steps, _):
@@ -68,7 +77,11 @@ async def test_all_or_none(database: TemporaryDatabase, held: int) -> None:
             assert sum(not is_free(row) for row in await attachments_of(database)) == held
             assert counted(steps)["reset"] == 1
         after = await read(database, volume)
-        assert (after.lock_token, after.lock_owner, after.lock_expires_at) == (None, "GatheringPipeline", None)
+        assert (after.lock_token, after.lock_owner, after.lock_expires_at) == (
+            None,
+            "GatheringPipeline",
+            None,
+        )
         assert after.last_processed_at is not None
 
 
@@ -91,7 +104,11 @@ async def test_the_refusal_carries_its_numbers(database: TemporaryDatabase) -> N
         await busy.fetch_once(limit=1)
         await steps.work_once()
     [refusal] = refusals
-    assert (refusal.model, refusal.wanted, refusal.available) == ("Attachment", ATTACHMENTS, ATTACHMENTS - 1)
+    assert (refusal.model, refusal.wanted, refusal.available) == (
+        "Attachment",
+        ATTACHMENTS,
+        ATTACHMENTS - 1,
+    )
 
 
 async def test_no_rows_at_all_are_no_failure(database: TemporaryDatabase) -> None:
@@ -183,7 +200,9 @@ async def test_items_of_one_pipeline_exclude_each_other(database: TemporaryDatab
     pipeline = SharingPipeline(then=stay)
 
     async def the_only_one(item: Any) -> Any:
-        return await stay(item, await item.lock_related(Attachment, Attachment.name == "0", shared=True))
+        return await stay(
+            item, await item.lock_related(Attachment, Attachment.name == "0", shared=True)
+        )
 
     pipeline.answer = the_only_one
     async with stepping(database.session_factory, pipeline) as steps:
@@ -217,7 +236,9 @@ async def test_items_of_one_pipeline_exclude_each_other(database: TemporaryDatab
     ],
     ids=repr,
 )
-async def test_every_outcome_frees_them(database: TemporaryDatabase, then: Any, counter: str) -> None:
+async def test_every_outcome_frees_them(
+    database: TemporaryDatabase, then: Any, counter: str
+) -> None:
     """A related row would stay locked by an owner that never comes."""
     async with at_work(database, GatheringPipeline(then=lambda *_: then)) as (steps, volume):
         await steps.work_once()
@@ -226,18 +247,22 @@ async def test_every_outcome_frees_them(database: TemporaryDatabase, then: Any, 
     assert (await read(database, volume)).lock_token is None
 
 
-async def test_they_are_written_and_freed_in_the_transaction_of_the_main_row(database: TemporaryDatabase) -> None:
+async def test_they_are_written_and_freed_in_the_transaction_of_the_main_row(
+    database: TemporaryDatabase,
+) -> None:
     """A crash in between would leave a parent written and its children locked, or the reverse."""
 
     def now_in_both(item: Any, rows: list[Attachment]) -> Apply:
         return Apply(
-            {"status": "active", "active_at": NOW_PLACEHOLDER}, related={row: {"status": "gathered"} for row in rows}
+            {"status": "active", "active_at": NOW_PLACEHOLDER},
+            related={row: {"status": "gathered"} for row in rows},
         )
 
     async with at_work(database, GatheringPipeline(then=now_in_both)) as (steps, volume):
         with faults_of(database.engine) as faults:
             faults.fail(
-                RuntimeError("refused"), when=lambda statement: statement.startswith("UPDATE attachments SET status")
+                RuntimeError("refused"),
+                when=lambda statement: statement.startswith("UPDATE attachments SET status"),
             )
             await steps.work_once()
         after = await read(database, volume)
@@ -290,8 +315,12 @@ async def test_related_rows_keep_what_was_not_written(database: TemporaryDatabas
 # ---------------------------------------------------------------- not our own any more
 
 
-async def test_a_stale_item_writes_no_related_row_and_frees_its_own(database: TemporaryDatabase) -> None:
-    """Children would be written by a parent that somebody else continued with, or stay locked for it."""
+async def test_a_stale_item_writes_no_related_row_and_frees_its_own(
+    database: TemporaryDatabase,
+) -> None:
+    """Children would be written by a parent that somebody else continued with, or stay locked
+    for it.
+    """
 
     async def robbed_of_the_main_row(item: Any, rows: list[Attachment]) -> Apply:
         async with database.session_factory.begin() as session:
@@ -320,15 +349,23 @@ async def test_a_related_row_that_was_lost_spoils_the_result(database: Temporary
         await steps.work_once()
         assert (counted(steps)["stale"], counted(steps)["applied"]) == (1, 0)
     after = await read(database, volume)
-    assert (after.status, after.lock_token, after.lock_owner) == ("submitted", None, "GatheringPipeline")
+    assert (after.status, after.lock_token, after.lock_owner) == (
+        "submitted",
+        None,
+        "GatheringPipeline",
+    )
     assert {row.status for row in await attachments_of(database)} == {"submitted"}
     assert set(await locks_of(database)) == {"Volume "}
     assert len(pipeline.stale) == 1
 
 
-@pytest.mark.parametrize("outcome", [None, Retry(error="no disk"), Reset()], ids=["apply", "retry", "reset"])
+@pytest.mark.parametrize(
+    "outcome", [None, Retry(error="no disk"), Reset()], ids=["apply", "retry", "reset"]
+)
 async def test_the_lock_of_another_item_stands(database: TemporaryDatabase, outcome: Any) -> None:
-    """A related row that another item of the same pipeline has taken meanwhile would be freed under its hands."""
+    """A related row that another item of the same pipeline has taken meanwhile would be freed
+    under its hands.
+    """
     token = uuid.uuid4()
 
     async def robbed_of_a_child(item: Any, rows: list[Attachment]) -> Any:
@@ -347,7 +384,11 @@ async def test_changed_meanwhile_frees_them_too(database: TemporaryDatabase) -> 
 
     async def changed(item: Any, rows: list[Attachment]) -> Apply:
         await change(database, item.row, disk_id="by a service")
-        return Apply({"status": "active"}, related={rows[0]: {"status": "x"}}, unless_changed=[Volume.disk_id])
+        return Apply(
+            {"status": "active"},
+            related={rows[0]: {"status": "x"}},
+            unless_changed=[Volume.disk_id],
+        )
 
     async with at_work(database, GatheringPipeline(then=changed)) as (steps, _):
         await steps.work_once()

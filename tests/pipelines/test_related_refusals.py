@@ -1,4 +1,6 @@
-"""What cannot be locked or written as a related row is refused early, with what to change; and who else's locks count as held."""
+"""What cannot be locked or written as a related row is refused early, with what to change; and
+who else's locks count as held.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,14 @@ from rowlock.testing import TemporaryDatabase, stepping
 from rowlock.testing.databases import temporary as databases
 
 from ..host import Attachment, Base, Run, Volume, VolumePipeline, heard_events
-from .related_scenes import ATTACHMENTS, GatheringPipeline, add_volume, at_work, attachments_of, locks_of
+from .related_scenes import (
+    ATTACHMENTS,
+    GatheringPipeline,
+    add_volume,
+    at_work,
+    attachments_of,
+    locks_of,
+)
 from .scenes import add, counted, faults_of, read, ticket
 
 
@@ -67,7 +76,9 @@ async def test_a_model_without_lock_columns_is_refused(database: TemporaryDataba
 
 
 def test_an_owner_that_does_not_fit_is_refused() -> None:
-    """Related rows would carry a name that was cut off, or none of them could be locked once work has begun."""
+    """Related rows would carry a name that was cut off, or none of them could be locked once
+    work has begun.
+    """
 
     class Narrow(DeclarativeBase):
         pass
@@ -84,7 +95,9 @@ def test_an_owner_that_does_not_fit_is_refused() -> None:
         Narrowed()
 
 
-async def test_too_many_rows_are_refused(database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_rows_are_refused(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A condition that was forgotten would lock a whole table."""
     monkeypatch.setattr(take_module, "ACQUIRED_ROWS_MAX", ATTACHMENTS - 1)
     async with at_work(database, GatheringPipeline()) as (steps, _):
@@ -106,7 +119,9 @@ async def test_many_calls_do_not_lock_too_many_rows(
     assert await locks_of(database) == {}
 
 
-async def test_rows_of_another_database_are_refused(database: TemporaryDatabase, tmp_path: Path) -> None:
+async def test_rows_of_another_database_are_refused(
+    database: TemporaryDatabase, tmp_path: Path
+) -> None:
     """Two databases have no transaction in common in which both rows could be freed."""
     async with databases.sqlite_database(tmp_path / "other.db") as other:
         await other.create_tables(Base.metadata)
@@ -114,17 +129,27 @@ async def test_rows_of_another_database_are_refused(database: TemporaryDatabase,
 
         class Routed(AsyncSession):
             def __init__(self, **options: Any) -> None:
-                super().__init__(**options | {"binds": {Volume: database.engine, Attachment: other.engine}})
+                super().__init__(
+                    **options | {"binds": {Volume: database.engine, Attachment: other.engine}}
+                )
 
         sessions = async_sessionmaker(class_=Routed)
-        with pytest.raises(ConfigurationError, match="Attachment lives in another database than Volume"):
+        with pytest.raises(
+            ConfigurationError, match="Attachment lives in another database than Volume"
+        ):
             PipelineManager(sessions, [GatheringPipeline()])
-        with pytest.raises(ConfigurationError, match="Attachment lives in another database than Volume"):
+        with pytest.raises(
+            ConfigurationError, match="Attachment lives in another database than Volume"
+        ):
             GatheringPipeline().build_run(sessions, PipelineHinter())
 
 
-async def test_engines_that_differ_in_options_are_of_one_database(database: TemporaryDatabase) -> None:
-    """A host that routes its models by options of one engine could lock none of its related rows."""
+async def test_engines_that_differ_in_options_are_of_one_database(
+    database: TemporaryDatabase,
+) -> None:
+    """A host that routes its models by options of one engine could lock none of its related
+    rows.
+    """
     await add_volume(database)
 
     class Optioned(AsyncSession):
@@ -134,7 +159,9 @@ async def test_engines_that_differ_in_options_are_of_one_database(database: Temp
 
     async with stepping(async_sessionmaker(class_=Optioned), GatheringPipeline()) as steps:
         [item] = await steps.fetch_once()
-        assert len(await item.lock_related(Attachment, Attachment.volume_id == item.id)) == ATTACHMENTS
+        assert (
+            len(await item.lock_related(Attachment, Attachment.volume_id == item.id)) == ATTACHMENTS
+        )
 
 
 # ---------------------------------------------------------------- values
@@ -155,9 +182,13 @@ async def test_engines_that_differ_in_options_are_of_one_database(database: Temp
         (list, "related must be a dict"),
     ],
 )
-async def test_what_cannot_be_written_is_refused(database: TemporaryDatabase, related: Any, says: str) -> None:
+async def test_what_cannot_be_written_is_refused(
+    database: TemporaryDatabase, related: Any, says: str
+) -> None:
     """Half of an outcome would be written, or none without a word."""
-    pipeline = GatheringPipeline(then=lambda _item, rows: Apply({"status": "active"}, related=related(rows)))
+    pipeline = GatheringPipeline(
+        then=lambda _item, rows: Apply({"status": "active"}, related=related(rows))
+    )
     with heard_events() as heard:
         async with at_work(database, pipeline) as (steps, volume):
             await steps.work_once()
@@ -193,10 +224,14 @@ async def test_a_row_in_the_lockset_is_held(sqlite_database: TemporaryDatabase) 
         async with get_locker("sqlite").lock_ctx("attachments", [row.id]):
             with pytest.raises(RelatedLockUnavailable):
                 await item.lock_related(Attachment, Attachment.volume_id == item.id)
-        assert len(await item.lock_related(Attachment, Attachment.volume_id == item.id)) == ATTACHMENTS
+        assert (
+            len(await item.lock_related(Attachment, Attachment.volume_id == item.id)) == ATTACHMENTS
+        )
 
 
-async def test_a_row_that_a_transaction_has_locked_is_held(postgresql_database: TemporaryDatabase) -> None:
+async def test_a_row_that_a_transaction_has_locked_is_held(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """The parent would wait for somebody's long transaction with its own row locked."""
     database = postgresql_database
     async with at_work(database, GatheringPipeline()) as (steps, _):
@@ -206,11 +241,17 @@ async def test_a_row_that_a_transaction_has_locked_is_held(postgresql_database: 
             await session.execute(one)
             with pytest.raises(RelatedLockUnavailable):
                 await item.lock_related(Attachment, Attachment.volume_id == item.id)
-        assert len(await item.lock_related(Attachment, Attachment.volume_id == item.id)) == ATTACHMENTS
+        assert (
+            len(await item.lock_related(Attachment, Attachment.volume_id == item.id)) == ATTACHMENTS
+        )
 
 
-async def test_rows_that_refer_to_a_locked_one_can_be_inserted(postgresql_database: TemporaryDatabase) -> None:
-    """Locking a parent as a related row would hold up every insert of a child, and deadlock with some."""
+async def test_rows_that_refer_to_a_locked_one_can_be_inserted(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """Locking a parent as a related row would hold up every insert of a child, and deadlock with
+    some.
+    """
     database = postgresql_database
     volume = await add_volume(database)
 
@@ -231,7 +272,11 @@ async def test_rows_that_refer_to_a_locked_one_can_be_inserted(postgresql_databa
         with faults_of(database.engine) as faults:
             await steps.fetch_once()
             await steps.work_once()
-        seen = [statement for _, statement in faults.sent if "FOR " in statement and statement.startswith("SELECT")]
+        seen = [
+            statement
+            for _, statement in faults.sent
+            if "FOR " in statement and statement.startswith("SELECT")
+        ]
         assert counted(steps)["applied"] == 1
     assert seen
     assert all("FOR NO KEY UPDATE" in statement for statement in seen)
@@ -241,7 +286,9 @@ async def test_rows_that_refer_to_a_locked_one_can_be_inserted(postgresql_databa
 
 
 async def test_an_undeclared_model_is_refused(database: TemporaryDatabase) -> None:
-    """Rows would be locked that nobody looks after once their holder has died, and nobody would know what is missing."""
+    """Rows would be locked that nobody looks after once their holder has died, and nobody would
+    know what is missing.
+    """
 
     class Undeclared(GatheringPipeline):
         locks = ()
@@ -250,7 +297,8 @@ async def test_an_undeclared_model_is_refused(database: TemporaryDatabase) -> No
         async with at_work(database, Undeclared()) as (steps, _):
             [item] = steps.queued
             with pytest.raises(
-                ConfigurationError, match=r"Undeclared locks rows of Attachment.*`locks = \[Attachment\]`"
+                ConfigurationError,
+                match=r"Undeclared locks rows of Attachment.*`locks = \[Attachment\]`",
             ):
                 await item.lock_related(Attachment, Attachment.name == "0")
             assert {row.lock_token for row in await attachments_of(database)} == {None}
@@ -261,7 +309,9 @@ async def test_an_undeclared_model_is_refused(database: TemporaryDatabase) -> No
 
 
 async def test_rows_of_its_own_table_need_no_declaration(database: TemporaryDatabase) -> None:
-    """They would be refused, and nobody can declare them; or cost each claim of every pipeline a transaction of its own."""
+    """They would be refused, and nobody can declare them; or cost each claim of every pipeline a
+    transaction of its own.
+    """
     other = Volume(status="other")
     async with at_work(database, GatheringPipeline()) as (steps, _):
         await add(database, other)
@@ -275,8 +325,12 @@ async def test_rows_of_its_own_table_need_no_declaration(database: TemporaryData
 
 
 @pytest.mark.parametrize("chars", [200, 255])
-async def test_a_shared_lock_has_a_name_however_long_the_key_is(database: TemporaryDatabase, chars: int) -> None:
-    """Rows with long natural keys could lock nothing that they share; or two of them would be told apart by nobody."""
+async def test_a_shared_lock_has_a_name_however_long_the_key_is(
+    database: TemporaryDatabase, chars: int
+) -> None:
+    """Rows with long natural keys could lock nothing that they share; or two of them would be
+    told apart by nobody.
+    """
     keys = ["k" * (chars - 1) + last for last in "ab"]
 
     class Named(DeclarativeBase):

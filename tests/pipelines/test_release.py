@@ -1,4 +1,6 @@
-"""Tests of releasing: rows that were not worked on are free at once, and only those that are still ours."""
+"""Tests of releasing: rows that were not worked on are free at once, and only those that are
+still ours.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ async def test_only_what_is_still_ours_is_given_back(database: TemporaryDatabase
     assert is_free(await read(database, rows[1]))
 
 
-async def test_a_row_that_was_deleted_is_not_told_as_given_back(database: TemporaryDatabase) -> None:
+async def test_a_row_that_was_deleted_is_not_told_as_given_back(
+    database: TemporaryDatabase,
+) -> None:
     """Whoever listens would wait for the next claim of a row that is gone."""
     await add(database, Volume(), Volume())
     async with stepping(database.session_factory, VolumePipeline()) as steps:
@@ -72,7 +76,9 @@ async def test_a_row_that_was_deleted_is_not_told_as_given_back(database: Tempor
         assert [event.row_id for event in heard.of(events.ItemReleased)] == [items[1].id]
 
 
-async def test_what_was_given_back_is_told_though_the_answer_was_lost(database: TemporaryDatabase) -> None:
+async def test_what_was_given_back_is_told_though_the_answer_was_lost(
+    database: TemporaryDatabase,
+) -> None:
     """The second try finds nothing to unlock, and the rows would be neither told nor counted."""
     [row] = await add(database, Volume())
     async with stepping(database.session_factory, VolumePipeline()) as steps:
@@ -88,7 +94,9 @@ async def test_many_rows_are_given_back_in_pieces(sqlite_database: TemporaryData
     """One statement would grow with the queue, past what the database takes."""
     count = LEASES_PER_STATEMENT_MAX + 1
     await add(sqlite_database, *(Volume() for _ in range(count)))
-    async with stepping(sqlite_database.session_factory, VolumePipeline(workers_num=count)) as steps:
+    async with stepping(
+        sqlite_database.session_factory, VolumePipeline(workers_num=count)
+    ) as steps:
         items = await steps.fetch_once()
         with faults_of(sqlite_database.engine) as faults:
             await release_items(steps.run.context, items)
@@ -127,7 +135,9 @@ async def test_a_database_that_is_away_leaves_the_rows_to_their_leases(
 
 
 async def test_a_connection_that_died_keeps_no_row_leased(database: TemporaryDatabase) -> None:
-    """After an outage that is long over, rows of a replica that stops cleanly would wait for the end of their leases."""
+    """After an outage that is long over, rows of a replica that stops cleanly would wait for the
+    end of their leases.
+    """
     [row] = await add(database, Volume())
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         items = await steps.fetch_once()
@@ -140,7 +150,9 @@ async def test_a_connection_that_died_keeps_no_row_leased(database: TemporaryDat
 
 
 @virtual_time
-async def test_a_release_that_took_all_its_time_is_not_tried_again(virtual_database: TemporaryDatabase) -> None:
+async def test_a_release_that_took_all_its_time_is_not_tried_again(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A shutdown would wait twice for a database that is away."""
     await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
@@ -166,7 +178,9 @@ async def test_nothing_to_give_back_sends_nothing(sqlite_database: TemporaryData
 
 
 async def test_related_rows_go_back_with_the_main_row(database: TemporaryDatabase) -> None:
-    """Children of an item that was interrupted would stay locked for a lease, though their parent is free."""
+    """Children of an item that was interrupted would stay locked for a lease, though their
+    parent is free.
+    """
     async with at_work(database, GatheringPipeline()) as (steps, _):
         [item] = steps.queued
         await item.lock_related(Attachment, Attachment.volume_id == item.id)
@@ -178,23 +192,32 @@ async def test_related_rows_go_back_with_the_main_row(database: TemporaryDatabas
 async def test_related_rows_of_a_lost_item_are_freed_alone(
     database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A database that is away would kill whoever frees them; or the main row, which is another's, be freed with them."""
+    """A database that is away would kill whoever frees them; or the main row, which is
+    another's, be freed with them.
+    """
     async with at_work(database, GatheringPipeline()) as (steps, _):
         [item] = steps.queued
         await item.lock_related(Attachment, Attachment.volume_id == item.id)
         with faults_of(database.engine) as faults:
             faults.fail(DOWN)
             await release_related_of(steps.run.context, item)
-        assert [row.lock_token for row in await attachments_of(database)] == [item.lock_token] * ATTACHMENTS
+        assert [row.lock_token for row in await attachments_of(database)] == [
+            item.lock_token
+        ] * ATTACHMENTS
         await release_related_of(steps.run.context, item)
         assert set(await locks_of(database)) == {"Volume "}
     pipeline = "GatheringPipeline"
-    text = f"{pipeline}: related rows of row {item.id} were not freed and stay leased until they expire"
+    text = (
+        f"{pipeline}: related rows of row {item.id} were not freed and stay leased until they"
+        " expire"
+    )
     extra = {"pipeline": pipeline, "row_id": item.id, "rows": ATTACHMENTS}
     assert told(caplog, "related rows") == [Line(text, extra, repr(DOWN))]
 
 
-async def test_an_item_that_holds_nothing_asks_the_database_nothing(sqlite_database: TemporaryDatabase) -> None:
+async def test_an_item_that_holds_nothing_asks_the_database_nothing(
+    sqlite_database: TemporaryDatabase,
+) -> None:
     """Each lost lease would cost one more transaction."""
     async with at_work(sqlite_database, GatheringPipeline(), attachments=0) as (steps, _):
         [item] = steps.queued
@@ -208,7 +231,9 @@ async def test_an_item_that_holds_nothing_asks_the_database_nothing(sqlite_datab
 async def test_a_database_that_hangs_is_given_up_and_the_log_says_at_what(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A shutdown would wait for ever for a connection into a black hole, and nobody know what it was about."""
+    """A shutdown would wait for ever for a connection into a black hole, and nobody know what it
+    was about.
+    """
     async with at_work(virtual_database, GatheringPipeline(database_timeout=4)) as (steps, _):
         [item] = steps.queued
         await item.lock_related(Attachment, Attachment.volume_id == item.id)

@@ -11,7 +11,14 @@ import pytest
 from sqlalchemy.ext.asyncio import async_scoped_session
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import ModelError, OutcomeError, PipelineManager, events, pipeline_hinter, request_update
+from rowlock import (
+    ModelError,
+    OutcomeError,
+    PipelineManager,
+    events,
+    pipeline_hinter,
+    request_update,
+)
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Attachment, Base, Run, RunPipeline, Volume, VolumePipeline, heard_events
@@ -61,7 +68,9 @@ async def test_many_requests_are_one_hint(database: TemporaryDatabase, hints: li
     assert sorted(hints) == ["Run", "Volume"]
 
 
-async def test_a_request_that_is_taken_back_is_not_heard(database: TemporaryDatabase, hints: list[str]) -> None:
+async def test_a_request_that_is_taken_back_is_not_heard(
+    database: TemporaryDatabase, hints: list[str]
+) -> None:
     """Pipelines would be woken for what never happened."""
     [row] = await add(database, Volume())
     async with database.session_factory() as session:
@@ -72,7 +81,9 @@ async def test_a_request_that_is_taken_back_is_not_heard(database: TemporaryData
     assert (await read(database, row)).status == "submitted"
 
 
-async def test_a_savepoint_that_is_taken_back(database: TemporaryDatabase, hints: list[str]) -> None:
+async def test_a_savepoint_that_is_taken_back(
+    database: TemporaryDatabase, hints: list[str]
+) -> None:
     """Part of a transaction that failed would be written or heard with the rest."""
     [row] = await add(database, Volume())
     async with database.session_factory.begin() as session:
@@ -83,7 +94,9 @@ async def test_a_savepoint_that_is_taken_back(database: TemporaryDatabase, hints
     assert (await read(database, row)).status == "submitted"
 
 
-async def test_a_savepoint_that_is_kept_waits_for_the_whole(database: TemporaryDatabase, hints: list[str]) -> None:
+async def test_a_savepoint_that_is_kept_waits_for_the_whole(
+    database: TemporaryDatabase, hints: list[str]
+) -> None:
     """The release of a savepoint would be taken for the commit."""
     [row] = await add(database, Volume())
     async with database.session_factory.begin() as session:
@@ -94,8 +107,12 @@ async def test_a_savepoint_that_is_kept_waits_for_the_whole(database: TemporaryD
     assert (await read(database, row)).status == "stopping"
 
 
-async def test_nobody_is_told_of_a_row_that_is_not_there(database: TemporaryDatabase, hints: list[str]) -> None:
-    """A client that asks for what is gone would keep pipelines busy, and be told that all is well."""
+async def test_nobody_is_told_of_a_row_that_is_not_there(
+    database: TemporaryDatabase, hints: list[str]
+) -> None:
+    """A client that asks for what is gone would keep pipelines busy, and be told that all is
+    well.
+    """
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:
         assert await request_update(session, Volume, uuid.uuid4(), {"status": "stopping"}) is False
@@ -114,8 +131,12 @@ async def test_a_scoped_session(database: TemporaryDatabase, hints: list[str]) -
     assert (await read(database, row)).status == "stopping"
 
 
-async def test_bad_requests_are_refused(sqlite_database: TemporaryDatabase, hints: list[str]) -> None:
-    """A service would overwrite a lease; or a hint would be raised for a request that was refused."""
+async def test_bad_requests_are_refused(
+    sqlite_database: TemporaryDatabase, hints: list[str]
+) -> None:
+    """A service would overwrite a lease; or a hint would be raised for a request that was
+    refused.
+    """
     [row] = await add(sqlite_database, Volume())
 
     async with sqlite_database.session_factory.begin() as session:
@@ -140,7 +161,9 @@ async def test_a_pipeline_at_rest_is_woken(database: TemporaryDatabase) -> None:
 
 
 async def test_a_request_waits_for_no_lease(database: TemporaryDatabase) -> None:
-    """A service would have to wait until the pipeline is done, which is what a request is there to avoid."""
+    """A service would have to wait until the pipeline is done, which is what a request is there
+    to avoid.
+    """
     [row] = await add(database, Volume())
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
@@ -153,8 +176,12 @@ async def test_a_request_waits_for_no_lease(database: TemporaryDatabase) -> None
 
 
 @pytest.mark.parametrize("outcome", ["applied", "retried"])
-async def test_a_request_during_an_attempt_is_next(database: TemporaryDatabase, outcome: str) -> None:
-    """The row would wait for its usual interval, or for the delay of a retry, with the request in it."""
+async def test_a_request_during_an_attempt_is_next(
+    database: TemporaryDatabase, outcome: str
+) -> None:
+    """The row would wait for its usual interval, or for the delay of a retry, with the request
+    in it.
+    """
     await add(database, Run(id=1))
 
     async def work(item: Any) -> None:
@@ -170,7 +197,9 @@ async def test_a_request_during_an_attempt_is_next(database: TemporaryDatabase, 
         assert [item.id for item in await steps.fetch_once()] == [1]
 
 
-async def test_rows_of_a_model_without_a_schedule(database: TemporaryDatabase, hints: list[str]) -> None:
+async def test_rows_of_a_model_without_a_schedule(
+    database: TemporaryDatabase, hints: list[str]
+) -> None:
     """A model with the four lock columns alone could not be asked for anything."""
     [volume] = await add(database, Volume())
     [child] = await add(database, Attachment(volume_id=volume.id))

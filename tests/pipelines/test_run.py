@@ -1,4 +1,6 @@
-"""Tests of one run of a pipeline: that it ends in order, within its bounds, and leaves nothing behind, whenever it is told to."""
+"""Tests of one run of a pipeline: that it ends in order, within its bounds, and leaves nothing
+behind, whenever it is told to.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ from .scenes import (
 )
 
 ENDS_WITHIN_S = 60.0
-"""Bound of a drain without grace while the database hangs, with the default settings. **Unit** seconds."""
+"""Bound of a drain without grace while the database hangs, with the default settings. **Unit**
+seconds.
+"""
 
 
 def started(database: TemporaryDatabase, pipeline: Pipeline[Any]) -> PipelineRun[Any]:
@@ -42,8 +46,12 @@ def started(database: TemporaryDatabase, pipeline: Pipeline[Any]) -> PipelineRun
 
 
 @virtual_time
-async def test_told_to_end_at_any_moment_it_leaves_nothing_locked(virtual_database: TemporaryDatabase) -> None:
-    """A shutdown in the middle of a claim, a read, a process or a write would leave a row to its lease."""
+async def test_told_to_end_at_any_moment_it_leaves_nothing_locked(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A shutdown in the middle of a claim, a read, a process or a write would leave a row to its
+    lease.
+    """
     await add(virtual_database)
     seen: set[str] = set()
     for moment in range(0, 130, 3):
@@ -60,7 +68,11 @@ async def test_told_to_end_at_any_moment_it_leaves_nothing_locked(virtual_databa
         assert not any(run.health().loops_alive.values())
         seen.add(after.status if pipeline.items else "never started")
         await change(virtual_database, row, status="over")
-    assert seen == {"never started", "submitted", "active"}, "the moments were spread over all of its life"
+    assert seen == {
+        "never started",
+        "submitted",
+        "active",
+    }, "the moments were spread over all of its life"
 
 
 async def _after_some_turns(item: PipelineItem[Any]) -> Outcome:
@@ -70,7 +82,9 @@ async def _after_some_turns(item: PipelineItem[Any]) -> Outcome:
 
 @virtual_time
 async def test_leases_are_kept_while_the_grace_lasts(virtual_database: TemporaryDatabase) -> None:
-    """The heartbeater would stop first, and the work that was given time lose its lease in the middle of it."""
+    """The heartbeater would stop first, and the work that was given time lose its lease in the
+    middle of it.
+    """
     [row] = await add(virtual_database, Volume())
 
     async def answer(item: PipelineItem[Any]) -> Outcome:
@@ -107,7 +121,9 @@ HANGS: dict[str, tuple[Callable[[Faults], None], bool]] = {
 
 
 @pytest.mark.parametrize("hanging", HANGS)
-def test_a_database_that_hangs_does_not_stop_the_shutdown(virtual_database: TemporaryDatabase, hanging: str) -> None:
+def test_a_database_that_hangs_does_not_stop_the_shutdown(
+    virtual_database: TemporaryDatabase, hanging: str
+) -> None:
     """A deployment would wait for ever for a replica that waits for the database."""
 
     @virtual_time
@@ -135,8 +151,12 @@ def test_a_database_that_hangs_does_not_stop_the_shutdown(virtual_database: Temp
 
 
 @virtual_time
-async def test_the_last_wait_is_for_outcomes_that_are_written_with_others(virtual_database: TemporaryDatabase) -> None:
-    """Work that was done would be lost with the host's engine, and its side effects be left behind."""
+async def test_the_last_wait_is_for_outcomes_that_are_written_with_others(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Work that was done would be lost with the host's engine, and its side effects be left
+    behind.
+    """
     rows = await add(virtual_database, *(Volume() for _ in range(3)))
     pipeline = VolumePipeline(workers_num=3, database_timeout=2, cancel_grace=1)
     run = started(virtual_database, pipeline)
@@ -155,8 +175,12 @@ async def test_the_last_wait_is_for_outcomes_that_are_written_with_others(virtua
 
 
 @virtual_time
-async def test_a_signal_handler_may_shut_down_in_the_middle_of_anything(virtual_database: TemporaryDatabase) -> None:
-    """A handler of `signal.signal` runs between any two lines, here those that queue a claim: its rows would stay leased."""
+async def test_a_signal_handler_may_shut_down_in_the_middle_of_anything(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A handler of `signal.signal` runs between any two lines, here those that queue a claim:
+    its rows would stay leased.
+    """
     rows = await add(virtual_database, *(Volume() for _ in range(4)))
     pipeline = VolumePipeline()
     async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
@@ -181,7 +205,9 @@ async def test_a_signal_handler_may_shut_down_in_the_middle_of_anything(virtual_
         assert pipeline.run.context.counters.strays == 0
 
 
-async def test_a_signal_in_the_middle_of_the_start_stops_all(sqlite_database: TemporaryDatabase) -> None:
+async def test_a_signal_in_the_middle_of_the_start_stops_all(
+    sqlite_database: TemporaryDatabase,
+) -> None:
     """Pipelines that were not started yet when the host was told to end would work on."""
     first, second = VolumePipeline(), RunPipeline()
     manager = PipelineManager(sqlite_database.session_factory, [first, second])
@@ -198,7 +224,9 @@ async def test_a_signal_in_the_middle_of_the_start_stops_all(sqlite_database: Te
 
 
 @virtual_time
-async def test_a_shutdown_at_once_frees_what_waits_although_work_runs(virtual_database: TemporaryDatabase) -> None:
+async def test_a_shutdown_at_once_frees_what_waits_although_work_runs(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Queued rows would wait for the grace of those that run."""
     rows = await add(virtual_database, Volume(), Volume(), Volume())
     pipeline = VolumePipeline(workers_num=1, queue_upper_limit_factor=3, answer=hang)
@@ -238,12 +266,20 @@ class ReadPipeline(VolumePipeline):
 
 
 @virtual_time
-async def test_a_row_that_is_read_when_the_grace_ends_is_not_begun(virtual_database: TemporaryDatabase) -> None:
-    """Nobody would end that work: it would go on behind the drain, on a row whose lease nobody renews."""
+async def test_a_row_that_is_read_when_the_grace_ends_is_not_begun(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Nobody would end that work: it would go on behind the drain, on a row whose lease nobody
+    renews.
+    """
     [row] = await add(virtual_database, Volume())
     pipeline = ReadPipeline(answer=hang)
     with faults_of(virtual_database.engine) as faults:
-        faults.hang(when=lambda statement: statement.startswith("SELECT volumes.") and not is_claim(statement))
+        faults.hang(
+            when=lambda statement: (
+                statement.startswith("SELECT volumes.") and not is_claim(statement)
+            )
+        )
         run = started(virtual_database, pipeline)
         await until(lambda: run.context.in_progress)
         drained = asyncio.create_task(run.drain(1))
@@ -269,7 +305,9 @@ class UntidyPipeline(VolumePipeline):
 
 
 @virtual_time
-async def test_a_cleanup_that_begins_behind_the_grace_is_ended(virtual_database: TemporaryDatabase) -> None:
+async def test_a_cleanup_that_begins_behind_the_grace_is_ended(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """It would go on behind the drain, over an engine that the host has closed by then."""
 
     async def answer(item: PipelineItem[Any]) -> Outcome:
@@ -316,7 +354,13 @@ async def test_statistics_tell_where_the_items_are(virtual_database: TemporaryDa
     assert statistics.counters["started"] == 2
     assert statistics.counters["loops_replaced"] == 0
     health = run.health()
-    assert set(health.loops_alive) == {"fetcher", "heartbeater", "lease watch", "worker 1", "worker 2"}
+    assert set(health.loops_alive) == {
+        "fetcher",
+        "heartbeater",
+        "lease watch",
+        "worker 1",
+        "worker 2",
+    }
     assert health.healthy
     for loop, times in (("heartbeater", 2), ("fetcher", 3)):
         for _ in range(times):

@@ -1,4 +1,6 @@
-"""`Pipeline.intent`: an outcome that was computed before a service changed such a column is not written."""
+"""`Pipeline.intent`: an outcome that was computed before a service changed such a column is not
+written.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,8 @@ async def fetch_and_work(steps: Steps[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "intent", [[Volume.status, Volume.size_gb], ["status", "size_gb"], (Volume.status, "size_gb", "status")]
+    "intent",
+    [[Volume.status, Volume.size_gb], ["status", "size_gb"], (Volume.status, "size_gb", "status")],
 )
 def test_columns_are_named_by_attribute_or_name(intent: Any) -> None:
     """A host would have to know which of the two it was."""
@@ -91,10 +94,24 @@ def test_columns_are_named_by_attribute_or_name(intent: Any) -> None:
         ([Volume.last_processed_at], "names Volume.last_processed_at"),
         ([Volume.id], "names Volume.id"),
     ],
-    ids=["name", "none", "map", "column", "unknown", "number", "another model", "relation", "lock", "stamp", "key"],
+    ids=[
+        "name",
+        "none",
+        "map",
+        "column",
+        "unknown",
+        "number",
+        "another model",
+        "relation",
+        "lock",
+        "stamp",
+        "key",
+    ],
 )
 def test_what_may_not_be_named(intent: Any, text: str) -> None:
-    """An intent that guards nothing, or against rowlock's own writes, would be found out when a stop was lost."""
+    """An intent that guards nothing, or against rowlock's own writes, would be found out when a
+    stop was lost.
+    """
 
     class Named(VolumePipeline):
         pass
@@ -118,8 +135,12 @@ def test_the_schedule_is_not_to_be_named() -> None:
 # ---------------------------------------------------------------- Apply
 
 
-@pytest.mark.parametrize("values", [{"status": "active"}, {"disk_id": "disk"}, {}], ids=["it", "another", "nothing"])
-async def test_an_outcome_of_older_values_is_not_written(database: TemporaryDatabase, values: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "values", [{"status": "active"}, {"disk_id": "disk"}, {}], ids=["it", "another", "nothing"]
+)
+async def test_an_outcome_of_older_values_is_not_written(
+    database: TemporaryDatabase, values: dict[str, Any]
+) -> None:
     """A stop would be overwritten, or passed over by an outcome that knows nothing of it."""
     [row] = await add(database, Volume())
     pipeline = StoppablePipeline(answer=asked_meanwhile(database, Apply(values), status="stopping"))
@@ -138,24 +159,35 @@ async def test_an_outcome_of_older_values_is_not_written(database: TemporaryData
 
 
 async def test_with_a_schedule_it_is_due_at_once(database: TemporaryDatabase) -> None:
-    """What a service asked for would wait for the row's usual interval, and its attempt be counted as a failure."""
+    """What a service asked for would wait for the row's usual interval, and its attempt be
+    counted as a failure.
+    """
     await add(database, Run(id=1, attempts=2))
     answer = asked_meanwhile(database, Apply({"status": "done"}, after=3600), result="stop")
     async with stepping(database.session_factory, AnyRunPipeline(answer=answer)) as steps:
         await fetch_and_work(steps)
         after = await read(database, Run(id=1))
-        assert (after.status, after.attempts, after.last_error, after.parked_at) == ("queued", 2, None, None)
+        assert (after.status, after.attempts, after.last_error, after.parked_at) == (
+            "queued",
+            2,
+            None,
+            None,
+        )
         assert len(await steps.fetch_once()) == 1
 
 
 async def test_without_intent_it_is_lost(database: TemporaryDatabase) -> None:
-    """Not a promise: the reason for `intent`. If this fails, the tests above have lost their teeth."""
+    """Not a promise: the reason for `intent`. If this fails, the tests above have lost their
+    teeth.
+    """
     [row] = await add(database, Volume())
 
     class Unguarded(StoppablePipeline):
         intent = ()
 
-    pipeline = Unguarded(answer=asked_meanwhile(database, Apply({"status": "active"}), status="stopping"))
+    pipeline = Unguarded(
+        answer=asked_meanwhile(database, Apply({"status": "active"}), status="stopping")
+    )
     async with stepping(database.session_factory, pipeline) as steps:
         await fetch_and_work(steps)
     assert (await read(database, row)).status == "active"
@@ -180,11 +212,19 @@ async def test_also_is_not_run(database: TemporaryDatabase) -> None:
     assert (await read(database, row)).status == "active"
 
 
-@pytest.mark.parametrize("values", [{"size_gb": 5}, {"status": "submitted"}], ids=["another", "the same"])
-async def test_what_is_not_a_change_of_it_does_no_harm(database: TemporaryDatabase, values: dict[str, Any]) -> None:
-    """A service that writes other columns, or the same value again, would throw away the work of a pipeline."""
+@pytest.mark.parametrize(
+    "values", [{"size_gb": 5}, {"status": "submitted"}], ids=["another", "the same"]
+)
+async def test_what_is_not_a_change_of_it_does_no_harm(
+    database: TemporaryDatabase, values: dict[str, Any]
+) -> None:
+    """A service that writes other columns, or the same value again, would throw away the work of
+    a pipeline.
+    """
     [row] = await add(database, Volume())
-    pipeline = StoppablePipeline(answer=asked_meanwhile(database, Apply({"status": "active"}), **values))
+    pipeline = StoppablePipeline(
+        answer=asked_meanwhile(database, Apply({"status": "active"}), **values)
+    )
     async with stepping(database.session_factory, pipeline) as steps:
         await fetch_and_work(steps)
     after = await read(database, row)
@@ -192,7 +232,9 @@ async def test_what_is_not_a_change_of_it_does_no_harm(database: TemporaryDataba
 
 
 async def test_a_refused_outcome_spoils_no_other(database: TemporaryDatabase) -> None:
-    """Of outcomes that are written together, those of rows that nobody asked anything of would be refused, too."""
+    """Of outcomes that are written together, those of rows that nobody asked anything of would
+    be refused, too.
+    """
     rows = await add(database, *(Volume() for _ in range(4)))
 
     async def answer(item: Any) -> Outcome:
@@ -207,8 +249,12 @@ async def test_a_refused_outcome_spoils_no_other(database: TemporaryDatabase) ->
     assert [by_id[row.id] for row in rows] == ["active", "stopping", "active", "active"]
 
 
-async def test_a_change_of_the_instance_is_no_change_of_the_row(database: TemporaryDatabase) -> None:
-    """A host that writes into `item.row` would be refused for its own change, or hide that of a service behind it."""
+async def test_a_change_of_the_instance_is_no_change_of_the_row(
+    database: TemporaryDatabase,
+) -> None:
+    """A host that writes into `item.row` would be refused for its own change, or hide that of a
+    service behind it.
+    """
     [row, other] = await add(database, Volume(), Volume())
 
     async def answer(item: Any) -> Outcome:
@@ -231,7 +277,9 @@ async def test_a_change_of_the_instance_is_no_change_of_the_row(database: Tempor
     [(None, "stop"), ("stop", None), ({"a": 1}, {"a": 2}), ([1], [1, 2]), (None, {}), (0, False)],
     ids=str,
 )
-async def test_values_of_json_and_nulls(database: TemporaryDatabase, before: Any, after: Any) -> None:
+async def test_values_of_json_and_nulls(
+    database: TemporaryDatabase, before: Any, after: Any
+) -> None:
     """A null would equal nothing, so that such a change is never seen, or always."""
     await add(database, Run(id=1, result=before), Run(id=2, result=before))
 
@@ -246,7 +294,9 @@ async def test_values_of_json_and_nulls(database: TemporaryDatabase, before: Any
 
 
 async def test_a_time_that_the_database_wrote(database: TemporaryDatabase) -> None:
-    """A moment in another spelling would be a change for ever: the row would be worked on without end."""
+    """A moment in another spelling would be a change for ever: the row would be worked on
+    without end.
+    """
     [row] = await add(database, Volume())
 
     class Timed(VolumePipeline):
@@ -265,8 +315,12 @@ async def test_json_that_others_wrote(database: TemporaryDatabase) -> None:
     """The same value with other spaces would be a change for ever."""
     await add(database, Run(id=1))
     async with database.session_factory.begin() as session:
-        await session.execute(text("UPDATE runs SET result = :result"), {"result": '{"b":1,   "a" : [ ]}'})
-    async with stepping(database.session_factory, AnyRunPipeline(answer=Apply({"status": "done"}))) as steps:
+        await session.execute(
+            text("UPDATE runs SET result = :result"), {"result": '{"b":1,   "a" : [ ]}'}
+        )
+    async with stepping(
+        database.session_factory, AnyRunPipeline(answer=Apply({"status": "done"}))
+    ) as steps:
         await fetch_and_work(steps)
     assert (await read(database, Run(id=1))).status == "done"
 
@@ -281,7 +335,9 @@ async def test_a_column_that_the_host_does_not_load(database: TemporaryDatabase)
         def options(self) -> Any:
             return [load_only(Volume.status)]
 
-    async with stepping(database.session_factory, Sparing(answer=Apply({"status": "active"}))) as steps:
+    async with stepping(
+        database.session_factory, Sparing(answer=Apply({"status": "active"}))
+    ) as steps:
         await fetch_and_work(steps)
     assert (await read(database, row)).status == "active"
 
@@ -305,8 +361,12 @@ async def test_a_retry_that_would_overwrite_it_is_not_written(database: Temporar
 
 
 @pytest.mark.parametrize("values", [{}, {"status": "waiting"}], ids=["nothing", "another"])
-async def test_a_retry_that_leaves_it_alone_is_written(database: TemporaryDatabase, values: dict[str, Any]) -> None:
-    """A failure would cost no attempt whenever a service asks for something: a poison row would go on for ever."""
+async def test_a_retry_that_leaves_it_alone_is_written(
+    database: TemporaryDatabase, values: dict[str, Any]
+) -> None:
+    """A failure would cost no attempt whenever a service asks for something: a poison row would
+    go on for ever.
+    """
     await add(database, Run(id=1))
     retry = Retry(error="no disk", values=values, after=3600)
     pipeline = AnyRunPipeline(answer=asked_meanwhile(database, retry, result="stop"))
@@ -316,16 +376,22 @@ async def test_a_retry_that_leaves_it_alone_is_written(database: TemporaryDataba
         assert (after.result, after.attempts, after.last_error) == ("stop", 1, "no disk")
         assert after.status == values.get("status", "queued")
         assert pipeline.stale == []
-        assert len(await steps.fetch_once()) == 1, "the request is heard, whatever the delay of the retry"
+        assert len(await steps.fetch_once()) == 1, (
+            "the request is heard, whatever the delay of the retry"
+        )
 
 
 @pytest.mark.parametrize(
-    ("outcome", "attempts"), [(Park("no disk"), 0), (Retry(error="no disk"), 24)], ids=["park", "last attempt"]
+    ("outcome", "attempts"),
+    [(Park("no disk"), 0), (Retry(error="no disk"), 24)],
+    ids=["park", "last attempt"],
 )
 async def test_a_row_is_not_set_aside_with_a_request_in_it(
     database: TemporaryDatabase, outcome: Outcome, attempts: int
 ) -> None:
-    """A stop that came too late for the attempt that parks the row would stand in it, and nobody act on it."""
+    """A stop that came too late for the attempt that parks the row would stand in it, and nobody
+    act on it.
+    """
     await add(database, Run(id=1, attempts=attempts), Run(id=2, attempts=attempts))
 
     async def answer(item: Any) -> Outcome:
@@ -343,7 +409,9 @@ async def test_a_row_is_not_set_aside_with_a_request_in_it(
         assert [item.id for item in await steps.fetch_once()] == [1]
 
 
-async def test_a_row_that_cannot_be_read_is_set_aside_all_the_same(database: TemporaryDatabase) -> None:
+async def test_a_row_that_cannot_be_read_is_set_aside_all_the_same(
+    database: TemporaryDatabase,
+) -> None:
     """Where nothing was read, nothing can be compared: such a row would head the queue for ever."""
     await add(database, Run(id=1, attempts=2))
 

@@ -1,4 +1,6 @@
-"""Tests of settings: the documented defaults, the bounds, and every contradiction with what it tells the host to change."""
+"""Tests of settings: the documented defaults, the bounds, and every contradiction with what it
+tells the host to change.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ def test_defaults_are_the_documented_ones() -> None:
     assert settings.heartbeat_trigger == timedelta(seconds=15)
     assert settings.fetch_delays_s == (0.5, 1, 2, 5)
     assert settings.process_timeout == timedelta(hours=1)
-    assert (settings.retry_delay, settings.retry_delay_max) == (timedelta(seconds=1), timedelta(minutes=5))
+    assert (settings.retry_delay, settings.retry_delay_max) == (
+        timedelta(seconds=1),
+        timedelta(minutes=5),
+    )
     assert settings.max_attempts == 20
 
 
@@ -117,7 +122,10 @@ def test_class_attributes_set_settings() -> None:
 def test_keywords_win_over_class_attributes() -> None:
     """One instance, in a test or on a small machine, could not differ from its class."""
     pipeline = PatientVolumePipeline(workers_num=4)
-    assert (pipeline.settings.workers_num, pipeline.settings.lock_timeout) == (4, timedelta(seconds=40))
+    assert (pipeline.settings.workers_num, pipeline.settings.lock_timeout) == (
+        4,
+        timedelta(seconds=40),
+    )
     assert pipeline.workers_num == 4
     assert PatientVolumePipeline().settings.workers_num == 3
 
@@ -133,7 +141,9 @@ def test_an_unknown_setting_is_told_with_those_that_exist() -> None:
     with pytest.raises(SettingsError) as caught:
         VolumePipeline(worker_num=3)
     assert caught.value.settings == ("worker_num",)
-    assert all(name in str(caught.value) for name in ("VolumePipeline", "worker_num", *SETTING_NAMES))
+    assert all(
+        name in str(caught.value) for name in ("VolumePipeline", "worker_num", *SETTING_NAMES)
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,8 +154,16 @@ def test_an_unknown_setting_is_told_with_those_that_exist() -> None:
             ("queue_lower_limit_factor", "queue_upper_limit_factor"),
             "lower the first or raise the second",
         ),
-        ({"heartbeat_trigger": 30}, ("heartbeat_trigger", "lock_timeout"), "half of lock_timeout is a good value"),
-        ({"heartbeat_trigger": 31}, ("heartbeat_trigger", "lock_timeout"), "must be less than lock_timeout"),
+        (
+            {"heartbeat_trigger": 30},
+            ("heartbeat_trigger", "lock_timeout"),
+            "half of lock_timeout is a good value",
+        ),
+        (
+            {"heartbeat_trigger": 31},
+            ("heartbeat_trigger", "lock_timeout"),
+            "must be less than lock_timeout",
+        ),
         (
             {"lease_margin": 8},
             ("heartbeat_trigger", "lease_margin", "heartbeat_interval", "renew_timeout"),
@@ -162,8 +180,16 @@ def test_an_unknown_setting_is_told_with_those_that_exist() -> None:
             "raise heartbeat_trigger or lower the others",
         ),
         ({"retry_delay": 301}, ("retry_delay", "retry_delay_max"), "is above retry_delay_max"),
-        ({"stall_limit": 29}, ("stall_limit", "lock_timeout"), "must not be less than lock_timeout"),
-        ({"orphaned_after": 30}, ("orphaned_after", "lock_timeout"), "must be more than lock_timeout"),
+        (
+            {"stall_limit": 29},
+            ("stall_limit", "lock_timeout"),
+            "must not be less than lock_timeout",
+        ),
+        (
+            {"orphaned_after": 30},
+            ("orphaned_after", "lock_timeout"),
+            "must be more than lock_timeout",
+        ),
     ],
 )
 def test_contradictions(values: dict[str, Any], names: tuple[str, ...], to_change: str) -> None:
@@ -257,7 +283,9 @@ def test_all_bad_values_are_told_at_once() -> None:
 )
 def test_watermarks(workers: int, lower: float, upper: float, watermarks: tuple[int, int]) -> None:
     """A queue would have no place at all, or a low watermark that it can never be below."""
-    settings = PipelineSettings(workers_num=workers, queue_lower_limit_factor=lower, queue_upper_limit_factor=upper)
+    settings = PipelineSettings(
+        workers_num=workers, queue_lower_limit_factor=lower, queue_upper_limit_factor=upper
+    )
     assert (settings.queue_low_watermark, settings.queue_capacity) == watermarks
 
 

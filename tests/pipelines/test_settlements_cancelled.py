@@ -1,4 +1,6 @@
-"""Tests of settlements whose task somebody cancels: what became of a row is written, and told, all the same."""
+"""Tests of settlements whose task somebody cancels: what became of a row is written, and told,
+all the same.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def settlements() -> list[asyncio.Task[Any]]:
 async def test_a_cancelled_settlement_is_carried_out_and_told(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A finished result would be dropped without a word, or be written and neither be counted nor told."""
+    """A finished result would be dropped without a word, or be written and neither be counted
+    nor told.
+    """
     struck = 0
     for turn in range(30):
         [row] = await add(virtual_database, Volume())
@@ -52,4 +56,6 @@ async def test_a_cancelled_settlement_is_carried_out_and_told(
         assert (counters["claimed"], counters["applied"], counters["stale"]) == (1, 1, 0)
         assert (len(heard.of(events.ItemApplied)), pipeline.stale) == (1, [])
     assert struck > 10
-    assert {line.extra["purpose"] for line in told(caplog, "cancelled from outside")} == {"settle an outcome"}
+    assert {line.extra["purpose"] for line in told(caplog, "cancelled from outside")} == {
+        "settle an outcome"
+    }

@@ -1,4 +1,6 @@
-"""Tests of the settler: workers go on while outcomes are written, what waits is bounded, and nothing of it is lost."""
+"""Tests of the settler: workers go on while outcomes are written, what waits is bounded, and
+nothing of it is lost.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,27 @@ from rowlock.pipelines.settling import settler as settler_module
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
-from .scenes import TidyPipeline, add, change, counted, faults_of, is_free, is_outcome, read_all, turns, until
+from .scenes import (
+    TidyPipeline,
+    add,
+    change,
+    counted,
+    faults_of,
+    is_free,
+    is_outcome,
+    read_all,
+    turns,
+    until,
+)
 from .told import Line, told
 
 DONE = Apply({"status": "active"})
 
 
 def hold_outcomes(pipeline: VolumePipeline, until_set: asyncio.Event) -> None:
-    """Let no outcome go to the database before the event; on SQLite a statement that hangs would hold up everybody."""
+    """Let no outcome go to the database before the event; on SQLite a statement that hangs would
+    hold up everybody.
+    """
     context: Any = pipeline.run.context
     transact = context.transact
 
@@ -60,7 +75,9 @@ def test_what_waits_to_be_settled_is_bounded(
 
     @virtual_time
     async def play() -> None:
-        pipeline = TidyPipeline(answer=DONE, workers_num=1, queue_upper_limit_factor=6, queue_lower_limit_factor=1)
+        pipeline = TidyPipeline(
+            answer=DONE, workers_num=1, queue_upper_limit_factor=6, queue_lower_limit_factor=1
+        )
         await add(virtual_database, *(Volume() for _ in range(6)))
         waiting = asyncio.Event()
         async with PipelineManager(virtual_database.session_factory, [pipeline]):
@@ -74,7 +91,9 @@ def test_what_waits_to_be_settled_is_bounded(
     play()
 
 
-def test_an_item_is_tracked_until_its_outcome_is_settled(virtual_database: TemporaryDatabase) -> None:
+def test_an_item_is_tracked_until_its_outcome_is_settled(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Its lease would end while its outcome waits for its turn."""
 
     @virtual_time
@@ -95,7 +114,9 @@ def test_an_item_is_tracked_until_its_outcome_is_settled(virtual_database: Tempo
     play()
 
 
-def test_a_drain_waits_for_outcomes_that_are_being_written(virtual_database: TemporaryDatabase) -> None:
+def test_a_drain_waits_for_outcomes_that_are_being_written(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """The last results before a shutdown would be lost, and their work be done again."""
 
     @virtual_time
@@ -118,7 +139,9 @@ def test_a_drain_waits_for_outcomes_that_are_being_written(virtual_database: Tem
     play()
 
 
-def test_a_worker_that_is_cancelled_takes_no_outcome_with_it(virtual_database: TemporaryDatabase) -> None:
+def test_a_worker_that_is_cancelled_takes_no_outcome_with_it(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """What was computed would be dropped, or released and written both."""
 
     @virtual_time
@@ -165,7 +188,9 @@ def test_nothing_is_told_before_the_commit(virtual_database: TemporaryDatabase) 
 async def test_a_changed_row_is_cleaned_up_and_not_written_again(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An outcome that a service has overtaken would be tried again until it is written after all."""
+    """An outcome that a service has overtaken would be tried again until it is written after
+    all.
+    """
     [row] = await add(database, Volume())
 
     async def overtaken(item: Any) -> Apply:
@@ -178,7 +203,11 @@ async def test_a_changed_row_is_cleaned_up_and_not_written_again(
         monkeypatch.setattr(steps.run.settler._writer, "write", tried_again.append)
         await steps.fetch_once()
         await steps.work_once()
-        assert (counted(steps)["changed"], counted(steps)["applied"], len(steps.run.settler)) == (1, 0, 0)
+        assert (counted(steps)["changed"], counted(steps)["applied"], len(steps.run.settler)) == (
+            1,
+            0,
+            0,
+        )
     assert tried_again == []
     assert len(pipeline.stale) == 1
     assert [row.status for row in await read_all(database, Volume)] == ["submitted"]
@@ -200,7 +229,9 @@ async def test_mixed_outcomes_are_all_settled(database: TemporaryDatabase) -> No
     pipeline = VolumePipeline(answer=one_of_three)
     async with stepping(database.session_factory, pipeline) as steps:
         items = await steps.fetch_once()
-        await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=False)))
+        await asyncio.gather(
+            *(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=False))
+        )
         await steps.run.settler.wait_until_idle()
         assert (counted(steps)["applied"], counted(steps)["retried"]) == (3, 6)
         assert steps.run.statistics().tracked == 0
@@ -218,9 +249,16 @@ async def test_mixed_outcomes_are_all_settled(database: TemporaryDatabase) -> No
     ids=lambda value: value.name if isinstance(value, Ended) else "",
 )
 async def test_an_attempt_without_an_outcome_is_settled_too(
-    database: TemporaryDatabase, ended: Ended, *, is_free_then: bool, reasons: list[str], released: int
+    database: TemporaryDatabase,
+    ended: Ended,
+    *,
+    is_free_then: bool,
+    reasons: list[str],
+    released: int,
 ) -> None:
-    """Interrupted work would keep its row for a lease; or a row be freed under the hands of an attempt that still runs."""
+    """Interrupted work would keep its row for a lease; or a row be freed under the hands of an
+    attempt that still runs.
+    """
     await add(database, Volume())
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
@@ -235,24 +273,38 @@ async def test_an_attempt_without_an_outcome_is_settled_too(
         assert (len(steps.run.heartbeater), item.is_settling) == (0, True)
 
 
-async def test_an_outcome_that_is_refused_at_the_last_attempt_parks_the_row(database: TemporaryDatabase) -> None:
-    """A dashboard would show one more retry, and nobody be told that the row waits for a person now."""
+async def test_an_outcome_that_is_refused_at_the_last_attempt_parks_the_row(
+    database: TemporaryDatabase,
+) -> None:
+    """A dashboard would show one more retry, and nobody be told that the row waits for a person
+    now.
+    """
     await add(database, Run(id=1))
-    async with stepping(database.session_factory, RunPipeline(answer=Apply({"status": None}), max_attempts=1)) as steps:
+    async with stepping(
+        database.session_factory, RunPipeline(answer=Apply({"status": None}), max_attempts=1)
+    ) as steps:
         await steps.fetch_once()
         with heard_events() as heard:
             await steps.work_once()
-        assert (counted(steps)["parked"], counted(steps)["retried"], counted(steps)["applied"]) == (1, 0, 0)
+        assert (counted(steps)["parked"], counted(steps)["retried"], counted(steps)["applied"]) == (
+            1,
+            0,
+            0,
+        )
     assert [event.outcome for event in heard.of(events.ItemApplied)] == ["Park"]
     [row] = await read_all(database, Run)
     assert (row.attempts, row.parked_at is not None, is_free(row)) == (1, True, True)
 
 
 @pytest.mark.parametrize(
-    ("change_to", "reason"), [({"lock_token": uuid.uuid4()}, "stale"), ({"disk_id": "theirs"}, "changed")]
+    ("change_to", "reason"),
+    [({"lock_token": uuid.uuid4()}, "stale"), ({"disk_id": "theirs"}, "changed")],
 )
 async def test_a_result_that_is_dropped_is_a_warning(
-    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, change_to: dict[str, Any], reason: str
+    database: TemporaryDatabase,
+    caplog: pytest.LogCaptureFixture,
+    change_to: dict[str, Any],
+    reason: str,
 ) -> None:
     """Nobody would look for what an attempt has left behind whose result was thrown away."""
     [volume] = await add(database, Volume())
@@ -269,7 +321,14 @@ async def test_a_result_that_is_dropped_is_a_warning(
         f"VolumePipeline: Apply of row {volume.id} was not written ({reason}); "
         "look for side effects of this attempt: on_stale is called"
     )
-    fields = {"pipeline": "VolumePipeline", "row_id": volume.id, "outcome": "Apply", "reason": reason}
+    fields = {
+        "pipeline": "VolumePipeline",
+        "row_id": volume.id,
+        "outcome": "Apply",
+        "reason": reason,
+    }
     assert told(caplog, "side effects") == [Line(text, fields, None)]
-    assert [record.levelname for record in caplog.records if "side effects" in record.getMessage()] == ["WARNING"]
+    assert [
+        record.levelname for record in caplog.records if "side effects" in record.getMessage()
+    ] == ["WARNING"]
     assert len(pipeline.stale) == 1

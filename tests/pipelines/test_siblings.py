@@ -1,4 +1,6 @@
-"""Two pipelines of one model: what one of them leaves is the other's, as soon as the lease or the reservation has ended."""
+"""Two pipelines of one model: what one of them leaves is the other's, as soon as the lease or
+the reservation has ended.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +55,18 @@ async def test_a_row_of_a_dead_sibling_is_taken_when_its_lease_has_ended(
 async def test_a_row_that_a_sibling_elsewhere_has_reset_is_taken_within_seconds(
     virtual_database: TemporaryDatabase,
 ) -> None:
-    """A row waits for a pipeline that nobody runs any more, though another one of its model wants it."""
+    """A row waits for a pipeline that nobody runs any more, though another one of its model
+    wants it.
+    """
     [volume] = await add(virtual_database, Volume())
     async with stepping(virtual_database.session_factory, VolumePipeline(answer=Reset())) as steps:
         await steps.fetch_once()
         await steps.work_once()
     assert (await read(virtual_database, volume)).lock_owner == "VolumePipeline"
     await change(virtual_database, volume, status="terminating")
-    async with PipelineManager(virtual_database.session_factory, [TerminatingPipeline(min_processing_interval=0)]):
+    async with PipelineManager(
+        virtual_database.session_factory, [TerminatingPipeline(min_processing_interval=0)]
+    ):
         await asyncio.sleep(7)
         assert (await read(virtual_database, volume)).status == "terminating"
         await asyncio.sleep(0.2 + 7)
@@ -68,8 +74,12 @@ async def test_a_row_that_a_sibling_elsewhere_has_reset_is_taken_within_seconds(
 
 
 @virtual_time
-async def test_who_steps_back_comes_back_before_its_sibling(virtual_database: TemporaryDatabase) -> None:
-    """A parent that waits for busy children would lose its row, and its place with it, to another pipeline each time."""
+async def test_who_steps_back_comes_back_before_its_sibling(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A parent that waits for busy children would lose its row, and its place with it, to
+    another pipeline each time.
+    """
 
     class Eager(TerminatingPipeline):
         def ready(self) -> ColumnElement[bool]:
@@ -80,7 +90,9 @@ async def test_who_steps_back_comes_back_before_its_sibling(virtual_database: Te
     async with stepping(virtual_database.session_factory, VolumePipeline(answer=Reset())) as steps:
         await steps.fetch_once()
         await steps.work_once()
-    async with PipelineManager(virtual_database.session_factory, [VolumePipeline(answer=Reset()), eager]):
+    async with PipelineManager(
+        virtual_database.session_factory, [VolumePipeline(answer=Reset()), eager]
+    ):
         await asyncio.sleep(120)
         assert (await read(virtual_database, volume)).status == "submitted"
     assert eager.items == []
@@ -90,7 +102,12 @@ class NamingVolumes(RecordingPipeline):
     """Locks attachments; binds the state that it wants by a name."""
 
     model = Volume
-    locks = (Related(Attachment, on=and_(Attachment.volume_id == Volume.id, Attachment.name != bindparam("not", "x"))),)
+    locks = (
+        Related(
+            Attachment,
+            on=and_(Attachment.volume_id == Volume.id, Attachment.name != bindparam("not", "x")),
+        ),
+    )
 
     def ready(self) -> ColumnElement[bool]:
         """Volumes that are packed."""
@@ -109,7 +126,9 @@ class NamingAttachments(RecordingPipeline):
 
 
 async def test_parameters_of_one_name_are_each_pipelines_own(database: TemporaryDatabase) -> None:
-    """Rows in a state of the other pipeline's would be worked on again and again, and those that wait for work never."""
+    """Rows in a state of the other pipeline's would be worked on again and again, and those that
+    wait for work never.
+    """
     [volume] = await add(database, Volume(status="idle"))
     wanted, *_ = await add(
         database,
@@ -117,5 +136,7 @@ async def test_parameters_of_one_name_are_each_pipelines_own(database: Temporary
         Attachment(volume_id=volume.id, name="packed", status="packing"),
         Attachment(volume_id=volume.id, name="y", status="submitted"),
     )
-    async with stepping(database.session_factory, NamingAttachments(), beside=[NamingVolumes()]) as steps:
+    async with stepping(
+        database.session_factory, NamingAttachments(), beside=[NamingVolumes()]
+    ) as steps:
         assert [item.id for item in await steps.fetch_once()] == [wanted.id]

@@ -1,4 +1,6 @@
-"""Databases that are far away: every statement takes its time, and no finished result is dropped for it."""
+"""Databases that are far away: every statement takes its time, and no finished result is dropped
+for it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def guarded(_item: Any) -> Outcome:
 
 
 def of_sql(_item: Any) -> Outcome:
-    """Return an outcome with an expression that is like no other: it asks for its value when it is sent."""
+    """Return an outcome with an expression that is like no other: it asks for its value when it
+    is sent.
+    """
     return Apply({"status": func.lower(bindparam("done", callable_=lambda: "DONE", type_=String))})
 
 
@@ -57,7 +61,9 @@ def of_sql(_item: Any) -> Outcome:
 async def test_no_result_is_dropped_where_round_trips_take_long(
     virtual_database: TemporaryDatabase, answer: Callable[[Any], Outcome]
 ) -> None:
-    """A batch would outlast its own transaction and be tried at the same size, until its results are dropped and begun again."""
+    """A batch would outlast its own transaction and be tried at the same size, until its results
+    are dropped and begun again.
+    """
     database = virtual_database
     await add(database, *(Run(id=number) for number in range(ROWS)))
     pipeline = RunPipeline(answer=answer, workers_num=ROWS)
@@ -71,8 +77,12 @@ async def test_no_result_is_dropped_where_round_trips_take_long(
 
 @pytest.mark.parametrize("answer", [guarded, of_sql])
 @virtual_time
-async def test_the_first_batch_is_small(virtual_database: TemporaryDatabase, answer: Callable[[Any], Outcome]) -> None:
-    """Before anything is known of the database, a batch of five hundred statements would run out of time."""
+async def test_the_first_batch_is_small(
+    virtual_database: TemporaryDatabase, answer: Callable[[Any], Outcome]
+) -> None:
+    """Before anything is known of the database, a batch of five hundred statements would run out
+    of time.
+    """
     database = virtual_database
     await add(database, *(Run(id=number) for number in range(3 * STATEMENTS_FIRST)))
     begun: list[str] = []
@@ -88,14 +98,20 @@ async def test_the_first_batch_is_small(virtual_database: TemporaryDatabase, ans
 
 
 @virtual_time
-async def test_a_result_is_tried_for_longer_while_others_get_through(virtual_database: TemporaryDatabase) -> None:
-    """A result that had no turn for one lease would be dropped, though the database is there and its lease is renewed."""
+async def test_a_result_is_tried_for_longer_while_others_get_through(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A result that had no turn for one lease would be dropped, though the database is there and
+    its lease is renewed.
+    """
     database = virtual_database
     await add(database, Volume())
     with faults_of(database.engine) as faults:
         faults.fail(TimeoutError("no connection is free"), when=is_outcome)
         loop = asyncio.get_running_loop()
-        async with stepping(database.session_factory, VolumePipeline(lock_timeout=3, heartbeat_trigger=1.5)) as steps:
+        async with stepping(
+            database.session_factory, VolumePipeline(lock_timeout=3, heartbeat_trigger=1.5)
+        ) as steps:
             [item] = await steps.fetch_once()
             writer = steps.run.settler._writer
             item.trusted_until += 1000  # as if it had been renewed
@@ -107,7 +123,9 @@ async def test_a_result_is_tried_for_longer_while_others_get_through(virtual_dat
 
 
 @virtual_time
-async def test_a_result_that_never_gets_through_is_given_up(virtual_database: TemporaryDatabase) -> None:
+async def test_a_result_that_never_gets_through_is_given_up(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Its row would be leased and renewed for ever, with others going on beside it."""
     database = virtual_database
     await add(database, Volume())
@@ -130,8 +148,12 @@ async def test_a_result_that_never_gets_through_is_given_up(virtual_database: Te
 
 
 @virtual_time
-async def test_one_that_runs_out_of_time_takes_no_others_with_it(virtual_database: TemporaryDatabase) -> None:
-    """A result whose statement never ends would join the next batch, and let it run out of time, again and again."""
+async def test_one_that_runs_out_of_time_takes_no_others_with_it(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A result whose statement never ends would join the next batch, and let it run out of time,
+    again and again.
+    """
     database = virtual_database
     await add(database, *(Run(id=number) for number in range(8)))
 
@@ -148,16 +170,22 @@ async def test_one_that_runs_out_of_time_takes_no_others_with_it(virtual_databas
     tried: list[bool] = []
     with heard_events() as applied:
         event.listen(database.engine.sync_engine, "before_cursor_execute", hang)
-        async with PipelineManager(database.session_factory, [RunPipeline(answer=answer, workers_num=8)]):
+        async with PipelineManager(
+            database.session_factory, [RunPipeline(answer=answer, workers_num=8)]
+        ):
             await until(lambda: len(applied.of(events.ItemApplied)) >= 8)
         event.remove(database.engine.sync_engine, "before_cursor_execute", hang)
     assert sum(tried) <= 6, "by halves, and then alone"
-    assert {row.status for row in await read_all(database, Run)} == {f"done{number}" for number in range(8)}
+    assert {row.status for row in await read_all(database, Run)} == {
+        f"done{number}" for number in range(8)
+    }
 
 
 @contextmanager
 def slow_outcomes(engine: AsyncEngine, *, tries: float) -> Iterator[list[float]]:
-    """Let that many statements of outcomes that end well never end; give the times at which there was one."""
+    """Let that many statements of outcomes that end well never end; give the times at which
+    there was one.
+    """
     tried: list[float] = []
 
     def hang(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
@@ -177,7 +205,9 @@ def slow_outcomes(engine: AsyncEngine, *, tries: float) -> Iterator[list[float]]
 async def test_an_outcome_that_never_fits_into_its_transaction_is_a_failed_attempt(
     virtual_database: TemporaryDatabase,
 ) -> None:
-    """It would be tried for ever with its row locked, which no renewal gets past, and be told as stale with no attempt counted."""
+    """It would be tried for ever with its row locked, which no renewal gets past, and be told as
+    stale with no attempt counted.
+    """
     database = virtual_database
     await add(database, Run(id=1))
     pipeline = RunPipeline(retry_delay=300)
@@ -185,7 +215,11 @@ async def test_an_outcome_that_never_fits_into_its_transaction_is_a_failed_attem
         async with PipelineManager(database.session_factory, [pipeline]):
             await until(lambda: heard.of(events.ItemApplied))
     [row] = await read_all(database, Run)
-    assert (row.status, row.attempts, len(tried)) == ("queued", 1, 1 + OVERRUNS_MAX), "once with others, and then alone"
+    assert (row.status, row.attempts, len(tried)) == (
+        "queued",
+        1,
+        1 + OVERRUNS_MAX,
+    ), "once with others, and then alone"
     assert "TransactionTimeout" in row.last_error
     assert (heard.of(events.ItemStale), heard.of(events.LeaseExpired)) == ([], [])
     assert [type(outcome) for _, outcome in pipeline.stale] == [Apply]
@@ -193,7 +227,9 @@ async def test_an_outcome_that_never_fits_into_its_transaction_is_a_failed_attem
 
 @virtual_time
 async def test_a_renewal_gets_in_between_two_tries(virtual_database: TemporaryDatabase) -> None:
-    """The lease of an outcome that fits at last would be lost, since its own tries have the row locked whenever it is renewed."""
+    """The lease of an outcome that fits at last would be lost, since its own tries have the row
+    locked whenever it is renewed.
+    """
     database = virtual_database
     await add(database, Run(id=1))
 

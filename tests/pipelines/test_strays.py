@@ -1,4 +1,6 @@
-"""Tests of strays: a tracked item has a place in the queue, a worker or a settlement; otherwise it is released."""
+"""Tests of strays: a tracked item has a place in the queue, a worker or a settlement; otherwise
+it is released.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,20 @@ from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
 from .hostile import HostExit
-from .scenes import TidyPipeline, add, counted, faults_of, hang, is_free, is_outcome, now, read, replica, turns, until
+from .scenes import (
+    TidyPipeline,
+    add,
+    counted,
+    faults_of,
+    hang,
+    is_free,
+    is_outcome,
+    now,
+    read,
+    replica,
+    turns,
+    until,
+)
 from .told import told
 
 ERRORS = [KeyError("Attempt to overwrite 'worker' in LogRecord"), SystemExit(3), HostExit()]
@@ -49,7 +64,9 @@ async def test_an_item_that_nobody_has_is_given_back(
         assert steps.run.statistics().tracked == 0
         assert item.is_lost
         assert (counted(steps)["strays"], counted(steps)["released"]) == (1, 1)
-        assert heard.of(events.StrayFound) == [events.StrayFound("VolumePipeline", item.id, item.lock_token)]
+        assert heard.of(events.StrayFound) == [
+            events.StrayFound("VolumePipeline", item.id, item.lock_token)
+        ]
         async with stepping(replica(database), VolumePipeline()) as others:
             assert [again.id for again in await others.fetch_once()] == [row.id]
     text = f"VolumePipeline: nobody had row {row.id} in hand, so it is released"
@@ -59,7 +76,9 @@ async def test_an_item_that_nobody_has_is_given_back(
 
 
 @virtual_time
-async def test_what_is_queued_worked_on_or_settled_is_no_stray(virtual_database: TemporaryDatabase) -> None:
+async def test_what_is_queued_worked_on_or_settled_is_no_stray(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Rows would be released under the hands of those who work on them."""
     await add(virtual_database, *(Volume() for _ in range(3)))
     working, ended = asyncio.Event(), asyncio.Event()
@@ -95,7 +114,9 @@ async def test_what_is_queued_worked_on_or_settled_is_no_stray(virtual_database:
 
 
 @virtual_time
-async def test_what_is_given_back_at_a_drain_is_no_stray(virtual_database: TemporaryDatabase) -> None:
+async def test_what_is_given_back_at_a_drain_is_no_stray(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Each shutdown would report bugs that are none."""
     await add(virtual_database, *(Volume() for _ in range(4)))
     pipeline = TidyPipeline(answer=hang, workers_num=2, queue_upper_limit_factor=2)
@@ -119,7 +140,9 @@ async def test_a_drain_gives_strays_back(virtual_database: TemporaryDatabase) ->
 
 
 @virtual_time
-async def test_a_stray_is_not_given_back_under_the_hands_of_its_process(virtual_database: TemporaryDatabase) -> None:
+async def test_a_stray_is_not_given_back_under_the_hands_of_its_process(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Another replica would begin with the row while this one still works on it."""
     [row] = await add(virtual_database, Volume())
     ended: list[float] = []
@@ -149,7 +172,9 @@ async def test_a_stray_is_not_given_back_under_the_hands_of_its_process(virtual_
 
 
 @virtual_time
-async def test_a_stray_whose_process_will_not_end_is_left_to_its_lease(virtual_database: TemporaryDatabase) -> None:
+async def test_a_stray_whose_process_will_not_end_is_left_to_its_lease(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Two would work on the row for as long as the stubborn one likes."""
     [row] = await add(virtual_database, Volume())
     let_go = asyncio.Event()
@@ -179,7 +204,9 @@ async def test_a_stray_whose_process_will_not_end_is_left_to_its_lease(virtual_d
 
 @virtual_time
 async def test_strays_are_looked_for_on_the_hosts_loop(virtual_database: TemporaryDatabase) -> None:
-    """From another thread an item between two places would look like a stray; and renewals would wait for a blocked loop."""
+    """From another thread an item between two places would look like a stray; and renewals would
+    wait for a blocked loop.
+    """
     [row] = await add(virtual_database, Volume())
     acts: list[Callable[[], None]] = []
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:

@@ -49,7 +49,11 @@ async def test_a_dead_loop_is_replaced(caplog: pytest.LogCaptureFixture) -> None
     why = ["RuntimeError: boom", "cancelled from outside", "MemoryError"]
     assert [event.error for event in heard.of(events.LoopReplaced)] == why
     assert told(caplog, "died") == [
-        Line(f"Test: the loop died and is replaced: {text}", {"pipeline": "Test", "loop": "loop", "error": text}, error)
+        Line(
+            f"Test: the loop died and is replaced: {text}",
+            {"pipeline": "Test", "loop": "loop", "error": text},
+            error,
+        )
         for text, error in zip(why, ["RuntimeError('boom')", None, "MemoryError()"], strict=True)
     ]
     mortal.end.set()
@@ -104,9 +108,15 @@ async def test_a_pipeline_survives_a_cancellation_that_was_not_meant_for_it(
     pipeline = VolumePipeline(workers_num=1)
     pipeline.start(database.session_factory, PipelineHinter())
     await until(lambda: len(pipeline.items) == 1)
-    (task,) = [task for task in asyncio.all_tasks() if task.get_name() == f"rowlock: VolumePipeline {victim}"]
+    (task,) = [
+        task
+        for task in asyncio.all_tasks()
+        if task.get_name() == f"rowlock: VolumePipeline {victim}"
+    ]
     task.cancel()
-    await until(lambda: pipeline.health().healthy and pipeline.statistics().counters["loops_replaced"] == 1)
+    await until(
+        lambda: pipeline.health().healthy and pipeline.statistics().counters["loops_replaced"] == 1
+    )
     await add(database, Volume())
     pipeline.hint()
     await until(lambda: len(pipeline.items) == 2)
@@ -141,8 +151,12 @@ async def test_an_exit_out_of_a_loop_is_its_death() -> None:
     await supervisor.stop()
 
 
-@pytest.mark.parametrize("error", [KeyError("worker"), SystemExit(3)], ids=lambda error: type(error).__name__)
-def test_a_loop_is_replaced_whoever_cannot_be_told(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [KeyError("worker"), SystemExit(3)], ids=lambda error: type(error).__name__
+)
+def test_a_loop_is_replaced_whoever_cannot_be_told(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A logger that raises would end the loop that it should tell of, for good."""
 
     @virtual_time
@@ -165,7 +179,9 @@ def keeper(name: str) -> asyncio.Task[Any]:
 
 @virtual_time
 async def test_a_loop_outlives_its_keeper() -> None:
-    """A host that cancels a task too many would silence a loop for good; and if it waits for that task, it would hang."""
+    """A host that cancels a task too many would silence a loop for good; and if it waits for
+    that task, it would hang.
+    """
     mortals, supervisor = {"one": Mortal(), "other": Mortal()}, Supervisor("Test")
     with heard_events() as heard:
         for name, mortal in mortals.items():
@@ -178,7 +194,9 @@ async def test_a_loop_outlives_its_keeper() -> None:
         await until(lambda: mortals["one"].lives == 2)
     assert not supervisor.is_ending
     assert supervisor.alive() == {"one": True, "other": True}
-    assert heard.of(events.LoopReplaced) == [events.LoopReplaced("Test", "one", "cancelled from outside")]
+    assert heard.of(events.LoopReplaced) == [
+        events.LoopReplaced("Test", "one", "cancelled from outside")
+    ]
     assert (supervisor.restarts, mortals["other"].lives) == (1, 1)
     await supervisor.stop()
     assert supervisor.alive() == {"one": False, "other": False}
@@ -186,8 +204,12 @@ async def test_a_loop_outlives_its_keeper() -> None:
 
 
 @virtual_time
-async def test_a_keeper_that_is_cancelled_alone_is_not_the_end(virtual_database: TemporaryDatabase) -> None:
-    """Rows would be claimed and their leases renewed, and none begun any more, as long as the process lives."""
+async def test_a_keeper_that_is_cancelled_alone_is_not_the_end(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Rows would be claimed and their leases renewed, and none begun any more, as long as the
+    process lives.
+    """
     rows = await add(virtual_database, *(Volume() for _ in range(4)))
 
     async def answer(_item: PipelineItem[Any]) -> Apply:
@@ -206,11 +228,15 @@ async def test_a_keeper_that_is_cancelled_alone_is_not_the_end(virtual_database:
 
 @virtual_time
 async def test_a_loop_whose_task_is_refused_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    """A loop of which a task factory of the host's refuses the task would be missing, and nothing say so."""
+    """A loop of which a task factory of the host's refuses the task would be missing, and
+    nothing say so.
+    """
     refused: list[str] = []
 
     def factory(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
-        if work.__qualname__ == "_contained" and (not refused or (mortal.lives == 1 and len(refused) == 1)):
+        if work.__qualname__ == "_contained" and (
+            not refused or (mortal.lives == 1 and len(refused) == 1)
+        ):
             refused.append(work.__qualname__)
             raise MemoryError
         return asyncio.Task(work, loop=loop, **more)

@@ -1,4 +1,6 @@
-"""Hosts that make tasks themselves: factories of an older kind, and such as refuse or cancel what they are asked for."""
+"""Hosts that make tasks themselves: factories of an older kind, and such as refuse or cancel
+what they are asked for.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
 
 
 def refuse_once(purpose: str) -> list[str]:
-    """Have the loop refuse the first task in the background that has this purpose; gives what was refused."""
+    """Have the loop refuse the first task in the background that has this purpose; gives what
+    was refused.
+    """
     refused: list[str] = []
 
     def factory(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
@@ -39,7 +43,9 @@ def refuse_once(purpose: str) -> list[str]:
 
 @virtual_time
 async def test_a_task_factory_may_know_no_context(virtual_database: TemporaryDatabase) -> None:
-    """Under a task factory of before Python 3.11 no row would ever be begun, or each see no variables of the host's."""
+    """Under a task factory of before Python 3.11 no row would ever be begun, or each see no
+    variables of the host's.
+    """
     seen: list[str] = []
     rows = await add(virtual_database, *(Volume() for _ in range(3)))
 
@@ -53,14 +59,20 @@ async def test_a_task_factory_may_know_no_context(virtual_database: TemporaryDat
 
     SEEN.set("the host's")
     asyncio.get_running_loop().set_task_factory(factory)  # type: ignore[arg-type]
-    async with PipelineManager(virtual_database.session_factory, [VolumePipeline(answer=answer, workers_num=1)]):
+    async with PipelineManager(
+        virtual_database.session_factory, [VolumePipeline(answer=answer, workers_num=1)]
+    ):
         await until(lambda: len(seen) == len(rows))
     assert seen == ["the host's"] * 3
 
 
 @virtual_time
-async def test_what_cannot_be_settled_is_left_to_its_lease(virtual_database: TemporaryDatabase) -> None:
-    """A row whose outcome was not written, and that nobody goes on with, would be renewed for ever, and keep its place."""
+async def test_what_cannot_be_settled_is_left_to_its_lease(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A row whose outcome was not written, and that nobody goes on with, would be renewed for
+    ever, and keep its place.
+    """
     [row] = await add(virtual_database, Volume())
     refused: list[Any] = []
 
@@ -86,7 +98,9 @@ async def test_what_cannot_be_settled_is_left_to_its_lease(virtual_database: Tem
 async def test_what_is_left_behind_is_noted_though_its_settlement_is_cancelled(
     virtual_database: TemporaryDatabase,
 ) -> None:
-    """An attempt that ignores its cancellation would count as running for ever, or not as abandoned at all."""
+    """An attempt that ignores its cancellation would count as running for ever, or not as
+    abandoned at all.
+    """
     await add(virtual_database, Volume())
     let_go, settlements = asyncio.Event(), list[asyncio.Task[Any]]()
 
@@ -117,7 +131,9 @@ async def test_what_is_left_behind_is_noted_though_its_settlement_is_cancelled(
 def test_rows_that_were_not_started_are_released_though_a_task_is_refused(
     virtual_database: TemporaryDatabase, begins: str
 ) -> None:
-    """They would stay leased behind a clean shutdown until their leases expire; or the drain would fail half-way."""
+    """They would stay leased behind a clean shutdown until their leases expire; or the drain
+    would fail half-way.
+    """
 
     @virtual_time
     async def play() -> None:
@@ -139,7 +155,9 @@ def test_rows_that_were_not_started_are_released_though_a_task_is_refused(
 
 
 @virtual_time
-async def test_rows_that_wait_too_long_stay_queued_if_a_task_is_refused(virtual_database: TemporaryDatabase) -> None:
+async def test_rows_that_wait_too_long_stay_queued_if_a_task_is_refused(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """They would be leased to nobody: neither queued, nor renewed, nor released."""
     await add(virtual_database, *(Run(id=number) for number in range(40)))
     pipeline = RunPipeline(answer=hang, workers_num=1)
@@ -176,8 +194,12 @@ class MusingPipeline(VolumePipeline):
 
 
 @virtual_time
-async def test_work_that_nobody_else_has_is_not_collected(virtual_database: TemporaryDatabase) -> None:
-    """The row would stay leased, and its worker busy with it, for ever: the loop keeps no task that waits."""
+async def test_work_that_nobody_else_has_is_not_collected(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """The row would stay leased, and its worker busy with it, for ever: the loop keeps no task
+    that waits.
+    """
     Musing.known.clear()
     await add(virtual_database, Volume())
     pipeline = MusingPipeline(workers_num=1)

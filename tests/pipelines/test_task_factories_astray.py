@@ -1,4 +1,6 @@
-"""Task factories of hosts that put something else into a task, and that refuse one which they have made."""
+"""Task factories of hosts that put something else into a task, and that refuse one which they
+have made.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,12 @@ class OwnPipeline(VolumePipeline):
 
 @pytest.mark.parametrize("kind", [VolumePipeline, OwnPipeline])
 @pytest.mark.parametrize("way", ["raises", "returns", "is cancelled"])
-def test_work_that_never_begins_is_given_back(virtual_database: TemporaryDatabase, kind: Any, way: str) -> None:
-    """A row would stay in hand for ever, its lease be renewed, and its worker be busy, though nobody works."""
+def test_work_that_never_begins_is_given_back(
+    virtual_database: TemporaryDatabase, kind: Any, way: str
+) -> None:
+    """A row would stay in hand for ever, its lease be renewed, and its worker be busy, though
+    nobody works.
+    """
     replaced: list[Any] = []
 
     def factory(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
@@ -56,7 +62,12 @@ def test_work_that_never_begins_is_given_back(virtual_database: TemporaryDatabas
         pipeline = kind(workers_num=1)
         asyncio.get_running_loop().set_task_factory(factory)
         async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-            await until(lambda: sum(pipeline.statistics().counters[name] for name in ("applied", "retried")) == 1)
+            await until(
+                lambda: (
+                    sum(pipeline.statistics().counters[name] for name in ("applied", "retried"))
+                    == 1
+                )
+            )
             assert replaced
             assert pipeline.run.context.in_progress == set()
             await until(lambda: manager.health().healthy)
@@ -65,8 +76,12 @@ def test_work_that_never_begins_is_given_back(virtual_database: TemporaryDatabas
 
 
 @virtual_time
-async def test_what_was_begun_though_it_was_refused_is_no_attempt(virtual_database: TemporaryDatabase) -> None:
-    """A worker would be free twice, a drain wait for it in vain, and two work on a row at a time."""
+async def test_what_was_begun_though_it_was_refused_is_no_attempt(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A worker would be free twice, a drain wait for it in vain, and two work on a row at a
+    time.
+    """
     await add(virtual_database, Volume())
     refused: list[asyncio.Task[Any]] = []
     running: list[int] = [0, 0]

@@ -1,4 +1,6 @@
-"""Tests of workers: every ending of `process` is settled in the row, and the worker takes the next one."""
+"""Tests of workers: every ending of `process` is settled in the row, and the worker takes the
+next one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ from typing import Any
 import pytest
 from sqlalchemy.orm.interfaces import LoaderOption
 
-from rowlock import Apply, Outcome, Park, Pipeline, PipelineItem, RelatedLockUnavailable, Reset, Retry, Worker, events
+from rowlock import (
+    Apply,
+    Outcome,
+    Park,
+    Pipeline,
+    PipelineItem,
+    RelatedLockUnavailable,
+    Reset,
+    Retry,
+    Worker,
+    events,
+)
 from rowlock.errors import PipelineError
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
@@ -54,7 +67,9 @@ def test_each_outcome_is_written_and_counted(
     async def play() -> None:
         [row] = await add(virtual_database, Run())
         with heard_events() as heard:
-            async with stepping(virtual_database.session_factory, RunPipeline(answer=answer)) as steps:
+            async with stepping(
+                virtual_database.session_factory, RunPipeline(answer=answer)
+            ) as steps:
                 [item] = await steps.fetch_once()
                 await steps.work_once()
                 assert counted(steps)[counter] == counted(steps)["started"] == 1
@@ -62,7 +77,10 @@ def test_each_outcome_is_written_and_counted(
         after = await read(virtual_database, row)
         assert after.lock_token is None
         assert after.last_processed_at is not None
-        told = [(event.row_id, event.lock_token, event.outcome) for event in heard.of(events.ItemApplied)]
+        told = [
+            (event.row_id, event.lock_token, event.outcome)
+            for event in heard.of(events.ItemApplied)
+        ]
         assert told == [(row.id, item.lock_token, outcome)]
         assert [event.attempt for event in heard.of(events.ItemStarted)] == [1]
 
@@ -133,12 +151,16 @@ JUNK = [
 
 @pytest.mark.parametrize("answer", JUNK, ids=[f"{number}" for number in range(len(JUNK))])
 def test_a_junk_outcome_is_a_failure(virtual_database: TemporaryDatabase, answer: Any) -> None:
-    """A typing error in the host would end the worker, and its row stay locked until the lease expires."""
+    """A typing error in the host would end the worker, and its row stay locked until the lease
+    expires.
+    """
 
     @virtual_time
     async def play() -> None:
         [row] = await add(virtual_database, Run())
-        async with stepping(virtual_database.session_factory, RunPipeline(answer=lambda item: answer)) as steps:
+        async with stepping(
+            virtual_database.session_factory, RunPipeline(answer=lambda item: answer)
+        ) as steps:
             await steps.fetch_once()
             await steps.work_once()
             assert counted(steps)["retried"] == 1
@@ -157,7 +179,9 @@ def test_a_junk_hint_harms_nothing(virtual_database: TemporaryDatabase, hint: An
     @virtual_time
     async def play() -> None:
         [row] = await add(virtual_database, Run())
-        async with stepping(virtual_database.session_factory, RunPipeline(answer=Apply(hint=hint))) as steps:
+        async with stepping(
+            virtual_database.session_factory, RunPipeline(answer=Apply(hint=hint))
+        ) as steps:
             await steps.fetch_once()
             await steps.work_once()
         assert is_free(await read(virtual_database, row))
@@ -189,7 +213,9 @@ class PlainPipeline(Pipeline[Volume]):
         return self.answer
 
 
-async def test_a_plain_function_is_settled_like_a_coroutine(sqlite_database: TemporaryDatabase) -> None:
+async def test_a_plain_function_is_settled_like_a_coroutine(
+    sqlite_database: TemporaryDatabase,
+) -> None:
     """A host with blocking code would be left out."""
     [row] = await add(sqlite_database, Volume())
     async with stepping(sqlite_database.session_factory, PlainPipeline()) as steps:
@@ -198,7 +224,9 @@ async def test_a_plain_function_is_settled_like_a_coroutine(sqlite_database: Tem
     assert (await read(sqlite_database, row)).status == "active"
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), StopIteration()], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), SystemExit(3), StopIteration()], ids=lambda e: type(e).__name__
+)
 async def test_a_plain_function_that_raises_is_a_failure(
     sqlite_database: TemporaryDatabase, error: BaseException
 ) -> None:
@@ -217,7 +245,9 @@ async def test_a_plain_function_that_raises_is_a_failure(
 
 
 async def test_no_session_is_open_while_the_host_works(database: TemporaryDatabase) -> None:
-    """A slow call to a cloud would hold a connection, and a pool of ten would be ten workers' limit."""
+    """A slow call to a cloud would hold a connection, and a pool of ten would be ten workers'
+    limit.
+    """
     checked_out: list[int] = []
     pool: Any = database.engine.pool
     [row] = await add(database, Volume())
@@ -265,7 +295,9 @@ async def test_the_row_is_detached(sqlite_database: TemporaryDatabase) -> None:
 
 
 @pytest.mark.parametrize("stolen", ["token", "unlocked", "deleted"])
-async def test_a_row_that_is_no_longer_ours_is_not_started(database: TemporaryDatabase, stolen: str) -> None:
+async def test_a_row_that_is_no_longer_ours_is_not_started(
+    database: TemporaryDatabase, stolen: str
+) -> None:
     """Two holders would work on one row, or one on a row that is gone."""
     [row] = await add(database, Volume())
     pipeline = VolumePipeline()
@@ -296,10 +328,16 @@ class PickyPipeline(RunPipeline):
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("no"), SystemExit(3), asyncio.CancelledError()], ids=lambda e: type(e).__name__
+    "error",
+    [ValueError("no"), SystemExit(3), asyncio.CancelledError()],
+    ids=lambda e: type(e).__name__,
 )
-def test_options_that_raise_are_a_failed_attempt(virtual_database: TemporaryDatabase, error: BaseException) -> None:
-    """A row would wait for the end of its lease again and again, and nobody hear of it from the row."""
+def test_options_that_raise_are_a_failed_attempt(
+    virtual_database: TemporaryDatabase, error: BaseException
+) -> None:
+    """A row would wait for the end of its lease again and again, and nobody hear of it from the
+    row.
+    """
 
     @virtual_time
     async def play() -> None:

@@ -1,4 +1,6 @@
-"""Tests of workers whose work is ended from outside: by time, by a lost lease, by a cancellation, or by the death of its holder."""
+"""Tests of workers whose work is ended from outside: by time, by a lost lease, by a
+cancellation, or by the death of its holder.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,19 @@ from rowlock.errors import LeaseLost
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
-from .scenes import TidyPipeline, add, counted, faults_of, hang, is_free, is_outcome, now, read, turns, until
+from .scenes import (
+    TidyPipeline,
+    add,
+    counted,
+    faults_of,
+    hang,
+    is_free,
+    is_outcome,
+    now,
+    read,
+    turns,
+    until,
+)
 from .told import Line, told
 
 
@@ -28,7 +42,9 @@ class TidyRunPipeline(RunPipeline):
 # ---------------------------------------------------------------- ended from outside
 
 
-def test_a_process_that_takes_too_long_is_a_failed_attempt(virtual_database: TemporaryDatabase) -> None:
+def test_a_process_that_takes_too_long_is_a_failed_attempt(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A hung call would keep its worker and its row for ever, renewed beat by beat."""
 
     @virtual_time
@@ -50,7 +66,9 @@ def test_a_process_that_takes_too_long_is_a_failed_attempt(virtual_database: Tem
 def test_a_process_that_ignores_its_cancellation_is_left_behind(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Code that swallows cancellations would take its worker with it, and its late result be written."""
+    """Code that swallows cancellations would take its worker with it, and its late result be
+    written.
+    """
 
     @virtual_time
     async def play() -> None:
@@ -81,19 +99,30 @@ def test_a_process_that_ignores_its_cancellation_is_left_behind(
                 await until(lambda: pipeline.stale)
                 assert steps.run.health().abandoned == 0
         [(item, late)] = pipeline.stale
-        assert (item.id, late) == (1, Apply({"status": "done"})), "what it made in vain is cleaned up"
+        assert (item.id, late) == (
+            1,
+            Apply({"status": "done"}),
+        ), "what it made in vain is cleaned up"
         assert [event.row_id for event in heard.of(events.ItemAbandoned)] == [1]
-        assert [(event.row_id, event.outcome) for event in heard.of(events.ItemApplied)] == [(2, "Apply")]
-        assert not is_free(await read(virtual_database, rows[0])), "while it runs, nobody else may have the row"
+        assert [(event.row_id, event.outcome) for event in heard.of(events.ItemApplied)] == [
+            (2, "Apply")
+        ]
+        assert not is_free(await read(virtual_database, rows[0])), (
+            "while it runs, nobody else may have the row"
+        )
         assert [(await read(virtual_database, row)).status for row in rows] == ["queued", "done"]
 
     play()
     text = "TidyRunPipeline: process ignored its cancellation and was left behind with row 1"
-    assert told(caplog, "left behind") == [Line(text, {"pipeline": "TidyRunPipeline", "row_id": 1}, None)]
+    assert told(caplog, "left behind") == [
+        Line(text, {"pipeline": "TidyRunPipeline", "row_id": 1}, None)
+    ]
 
 
 def test_a_cancelled_worker_gives_its_row_back(virtual_database: TemporaryDatabase) -> None:
-    """The row would wait for its lease to expire because of a cancellation that meant somebody else."""
+    """The row would wait for its lease to expire because of a cancellation that meant somebody
+    else.
+    """
 
     @virtual_time
     async def play() -> None:
@@ -116,7 +145,9 @@ def test_a_cancelled_worker_gives_its_row_back(virtual_database: TemporaryDataba
     play()
 
 
-def test_a_row_is_not_given_back_under_the_hands_of_its_process(virtual_database: TemporaryDatabase) -> None:
+def test_a_row_is_not_given_back_under_the_hands_of_its_process(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Another replica would begin with the row while the cancelled process still cleans up."""
 
     @virtual_time
@@ -151,7 +182,9 @@ def test_a_row_is_not_given_back_under_the_hands_of_its_process(virtual_database
 
 
 @pytest.mark.parametrize("how", ["drained", "cancelled"])
-def test_a_row_whose_process_will_not_end_is_left_to_its_lease(virtual_database: TemporaryDatabase, how: str) -> None:
+def test_a_row_whose_process_will_not_end_is_left_to_its_lease(
+    virtual_database: TemporaryDatabase, how: str
+) -> None:
     """Two would work on the row for as long as the stubborn one likes."""
 
     @virtual_time
@@ -186,7 +219,9 @@ def test_a_row_whose_process_will_not_end_is_left_to_its_lease(virtual_database:
     play()
 
 
-def test_an_outcome_under_way_is_written_although_the_worker_is_cancelled(virtual_database: TemporaryDatabase) -> None:
+def test_an_outcome_under_way_is_written_although_the_worker_is_cancelled(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """What was done would be done again, although nothing was wrong with it."""
 
     @virtual_time
@@ -256,7 +291,9 @@ def test_the_last_allowed_attempt_is_made(virtual_database: TemporaryDatabase) -
 # ---------------------------------------------------------------- lost leases
 
 
-def test_an_item_whose_trust_ended_before_work_begins_is_not_started(virtual_database: TemporaryDatabase) -> None:
+def test_an_item_whose_trust_ended_before_work_begins_is_not_started(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A late worker would begin on a row that another replica may hold."""
 
     @virtual_time
@@ -274,7 +311,9 @@ def test_an_item_whose_trust_ended_before_work_begins_is_not_started(virtual_dat
     play()
 
 
-def test_an_outcome_after_the_end_of_trust_is_not_written(virtual_database: TemporaryDatabase) -> None:
+def test_an_outcome_after_the_end_of_trust_is_not_written(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A result would be written by a holder whose lease is about to be somebody else's."""
 
     @virtual_time
@@ -294,7 +333,9 @@ def test_an_outcome_after_the_end_of_trust_is_not_written(virtual_database: Temp
             with faults_of(virtual_database.engine) as faults:
                 await steps.work_once()
             assert counted(steps)["stale"] == 1
-            assert faults.count(lambda statement: statement.startswith("BEGIN")) == 0, "nothing is even tried"
+            assert faults.count(lambda statement: statement.startswith("BEGIN")) == 0, (
+                "nothing is even tried"
+            )
         after = await read(virtual_database, row)
         assert (after.status, after.last_processed_at) == ("submitted", None)
         assert len(pipeline.stale) == 1
@@ -302,8 +343,12 @@ def test_an_outcome_after_the_end_of_trust_is_not_written(virtual_database: Temp
     play()
 
 
-def test_a_result_that_comes_after_the_lease_was_lost_is_cleaned_up(virtual_database: TemporaryDatabase) -> None:
-    """What a call made while it was being cancelled would stay behind: its outcome is neither written nor cleaned up."""
+def test_a_result_that_comes_after_the_lease_was_lost_is_cleaned_up(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """What a call made while it was being cancelled would stay behind: its outcome is neither
+    written nor cleaned up.
+    """
 
     @virtual_time
     async def play() -> None:

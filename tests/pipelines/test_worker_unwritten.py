@@ -1,4 +1,6 @@
-"""Tests of workers whose outcome is not written: stale, changed, refused, taken back by a rider, or with the database away."""
+"""Tests of workers whose outcome is not written: stale, changed, refused, taken back by a rider,
+or with the database away.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ async def test_on_stale_gets_the_outcome_of_a_changed_row(database: TemporaryDat
     assert (after.status, is_free(after), after.last_processed_at) == ("cancelled", True, None)
 
 
-async def test_on_stale_gets_the_outcome_that_the_database_refused(database: TemporaryDatabase) -> None:
+async def test_on_stale_gets_the_outcome_that_the_database_refused(
+    database: TemporaryDatabase,
+) -> None:
     """What was made for a row that could not take it would be forgotten."""
     [row] = await add(database, Run())
     refused = Apply({"status": None})
@@ -113,7 +117,10 @@ class ClumsyPipeline(RecordingPipeline):
     ids=lambda value: type(value).__name__,
 )
 def test_a_clean_up_that_fails_harms_nothing(
-    virtual_database: TemporaryDatabase, error: BaseException, why: str, caplog: pytest.LogCaptureFixture
+    virtual_database: TemporaryDatabase,
+    error: BaseException,
+    why: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The worker would die of the host's cleaning up."""
 
@@ -122,7 +129,9 @@ def test_a_clean_up_that_fails_harms_nothing(
         rows = await add(virtual_database, Volume(), Volume())
 
         async def answer(item: PipelineItem[Any]) -> Outcome:
-            await change(virtual_database, next(row for row in rows if row.id == item.id), lock_token=None)
+            await change(
+                virtual_database, next(row for row in rows if row.id == item.id), lock_token=None
+            )
             return Apply()
 
         pipeline = ClumsyPipeline(answer=answer, process_timeout=5)
@@ -146,9 +155,13 @@ def test_a_clean_up_that_fails_harms_nothing(
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("no"), SystemExit(3), asyncio.CancelledError()], ids=lambda e: type(e).__name__
+    "error",
+    [ValueError("no"), SystemExit(3), asyncio.CancelledError()],
+    ids=lambda e: type(e).__name__,
 )
-def test_a_rider_that_raises_takes_everything_back(virtual_database: TemporaryDatabase, error: BaseException) -> None:
+def test_a_rider_that_raises_takes_everything_back(
+    virtual_database: TemporaryDatabase, error: BaseException
+) -> None:
     """Half of an outcome would be written, or the worker die of the host's own statements."""
 
     @virtual_time
@@ -161,7 +174,8 @@ def test_a_rider_that_raises_takes_everything_back(virtual_database: TemporaryDa
             raise error
 
         async with stepping(
-            virtual_database.session_factory, RunPipeline(answer=Apply({"status": "done"}, also=also))
+            virtual_database.session_factory,
+            RunPipeline(answer=Apply({"status": "done"}, also=also)),
         ) as steps:
             await steps.fetch_once()
             await steps.work_once()
@@ -197,7 +211,9 @@ def test_a_short_outage_while_writing_is_waited_out(virtual_database: TemporaryD
 
 
 def test_what_may_have_been_written_is_not_cleaned_up(virtual_database: TemporaryDatabase) -> None:
-    """The disk that an applied row points to would be deleted, since nobody could be asked whether it was applied."""
+    """The disk that an applied row points to would be deleted, since nobody could be asked
+    whether it was applied.
+    """
 
     @virtual_time
     async def play() -> None:
@@ -207,9 +223,13 @@ def test_what_may_have_been_written_is_not_cleaned_up(virtual_database: Temporar
             async with stepping(virtual_database.session_factory, pipeline) as steps:
                 await steps.fetch_once()
                 with faults_of(virtual_database.engine) as faults:
-                    faults.lose_answers_of_commits(when=is_outcome, and_then=ConnectionRefusedError("down"))
+                    faults.lose_answers_of_commits(
+                        when=is_outcome, and_then=ConnectionRefusedError("down")
+                    )
                     await steps.work_once()
-        assert (await read(virtual_database, row)).status == "active", "it was applied, but nobody knows"
+        assert (await read(virtual_database, row)).status == "active", (
+            "it was applied, but nobody knows"
+        )
         assert pipeline.stale == []
         assert heard.of(events.ItemFailed) == []
         assert heard.of(events.ItemApplied) == []
@@ -219,7 +239,9 @@ def test_what_may_have_been_written_is_not_cleaned_up(virtual_database: Temporar
 
 
 @pytest.mark.parametrize("with_rider", [False, True])
-async def test_a_commit_whose_answer_was_lost_counts_once(database: TemporaryDatabase, with_rider: bool) -> None:
+async def test_a_commit_whose_answer_was_lost_counts_once(
+    database: TemporaryDatabase, with_rider: bool
+) -> None:
     """What is in the database already would be reported as stale, cleaned up, or written twice."""
     [row] = await add(database, Run())
     ridden: list[datetime] = []
@@ -267,6 +289,10 @@ def test_a_failure_that_cannot_be_written_leaves_the_row_to_its_lease(
             assert (item.attempt, item.prev_lock_expired) == (2, True)
 
     play()
-    text = "RunPipeline: the failure of row 1 could not be written; it is free when its lease expires"
+    text = (
+        "RunPipeline: the failure of row 1 could not be written; it is free when its lease expires"
+    )
     extra = {"pipeline": "RunPipeline", "row_id": 1}
-    assert told(caplog, "could not be written") == [Line(text, extra, "ValueError('the driver is broken')")]
+    assert told(caplog, "could not be written") == [
+        Line(text, extra, "ValueError('the driver is broken')")
+    ]

@@ -25,7 +25,9 @@ async def _work_at_once(steps: Any) -> None:
     items = steps.queued
     for _ in items:
         steps.run.context.queue.get()
-    await asyncio.gather(*(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=False)))
+    await asyncio.gather(
+        *(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=False))
+    )
 
 
 async def test_one_bad_row_spoils_nobody_else(database: TemporaryDatabase) -> None:
@@ -35,7 +37,9 @@ async def test_one_bad_row_spoils_nobody_else(database: TemporaryDatabase) -> No
     def answer(item: Any) -> Apply:
         return Apply({"status": None if item.id == 3 else "done"})
 
-    async with stepping(database.session_factory, RunPipeline(answer=answer, workers_num=10)) as steps:
+    async with stepping(
+        database.session_factory, RunPipeline(answer=answer, workers_num=10)
+    ) as steps:
         await steps.fetch_once()
         await _work_at_once(steps)
     rows = {row.id: row for row in await read_all(database, Run)}
@@ -75,8 +79,13 @@ async def test_also_is_part_of_the_transaction(database: TemporaryDatabase) -> N
         await steps.work_all()
     attachments = await read_all(database, Attachment)
     after = await read(database, good)
-    assert [(row.volume_id, row.name) for row in attachments] == [(good.id, after.last_processed_at.isoformat())]
-    assert ((await read(database, bad)).status, is_free(await read(database, bad))) == ("submitted", True)
+    assert [(row.volume_id, row.name) for row in attachments] == [
+        (good.id, after.last_processed_at.isoformat())
+    ]
+    assert ((await read(database, bad)).status, is_free(await read(database, bad))) == (
+        "submitted",
+        True,
+    )
 
 
 async def test_a_stale_outcome_writes_and_hints_nothing(database: TemporaryDatabase) -> None:
@@ -105,7 +114,9 @@ async def test_a_stale_outcome_writes_and_hints_nothing(database: TemporaryDatab
     assert [type(outcome) for _, outcome in pipeline.stale] == [Apply]
 
 
-async def test_an_outcome_that_was_overtaken_by_a_service_brings_nothing_along(database: TemporaryDatabase) -> None:
+async def test_an_outcome_that_was_overtaken_by_a_service_brings_nothing_along(
+    database: TemporaryDatabase,
+) -> None:
     """What `also` writes would be there for a result that was not applied."""
     volume = Volume(disk_id="a")
     also_ran = []
@@ -129,7 +140,9 @@ async def test_hints_of_an_outcome_come_after_its_commit(database: TemporaryData
     """A pipeline would look for rows that nobody can see yet, and then rest."""
     await add(database, Volume())
     seen = []
-    async with stepping(database.session_factory, VolumePipeline(answer=Apply(hint=Volume))) as steps:
+    async with stepping(
+        database.session_factory, VolumePipeline(answer=Apply(hint=Volume))
+    ) as steps:
         with faults_of(database.engine) as faults:
             before = []
             steps.run.context.hinter.attach("Volume", lambda: seen.append(len(faults.committed)))
@@ -141,7 +154,9 @@ async def test_hints_of_an_outcome_come_after_its_commit(database: TemporaryData
 
 
 @virtual_time
-async def test_an_outage_is_waited_out(virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_outage_is_waited_out(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
     """A short outage would cost the result of a long piece of work."""
     database = virtual_database
     await add(database, Volume())
@@ -197,7 +212,9 @@ async def test_a_commit_whose_answer_was_lost_is_settled_by_asking(
         assert await session.scalar(select(func.count()).where(Volume.status == "active")) == 1
 
 
-async def test_a_locked_row_does_not_hold_up_the_others(postgresql_database: TemporaryDatabase) -> None:
+async def test_a_locked_row_does_not_hold_up_the_others(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """One row in somebody's long transaction would hold up the outcomes of all others."""
     database = postgresql_database
     busy, *free = await add(database, *(Volume() for _ in range(5)))
@@ -205,7 +222,9 @@ async def test_a_locked_row_does_not_hold_up_the_others(postgresql_database: Tem
         async with stepping(database.session_factory, VolumePipeline()) as steps:
             await steps.fetch_once()
             async with database.session_factory.begin() as session:
-                await session.execute(select(Volume).where(Volume.id == busy.id).with_for_update(key_share=True))
+                await session.execute(
+                    select(Volume).where(Volume.id == busy.id).with_for_update(key_share=True)
+                )
                 work = asyncio.create_task(_work_at_once(steps))
                 applied = await heard.wait_for(events.ItemApplied, count=4)
                 assert {event.row_id for event in applied} == {row.id for row in free}
@@ -215,7 +234,9 @@ async def test_a_locked_row_does_not_hold_up_the_others(postgresql_database: Tem
 
 @virtual_time
 async def test_an_item_without_trust_is_not_written(virtual_database: TemporaryDatabase) -> None:
-    """A holder that slept past its lease would write all the same, if nobody has taken the row yet."""
+    """A holder that slept past its lease would write all the same, if nobody has taken the row
+    yet.
+    """
     database = virtual_database
     await add(database, Volume())
 
@@ -258,8 +279,12 @@ async def test_trust_that_ends_while_the_outcome_waits_is_noticed(
 
 
 @virtual_time
-async def test_a_first_try_that_took_long_is_not_the_last(virtual_database: TemporaryDatabase) -> None:
-    """An outcome would be given up, and its work done again, for a transaction that a blocked loop had kept standing."""
+async def test_a_first_try_that_took_long_is_not_the_last(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """An outcome would be given up, and its work done again, for a transaction that a blocked
+    loop had kept standing.
+    """
     await add(virtual_database, Volume())
     pipeline = VolumePipeline(lock_timeout=6, heartbeat_trigger=3, database_timeout=20)
     with faults_of(virtual_database.engine) as faults:
@@ -275,7 +300,9 @@ async def test_a_first_try_that_took_long_is_not_the_last(virtual_database: Temp
 
 
 async def test_an_error_of_also_is_not_taken_for_an_outage(database: TemporaryDatabase) -> None:
-    """A host's own timeout would be tried again and again, and its effects with it, before it counts as a failure."""
+    """A host's own timeout would be tried again and again, and its effects with it, before it
+    counts as a failure.
+    """
     ran = []
 
     async def also(session: Any, now: Any) -> None:
@@ -293,7 +320,9 @@ async def test_an_error_of_also_is_not_taken_for_an_outage(database: TemporaryDa
 
 @virtual_time
 async def test_what_cannot_be_known_is_not_cleaned_up(virtual_database: TemporaryDatabase) -> None:
-    """After a lost answer and a lasting error, the effects of an outcome that was applied would be taken away."""
+    """After a lost answer and a lasting error, the effects of an outcome that was applied would
+    be taken away.
+    """
     database = virtual_database
     await add(database, Volume())
     with faults_of(database.engine) as faults, heard_events() as heard:
@@ -315,8 +344,12 @@ async def test_what_cannot_be_known_is_not_cleaned_up(virtual_database: Temporar
 
 
 @virtual_time
-async def test_a_lost_answer_is_settled_even_after_the_lease(virtual_database: TemporaryDatabase) -> None:
-    """An outcome that was applied would be reported lost, because the database came back only after trust had ended."""
+async def test_a_lost_answer_is_settled_even_after_the_lease(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """An outcome that was applied would be reported lost, because the database came back only
+    after trust had ended.
+    """
     database = virtual_database
     await add(database, Volume())
     with faults_of(database.engine) as faults, heard_events() as heard:
@@ -343,8 +376,12 @@ class Conflict(Exception):
 
 
 @virtual_time
-async def test_a_commit_that_lost_to_another_is_known_to_have_failed(virtual_database: TemporaryDatabase) -> None:
-    """Nothing of it was committed, for certain; as one of unknown end it would be cleaned up after by nobody."""
+async def test_a_commit_that_lost_to_another_is_known_to_have_failed(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Nothing of it was committed, for certain; as one of unknown end it would be cleaned up
+    after by nobody.
+    """
     database = virtual_database
     await add(database, Volume())
     wrote: set[Any] = set()

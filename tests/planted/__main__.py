@@ -1,8 +1,10 @@
-"""Plants one bug at a time and shows which test finds it: ``python tests/planted [--jobs N] [--check] [NAME ...]``.
+"""Plants one bug at a time and shows which test finds it: ``python tests/planted [--jobs N]
+[--check] [NAME ...]``.
 
-Each bug of the lists beside this file takes one guard out of a copy of the library; the tests named with it must then fail. All
-of them run once before, with nothing taken out: a test that fails anyway finds nothing.
-A bug that survives is a promise that nobody keeps watch over, and the exit code says so. The tree itself is never touched.
+Each bug of the lists beside this file takes one guard out of a copy of the library; the tests named
+with it must then fail. All of them run once before, with nothing taken out: a test that fails
+anyway finds nothing. A bug that survives is a promise that nobody keeps watch over, and the exit
+code says so. The tree itself is never touched.
 """
 
 from __future__ import annotations
@@ -65,13 +67,17 @@ class Planter:
         return planted
 
     def failing_without(self, bugs: list[Bug], workers: ThreadPoolExecutor) -> list[str]:
-        """Return which of the tests that the bugs name fail with nothing taken out: they would find anything."""
+        """Return which of the tests that the bugs name fail with nothing taken out: they would
+        find anything.
+        """
         began = time.monotonic()
         tests = sorted({test for bug in bugs for test in bug.tests})
         # A file's tests share what they set up.
         files = sorted({test.partition("::")[0] for test in tests})
         parts = [files[first :: len(self._benches)] for first in range(len(self._benches))]
-        shares = [[test for test in tests if test.partition("::")[0] in part] for part in parts if part]
+        shares = [
+            [test for test in tests if test.partition("::")[0] in part] for part in parts if part
+        ]
         failing = [test for failed in workers.map(self._failing, shares) for test in failed]
         print(f"{len(tests)} tests without any bug in {time.monotonic() - began:.0f} s", flush=True)
         return failing
@@ -79,10 +85,15 @@ class Planter:
     def _failing(self, tests: list[str]) -> list[str]:
         bench = self._free.get()
         try:
-            # One that cannot be found, of a parameter that is no more, would be known only after all others.
-            exit_code, output = bench.run_tests(tests, "--collect-only", seconds_max=ALL_TESTS_S_MAX)
+            # One that cannot be found, of a parameter that is no more, would be known only after
+            # all others.
+            exit_code, output = bench.run_tests(
+                tests, "--collect-only", seconds_max=ALL_TESTS_S_MAX
+            )
             if exit_code == 0:
-                exit_code, output = bench.run_tests(tests, "--tb=short", seconds_max=ALL_TESTS_S_MAX)
+                exit_code, output = bench.run_tests(
+                    tests, "--tb=short", seconds_max=ALL_TESTS_S_MAX
+                )
         finally:
             self._free.put(bench)
         failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, flags=re.MULTILINE)
@@ -95,7 +106,10 @@ class Planter:
     def plant_unless(self, failing: list[str], bug: Bug) -> Planted:
         """Plant `bug`, unless one of its tests is among those that fail anyway."""
         for test in failing:
-            if any(test == named or test.startswith((f"{named}[", f"{named}::", f"{named}/")) for named in bug.tests):
+            if any(
+                test == named or test.startswith((f"{named}[", f"{named}::", f"{named}/"))
+                for named in bug.tests
+            ):
                 return Planted(bug, found=False, trouble=f": {test} fails without it")
         return self._plant(bug)
 
@@ -108,7 +122,9 @@ class Planter:
                 exit_code, output = bench.run_tests(bug.tests, "-x", seconds_max=SECONDS_MAX)
         finally:
             self._free.put(bench)
-        trouble = "" if exit_code in (0, 1) else f": pytest ended with {exit_code}\n{output[-SAID_MAX:]}"
+        trouble = (
+            "" if exit_code in (0, 1) else f": pytest ended with {exit_code}\n{output[-SAID_MAX:]}"
+        )
         return Planted(bug, exit_code == 1, time.monotonic() - began, trouble)
 
 
@@ -116,12 +132,18 @@ def main() -> int:
     """Plant the bugs that were asked for, or all, and print the survivors."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="the bugs to plant; all if none is named")
-    parser.add_argument("--jobs", type=int, choices=range(1, JOBS_MAX + 1), default=1, help="how many at once")
-    parser.add_argument("--check", action="store_true", help="only see whether the lists still fit the library")
+    parser.add_argument(
+        "--jobs", type=int, choices=range(1, JOBS_MAX + 1), default=1, help="how many at once"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only see whether the lists still fit the library"
+    )
     asked = parser.parse_args()
     bugs = all_bugs()
     problems = misfits(bugs, ROOT)
-    problems += [f"{name}: is in no list" for name in asked.names if name not in {bug.name for bug in bugs}]
+    problems += [
+        f"{name}: is in no list" for name in asked.names if name not in {bug.name for bug in bugs}
+    ]
     if problems:
         print(*problems, f"{len(problems)} things to mend in tests/planted", sep="\n")
         return 1
@@ -131,12 +153,16 @@ def main() -> int:
     began = time.monotonic()
     with ExitStack() as stack:
         benches = [stack.enter_context(Bench(ROOT)) for _ in range(asked.jobs)]
-        planted = Planter(benches).plant_all([bug for bug in bugs if not asked.names or bug.name in asked.names])
+        planted = Planter(benches).plant_all(
+            [bug for bug in bugs if not asked.names or bug.name in asked.names]
+        )
     slowest = sorted(planted, key=lambda one: one.seconds, reverse=True)[:SLOWEST_SHOWN]
     print("slowest:", *slowest, sep="\n")
     survivors = [one.bug.name for one in planted if not one.found]
     print(
-        f"{len(planted)} planted in {time.monotonic() - began:.0f} s, {len(survivors)} survived", *survivors, sep="\n  "
+        f"{len(planted)} planted in {time.monotonic() - began:.0f} s, {len(survivors)} survived",
+        *survivors,
+        sep="\n  ",
     )
     return 1 if survivors else 0
 

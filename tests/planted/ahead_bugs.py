@@ -30,7 +30,10 @@ AHEAD_BUGS = (
         "Ahead.look",
         " and waited_s <= GROWS_BELOW_S",
         "",
-        (f"{RULE}::test_the_longest_wait_decides", f"{SCENES}::test_slow_work_is_not_claimed_ahead"),
+        (
+            f"{RULE}::test_the_longest_wait_decides",
+            f"{SCENES}::test_slow_work_is_not_claimed_ahead",
+        ),
     ),
     Bug(
         "the last wait decides about claims",

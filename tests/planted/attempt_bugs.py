@@ -1,4 +1,6 @@
-"""The guards around one dispatched attempt: what it writes and what it leaves; and the tests that miss them."""
+"""The guards around one dispatched attempt: what it writes and what it leaves; and the tests
+that miss them.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,8 @@ ATTEMPT_BUGS = (
         "a note needs no token",
         "leases/patch.py",
         "_write",
-        '        .where(token == bindparam("rowlock_token", patch.item.lock_token, type_=token.type))\n',
+        '        .where(token == bindparam("rowlock_token", patch.item.lock_token,'
+        " type_=token.type))\n",
         "",
         (f"{NOTE}::test_under_another_token_nothing_is_noted",),
     ),
@@ -123,7 +126,8 @@ ATTEMPT_BUGS = (
         "a note is written to every row of its token",
         "leases/patch.py",
         "_write",
-        '        .where(leased.key == bindparam("rowlock_key", patch.item.id, type_=leased.key.type))\n',
+        '        .where(leased.key == bindparam("rowlock_key", patch.item.id,'
+        " type_=leased.key.type))\n",
         "",
         (f"{NOTE}::test_under_another_key_nothing_is_noted",),
     ),
@@ -131,7 +135,8 @@ ATTEMPT_BUGS = (
         "a note is written over what somebody decided",
         "leases/patch.py",
         "_write",
-        "        .where(*(unchanged(column, value) for column, value in column_values(leased, patch.unless_changed).items()))\n",
+        "        .where(*(unchanged(column, value) for column, value in column_values(leased,"
+        " patch.unless_changed).items()))\n",
         "",
         (f"{NOTE}::test_of_notes_that_go_together_each_has_its_own_guard",),
     ),
@@ -275,7 +280,8 @@ ATTEMPT_BUGS = (
         "what the host has in hand is thrown away",
         "dispatch/states.py",
         "shows_anew",
-        "session.sync_session.autoflush or not any(isinstance(each, model) for each in session.dirty)",
+        "session.sync_session.autoflush or not any(isinstance(each, model) for each in"
+        " session.dirty)",
         "True",
         ("tests/dispatch/test_cancellation.py::test_what_the_host_has_not_written_yet_is_kept",),
     ),

@@ -1,8 +1,9 @@
-"""Where bugs are planted: a copy of the tree, used for one bug after the other, with a PostgreSQL server of its own.
+"""Where bugs are planted: a copy of the tree, used for one bug after the other, with a PostgreSQL
+server of its own.
 
-The one idea: to copy the tree, compile it and start a server takes longer than most of the tests, so a bench does each once.
-The trap: a compiled file is taken for its source as long as both tell the same time and size. So each planted file gets a time
-that no file here ever had.
+The one idea: to copy the tree, compile it and start a server takes longer than most of the tests,
+so a bench does each once. The trap: a compiled file is taken for its source as long as both tell
+the same time and size. So each planted file gets a time that no file here ever had.
 """
 
 from __future__ import annotations
@@ -30,9 +31,17 @@ class Bench:
 
     def __init__(self, root: Path) -> None:
         """Copy the tree at `root`."""
-        self._folder = Path(tempfile.mkdtemp(prefix="rowlock-planted-", dir="/tmp" if Path("/tmp").is_dir() else None))
-        for part in filter(lambda name: (root / name).is_dir(), ("src", "tests", "examples", "alembic")):
-            shutil.copytree(root / part, self._folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        self._folder = Path(
+            tempfile.mkdtemp(
+                prefix="rowlock-planted-", dir="/tmp" if Path("/tmp").is_dir() else None
+            )
+        )
+        for part in filter(
+            lambda name: (root / name).is_dir(), ("src", "tests", "examples", "alembic")
+        ):
+            shutil.copytree(
+                root / part, self._folder / part, ignore=shutil.ignore_patterns("__pycache__")
+            )
         shutil.copy(root / "pyproject.toml", self._folder)
         self._planted_num = 0
         self._server: Any = None
@@ -43,7 +52,10 @@ class Bench:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Stop the server, and remove all of it."""
         try:
@@ -67,10 +79,27 @@ class Bench:
             os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
 
     def run_tests(self, tests: Iterable[str], *options: str, seconds_max: float) -> tuple[int, str]:
-        """Return pytest's exit code for `tests` in the copy, 1 if they never end, and what was said."""
-        environment = {**os.environ, "PYTHONPATH": str(self._folder / "src"), **self._server_there()}
+        """Return pytest's exit code for `tests` in the copy, 1 if they never end, and what was
+        said.
+        """
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self._folder / "src"),
+            **self._server_there(),
+        }
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "timeout=60", *options, *tests]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-o",
+            "timeout=60",
+            *options,
+            *tests,
+        ]
         try:
             done = subprocess.run(
                 command,
@@ -89,7 +118,9 @@ class Bench:
         """Return how tests find the server; it is started again if a test has ended it."""
         if not self._has_databases or SERVER_VARIABLE in os.environ:
             return {}
-        from rowlock.testing.databases.temporary import PostgresqlServer  # noqa: PLC0415 - of the tree that is at work, not the copy's
+        from rowlock.testing.databases.temporary import (
+            PostgresqlServer,
+        )  # noqa: PLC0415 - of the tree that is at work, not the copy's
 
         if self._server is None:
             directory = self._folder / "server"

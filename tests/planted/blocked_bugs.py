@@ -1,4 +1,6 @@
-"""The guards that keep leases while the host's event loop stands still, and the tests that must notice when one is missing."""
+"""The guards that keep leases while the host's event loop stands still, and the tests that must
+notice when one is missing.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ BLOCKED_BUGS = (
         "a transaction that stands still is left standing",
         "pipelines/renewing/heartbeat_thread.py",
         "HeartbeatThread._abort_stalled.abort",
-        "await abort_stalled(self.sessions, thread=self.monitor.thread, older_than_s=self._limit_s)",
+        "await abort_stalled(self.sessions, thread=self.monitor.thread,"
+        " older_than_s=self._limit_s)",
         "pass",
         (f"{BLOCKED}::test_a_loop_blocked_within_a_transaction_costs_no_lease[sqlite-also]",),
     ),
@@ -151,7 +154,8 @@ BLOCKED_BUGS = (
         "options of the engine are forgotten",
         "database/separate_pool.py",
         "SeparatePool._clone",
-        "clone._proxied = self._clone(proxied)  # type: ignore[attr-defined]\n            return clone",
+        "clone._proxied = self._clone(proxied)  # type: ignore[attr-defined]\n            return"
+        " clone",
         "return self._clone(proxied)",
         (f"{POOL}::test_options_of_an_engine_go_with_it[sqlite]",),
     ),
@@ -302,7 +306,12 @@ BLOCKED_BUGS = (
         "RelatedLocker._again_if_aborted",
         "not error.was_aborted or not item.is_trusted()",
         "True",
-        (f"{BLOCKED}::test_a_loop_blocked_within_a_transaction_costs_no_lease[sqlite-a related lock]",),
+        (
+            (
+                f"{BLOCKED}::test_a_loop_blocked_within_a_transaction_costs_no_lease[sqlite-a"
+                " related lock]"
+            ),
+        ),
     ),
     Bug(
         "rows of a claim that was answered too late are worked on",
@@ -310,7 +319,9 @@ BLOCKED_BUGS = (
         "Fetcher._claim_and_queue",
         "any(item.trusted_until <= at for item in items)",
         "False",
-        ("tests/pipelines/test_fetcher_failures.py::test_what_a_claim_brings_too_late_is_given_back",),
+        (
+            "tests/pipelines/test_fetcher_failures.py::test_what_a_claim_brings_too_late_is_given_back",
+        ),
     ),
     Bug(
         "a shutdown acts wherever a signal finds the loop",
@@ -318,6 +329,8 @@ BLOCKED_BUGS = (
         "PipelineRun.shutdown",
         "._loop.call_soon_threadsafe(self._stop_fetching)",
         "._stop_fetching()",
-        ("tests/pipelines/test_run.py::test_a_signal_handler_may_shut_down_in_the_middle_of_anything",),
+        (
+            "tests/pipelines/test_run.py::test_a_signal_handler_may_shut_down_in_the_middle_of_anything",
+        ),
     ),
 )

@@ -15,7 +15,8 @@ class Bug:
     Attributes:
         name: what is wrong without it.
         file: below ``src/rowlock``.
-        function: qualified name of the function or class that has the guard, without ``<locals>``; empty for the module.
+        function: qualified name of the function or class that has the guard, without ``<locals>``;
+            empty for the module.
         guard: stands in that function exactly once; as few tokens as tell it from all others there.
         without: what stands there instead.
         tests: pytest's names of the tests that find it.
@@ -29,7 +30,9 @@ class Bug:
     tests: tuple[str, ...]
 
     def count_in(self, text: str) -> int | None:
-        """Return how often the guard stands in its function, in `text` of its file; None if there is no such function."""
+        """Return how often the guard stands in its function, in `text` of its file; None if
+        there is no such function.
+        """
         spans = spans_of(self.function, text)
         return sum(text[start:end].count(self.guard) for start, end in spans) if spans else None
 
@@ -41,13 +44,17 @@ class Bug:
 
 
 def spans_of(function: str, text: str) -> list[tuple[int, int]]:
-    """Return where all that has the qualified name of `function` begins and ends in `text`: a property may be there twice."""
+    """Return where all that has the qualified name of `function` begins and ends in `text`: a
+    property may be there twice.
+    """
     return [(start, end) for name, start, end in parts_of(text) if name == function]
 
 
 @lru_cache
 def parts_of(text: str) -> tuple[tuple[str, int, int], ...]:
-    """Return the qualified names of a module's functions and classes, each with where it begins and ends; first the module."""
+    """Return the qualified names of a module's functions and classes, each with where it begins
+    and ends; first the module.
+    """
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))

@@ -59,7 +59,10 @@ BUGS = (
         "_expression",
         "same_time(column, as_read)",
         "as_read.is_(None) | as_read.is_not(None)",
-        (f"{APPLY}::test_a_due_time_that_a_service_set_stands", f"{PLAN}::test_a_request_made_meanwhile_is_heard"),
+        (
+            f"{APPLY}::test_a_due_time_that_a_service_set_stands",
+            f"{PLAN}::test_a_request_made_meanwhile_is_heard",
+        ),
     ),
     Bug(
         "live leases are claimed",
@@ -75,13 +78,16 @@ BUGS = (
         "is_claimable_by",
         " == owner",
         ".is_not(None)",
-        ("tests/leases/test_claim_contended.py::test_a_reset_row_is_reserved_for_seconds_and_then_anybodys",),
+        (
+            "tests/leases/test_claim_contended.py::test_a_reset_row_is_reserved_for_seconds_and_then_anybodys",
+        ),
     ),
     Bug(
         "parked rows are claimed",
         "rows/eligibility.py",
         "is_due",
-        'and_(leased.attribute("parked_at").is_(None), leased.attribute("due_at") <= database_now())',
+        'and_(leased.attribute("parked_at").is_(None), leased.attribute("due_at") <='
+        " database_now())",
         'leased.attribute("due_at") <= database_now()',
         (f"{CLAIM}::test_a_schedule_is_kept",),
     ),
@@ -127,7 +133,10 @@ BUGS = (
         "without_onupdate",
         "kept, **",
         "",
-        (f"{CLAIM}::test_a_claim_is_no_change_of_content", f"{RENEW}::test_a_heartbeat_is_no_change_of_content"),
+        (
+            f"{CLAIM}::test_a_claim_is_no_change_of_content",
+            f"{RENEW}::test_a_heartbeat_is_no_change_of_content",
+        ),
     ),
     Bug(
         "trust is counted from the answer",
@@ -253,8 +262,10 @@ BUGS = (
         "a hint is taken down after the fetch",
         "pipelines/fetching/fetcher.py",
         "Fetcher._fetch",
-        ", self._hinted = self._hinted, False\n        try:\n            claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)",
-        " = self._hinted\n        try:\n            claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)\n            self._hinted = False",
+        ", self._hinted = self._hinted, False\n        try:\n            claimed, resumed = await"
+        " self._fetch_from(hinted=hinted, limit=limit)",
+        " = self._hinted\n        try:\n            claimed, resumed = await"
+        " self._fetch_from(hinted=hinted, limit=limit)\n            self._hinted = False",
         ("tests/pipelines/test_fetcher.py",),
     ),
     Bug(
@@ -319,6 +330,8 @@ BUGS = (
         "Settler.settle_later",
         " and item.is_trusted()",
         "",
-        ("tests/pipelines/test_worker_interrupted.py::test_an_outcome_after_the_end_of_trust_is_not_written",),
+        (
+            "tests/pipelines/test_worker_interrupted.py::test_an_outcome_after_the_end_of_trust_is_not_written",
+        ),
     ),
 )

@@ -73,7 +73,8 @@ CANCEL_BUGS = (
         "pipelines/fetching/unstarted.py",
         "Unstarted._look",
         "# First, since a task factory of the host's may refuse it: then they stay where they are.",
-        "for item in late:\n                self._heartbeater.untrack(item)\n            queue.discard(late)",
+        "for item in late:\n                self._heartbeater.untrack(item)\n           "
+        " queue.discard(late)",
         (f"{FACTORIES}::test_rows_that_wait_too_long_stay_queued_if_a_task_is_refused",),
     ),
 )

@@ -1,4 +1,6 @@
-"""The guards of what a replica knows of idle workers, and of the rows that it brings forward for them."""
+"""The guards of what a replica knows of idle workers, and of the rows that it brings forward for
+them.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ CHAOS_BUGS = (
         "leases/apply.py",
         "lock_for_apply",
         "rows =",
-        "for item in items:\n        mine = {leased.column('lock_token'): item.lock_token}\n        await connection.execute(update(leased.table).where(leased.key == item.id).values(mine))\n    rows =",
+        "for item in items:\n        mine = {leased.column('lock_token'): item.lock_token}\n       "
+        " await connection.execute(update(leased.table).where(leased.key =="
+        " item.id).values(mine))\n    rows =",
         (MINUTE,),
     ),
     Bug(

@@ -72,7 +72,10 @@ CLAIM_BUGS = (
         "ClaimCursor._excess_s",
         "excess_s if excess_s >= EXPENSIVE_S else ",
         "",
-        (f"{CURSOR}::test_dear_looks_are_spared", f"{FETCHER}::test_a_storm_of_hints_walks_for_a_quarter_of_the_time"),
+        (
+            f"{CURSOR}::test_dear_looks_are_spared",
+            f"{FETCHER}::test_a_storm_of_hints_walks_for_a_quarter_of_the_time",
+        ),
     ),
     Bug(
         "one slow look is taken for a dear one",
@@ -150,8 +153,10 @@ CLAIM_BUGS = (
         "rows of one place are passed over on PostgreSQL",
         "dialects/postgresql/leases.py",
         "_is_behind",
-        'tuple_(place, key) > tuple_(bindparam("rowlock_after_place", type_=place.type), after_key)',
-        '(place > bindparam("rowlock_after_place", type_=place.type)) & (key == key) & after_key.is_not(None)',
+        'tuple_(place, key) > tuple_(bindparam("rowlock_after_place", type_=place.type),'
+        " after_key)",
+        '(place > bindparam("rowlock_after_place", type_=place.type)) & (key == key) &'
+        " after_key.is_not(None)",
         (f"{RESUMED}::test_no_row_with_a_schedule_is_skipped_or_comes_twice",),
     ),
     Bug(
@@ -200,7 +205,9 @@ CLAIM_BUGS = (
         "PostgresqlLeases.claims_surely",
         "all",
         "bool(types) or all",
-        ("tests/leases/test_claim_at_once.py::test_a_claim_is_a_transaction_only_where_it_may_fail",),
+        (
+            "tests/leases/test_claim_at_once.py::test_a_claim_is_a_transaction_only_where_it_may_fail",
+        ),
     ),
     Bug(
         "a claim with documents that the host reads is committed at once",
@@ -208,7 +215,9 @@ CLAIM_BUGS = (
         "PostgresqlLeases.claims_surely",
         'getattr(dialect, "_json_deserializer", None) is not None',
         "False",
-        ("tests/leases/test_claim_at_once.py::test_documents_that_the_host_reads_itself_may_not_be_readable",),
+        (
+            "tests/leases/test_claim_at_once.py::test_documents_that_the_host_reads_itself_may_not_be_readable",
+        ),
     ),
     Bug(
         "a claim is never committed at once",
@@ -216,7 +225,9 @@ CLAIM_BUGS = (
         "claim",
         "not request.related",
         "False",
-        ("tests/leases/test_claim_at_once.py::test_a_claim_is_a_transaction_only_where_it_may_fail",),
+        (
+            "tests/leases/test_claim_at_once.py::test_a_claim_is_a_transaction_only_where_it_may_fail",
+        ),
     ),
     Bug(
         "a row of which a time is missing is taken for whole",
@@ -224,6 +235,8 @@ CLAIM_BUGS = (
         "_claimed",
         "and is_whole ",
         "",
-        ("tests/leases/test_claim_at_once.py::test_a_time_that_python_has_not_costs_its_own_row_alone",),
+        (
+            "tests/leases/test_claim_at_once.py::test_a_time_that_python_has_not_costs_its_own_row_alone",
+        ),
     ),
 )

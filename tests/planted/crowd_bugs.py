@@ -1,4 +1,6 @@
-"""The guards that keep many pipelines of one process from costing their square, and from fighting each other."""
+"""The guards that keep many pipelines of one process from costing their square, and from
+fighting each other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Guards of the demo: without them a newcomer would see a success that is none, or be left with processes and schemas."""
+"""Guards of the demo: without them a newcomer would see a success that is none, or be left with
+processes and schemas.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,8 @@ DEMO_BUGS = (
         "a stopped demo cleans nothing up",
         "demo/command.py",
         "_run",
-        "asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)",
+        "asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal,"
+        " signal.SIGINT)",
         "pass",
         (f"{DEMO}::test_interrupted_demo_leaves_nothing_behind[postgresql]",),
     ),

@@ -91,7 +91,8 @@ DISPATCH_BUGS = (
         "dispatch/delivering/delivery.py",
         "Delivery._run",
         "async with AsyncExitStack",
-        'await self._record_status({"status": RUNNING}, unless_changed={"status": PENDING})\n        async with AsyncExitStack',
+        'await self._record_status({"status": RUNNING}, unless_changed={"status": PENDING})\n      '
+        "  async with AsyncExitStack",
         (f"{DELIVERY}::test_an_offer_that_was_refused_never_shows_as_running",),
     ),
     Bug(
@@ -316,6 +317,8 @@ DISPATCH_BUGS = (
         "Delivery._run",
         "self._has_ended",
         "True",
-        ("tests/dispatch/test_delivery_apart.py::test_an_attempt_that_is_given_up_ends_before_the_next_begins",),
+        (
+            "tests/dispatch/test_delivery_apart.py::test_an_attempt_that_is_given_up_ends_before_the_next_begins",
+        ),
     ),
 )

@@ -1,4 +1,6 @@
-"""The guards of dispatch against what strangers hand it: texts that no database stores, floods, and troubles that pass."""
+"""The guards of dispatch against what strangers hand it: texts that no database stores, floods,
+and troubles that pass.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,8 @@ DISPATCH_EDGE_BUGS = (
         "nobody is told that workers are missing until rows fail",
         "dispatch/delivering/delivery.py",
         "Delivery._overflow",
-        "        self._context.log.overflowed(self._item.id, nobody, waited=self._waited(), rest=rest)\n",
+        "        self._context.log.overflowed(self._item.id, nobody, waited=self._waited(),"
+        " rest=rest)\n",
         "",
         (f"{LOG}::test_a_row_that_finds_no_worker_is_told_before_it_fails",),
     ),
@@ -125,7 +128,9 @@ DISPATCH_EDGE_BUGS = (
         "plain_event",
         "BaseException",
         "Exception",
-        (f"{HOSTILE}::test_whatever_a_part_of_an_event_raises_fails_its_row_once[progress-SystemExit]",),
+        (
+            f"{HOSTILE}::test_whatever_a_part_of_an_event_raises_fails_its_row_once[progress-SystemExit]",
+        ),
     ),
     Bug(
         "what a stage records is read within the transaction",
@@ -133,7 +138,9 @@ DISPATCH_EDGE_BUGS = (
         "_plain",
         "copied_value(key)",
         "key",
-        (f"{HOSTILE}::test_whatever_a_part_of_an_event_raises_fails_its_row_once[key-GeneratorExit]",),
+        (
+            f"{HOSTILE}::test_whatever_a_part_of_an_event_raises_fails_its_row_once[key-GeneratorExit]",
+        ),
     ),
     Bug(
         "paths are looked for in all of a long text",
@@ -232,6 +239,8 @@ DISPATCH_EDGE_BUGS = (
         "check_session_factory",
         "session.sync_session.twophase",
         "False",
-        ("tests/pipelines/test_manager_engines.py::test_a_factory_that_commits_in_two_phases_is_refused",),
+        (
+            "tests/pipelines/test_manager_engines.py::test_a_factory_that_commits_in_two_phases_is_refused",
+        ),
     ),
 )

@@ -49,7 +49,10 @@ EDGE_BUGS = (
         "Stream._pass_on",
         "await step",
         "await asyncio.ensure_future(step)",
-        (f"{ONE_TASK}::test_a_timeout_goes_off_across_a_yield", f"{ONE_TASK}::test_context_goes_on_across_a_yield"),
+        (
+            f"{ONE_TASK}::test_a_timeout_goes_off_across_a_yield",
+            f"{ONE_TASK}::test_context_goes_on_across_a_yield",
+        ),
     ),
     Bug(
         "where a handler failed is told to nobody",

@@ -1,4 +1,6 @@
-"""Bugs of the engines of this machine: each would lose what was recorded, blame a row, or leave something running."""
+"""Bugs of the engines of this machine: each would lose what was recorded, blame a row, or leave
+something running.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,11 @@ ENGINE_BUGS: Final[tuple[Bug, ...]] = (
         "a process does not beat while it loads its task",
         "dispatch/engines/child.py",
         "run_task",
-        "beats.start()\n        try:\n            dispatcher.send(os.getpid())\n            dispatcher.wait()\n            _run(pickle.loads(pickled), dispatcher)",
-        "try:\n            dispatcher.send(os.getpid())\n            dispatcher.wait()\n            task = pickle.loads(pickled)\n            beats.start()\n            _run(task, dispatcher)",
+        "beats.start()\n        try:\n            dispatcher.send(os.getpid())\n           "
+        " dispatcher.wait()\n            _run(pickle.loads(pickled), dispatcher)",
+        "try:\n            dispatcher.send(os.getpid())\n            dispatcher.wait()\n           "
+        " task = pickle.loads(pickled)\n            beats.start()\n            _run(task,"
+        " dispatcher)",
         (f"{ENGINES}::test_a_process_that_loads_its_task_slowly_is_alive",),
     ),
     Bug(
@@ -227,7 +232,8 @@ ENGINE_BUGS: Final[tuple[Bug, ...]] = (
         "dispatch/engines/local.py",
         "LocalEngine._begun",
         "({has_all})",
-        "({has_all})\n        except asyncio.CancelledError:\n            await _undo(has_all, attempt)\n            left()\n            raise",
+        "({has_all})\n        except asyncio.CancelledError:\n            await _undo(has_all,"
+        " attempt)\n            left()\n            raise",
         (
             f"{STARTS}::test_an_offer_that_is_given_up_lets_go_at_once",
             f"{STARTS}::test_a_drain_over_a_start_frees_the_row",

@@ -1,4 +1,6 @@
-"""The guards around the host's sessions and engines, and the tests that must notice when one is missing."""
+"""The guards around the host's sessions and engines, and the tests that must notice when one is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
         "_isolation_level",
         ", bind.get_execution_options()",
         "",
-        (f"{COMMITTED}[sqlite-options of the engine]", f"{COMMITTED}[sqlite-where the session routes]"),
+        (
+            f"{COMMITTED}[sqlite-options of the engine]",
+            f"{COMMITTED}[sqlite-where the session routes]",
+        ),
     ),
     Bug(
         "AUTOCOMMIT of the session is overlooked",
@@ -183,7 +188,9 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
         "OpenTransaction.plan_cancel",
         "        _stop_once(driver)\n",
         "",
-        ("tests/leases/test_stalled_transactions.py::test_the_thread_of_one_that_is_out_of_time_is_stopped_once",),
+        (
+            "tests/leases/test_stalled_transactions.py::test_the_thread_of_one_that_is_out_of_time_is_stopped_once",
+        ),
     ),
     Bug(
         "a transaction that was cut is given up again",
@@ -191,6 +198,8 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
         "OpenTransaction.plan_cancel",
         " or self.was_aborted",
         "",
-        ("tests/leases/test_stalled_transactions.py::test_one_that_was_cut_is_not_given_up_again[sqlite]",),
+        (
+            "tests/leases/test_stalled_transactions.py::test_one_that_was_cut_is_not_given_up_again[sqlite]",
+        ),
     ),
 )

@@ -1,4 +1,6 @@
-"""The guards that only show at one moment: found by killing, freezing, cutting off or cancelling at every one of them."""
+"""The guards that only show at one moment: found by killing, freezing, cutting off or cancelling
+at every one of them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ FAILPOINT_BUGS = (
         "a cancellation reaches into a transaction",
         "database/transaction.py",
         "in_transaction",
-        "finish(with_conflicts_retried(), purpose=purpose, timeout=timeout, plan_cancel=plan_cancel)",
+        "finish(with_conflicts_retried(), purpose=purpose, timeout=timeout,"
+        " plan_cancel=plan_cancel)",
         "with_conflicts_retried()",
         (
             f"{CANCELLED}::test_cancelled_in_a_storm[sqlite-write-alone]",
@@ -59,7 +62,9 @@ FAILPOINT_BUGS = (
         "leases/apply.py",
         "lock_for_apply",
         "rows =",
-        "for item in items:\n        mine = {leased.column('lock_token'): item.lock_token}\n        await connection.execute(update(leased.table).where(leased.key == item.id).values(mine))\n    rows =",
+        "for item in items:\n        mine = {leased.column('lock_token'): item.lock_token}\n       "
+        " await connection.execute(update(leased.table).where(leased.key =="
+        " item.id).values(mine))\n    rows =",
         (f"{DEATH}::test_frozen_at_every_boundary[sqlite-apply-alone]",),
     ),
     Bug(
@@ -76,7 +81,12 @@ FAILPOINT_BUGS = (
         "Writer.write",
         "not is_transient(error) or is_late",
         "True",
-        ("tests/faults/test_lost_answers.py::test_every_outcome_is_applied_once[sqlite-0-Apply-3-not committed]",),
+        (
+            (
+                "tests/faults/test_lost_answers.py::test_every_outcome_is_applied_once[sqlite-0-Apply-3-not"
+                " committed]"
+            ),
+        ),
     ),
     Bug(
         "a batch that lost its connection is forgotten",

@@ -1,4 +1,6 @@
-"""Guards against bad data, bad hosts and bad databases, and the tests that must notice when one is taken out."""
+"""Guards against bad data, bad hosts and bad databases, and the tests that must notice when one
+is taken out.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ FAULT_BUGS = (
         "Writer._learn",
         "submission.stamps = frozenset()\n            raise error",
         "return Written.UNKNOWN",
-        ("tests/pipelines/test_writer.py::test_a_commit_that_lost_to_another_is_known_to_have_failed",),
+        (
+            "tests/pipelines/test_writer.py::test_a_commit_that_lost_to_another_is_known_to_have_failed",
+        ),
     ),
     Bug(
         "half a lock is never swept",
@@ -88,7 +92,9 @@ FAULT_BUGS = (
         "_is_of_the_connection",
         ' or type(error.orig).__name__ == "InvalidCachedStatementError"',
         "",
-        ("tests/faults/test_schemas.py::test_what_was_prepared_before_a_migration_is_prepared_anew",),
+        (
+            "tests/faults/test_schemas.py::test_what_was_prepared_before_a_migration_is_prepared_anew",
+        ),
     ),
     Bug(
         "a row fails because no row can be read",
@@ -120,7 +126,9 @@ FAULT_BUGS = (
         "Loader.concerns_all_rows",
         " and monotonic() >= self._others_load_until",
         "",
-        ("tests/faults/test_schemas.py::test_one_kind_that_cannot_be_read_does_not_stop_the_others",),
+        (
+            "tests/faults/test_schemas.py::test_one_kind_that_cannot_be_read_does_not_stop_the_others",
+        ),
     ),
     Bug(
         "a key that cannot be read fails the claim of all rows",
@@ -200,6 +208,8 @@ FAULT_BUGS = (
         "_raised",
         "error.args == (OUT_OF_TIME,)",
         "False",
-        ("tests/faults/test_postgresql_refuses.py::test_also_that_waits_for_a_locked_row_is_tried_again",),
+        (
+            "tests/faults/test_postgresql_refuses.py::test_also_that_waits_for_a_locked_row_is_tried_again",
+        ),
     ),
 )

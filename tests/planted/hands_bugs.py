@@ -1,4 +1,6 @@
-"""The guards around an item's way from claim to settlement, and around the host's callbacks; and the tests that miss them."""
+"""The guards around an item's way from claim to settlement, and around the host's callbacks; and
+the tests that miss them.
+"""
 
 from __future__ import annotations
 

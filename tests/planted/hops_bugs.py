@@ -1,4 +1,6 @@
-"""The guards of the hops to SQLite's thread: what the library looks like without each, and the tests that must notice."""
+"""The guards of the hops to SQLite's thread: what the library looks like without each, and the
+tests that must notice.
+"""
 
 from __future__ import annotations
 

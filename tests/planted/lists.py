@@ -1,6 +1,7 @@
 """All the lists beside this file, and whether they still fit the library.
 
-The one idea: a list is found, not named: every tuple of bugs in a file ``*bugs.py`` belongs to it. Nothing is run here.
+The one idea: a list is found, not named: every tuple of bugs in a file ``*bugs.py`` belongs to it.
+Nothing is run here.
 """
 
 from __future__ import annotations
@@ -41,11 +42,17 @@ def _bugs_in(module: str) -> Iterator[Bug]:
 
 
 def misfits(bugs: Iterable[Bug], root: Path) -> list[str]:
-    """Say what is wrong with `bugs`, each of which would otherwise be found when it is planted, or never."""
+    """Say what is wrong with `bugs`, each of which would otherwise be found when it is planted,
+    or never.
+    """
     bugs = tuple(bugs)
     names = Counter(bug.name for bug in bugs)
-    found = [f"{name}: there are {count} of this name" for name, count in names.items() if count > 1]
-    found += [f"{name}: {ours!r} is in no list" for name, ours in PROMISED.items() if ours not in names]
+    found = [
+        f"{name}: there are {count} of this name" for name, count in names.items() if count > 1
+    ]
+    found += [
+        f"{name}: {ours!r} is in no list" for name, ours in PROMISED.items() if ours not in names
+    ]
     for bug in bugs:
         found += [f"{bug.name}: {problem}" for problem in _problems(bug, root)]
     return found

@@ -49,7 +49,9 @@ LOCK_BUGS = (
         "acquire",
         "skip_locked=True, ",
         "",
-        ("tests/pipelines/test_related_refusals.py::test_a_row_that_a_transaction_has_locked_is_held",),
+        (
+            "tests/pipelines/test_related_refusals.py::test_a_row_that_a_transaction_has_locked_is_held",
+        ),
     ),
     Bug(
         "rows are locked for a main row that is lost",
@@ -103,7 +105,8 @@ LOCK_BUGS = (
         "what is released keeps its related rows",
         "pipelines/settling/release.py",
         "_release.work",
-        "        for item in items:\n            await release_unlocked_related(connection, item)\n",
+        "        for item in items:\n            await release_unlocked_related(connection,"
+        " item)\n",
         "",
         (f"{DURING}::test_interrupted_work_gives_them_back",),
     ),
@@ -159,7 +162,8 @@ LOCK_BUGS = (
         "nobody respects a parent that waits",
         "rows/eligibility.py",
         "eligible",
-        "        *(not_(is_awaited(leased, locking, min_processing_interval)) for locking in locking_pipelines),\n",
+        "        *(not_(is_awaited(leased, locking, min_processing_interval)) for locking in"
+        " locking_pipelines),\n",
         "",
         (f"{INTENT}::test_children_of_a_parent_that_waits_are_left_alone",),
     ),

@@ -17,7 +17,10 @@ LOGS_BUGS = (
         "",
         "_broken.tell()\n\n\ndef tell_counts",
         "raise\n\n\ndef tell_counts",
-        (f"{HOSTILE}::test_a_failed_attempt_frees_its_row", f"{HOSTILE}::test_a_lost_lease_ends_its_attempt"),
+        (
+            f"{HOSTILE}::test_a_failed_attempt_frees_its_row",
+            f"{HOSTILE}::test_a_lost_lease_ends_its_attempt",
+        ),
     ),
     Bug(
         "an error is described with its values",
@@ -129,7 +132,10 @@ LOGS_BUGS = (
         "Repeats.admit",
         "window.shown < line.shown_max",
         "True",
-        (f"{REPEATS}::test_one_traceback_a_minute_and_a_count", f"{REPEATS}::test_a_thousand_rows_lost_at_once"),
+        (
+            f"{REPEATS}::test_one_traceback_a_minute_and_a_count",
+            f"{REPEATS}::test_a_thousand_rows_lost_at_once",
+        ),
     ),
     Bug(
         "a loop goes on with the minute of another one",
@@ -145,7 +151,9 @@ LOGS_BUGS = (
         "HostileHost._spoilt_logging",
         "logs.forget()\n        _WAYS",
         "_WAYS",
-        ("tests/testing/simulation/test_conditions.py::test_what_one_run_counted_is_nothing_to_the_next",),
+        (
+            "tests/testing/simulation/test_conditions.py::test_what_one_run_counted_is_nothing_to_the_next",
+        ),
     ),
     Bug(
         "pipelines share their counts",

@@ -57,9 +57,13 @@ NOTIFICATION_BUGS = (
         "a lost line ends the notifier",
         NOTIFIER,
         "Notifier.run",
-        " - drivers let errors of any kind through, and each ends one channel only\n                self._record_failure(error)",
+        " - drivers let errors of any kind through, and each ends one channel only\n               "
+        " self._record_failure(error)",
         "\n                self._record_failure(error)\n                return",
-        (f"{LOST}::test_an_outage_is_survived", f"{ACROSS}::test_what_was_said_to_a_deaf_process_is_found"),
+        (
+            f"{LOST}::test_an_outage_is_survived",
+            f"{ACROSS}::test_what_was_said_to_a_deaf_process_is_found",
+        ),
     ),
     Bug(
         "what was missed while the line was lost is not looked for",
@@ -86,7 +90,10 @@ NOTIFICATION_BUGS = (
         "Notifier._serve",
         "                await channel.check()\n",
         "",
-        (f"{LOST}::test_a_silent_line_is_noticed", f"{LOST}::test_a_line_that_listens_no_more_is_noticed"),
+        (
+            f"{LOST}::test_a_silent_line_is_noticed",
+            f"{LOST}::test_a_line_that_listens_no_more_is_noticed",
+        ),
     ),
     Bug(
         "a check does not ask whether the line listens",
@@ -182,7 +189,10 @@ NOTIFICATION_BUGS = (
         "listening",
         ".push_async_callback(_hang_up, driver)",
         ".pop_all()",
-        (f"{LOST}::test_nothing_is_left_behind", f"{LOST}::test_a_shutdown_at_any_moment_leaves_nothing"),
+        (
+            f"{LOST}::test_nothing_is_left_behind",
+            f"{LOST}::test_a_shutdown_at_any_moment_leaves_nothing",
+        ),
     ),
     Bug(
         "the last hints before a stop are not sent",
@@ -205,7 +215,8 @@ NOTIFICATION_BUGS = (
         MANAGER,
         "PipelineManager.shutdown",
         "for pipeline",
-        "if self._notifier is not None:\n            self.hinter.detach_relay(self._notifier.pass_on)\n        for pipeline",
+        "if self._notifier is not None:\n           "
+        " self.hinter.detach_relay(self._notifier.pass_on)\n        for pipeline",
         (f"{NOTIFICATIONS}::test_an_outcome_hints_other_replicas_until_the_last_is_drained",),
     ),
     Bug(
@@ -278,7 +289,10 @@ NOTIFICATION_BUGS = (
         "channel_named",
         "len(channel.encode()) <= CHANNEL_BYTES_MAX",
         "channel",
-        (f"{NOTIFICATIONS}::test_names_keep_hosts_apart", f"{NOTIFICATIONS}::test_channels_fit_and_differ"),
+        (
+            f"{NOTIFICATIONS}::test_names_keep_hosts_apart",
+            f"{NOTIFICATIONS}::test_channels_fit_and_differ",
+        ),
     ),
     Bug(
         "hosts in different schemas wake each other",
@@ -333,7 +347,9 @@ NOTIFICATION_BUGS = (
         NOTIFIER,
         "Notifier.start",
         "._supervisor.keep(_LOOP, self.run)",
-        "._task = self._loop.create_task(self._supervisor_less(), name='rowlock: notifications notifier loop')\n\n    async def _supervisor_less(self) -> None:\n        await self.run()",
+        "._task = self._loop.create_task(self._supervisor_less(), name='rowlock: notifications"
+        " notifier loop')\n\n    async def _supervisor_less(self) -> None:\n        await"
+        " self.run()",
         (f"{LOST}::test_a_loop_that_dies_is_replaced",),
     ),
 )

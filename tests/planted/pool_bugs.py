@@ -23,7 +23,9 @@ POOL_BUGS = (
         "Attempt.on_late_result",
         "        if self._late_result is not None:\n            act(self._late_result)\n",
         "",
-        ("tests/pipelines/test_attempt.py::test_what_came_before_anybody_asked_for_it_is_told_at_once",),
+        (
+            "tests/pipelines/test_attempt.py::test_what_came_before_anybody_asked_for_it_is_told_at_once",
+        ),
     ),
     Bug(
         "rows are begun while the loop ends",
@@ -45,7 +47,8 @@ POOL_BUGS = (
         "nobody says that a worker is idle",
         "pipelines/processing/pool.py",
         "Pool._make_idle",
-        "        if self._idle and not self.context.queue.holds_ahead:\n            self.context.queue.on_room()\n",
+        "        if self._idle and not self.context.queue.holds_ahead:\n           "
+        " self.context.queue.on_room()\n",
         "",
         (f"{POOL}::test_a_pool_that_holds_nothing_ahead_has_claimed_for_those_who_are_idle",),
     ),
@@ -79,7 +82,9 @@ POOL_BUGS = (
         "PipelineRun.shutdown",
         ", self.pool.is_open = True, False",
         " = True",
-        ("tests/pipelines/test_run.py::test_a_signal_handler_may_shut_down_in_the_middle_of_anything",),
+        (
+            "tests/pipelines/test_run.py::test_a_signal_handler_may_shut_down_in_the_middle_of_anything",
+        ),
     ),
     Bug(
         "the end of the loop is a failure of each row",
@@ -151,7 +156,9 @@ POOL_BUGS = (
         "_in_the_loop",
         "not unwanted",
         "True",
-        ("tests/pipelines/test_attempt_threads.py::test_a_coroutine_out_of_a_thread_that_was_ended_is_not_begun",),
+        (
+            "tests/pipelines/test_attempt_threads.py::test_a_coroutine_out_of_a_thread_that_was_ended_is_not_begun",
+        ),
     ),
     Bug(
         "who feeds is fed within",
@@ -166,7 +173,8 @@ POOL_BUGS = (
         "pipelines/processing/pool.py",
         "Pool",
         "self._on_worker_done(worker, error)",
-        "if type(worker).work is not Worker.work:\n                raise\n            self._on_worker_done(worker, error)",
+        "if type(worker).work is not Worker.work:\n                raise\n           "
+        " self._on_worker_done(worker, error)",
         (f"{POOL}::test_a_worker_of_the_hosts_that_cannot_begin_gives_its_row_back",),
     ),
     Bug(
@@ -205,7 +213,8 @@ POOL_BUGS = (
         "what cannot be settled is renewed for ever",
         "pipelines/settling/settler.py",
         "Settler._on_batch_done",
-        "            # Nobody else has it: better that its lease ends than that it is renewed for ever.\n            self._finish(item)\n",
+        "            # Nobody else has it: better that its lease ends than that it is renewed for"
+        " ever.\n            self._finish(item)\n",
         "",
         (f"{FACTORIES}::test_what_cannot_be_settled_is_left_to_its_lease",),
     ),
@@ -213,8 +222,10 @@ POOL_BUGS = (
         "what was left behind is noted by a task alone",
         "pipelines/settling/settler.py",
         "Settler.settle_later",
-        "# Noted at once: a task that is cancelled before its first step notes nothing.\n            self._abandon(item, attempt)",
-        "async def note(left: Attempt = attempt) -> None:\n                self._abandon(item, left)\n            self.context.background.begin(note(), purpose='x').cancel()",
+        "# Noted at once: a task that is cancelled before its first step notes nothing.\n          "
+        "  self._abandon(item, attempt)",
+        "async def note(left: Attempt = attempt) -> None:\n                self._abandon(item,"
+        " left)\n            self.context.background.begin(note(), purpose='x').cancel()",
         (f"{FACTORIES}::test_what_is_left_behind_is_noted_though_its_settlement_is_cancelled",),
     ),
     Bug(

@@ -1,4 +1,6 @@
-"""Bugs that other libraries of this kind have had, as far as no other list has them, and the tests that must notice."""
+"""Bugs that other libraries of this kind have had, as far as no other list has them, and the
+tests that must notice.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ PROMISE_BUGS = (
         "is_free",
         "database_now",
         '__import__("rowlock").clock.utc_now',
-        (f"{CLAIM}::test_an_expired_lease_is_taken_over", f"{CLAIM}::test_a_live_lease_is_never_stolen"),
+        (
+            f"{CLAIM}::test_an_expired_lease_is_taken_over",
+            f"{CLAIM}::test_a_live_lease_is_never_stolen",
+        ),
     ),
     Bug(
         "items are queued before they are tracked",
@@ -21,14 +26,17 @@ PROMISE_BUGS = (
         "Fetcher._queue",
         "_heartbeater.track(queued)\n        self.context.queue.put",
         "context.queue.put(queued)\n        self._heartbeater.track",
-        ("tests/pipelines/test_fetcher_failures.py::test_items_are_tracked_before_they_are_queued",),
+        (
+            "tests/pipelines/test_fetcher_failures.py::test_items_are_tracked_before_they_are_queued",
+        ),
     ),
     Bug(
         "an outcome is two transactions",
         "pipelines/settling/transactions.py",
         "OutcomeTransactions.write_alone",
         "await self._within(session, connection, submission, now=now, stamp=stamp)",
-        "async with self.context.session_factory.begin() as other:\n                    await submission.also(other, now)",
+        "async with self.context.session_factory.begin() as other:\n                    await"
+        " submission.also(other, now)",
         ("tests/pipelines/test_writer.py::test_also_is_part_of_the_transaction",),
     ),
     Bug(

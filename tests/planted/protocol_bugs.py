@@ -1,4 +1,6 @@
-"""Bugs of the protocol itself, found by whole managers under faults; see ``tests/simulation/test_simulation.py``."""
+"""Bugs of the protocol itself, found by whole managers under faults; see
+``tests/simulation/test_simulation.py``.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ PROTOCOL_BUGS = (
         "rows/eligibility.py",
         "is_free",
         "return or_(expires_at.is_(None), expires_at <= database_now())",
-        'host = __import__("rowlock.clock", fromlist=["clock"]).utc_now\n    now = __import__("sqlalchemy").bindparam(None, callable_=host, type_=expires_at.type)\n    return or_(expires_at.is_(None), expires_at <= now)',
+        'host = __import__("rowlock.clock", fromlist=["clock"]).utc_now\n    now ='
+        ' __import__("sqlalchemy").bindparam(None, callable_=host, type_=expires_at.type)\n   '
+        " return or_(expires_at.is_(None), expires_at <= now)",
         ORDERS,
     ),
     Bug(
@@ -55,7 +59,9 @@ PROTOCOL_BUGS = (
         "ItemQueue.close",
         "        self._heap.clear()\n",
         "",
-        ("tests/pipelines/test_item_queue.py::test_close_returns_what_was_not_started_oldest_first",),
+        (
+            "tests/pipelines/test_item_queue.py::test_close_returns_what_was_not_started_oldest_first",
+        ),
     ),
     Bug(
         "an attempt whose holder died is not counted",
@@ -134,7 +140,9 @@ PROTOCOL_BUGS = (
         "leases/apply.py",
         "lock_for_apply",
         "rows =",
-        "for item in items:\n        mine = {leased.column('lock_token'): item.lock_token}\n        await connection.execute(update(leased.table).where(leased.key == item.id).values(mine))\n    rows =",
+        "for item in items:\n        mine = {leased.column('lock_token'): item.lock_token}\n       "
+        " await connection.execute(update(leased.table).where(leased.key =="
+        " item.id).values(mine))\n    rows =",
         (f"{ORDERS[0]}[41]", *ORDERS),
     ),
     Bug(
@@ -173,7 +181,8 @@ PROTOCOL_BUGS = (
         "parked rows are taken",
         "rows/eligibility.py",
         "is_due",
-        'and_(leased.attribute("parked_at").is_(None), leased.attribute("due_at") <= database_now())',
+        'and_(leased.attribute("parked_at").is_(None), leased.attribute("due_at") <='
+        " database_now())",
         'leased.attribute("due_at") <= database_now()',
         (f"{ORDERS[0]}[1]", *ORDERS),
     ),
@@ -181,7 +190,8 @@ PROTOCOL_BUGS = (
         "rows are taken before they are due",
         "rows/eligibility.py",
         "is_due",
-        'and_(leased.attribute("parked_at").is_(None), leased.attribute("due_at") <= database_now())',
+        'and_(leased.attribute("parked_at").is_(None), leased.attribute("due_at") <='
+        " database_now())",
         'leased.attribute("parked_at").is_(None)',
         (f"{ORDERS[0]}[1]", *ORDERS),
     ),
@@ -189,7 +199,8 @@ PROTOCOL_BUGS = (
         "pipelines start that a signal has stopped",
         "pipelines/manager.py",
         "PipelineManager._start_all",
-        "# By a signal handler, while some of them were not started yet.\n            self.shutdown()",
+        "# By a signal handler, while some of them were not started yet.\n           "
+        " self.shutdown()",
         "pass",
         ("tests/pipelines/test_run.py::test_a_signal_in_the_middle_of_the_start_stops_all",),
     ),

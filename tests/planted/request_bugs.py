@@ -1,4 +1,6 @@
-"""The guards of what services ask for while a row is worked on: `request_update`, and columns that are theirs."""
+"""The guards of what services ask for while a row is worked on: `request_update`, and columns
+that are theirs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ REQUEST_BUGS = (
         "write_request",
         'written = {leased.column("due_at"): now} | written',
         "pass",
-        (f"{REQUEST}::test_the_row_is_due_now", f"{REQUESTS}::test_a_request_during_an_attempt_is_next"),
+        (
+            f"{REQUEST}::test_the_row_is_due_now",
+            f"{REQUESTS}::test_a_request_during_an_attempt_is_next",
+        ),
     ),
     Bug(
         "a request overrides when the service wants it",
@@ -135,7 +140,8 @@ REQUEST_BUGS = (
         "an outcome that was refused waits for its interval",
         "pipelines/settling/planner.py",
         "Planner._released",
-        'due = {self._leased.column("due_at"): self._now} if self._leased.has_schedule else {}\n        return unlocked_values(self._leased) | due',
+        'due = {self._leased.column("due_at"): self._now} if self._leased.has_schedule else {}\n   '
+        "     return unlocked_values(self._leased) | due",
         "return self._done",
         (f"{SERVICE_COLUMNS}::test_an_outcome_of_older_values_is_not_written",),
     ),

@@ -1,4 +1,6 @@
-"""Guards around rows that cannot be read, trouble of the server, and columns of all kinds, with the tests that must notice."""
+"""Guards around rows that cannot be read, trouble of the server, and columns of all kinds, with
+the tests that must notice.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,8 @@ INDEX_BUGS = (
         "rows/migrations.py",
         "replace_due_index",
         "add_due_index(op, table_name, ready=ready, column=column, name=beside, **given)",
-        "drop_due_index(op, table_name, column=column, **given)\n    add_due_index(op, table_name, ready=ready, column=column, name=beside, **given)",
+        "drop_due_index(op, table_name, column=column, **given)\n    add_due_index(op, table_name,"
+        " ready=ready, column=column, name=beside, **given)",
         (f"{INDEX}::test_claims_have_an_index_while_it_is_replaced",),
     ),
 )
@@ -271,6 +274,8 @@ COMPARED_BUGS = (
         "declared_locks",
         "None if on is None else with_names_of_its_own(on)",
         "on",
-        ("tests/pipelines/test_lock_graph.py::test_what_two_locks_are_declared_on_keeps_its_values",),
+        (
+            "tests/pipelines/test_lock_graph.py::test_what_two_locks_are_declared_on_keeps_its_values",
+        ),
     ),
 )

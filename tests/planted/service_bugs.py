@@ -25,7 +25,10 @@ SERVICE_BUGS = (
         "acquire",
         "is_lockable(leased, request.token), ",
         "",
-        (f"{HOLD}::test_it_waits_for_the_outcome_of_an_item", f"{HOLD}::test_two_holds_of_one_service_are_two_holders"),
+        (
+            f"{HOLD}::test_it_waits_for_the_outcome_of_an_item",
+            f"{HOLD}::test_two_holds_of_one_service_are_two_holders",
+        ),
     ),
     Bug(
         "a service takes rows that are in the lockset",
@@ -64,7 +67,8 @@ SERVICE_BUGS = (
         "services/hold.py",
         "hold",
         "yield",
-        "async with session_factory() as kept:\n            await kept.connection()\n            yield",
+        "async with session_factory() as kept:\n            await kept.connection()\n           "
+        " yield",
         (f"{HOLD}::test_no_connection_is_held_while_it_waits_and_inside",),
     ),
     Bug(
@@ -72,7 +76,8 @@ SERVICE_BUGS = (
         "services/hold.py",
         "_Holder.acquire",
         "await sleep",
-        "kept = self.session_factory()\n            await kept.connection()\n            await sleep",
+        "kept = self.session_factory()\n            await kept.connection()\n            await"
+        " sleep",
         (f"{HOLD}::test_others_work_meanwhile_with_the_only_connection",),
     ),
     Bug(
@@ -89,7 +94,10 @@ SERVICE_BUGS = (
         "_Holder._timed_out",
         ", not_(is_free(self.leased))",
         "",
-        (f"{HOLD}::test_a_locked_row_is_held_by_somebody", f"{HOLD}::test_a_lockset_holds_rows_too"),
+        (
+            f"{HOLD}::test_a_locked_row_is_held_by_somebody",
+            f"{HOLD}::test_a_lockset_holds_rows_too",
+        ),
     ),
     Bug(
         "a refusal names whoever leaves first",
@@ -183,7 +191,8 @@ SERVICE_BUGS = (
         "the guard of a service locks nothing",
         "leases/acquire.py",
         "lock_held",
-        "update(leased.table).where(held_under(leased, keys, token)).values(values).returning(leased.key)",
+        "update(leased.table).where(held_under(leased, keys,"
+        " token)).values(values).returning(leased.key)",
         "select(leased.key).where(held_under(leased, keys, token))",
         (f"{HOLD_WRONG}::test_a_guarded_transaction_keeps_the_rows",),
     ),
@@ -199,8 +208,11 @@ SERVICE_BUGS = (
         "a lost answer leaves rows leased that nobody knows of",
         "services/hold.py",
         "_Holder._acquire_once",
-        "self.acquired = await acquire(connection, request, in_lockset)\n                return await read_acquired(session, leased, self.acquired.keys)\n\n           ",
-        "acquired = await acquire(connection, request, in_lockset)\n                return acquired, await read_acquired(session, leased, acquired.keys)\n\n            self.acquired,",
+        "self.acquired = await acquire(connection, request, in_lockset)\n                return"
+        " await read_acquired(session, leased, self.acquired.keys)\n\n           ",
+        "acquired = await acquire(connection, request, in_lockset)\n                return"
+        " acquired, await read_acquired(session, leased, acquired.keys)\n\n           "
+        " self.acquired,",
         (f"{HOLD_WRONG}::test_an_error_while_taking_leaves_nothing",),
     ),
     Bug(
@@ -251,8 +263,12 @@ SERVICE_BUGS = (
         "services/handlers.py",
         "request_update",
         "hint_after_commit(own, model)",
-        "from rowlock.hints.hinter import pipeline_hinter\n        pipeline_hinter.hint_fetch(model)",
-        (f"{REQUESTS}::test_a_hint_follows_the_commit", f"{REQUESTS}::test_a_savepoint_that_is_taken_back"),
+        "from rowlock.hints.hinter import pipeline_hinter\n       "
+        " pipeline_hinter.hint_fetch(model)",
+        (
+            f"{REQUESTS}::test_a_hint_follows_the_commit",
+            f"{REQUESTS}::test_a_savepoint_that_is_taken_back",
+        ),
     ),
     Bug(
         "a request is not hinted",
@@ -260,7 +276,10 @@ SERVICE_BUGS = (
         "request_update",
         ", model",
         "",
-        (f"{REQUESTS}::test_a_hint_follows_the_commit", f"{REQUESTS}::test_a_pipeline_at_rest_is_woken"),
+        (
+            f"{REQUESTS}::test_a_hint_follows_the_commit",
+            f"{REQUESTS}::test_a_pipeline_at_rest_is_woken",
+        ),
     ),
     Bug(
         "a missing row is hinted",

@@ -24,7 +24,10 @@ SETTLING_BUGS = (
         "stamp_after",
         " + _share_of(token)",
         "",
-        (f"{LOST}::test_a_stamp_ahead_of_the_clock_is_that_of_one_attempt", f"{STAMPS}::test_attempts_differ"),
+        (
+            f"{LOST}::test_a_stamp_ahead_of_the_clock_is_that_of_one_attempt",
+            f"{STAMPS}::test_attempts_differ",
+        ),
     ),
     Bug(
         "an attempt's stamp is another one at each try",
@@ -40,7 +43,9 @@ SETTLING_BUGS = (
         "processed_at",
         ".UNKNOWN ",
         ".STALE ",
-        ("tests/faults/test_lost_answers_overwritten.py::test_what_was_overwritten_is_not_cleaned_up",),
+        (
+            "tests/faults/test_lost_answers_overwritten.py::test_what_was_overwritten_is_not_cleaned_up",
+        ),
     ),
     Bug(
         "the row that is gone is told as stale",
@@ -48,7 +53,9 @@ SETTLING_BUGS = (
         "processed_at",
         "(key, Written.UNKNOWN)",
         "(key, Written.STALE)",
-        ("tests/faults/test_lost_answers_overwritten.py::test_what_was_overwritten_is_not_cleaned_up",),
+        (
+            "tests/faults/test_lost_answers_overwritten.py::test_what_was_overwritten_is_not_cleaned_up",
+        ),
     ),
     Bug(
         "what parked its row is told as applied after a lost answer",
@@ -56,7 +63,9 @@ SETTLING_BUGS = (
         "Submission.stamp",
         "            self.once_written = written\n",
         "",
-        ("tests/faults/test_lost_answers_overwritten.py::test_what_parked_its_row_is_told_as_parked",),
+        (
+            "tests/faults/test_lost_answers_overwritten.py::test_what_parked_its_row_is_told_as_parked",
+        ),
     ),
     Bug(
         "a value that cannot be looked at costs its worker",
@@ -72,7 +81,9 @@ SETTLING_BUGS = (
         "PipelineRun._background_ends",
         "await self.settler.wait_until_idle()",
         "pass",
-        ("tests/pipelines/test_run.py::test_the_last_wait_is_for_outcomes_that_are_written_with_others",),
+        (
+            "tests/pipelines/test_run.py::test_the_last_wait_is_for_outcomes_that_are_written_with_others",
+        ),
     ),
     Bug(
         "lost answers are settled one by one",
@@ -86,9 +97,13 @@ SETTLING_BUGS = (
         "an error that also swallows is told as applied",
         "pipelines/settling/transactions.py",
         "OutcomeTransactions._within",
-        "is_rolled_back = await is_unchanged(connection, self.context.leased, submission.item, values={})",
+        "is_rolled_back = await is_unchanged(connection, self.context.leased, submission.item,"
+        " values={})",
         "pass",
-        (f"{ALSO}::test_an_error_that_also_swallows_is_a_failure", f"{ALSO}::test_what_also_rolls_back_is_a_failure"),
+        (
+            f"{ALSO}::test_an_error_that_also_swallows_is_a_failure",
+            f"{ALSO}::test_what_also_rolls_back_is_a_failure",
+        ),
     ),
     Bug(
         "an error that also swallows is waited out",
@@ -184,7 +199,9 @@ SETTLING_BUGS = (
         "_of_database",
         "cause = cause.__cause__",
         "break",
-        ("tests/leases/test_faults.py::test_what_a_host_raises_instead_is_judged_by_what_the_database_said",),
+        (
+            "tests/leases/test_faults.py::test_what_a_host_raises_instead_is_judged_by_what_the_database_said",
+        ),
     ),
     Bug(
         "what host code raised is taken for the database's",
@@ -216,7 +233,9 @@ SETTLING_BUGS = (
         "Submission.stamp",
         "self.once_dropped = written",
         "pass",
-        ("tests/faults/test_lost_answers_overwritten.py::test_a_row_that_was_changed_is_told_as_changed",),
+        (
+            "tests/faults/test_lost_answers_overwritten.py::test_a_row_that_was_changed_is_told_as_changed",
+        ),
     ),
     Bug(
         "a lost related row is told as a lost lease if the COMMIT was not answered",
@@ -224,6 +243,8 @@ SETTLING_BUGS = (
         "OutcomeTransactions.write_alone",
         ", Written.RELATED_LOST",
         ", Written.STALE",
-        ("tests/faults/test_lost_answers_overwritten.py::test_a_related_row_that_was_lost_is_told_as_lost",),
+        (
+            "tests/faults/test_lost_answers_overwritten.py::test_a_related_row_that_was_lost_is_told_as_lost",
+        ),
     ),
 )

@@ -1,4 +1,6 @@
-"""The guards that random schedules and the bounds of waiting find; all on SQLite in virtual time."""
+"""The guards that random schedules and the bounds of waiting find; all on SQLite in virtual
+time.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,9 @@ SIMULATION_BUGS = (
         "write_related",
         "any((leased.model, key) not in locked for key in keys)",
         "False",
-        ("tests/pipelines/test_related_locks.py::test_a_related_row_that_was_lost_spoils_the_result",),
+        (
+            "tests/pipelines/test_related_locks.py::test_a_related_row_that_was_lost_spoils_the_result",
+        ),
     ),
     Bug(
         "related rows are not noted before the COMMIT",
@@ -130,7 +134,8 @@ SIMULATION_BUGS = (
         "children do not wait for a parent that was refused",
         "rows/eligibility.py",
         "eligible",
-        "        *(not_(is_awaited(leased, locking, min_processing_interval)) for locking in locking_pipelines),\n",
+        "        *(not_(is_awaited(leased, locking, min_processing_interval)) for locking in"
+        " locking_pipelines),\n",
         "",
         (f"{STARVATION}::test_a_parent_gets_children_that_are_always_busy",),
     ),
@@ -148,7 +153,9 @@ SIMULATION_BUGS = (
         "is_claimable_by",
         'leased.attribute("lock_token").is_not(None),',
         "",
-        (f"{STARVATION}::test_what_a_dead_holder_locked_is_its_own_pipelines_as_soon_as_the_lease_has_ended",),
+        (
+            f"{STARVATION}::test_what_a_dead_holder_locked_is_its_own_pipelines_as_soon_as_the_lease_has_ended",
+        ),
     ),
     Bug(
         "children wait for ever for a parent that does not come",
@@ -204,7 +211,9 @@ SIMULATION_BUGS = (
         "Settler._see_to",
         "        await release_related_of(self.context, item, are_released=are_released)\n",
         "",
-        ("tests/pipelines/test_related_during.py::test_pipelines_of_related_rows_wait_for_no_clean_up",),
+        (
+            "tests/pipelines/test_related_during.py::test_pipelines_of_related_rows_wait_for_no_clean_up",
+        ),
     ),
     Bug(
         "a refused row waits for the next poll",
@@ -309,7 +318,8 @@ SIMULATOR_BUGS = (
         "nobody looks whether hints are followed",
         "testing/simulation/run.py",
         "SimulationRun._run",
-        "await look_at_hints(participants.in_service, self.trace, round_trip_s=participants.conditions.round_trip_s)",
+        "await look_at_hints(participants.in_service, self.trace,"
+        " round_trip_s=participants.conditions.round_trip_s)",
         "pass",
         (f"{PATIENCE}::test_who_waits_for_too_long_is_told_soon",),
     ),
@@ -383,7 +393,9 @@ SIMULATOR_BUGS = (
         "_overwritten",
         " or is_released",
         "",
-        ("tests/testing/test_checker.py::test_a6_services_own_columns_are_not_written_by_who_gives_the_row_back",),
+        (
+            "tests/testing/test_checker.py::test_a6_services_own_columns_are_not_written_by_who_gives_the_row_back",
+        ),
     ),
     Bug(
         "a COMMIT is told when its process has its next turn",
@@ -391,6 +403,8 @@ SIMULATOR_BUGS = (
         "_commit",
         "faulty_connection.on_commit()",
         "asyncio.get_running_loop().call_soon(faulty_connection.on_commit)",
-        ("tests/testing/simulation/test_faulty_connection.py::test_a_commit_is_told_in_the_turn_in_which_it_was_made",),
+        (
+            "tests/testing/simulation/test_faulty_connection.py::test_a_commit_is_told_in_the_turn_in_which_it_was_made",
+        ),
     ),
 )

@@ -1,4 +1,6 @@
-"""Guards of outcomes that cost many statements, and of columns that are another type on each database."""
+"""Guards of outcomes that cost many statements, and of columns that are another type on each
+database.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ SLOW_BUGS = (
         "leases/related/writes.py",
         "_write",
         "await connection.execute(statement.values(set_clause(shape)), rows)",
-        "stamps = {one: one.onupdate.arg(None) for one in leased.columns_stamped_by_host_code}\n        await connection.execute(statement.values({**set_clause(shape), **stamps}), rows)",
+        "stamps = {one: one.onupdate.arg(None) for one in leased.columns_stamped_by_host_code}\n   "
+        "     await connection.execute(statement.values({**set_clause(shape), **stamps}), rows)",
         (f"{RELATED}::test_host_code_stamps_each_related_row",),
     ),
     Bug(
@@ -63,7 +66,9 @@ SLOW_BUGS = (
         "unbounded",
         ".dialect_impl(_dialect())",
         "",
-        ("tests/conformance/test_dialects.py::test_a_lease_lives_alike_for_every_kind_of_model[postgresql-ByVariant]",),
+        (
+            "tests/conformance/test_dialects.py::test_a_lease_lives_alike_for_every_kind_of_model[postgresql-ByVariant]",
+        ),
     ),
     Bug(
         "a variant is compared as the type of the model on PostgreSQL",
@@ -87,7 +92,9 @@ SLOW_BUGS = (
         "check_session_factory",
         "    leased.check_token(bind.dialect)\n",
         "",
-        ("tests/conformance/test_session_factories.py::test_a_token_that_is_another_type_on_this_database_is_refused",),
+        (
+            "tests/conformance/test_session_factories.py::test_a_token_that_is_another_type_on_this_database_is_refused",
+        ),
     ),
     Bug(
         "guards are compared one by one on SQLite",
@@ -95,7 +102,9 @@ SLOW_BUGS = (
         "SqliteLeases.reads_alike",
         "all(is_read_alike(one) for _, one in slots)",
         "False",
-        ("tests/leases/test_apply_together.py::test_guarded_writes_of_one_shape_share_statements[sqlite]",),
+        (
+            "tests/leases/test_apply_together.py::test_guarded_writes_of_one_shape_share_statements[sqlite]",
+        ),
     ),
     Bug(
         "values of any type are compared as they are read",
@@ -103,7 +112,9 @@ SLOW_BUGS = (
         "is_read_alike",
         "isinstance(innermost(type_, _dialect()), _PLAIN) and is_ours(type_, _dialect())",
         "True",
-        ("tests/leases/test_apply_together.py::test_guards_of_the_hosts_own_types_are_compared_by_the_database",),
+        (
+            "tests/leases/test_apply_together.py::test_guards_of_the_hosts_own_types_are_compared_by_the_database",
+        ),
     ),
     Bug(
         "rows are unchanged whatever was read again",
@@ -111,7 +122,9 @@ SLOW_BUGS = (
         "_compared_here.is_same",
         "values is not None and",
         "True or",
-        ("tests/leases/test_apply_together.py::test_guards_are_compared_together_as_they_are_alone",),
+        (
+            "tests/leases/test_apply_together.py::test_guards_are_compared_together_as_they_are_alone",
+        ),
     ),
     Bug(
         "rows that are compared in Python are told apart by their tokens",
@@ -119,6 +132,8 @@ SLOW_BUGS = (
         "_compared_here.is_same",
         "there.get(lease[0])",
         "next(reversed(there.values()), None)",
-        ("tests/leases/test_related_rows.py::test_what_services_own_must_be_as_it_was_where_it_is_written[sqlite]",),
+        (
+            "tests/leases/test_related_rows.py::test_what_services_own_must_be_as_it_was_where_it_is_written[sqlite]",
+        ),
     ),
 )

@@ -1,4 +1,6 @@
-"""The guards of what was made fast: what the library looks like without each, and the tests that must notice."""
+"""The guards of what was made fast: what the library looks like without each, and the tests that
+must notice.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ SPEED_BUGS = (
         "takers' conditions are asked once",
         "pipelines/fetching/claim_builder.py",
         "ClaimBuilder._fingerprints",
-        "            fingerprints += [fingerprint_of(condition, self._dialect) for condition in conditions]\n",
+        "            fingerprints += [fingerprint_of(condition, self._dialect) for condition in"
+        " conditions]\n",
         "",
         (f"{ORDERS}::test_conditions_of_the_others_are_followed_too",),
     ),
@@ -199,7 +202,9 @@ SPEED_BUGS = (
         "_read",
         "formula_of(expression) or (expression, [])",
         "expression, []",
-        ("tests/leases/test_apply_together.py::test_expressions_of_one_structure_share_a_statement",),
+        (
+            "tests/leases/test_apply_together.py::test_expressions_of_one_structure_share_a_statement",
+        ),
     ),
     Bug(
         "a table remembers all statements",

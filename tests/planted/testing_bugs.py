@@ -1,4 +1,6 @@
-"""Guards of `rowlock.testing`: without them a host's tests would pass pipelines that fail, or fail good ones."""
+"""Guards of `rowlock.testing`: without them a host's tests would pass pipelines that fail, or
+fail good ones.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,9 @@ FOUND_BY_CONDITIONS = (
         (ORDERS,),
     ),
 )
-"""Nothing else of a simulation finds these: a database next door and a host that never raises pass with them."""
+"""Nothing else of a simulation finds these: a database next door and a host that never raises
+pass with them.
+"""
 
 OF_THE_CONDITIONS = (
     Bug(

@@ -1,4 +1,6 @@
-"""Bugs of the engine over wool: each would lose an attempt, hold a worker, or take one thing that went wrong for another."""
+"""Bugs of the engine over wool: each would lose an attempt, hold a worker, or take one thing
+that went wrong for another.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
         "dispatch/engines/wool.py",
         "SingleWorkerBalancer.delegate",
         "yield uuid.UUID(task.tag)",
-        "try:\n            yield uuid.UUID(task.tag)\n        except wool.TransientRpcError:\n            yield next(each for each in context.workers if str(each) != task.tag)",
+        "try:\n            yield uuid.UUID(task.tag)\n        except wool.TransientRpcError:\n     "
+        "       yield next(each for each in context.workers if str(each) != task.tag)",
         (f"{ENGINE}::test_nobody_else_is_asked",),
     ),
     Bug(

@@ -1,4 +1,6 @@
-"""Guards of how outcomes are written: in batches that end in time, settled by what was written, and as the host returned them."""
+"""Guards of how outcomes are written: in batches that end in time, settled by what was written,
+and as the host returned them.
+"""
 
 from __future__ import annotations
 
@@ -168,7 +170,8 @@ WRITE_BUGS = (
         "who waits behind a round that was cancelled hears nothing",
         "database/batcher.py",
         "Batcher._ended",
-        "if not self._waiting or self._is_working:\n            return\n        try:\n            self._begin()",
+        "if not self._waiting or self._is_working:\n            return\n        try:\n           "
+        " self._begin()",
         "try:\n            pass",
         (
             f"{BATCHER}::test_who_waits_behind_a_round_that_was_cancelled_is_answered",

@@ -1,4 +1,6 @@
-"""Tests of assignments as data: the two rules, on both databases, and which maps share a statement."""
+"""Tests of assignments as data: the two rules, on both databases, and which maps share a
+statement.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,12 @@ def parameters_of(values: ColumnValues) -> dict[str, Any]:
     return dict(zip((name for name, _ in slots_of(shape)), parameters, strict=True))
 
 
-async def after(database: TemporaryDatabase, held: dict[str, Any], *values: ColumnValues) -> list[dict[str, Any]]:
-    """Return what rows that hold `held` are after one statement wrote `values`, one map for each of them."""
+async def after(
+    database: TemporaryDatabase, held: dict[str, Any], *values: ColumnValues
+) -> list[dict[str, Any]]:
+    """Return what rows that hold `held` are after one statement wrote `values`, one map for each
+    of them.
+    """
     await database.create_tables(Base.metadata)
     numbers = range(1, len(values) + 1)
     async with database.session_factory.begin() as session:
@@ -53,8 +59,13 @@ async def after(database: TemporaryDatabase, held: dict[str, Any], *values: Colu
     async with database.engine.begin() as connection:
         clause = set_clause(shape_of(values[0]))
         for number, one in zip(numbers, map(parameters_of, values), strict=True):
-            await connection.execute(update(Run.__table__).where(C.id == number).values(clause), one)
-        return [dict(row._mapping) for row in await connection.execute(select(Run.__table__).order_by(C.id))]
+            await connection.execute(
+                update(Run.__table__).where(C.id == number).values(clause), one
+            )
+        return [
+            dict(row._mapping)
+            for row in await connection.execute(select(Run.__table__).order_by(C.id))
+        ]
 
 
 @pytest.mark.parametrize(
@@ -68,9 +79,14 @@ async def after(database: TemporaryDatabase, held: dict[str, Any], *values: Colu
     ],
 )
 async def test_unless_changed(
-    database: TemporaryDatabase, held: datetime | None, as_read: datetime | None, written: datetime | None
+    database: TemporaryDatabase,
+    held: datetime | None,
+    as_read: datetime | None,
+    written: datetime | None,
 ) -> None:
-    """What a service wrote while the row was worked on would be overwritten, or nothing would ever be written over null."""
+    """What a service wrote while the row was worked on would be overwritten, or nothing would
+    ever be written over null.
+    """
     values: ColumnValues = {C.parked_at: UnlessChanged(NOON + SECOND, as_read=as_read)}
     (row,) = await after(database, {"parked_at": held}, values)
     assert row["parked_at"] == written
@@ -105,7 +121,10 @@ async def test_many_maps_of_one_shape_in_one_statement(database: TemporaryDataba
     [
         ({C.status: "a"}, {C.status: "b"}),
         ({C.status: "a"}, {C.status: None}),
-        ({C.due_at: UnlessChanged(NOON, as_read=None)}, {C.due_at: UnlessChanged(NOON, as_read=NOON)}),
+        (
+            {C.due_at: UnlessChanged(NOON, as_read=None)},
+            {C.due_at: UnlessChanged(NOON, as_read=NOON)},
+        ),
         ({C.attempts: C.attempts}, {C.attempts: C.attempts}),
         ({C.attempts: C.attempts + 1}, {C.attempts: C.attempts + 2}),
         ({C.status: func.concat(C.status, "a", 1)}, {C.status: func.concat(C.status, "b", 2)}),
@@ -115,7 +134,9 @@ def test_maps_that_one_statement_can_write(one: ColumnValues, other: ColumnValue
     """Outcomes of one kind would take a round trip each."""
     assert shape_of(one) == shape_of(other)
     assert hash(shape_of(one)) == hash(shape_of(other))
-    written, others = (list(map(str, set_clause(shape_of(values)).values())) for values in (one, other))
+    written, others = (
+        list(map(str, set_clause(shape_of(values)).values())) for values in (one, other)
+    )
     assert written == others
 
 
@@ -149,8 +170,12 @@ def test_maps_that_need_statements_of_their_own(one: ColumnValues, other: Column
         ({C.attempts: C.attempts + bindparam("asked", callable_=lambda: 1)}, False),
     ],
 )
-def test_statements_of_sql_that_is_like_no_other_are_not_remembered(values: ColumnValues, *, kept: bool) -> None:
-    """Each outcome of such a pipeline would take one of the places, for a statement that is never asked for again."""
+def test_statements_of_sql_that_is_like_no_other_are_not_remembered(
+    values: ColumnValues, *, kept: bool
+) -> None:
+    """Each outcome of such a pipeline would take one of the places, for a statement that is
+    never asked for again.
+    """
     assert can_be_kept(shape_of(values)) == kept
 
 
@@ -165,7 +190,11 @@ def test_a_table_remembers_so_many_statements(monkeypatch: pytest.MonkeyPatch) -
 
 async def test_sql_of_the_host_is_written_as_it_is(database: TemporaryDatabase) -> None:
     """A host's expression would be bound as a value."""
-    values: ColumnValues = {C.status: func.upper(C.status), C.attempts: Run.id + 41, C.last_error: Run.status}
+    values: ColumnValues = {
+        C.status: func.upper(C.status),
+        C.attempts: Run.id + 41,
+        C.last_error: Run.status,
+    }
     (row,) = await after(database, {"status": "done"}, values)
     assert (row["status"], row["attempts"], row["last_error"]) == ("DONE", 42, "done")
     assert parameters_of(values) == {"rowlock_in_1_0": 41}

@@ -16,16 +16,23 @@ from ..host import Base, Run, Volume
 
 
 def test_the_mixins_have_the_columns_that_are_looked_for() -> None:
-    """A model with the mixin would be refused for the want of a column, or carry one that nobody knows."""
+    """A model with the mixin would be refused for the want of a column, or carry one that nobody
+    knows.
+    """
     assert tuple(name for name in vars(LockColumns) if not name.startswith("__")) == LOCK_COLUMNS
-    assert tuple(name for name in vars(ScheduleColumns) if not name.startswith("__")) == SCHEDULE_COLUMNS
+    assert (
+        tuple(name for name in vars(ScheduleColumns) if not name.startswith("__"))
+        == SCHEDULE_COLUMNS
+    )
 
 
 def test_no_column_of_ours_is_indexed() -> None:
     """Every heartbeat would write an index of the host's table."""
     for model in (Volume, Run):
         ours = [
-            model.__table__.columns[name] for name in (*LOCK_COLUMNS, *SCHEDULE_COLUMNS) if name in model.__table__.c
+            model.__table__.columns[name]
+            for name in (*LOCK_COLUMNS, *SCHEDULE_COLUMNS)
+            if name in model.__table__.c
         ]
         assert [column.name for column in ours if column.index or column.unique] == []
 
@@ -54,9 +61,16 @@ async def test_a_new_row_is_due_now(database_with_clock: TemporaryDatabase) -> N
     assert database_with_clock.clock is not None
     on_sqlite = database_with_clock.dialect_name == "sqlite"
     assert by_orm.due_at == database_with_clock.clock.now
-    assert by_sql.due_at == (datetime(1970, 1, 1, tzinfo=UTC) if on_sqlite else database_with_clock.clock.now)
+    assert by_sql.due_at == (
+        datetime(1970, 1, 1, tzinfo=UTC) if on_sqlite else database_with_clock.clock.now
+    )
     for row in (by_orm, by_sql):
-        assert [row.attempts, row.last_error, row.parked_at, row.deadline_at] == [0, None, None, None]
+        assert [row.attempts, row.last_error, row.parked_at, row.deadline_at] == [
+            0,
+            None,
+            None,
+            None,
+        ]
 
 
 async def test_tokens_are_read_as_uuid(database: TemporaryDatabase) -> None:

@@ -13,19 +13,33 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import StatementError
 
 from rowlock.errors import UnsupportedDialectError
-from rowlock.rows.database_time import UtcDateTime, database_instant, database_now, database_time_after
+from rowlock.rows.database_time import (
+    UtcDateTime,
+    database_instant,
+    database_now,
+    database_time_after,
+)
 from rowlock.testing import TemporaryDatabase
 
 metadata = MetaData()
-moments = Table("moments", metadata, Column("id", Integer, primary_key=True), Column("at", UtcDateTime))
+moments = Table(
+    "moments", metadata, Column("id", Integer, primary_key=True), Column("at", UtcDateTime)
+)
 noted = Table(
-    "noted", metadata, Column("id", Integer, primary_key=True), Column("at", UtcDateTime, server_default=database_now())
+    "noted",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", UtcDateTime, server_default=database_now()),
 )
 
 NOON = datetime(2031, 5, 17, 12, 0, tzinfo=UTC)
 INDIA = timezone(timedelta(hours=5, minutes=30))
-ZONES = st.integers(min_value=-14 * 60, max_value=14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
-TIMES = st.datetimes(min_value=datetime(1000, 1, 2), max_value=datetime(9999, 12, 30), timezones=ZONES)  # noqa: DTZ001
+ZONES = st.integers(min_value=-14 * 60, max_value=14 * 60).map(
+    lambda minutes: timezone(timedelta(minutes=minutes))
+)
+TIMES = st.datetimes(
+    min_value=datetime(1000, 1, 2), max_value=datetime(9999, 12, 30), timezones=ZONES
+)  # noqa: DTZ001
 DIALECTS = (postgresql.dialect(), sqlite.dialect())
 
 
@@ -49,7 +63,9 @@ class Undecided(tzinfo):
         None,
     ],
 )
-async def test_a_time_comes_back_as_the_same_moment_in_utc(database: TemporaryDatabase, at: datetime | None) -> None:
+async def test_a_time_comes_back_as_the_same_moment_in_utc(
+    database: TemporaryDatabase, at: datetime | None
+) -> None:
     """A lease written by one replica would end at another moment for the next."""
     await database.create_tables(metadata)
     async with database.engine.begin() as connection:
@@ -64,7 +80,9 @@ async def test_a_naive_time_is_refused(database: TemporaryDatabase, at: datetime
     """A time without a zone would mean another moment on every replica."""
     await database.create_tables(metadata)
     async with database.engine.begin() as connection:
-        with pytest.raises(StatementError, match="has no time zone; pass an aware datetime") as caught:
+        with pytest.raises(
+            StatementError, match="has no time zone; pass an aware datetime"
+        ) as caught:
             await connection.execute(insert(moments).values(at=at))
     assert isinstance(caught.value.orig, ValueError)
 
@@ -106,7 +124,9 @@ async def test_the_database_is_asked(database_with_clock: TemporaryDatabase) -> 
     assert database.clock is not None
     for _ in range(2):
         async with database.engine.connect() as connection:
-            now, instant = (await connection.execute(select(database_now(), database_instant()))).one()
+            now, instant = (
+                await connection.execute(select(database_now(), database_instant()))
+            ).one()
         assert now == instant == database.clock.now
         assert now.tzinfo is UTC
         database.clock.advance(timedelta(days=400, milliseconds=7))
@@ -124,7 +144,9 @@ async def test_the_database_is_asked(database_with_clock: TemporaryDatabase) -> 
         timedelta(days=-400),
     ],
 )
-async def test_the_time_after_a_delay(database_with_clock: TemporaryDatabase, delay: timedelta) -> None:
+async def test_the_time_after_a_delay(
+    database_with_clock: TemporaryDatabase, delay: timedelta
+) -> None:
     """A lease would be shorter or longer than the setting says."""
     assert database_with_clock.clock is not None
     async with database_with_clock.engine.connect() as connection:
@@ -138,16 +160,24 @@ async def test_two_delays_in_one_statement(database_with_clock: TemporaryDatabas
     now, minute, hour = database_with_clock.clock.now, timedelta(minutes=1), timedelta(hours=1)
     async with database_with_clock.engine.connect() as connection:
         for one, other in ((minute, hour), (hour, minute)):
-            statement = select(database_time_after(one).label("one"), database_time_after(other).label("other"))
+            statement = select(
+                database_time_after(one).label("one"), database_time_after(other).label("other")
+            )
             assert tuple((await connection.execute(statement)).one()) == (now + one, now + other)
 
 
-async def test_now_is_the_start_of_the_transaction_on_postgresql(postgresql_database: TemporaryDatabase) -> None:
-    """One transaction would stamp its rows with several times; and the instant would be as old as the transaction."""
+async def test_now_is_the_start_of_the_transaction_on_postgresql(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """One transaction would stamp its rows with several times; and the instant would be as old
+    as the transaction.
+    """
     async with postgresql_database.engine.begin() as connection:
         first = await connection.scalar(select(database_now()))
         await connection.execute(select(func.pg_sleep(0.002)))
-        second, instant = (await connection.execute(select(database_now(), database_instant()))).one()
+        second, instant = (
+            await connection.execute(select(database_now(), database_instant()))
+        ).one()
     assert first == second < instant
 
 
@@ -156,7 +186,12 @@ async def test_now_in_sql_is_spelt_as_bound_times_are(sqlite_database: Temporary
     await sqlite_database.create_tables(metadata)
     as_text = type_coerce(moments.c.at, Text)
     async with sqlite_database.engine.begin() as connection:
-        for written in (database_now(), database_instant(), database_time_after(timedelta(seconds=5)), NOON):
+        for written in (
+            database_now(),
+            database_instant(),
+            database_time_after(timedelta(seconds=5)),
+            NOON,
+        ):
             await connection.execute(moments.delete())
             await connection.execute(insert(moments).values(at=written))
             by_sql = await connection.scalar(select(as_text))
@@ -174,16 +209,24 @@ async def test_now_as_a_default_of_the_server(database_with_clock: TemporaryData
         assert await connection.scalar(select(noted.c.at)) == database_with_clock.clock.now
 
 
-@pytest.mark.parametrize("element", [database_now(), database_instant(), database_time_after(timedelta(seconds=1))])
+@pytest.mark.parametrize(
+    "element", [database_now(), database_instant(), database_time_after(timedelta(seconds=1))]
+)
 def test_other_databases_are_refused(element: database_now) -> None:
-    """An unknown database would get some other clock's idea of now, or an error that says nothing."""
-    with pytest.raises(UnsupportedDialectError, match="postgresql and sqlite, not on 'mysql'") as caught:
+    """An unknown database would get some other clock's idea of now, or an error that says
+    nothing.
+    """
+    with pytest.raises(
+        UnsupportedDialectError, match="postgresql and sqlite, not on 'mysql'"
+    ) as caught:
         select(element).compile(dialect=mysql.dialect())
     assert caught.value.dialect_name == "mysql"
 
 
 def test_percent_signs_survive_every_way_of_binding() -> None:
-    """A driver that formats statements would take the format of the time for its own placeholders."""
+    """A driver that formats statements would take the format of the time for its own
+    placeholders.
+    """
     for element in (database_now(), database_time_after(timedelta(seconds=1))):
         by_format = str(select(element).compile(dialect=sqlite.dialect(paramstyle="format")))
         by_mark = str(select(element).compile(dialect=sqlite.dialect(paramstyle="qmark")))

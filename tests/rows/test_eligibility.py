@@ -1,4 +1,6 @@
-"""Tests of eligibility: each clause against a reference written in Python, on rows that nobody would think of."""
+"""Tests of eligibility: each clause against a reference written in Python, on rows that nobody
+would think of.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,30 @@ ME, OTHER = "VolumePipeline", "OtherPipeline"
 INTERVAL = timedelta(seconds=15)
 INTERVAL_S = 15.0
 KEPT_S = RESERVED_BEYOND.total_seconds()
-OFFSETS_S = (None, -3600.0, -15.001, -15.0, -14.999, -6.001, -6.0, -5.999, -0.001, 0.0, 0.001, 5.999, 6.0, 15.0, 3600.0)
+OFFSETS_S = (
+    None,
+    -3600.0,
+    -15.001,
+    -15.0,
+    -14.999,
+    -6.001,
+    -6.0,
+    -5.999,
+    -0.001,
+    0.0,
+    0.001,
+    5.999,
+    6.0,
+    15.0,
+    3600.0,
+)
 """Times relative to now, at and around every bound that is compared with."""
 VOLUMES, RUNS = LeasedTable.of(Volume), LeasedTable.of(Run)
 
 Facts = dict[str, Any]
-"""A row in words of the reference: `expires` and its like are seconds from now, or None for null."""
+"""A row in words of the reference: `expires` and its like are seconds from now, or None for
+null.
+"""
 
 
 def expect_free(row: Facts) -> bool:
@@ -68,7 +88,9 @@ def run(**facts: Any) -> Facts:
     return {**volume(), "due": -1.0, "parked": None} | facts
 
 
-async def insert_rows(connection: AsyncConnection, database: TemporaryDatabase, rows: list[Facts]) -> None:
+async def insert_rows(
+    connection: AsyncConnection, database: TemporaryDatabase, rows: list[Facts]
+) -> None:
     """Write the rows; the keys of runs are their numbers."""
     assert database.clock is not None
     now = database.clock.now
@@ -82,7 +104,11 @@ async def insert_rows(connection: AsyncConnection, database: TemporaryDatabase, 
             "last_processed_at": at(row["last"]),
         }
         if "due" in row:
-            values |= {"id": number, "status": "queued" if row["ready"] else "done", "due_at": at(row["due"])}
+            values |= {
+                "id": number,
+                "status": "queued" if row["ready"] else "done",
+                "due_at": at(row["due"]),
+            }
             values |= {"parked_at": at(row["parked"])}
         else:
             values |= {"size_gb": number, "status": "submitted" if row["ready"] else "active"}
@@ -90,15 +116,23 @@ async def insert_rows(connection: AsyncConnection, database: TemporaryDatabase, 
 
 
 async def numbers_where(
-    database: TemporaryDatabase, rows: list[Facts], condition: ColumnElement[bool], *, ordered: bool = False
+    database: TemporaryDatabase,
+    rows: list[Facts],
+    condition: ColumnElement[bool],
+    *,
+    ordered: bool = False,
 ) -> list[int]:
-    """Return which of the rows meet the condition, in the order of claims or in their own; leaves nothing behind."""
+    """Return which of the rows meet the condition, in the order of claims or in their own;
+    leaves nothing behind.
+    """
     leased = RUNS if "due" in rows[0] else VOLUMES
     number = Run.id if leased is RUNS else Volume.size_gb
     async with database.engine.connect() as connection:
         await insert_rows(connection, database, rows)
         statement = select(number).where(condition)
-        found = await connection.scalars(statement.order_by(*oldest_first(leased)) if ordered else statement)
+        found = await connection.scalars(
+            statement.order_by(*oldest_first(leased)) if ordered else statement
+        )
         numbers = list(found.all())
         await connection.rollback()
     return numbers if ordered else sorted(numbers)
@@ -113,7 +147,10 @@ async def check(database: TemporaryDatabase, rows: list[Facts]) -> None:
         "free": (is_free(leased), expect_free),
         "mine": (is_claimable_by(leased, ME), expect_mine),
         "due": (is_due(leased, INTERVAL), expect_due),
-        "all": (whole, lambda row: row["ready"] and expect_free(row) and expect_mine(row) and expect_due(row)),
+        "all": (
+            whole,
+            lambda row: row["ready"] and expect_free(row) and expect_mine(row) and expect_due(row),
+        ),
     }
     for name, (clause, expected) in clauses.items():
         found = await numbers_where(database, rows, clause)
@@ -139,18 +176,35 @@ async def test_volumes_at_every_bound(tables: TemporaryDatabase) -> None:
     ]
     rows += [volume(last=last, owner=owner) for last, owner in product(OFFSETS_S, owners)]
     rows += [volume(last=last, owner=OTHER, token=True, expires=-1.0) for last in OFFSETS_S]
-    rows += [volume(token=token, expires=expires) for token, expires in product((True, False), (None, -1.0, 1.0))]
+    rows += [
+        volume(token=token, expires=expires)
+        for token, expires in product((True, False), (None, -1.0, 1.0))
+    ]
     await check(tables, [*rows, volume(ready=False)])
 
 
 async def test_runs_at_every_bound(tables: TemporaryDatabase) -> None:
     """A parked row would be worked on, or one before its time."""
-    rows = [run(due=due, parked=parked) for due, parked in product(OFFSETS_S[1:], (None, -1.0, 1.0))]
+    rows = [
+        run(due=due, parked=parked) for due, parked in product(OFFSETS_S[1:], (None, -1.0, 1.0))
+    ]
     rows += [run(last=last, owner=owner) for last, owner in product(OFFSETS_S, (None, OTHER))]
-    await check(tables, [*rows, *(run(expires=expires) for expires in OFFSETS_S), run(owner=OTHER), run(ready=False)])
+    await check(
+        tables,
+        [
+            *rows,
+            *(run(expires=expires) for expires in OFFSETS_S),
+            run(owner=OTHER),
+            run(ready=False),
+        ],
+    )
 
 
-OFFSETS = st.none() | st.sampled_from(OFFSETS_S[1:]) | st.integers(-40_000, 40_000).map(lambda ms: ms / 1000)
+OFFSETS = (
+    st.none()
+    | st.sampled_from(OFFSETS_S[1:])
+    | st.integers(-40_000, 40_000).map(lambda ms: ms / 1000)
+)
 VOLUME_FACTS = st.fixed_dictionaries(
     {
         "ready": st.booleans(),
@@ -161,12 +215,17 @@ VOLUME_FACTS = st.fixed_dictionaries(
     }
 )
 RUN_FACTS = st.tuples(
-    VOLUME_FACTS, st.fixed_dictionaries({"due": OFFSETS.filter(lambda due: due is not None), "parked": OFFSETS})
+    VOLUME_FACTS,
+    st.fixed_dictionaries({"due": OFFSETS.filter(lambda due: due is not None), "parked": OFFSETS}),
 ).map(lambda two: two[0] | two[1])
 
 
-@given(st.lists(VOLUME_FACTS, min_size=1, max_size=12) | st.lists(RUN_FACTS, min_size=1, max_size=12))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(VOLUME_FACTS, min_size=1, max_size=12) | st.lists(RUN_FACTS, min_size=1, max_size=12)
+)
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 async def test_any_rows(tables: TemporaryDatabase, rows: list[Facts]) -> None:
     """Some combination of columns would be judged otherwise than by its parts."""
     await check(tables, rows)
@@ -176,7 +235,9 @@ async def test_time_moves_the_line(tables: TemporaryDatabase) -> None:
     """A row that has become due, or whose lease has ended, would not be found."""
     assert tables.clock is not None
     rows = [run(due=5.0), run(expires=10.0, token=True), run()]
-    condition = eligible(RUNS, ready=Run.status == "queued", owner=ME, min_processing_interval=INTERVAL)
+    condition = eligible(
+        RUNS, ready=Run.status == "queued", owner=ME, min_processing_interval=INTERVAL
+    )
     async with tables.engine.connect() as connection:
         await insert_rows(connection, tables, rows)
         await connection.commit()
@@ -189,7 +250,9 @@ async def test_time_moves_the_line(tables: TemporaryDatabase) -> None:
 
 
 async def test_whose_lease_counts_as_one_of_a_main_row(tables: TemporaryDatabase) -> None:
-    """An heir would look for side effects of somebody who never worked on the row, or not for those of one who did."""
+    """An heir would look for side effects of somebody who never worked on the row, or not for
+    those of one who did.
+    """
     owners = (ME, OTHER, f"{ME}:7", "billing:1a2b", "Parent", None)
     rows = [volume(owner=owner, token=True, expires=-1.0) for owner in owners]
     assert await numbers_where(tables, rows, was_main_lease(VOLUMES, {"Parent"})) == [0, 1]
@@ -200,7 +263,9 @@ async def test_a_longer_rest_reserves_for_longer(tables: TemporaryDatabase) -> N
     """A pipeline that comes back after a minute would always come too late."""
     ready, rest = Volume.status == "submitted", timedelta(seconds=100)
     rows = [volume(owner=OTHER, last=last) for last in (-100.0, -125.9, -126.0, 125.9, 126.0, None)]
-    rule = eligible(VOLUMES, ready=ready, owner=ME, min_processing_interval=timedelta(0), reset_interval=rest)
+    rule = eligible(
+        VOLUMES, ready=ready, owner=ME, min_processing_interval=timedelta(0), reset_interval=rest
+    )
     assert await numbers_where(tables, rows, rule) == [2, 5]
 
 
@@ -216,7 +281,10 @@ async def test_never_processed_first_then_longest_waiting(tables: TemporaryDatab
 
 async def test_oldest_due_first(tables: TemporaryDatabase) -> None:
     """A row that failed often would head the queue, since it was processed longest ago or never."""
-    rows = [run(due=due, last=last) for due, last in ((-1.0, None), (-60.0, -1.0), (-3600.0, None), (0.0, -3600.0))]
+    rows = [
+        run(due=due, last=last)
+        for due, last in ((-1.0, None), (-60.0, -1.0), (-3600.0, None), (0.0, -3600.0))
+    ]
     found = await numbers_where(tables, rows, is_free(RUNS), ordered=True)
     assert found == [2, 1, 0, 3]
 

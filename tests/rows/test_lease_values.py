@@ -1,4 +1,6 @@
-"""Tests of the values that lock columns take, as maps; that they reach the database is for ``leases/``."""
+"""Tests of the values that lock columns take, as maps; that they reach the database is for
+``leases/``.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,11 @@ def test_renewed_writes_the_expiry_alone() -> None:
 
 def test_unlocked_clears_all_three() -> None:
     """A row would stay reserved for an owner that will not come back."""
-    assert by_name(unlocked_values(VOLUMES)) == {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
+    assert by_name(unlocked_values(VOLUMES)) == {
+        "lock_token": None,
+        "lock_owner": None,
+        "lock_expires_at": None,
+    }
 
 
 def test_reset_keeps_the_owner() -> None:
@@ -58,11 +64,17 @@ def test_reset_keeps_the_owner() -> None:
 def test_processed_and_due_are_rules() -> None:
     """A stamp would go back, or a service's due time would be overwritten."""
     assert by_name(processed_values(VOLUMES, NOON)) == {"last_processed_at": NOON}
-    assert by_name(due_values(RUNS, NOON, as_read=None)) == {"due_at": UnlessChanged(NOON, as_read=None)}
+    assert by_name(due_values(RUNS, NOON, as_read=None)) == {
+        "due_at": UnlessChanged(NOON, as_read=None)
+    }
 
 
 @pytest.mark.parametrize(
-    "values", [leased_values(RUNS, token=TOKEN, owner="P", expires_at=NOON), renewed_values(RUNS, expires_at=NOON)]
+    "values",
+    [
+        leased_values(RUNS, token=TOKEN, owner="P", expires_at=NOON),
+        renewed_values(RUNS, expires_at=NOON),
+    ],
 )
 def test_leasing_pins_what_stamps_itself(values: ColumnValues) -> None:
     """Every claim and heartbeat would look like a change of the row."""

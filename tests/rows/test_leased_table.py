@@ -1,4 +1,6 @@
-"""Tests of reading a host's model: everything that could be wrong with it is found here, with the name of what to change."""
+"""Tests of reading a host's model: everything that could be wrong with it is found here, with
+the name of what to change.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,15 @@ from sqlalchemy import (
     func,
 )
 from sqlalchemy import inspect as sqlalchemy_inspect
-from sqlalchemy.orm import DeclarativeBase, Mapped, column_property, deferred, mapped_column, relationship, synonym
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    column_property,
+    deferred,
+    mapped_column,
+    relationship,
+    synonym,
+)
 from sqlalchemy.types import TypeDecorator
 
 from rowlock import LockColumns, ScheduleColumns, UtcDateTime
@@ -51,7 +61,9 @@ NULLABLE = (*LOCK_COLUMNS, "last_error", "parked_at", "deadline_at")
 
 
 def model_of(names: tuple[str, ...] = tuple(GOOD), /, **replaced: object) -> type[Any]:
-    """Return a model that spells the columns itself; some replaced, those replaced by None left out."""
+    """Return a model that spells the columns itself; some replaced, those replaced by None left
+    out.
+    """
     base = type("Base", (DeclarativeBase,), {})
     columns = {name: GOOD[name]() for name in names} | replaced
     body = {name: column for name, column in columns.items() if column is not None}
@@ -79,7 +91,9 @@ def wrapped(inner: Any) -> Any:
 # ---------------------------------------------------------------- what fits
 
 
-@pytest.mark.parametrize(("model", "has_schedule"), [(Volume, False), (Run, True), (Attachment, False)])
+@pytest.mark.parametrize(
+    ("model", "has_schedule"), [(Volume, False), (Run, True), (Attachment, False)]
+)
 def test_a_model_with_the_mixins(model: type[Any], has_schedule: bool) -> None:
     """The usual way would not work."""
     leased = LeasedTable.of(model)
@@ -125,14 +139,19 @@ def test_a_single_column_with_a_name_of_ours_is_the_hosts_own(name: str) -> None
 
 
 def test_columns_of_the_hosts_own_without_due_at() -> None:
-    """A host that counts attempts and keeps errors for itself would be told to finish a schedule."""
-    assert not LeasedTable.of(with_locks(attempts=Column(Integer), last_error=Column(Text))).has_schedule
+    """A host that counts attempts and keeps errors for itself would be told to finish a
+    schedule.
+    """
+    assert not LeasedTable.of(
+        with_locks(attempts=Column(Integer), last_error=Column(Text))
+    ).has_schedule
 
 
 def test_single_table_inheritance() -> None:
     """One table with several kinds of rows could not have a pipeline per kind."""
     parent = with_locks(
-        kind=Column(String(10)), __mapper_args__={"polymorphic_on": "kind", "polymorphic_identity": "a"}
+        kind=Column(String(10)),
+        __mapper_args__={"polymorphic_on": "kind", "polymorphic_identity": "a"},
     )
     child = type("Child", (parent,), {"__mapper_args__": {"polymorphic_identity": "b"}})
     for model in (parent, child):
@@ -144,16 +163,23 @@ def test_single_table_inheritance() -> None:
 
 def test_columns_with_other_names_in_the_database() -> None:
     """A host with names of its own in the database would be told that columns are missing."""
-    renamed = {name: Column(f"x_{name}", GOOD[name]().type, primary_key=name == "id") for name in ("id", *LOCK_COLUMNS)}
+    renamed = {
+        name: Column(f"x_{name}", GOOD[name]().type, primary_key=name == "id")
+        for name in ("id", *LOCK_COLUMNS)
+    }
     leased = LeasedTable.of(with_locks(**renamed))
     assert leased.key.name == "x_id"
     assert leased.key_name == "id"
-    assert [leased.column(name).name for name in LOCK_COLUMNS] == [f"x_{name}" for name in LOCK_COLUMNS]
+    assert [leased.column(name).name for name in LOCK_COLUMNS] == [
+        f"x_{name}" for name in LOCK_COLUMNS
+    ]
     assert {"id", "x_id", "lock_owner", "x_lock_owner"} <= set(leased.columns_by_name)
 
 
 def test_a_relationship_and_a_computed_attribute_are_left_alone() -> None:
-    """A model with more than plain columns would be refused, or its expressions would be taken for columns."""
+    """A model with more than plain columns would be refused, or its expressions would be taken
+    for columns.
+    """
     model = with_locks(name=Column(String))
     model.shout = column_property(func.upper(model.__table__.c.name))
     model.title = synonym("name")
@@ -179,7 +205,9 @@ def test_columns_that_stamp_themselves_are_found() -> None:
 @pytest.mark.parametrize("name", LOCK_COLUMNS)
 def test_a_missing_lock_column(name: str) -> None:
     """The first claim would fail in the database, or never be seen to expire."""
-    with pytest.raises(ModelError, match=f"Task has no column {name}; mix in LockColumns, or add {name}: ") as caught:
+    with pytest.raises(
+        ModelError, match=f"Task has no column {name}; mix in LockColumns, or add {name}: "
+    ) as caught:
         LeasedTable.of(model_of(**{name: None}))
     assert (caught.value.model, caught.value.column) == ("Task", name)
 
@@ -188,7 +216,8 @@ def test_a_missing_lock_column(name: str) -> None:
 def test_an_unfinished_schedule(name: str) -> None:
     """A schedule would quietly not be used, since one column was forgotten."""
     with pytest.raises(
-        ModelError, match=f"lacks {name}; mix in ScheduleColumns, or add the missing columns, or rename"
+        ModelError,
+        match=f"lacks {name}; mix in ScheduleColumns, or add the missing columns, or rename",
     ) as caught:
         LeasedTable.of(model_of(**{name: None}))
     assert (caught.value.model, caught.value.column) == ("Task", name)
@@ -210,20 +239,28 @@ def test_an_unfinished_schedule(name: str) -> None:
     ],
 )
 def test_a_column_of_another_type(name: str, column_type: Any, wanted: str) -> None:
-    """The database would compare what cannot be compared, at the first claim or the first failure."""
+    """The database would compare what cannot be compared, at the first claim or the first
+    failure.
+    """
     nullable = name not in ("due_at", "attempts")
-    with pytest.raises(ModelError, match=f"Task.{name} has the type .*; it must be {wanted}") as caught:
+    with pytest.raises(
+        ModelError, match=f"Task.{name} has the type .*; it must be {wanted}"
+    ) as caught:
         LeasedTable.of(model_of(**{name: Column(column_type, nullable=nullable)}))
     assert (caught.value.model, caught.value.column) == ("Task", name)
 
 
 @pytest.mark.parametrize("name", TIMES)
 @pytest.mark.parametrize(
-    "column_type", [DateTime(), TIMESTAMP(), wrapped(DateTime())], ids=["plain", "timestamp", "wrapped"]
+    "column_type",
+    [DateTime(), TIMESTAMP(), wrapped(DateTime())],
+    ids=["plain", "timestamp", "wrapped"],
 )
 def test_a_time_without_a_zone(name: str, column_type: Any) -> None:
     """A lease would end at another moment on every replica."""
-    with pytest.raises(ModelError, match="a time without a zone means another moment on every replica") as caught:
+    with pytest.raises(
+        ModelError, match="a time without a zone means another moment on every replica"
+    ) as caught:
         LeasedTable.of(model_of(**{name: Column(column_type)}))
     assert caught.value.column == name
 
@@ -232,14 +269,18 @@ def test_a_time_without_a_zone(name: str, column_type: Any) -> None:
 def test_a_column_that_cannot_be_null(name: str) -> None:
     """The row could never be unlocked again."""
     column = Column(GOOD[name]().type, nullable=False)
-    with pytest.raises(ModelError, match=f"Task.{name} must be nullable: null means that it is free") as caught:
+    with pytest.raises(
+        ModelError, match=f"Task.{name} must be nullable: null means that it is free"
+    ) as caught:
         LeasedTable.of(model_of(**{name: column}))
     assert (caught.value.model, caught.value.column) == ("Task", name)
 
 
 def test_a_composite_key() -> None:
     """Rows would be told apart by half of their key."""
-    with pytest.raises(ModelError, match=r"composite primary key \(id, part\); .*: add a surrogate key") as caught:
+    with pytest.raises(
+        ModelError, match=r"composite primary key \(id, part\); .*: add a surrogate key"
+    ) as caught:
         LeasedTable.of(with_locks(part=Column(Integer, primary_key=True)))
     assert caught.value.model == "Task"
 
@@ -253,7 +294,10 @@ def test_joined_inheritance() -> None:
         "size": Column(Integer),
     }
     child = type("Child", (parent,), body)
-    with pytest.raises(ModelError, match="Child is spread over several tables; a lease lives in one row of one table"):
+    with pytest.raises(
+        ModelError,
+        match="Child is spread over several tables; a lease lives in one row of one table",
+    ):
         LeasedTable.of(child)
     assert LeasedTable.of(parent).table is parent.__table__
 
@@ -261,17 +305,27 @@ def test_joined_inheritance() -> None:
 def test_a_model_of_a_join() -> None:
     """An UPDATE would have no table to write to."""
     base = type("Base", (DeclarativeBase,), {})
-    left = Table("l", base.metadata, Column("id", Integer, primary_key=True), Column("lock_token", Uuid))
+    left = Table(
+        "l", base.metadata, Column("id", Integer, primary_key=True), Column("lock_token", Uuid)
+    )
     right = Table("r", base.metadata, Column("l_id", ForeignKey("l.id"), primary_key=True))
-    both = type("Both", (base,), {"__table__": left.join(right), "id": column_property(left.c.id, right.c.l_id)})
+    both = type(
+        "Both",
+        (base,),
+        {"__table__": left.join(right), "id": column_property(left.c.id, right.c.l_id)},
+    )
     with pytest.raises(ModelError, match="Both is spread over several tables"):
         LeasedTable.of(both)
 
 
-@pytest.mark.parametrize("model", [object, int, "Volume", None, Volume(), DeclarativeBase, LockColumns])
+@pytest.mark.parametrize(
+    "model", [object, int, "Volume", None, Volume(), DeclarativeBase, LockColumns]
+)
 def test_what_is_not_a_mapped_class(model: Any) -> None:
     """A host that set `model` wrongly would meet an AttributeError from within."""
-    with pytest.raises(ModelError, match="is not a mapped class; set `model` to a declarative SQLAlchemy model"):
+    with pytest.raises(
+        ModelError, match="is not a mapped class; set `model` to a declarative SQLAlchemy model"
+    ):
         LeasedTable.of(model)
 
 
@@ -305,7 +359,9 @@ def test_an_owner_fits_into_its_column(column_type: Any, owner: str, fits: bool)
     if fits:
         leased.check_owner(owner)
         return
-    with pytest.raises(ModelError, match=r"abcde does not fit into Task\.lock_owner \(4 characters\); widen") as caught:
+    with pytest.raises(
+        ModelError, match=r"abcde does not fit into Task\.lock_owner \(4 characters\); widen"
+    ) as caught:
         leased.check_owner(owner)
     assert caught.value.column == "lock_owner"
 
@@ -318,7 +374,9 @@ class OnceBase(DeclarativeBase):
 
 
 class Once(LockColumns, ScheduleColumns, OnceBase):
-    """A model with an attribute that is called otherwise in the database, and one that is deferred."""
+    """A model with an attribute that is called otherwise in the database, and one that is
+    deferred.
+    """
 
     __tablename__ = "once"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -347,7 +405,9 @@ def test_a_value_as_it_was_read() -> None:
 def test_a_value_that_was_not_loaded() -> None:
     """An outcome would be compared with nothing, and always be found unchanged."""
     leased, row = LeasedTable.of(Once), loaded(id=1)
-    with pytest.raises(OutcomeError, match=r"Once\.notes was not loaded; undefer it in options\(\)") as caught:
+    with pytest.raises(
+        OutcomeError, match=r"Once\.notes was not loaded; undefer it in options\(\)"
+    ) as caught:
         leased.value_as_read(row, leased.columns_by_name["notes"])
     assert caught.value.column == "notes"
 
@@ -362,7 +422,9 @@ def test_a_value_that_was_not_loaded_and_is_set() -> None:
 
 @pytest.mark.parametrize(("column_type", "kind"), [(Uuid(), uuid.UUID), (Uuid(as_uuid=False), str)])
 def test_tokens_are_of_the_columns_kind_and_never_repeat(column_type: Any, kind: type) -> None:
-    """The token in the ticket would never be equal to the one in the row; or two claims would share one."""
+    """The token in the ticket would never be equal to the one in the row; or two claims would
+    share one.
+    """
     leased = LeasedTable.of(model_of(lock_token=Column(column_type)))
     tokens = [leased.new_token() for _ in range(100)]
     assert {type(token) for token in tokens} == {kind}

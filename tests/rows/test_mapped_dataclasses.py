@@ -1,4 +1,6 @@
-"""Hosts whose models are mapped dataclasses: they take the mixins, with keyword-only fields or without, and are worked on."""
+"""Hosts whose models are mapped dataclasses: they take the mixins, with keyword-only fields or
+without, and are worked on.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,25 @@ import pytest
 from sqlalchemy import ColumnElement
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column, registry
 
-from rowlock import Apply, LockColumns, Outcome, Pipeline, PipelineItem, PipelineManager, ScheduleColumns, events
-from rowlock.dispatch import COMPLETED, AttemptEvent, Completed, DispatchColumns, DispatchPipeline, LoopEngine, Task
+from rowlock import (
+    Apply,
+    LockColumns,
+    Outcome,
+    Pipeline,
+    PipelineItem,
+    PipelineManager,
+    ScheduleColumns,
+    events,
+)
+from rowlock.dispatch import (
+    COMPLETED,
+    AttemptEvent,
+    Completed,
+    DispatchColumns,
+    DispatchPipeline,
+    LoopEngine,
+    Task,
+)
 from rowlock.dispatch.migrations import dispatch_indexes
 from rowlock.testing import TemporaryDatabase, stepping
 
@@ -96,8 +115,12 @@ class Working(Pipeline[Any]):
 
 @pytest.mark.parametrize("with_row", [False, True])
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-async def test_a_mapped_dataclass_is_worked_on(database: TemporaryDatabase, model: Any, *, with_row: bool) -> None:
-    """A host whose models are dataclasses could not use rowlock, or only with keyword-only fields, or get half a row."""
+async def test_a_mapped_dataclass_is_worked_on(
+    database: TemporaryDatabase, model: Any, *, with_row: bool
+) -> None:
+    """A host whose models are dataclasses could not use rowlock, or only with keyword-only
+    fields, or get half a row.
+    """
     await database.create_tables(Base.metadata)
     row = model(name="a")
     assert dataclasses.is_dataclass(row)
@@ -123,7 +146,9 @@ async def test_a_mapped_dataclass_is_worked_on(database: TemporaryDatabase, mode
 
 
 async def test_a_dispatched_row_may_be_a_dataclass(database: TemporaryDatabase) -> None:
-    """A host whose models are dataclasses could not dispatch, or its rows would begin with nulls."""
+    """A host whose models are dataclasses could not dispatch, or its rows would begin with
+    nulls.
+    """
     await database.create_tables(Base.metadata)
 
     async def draw(_task: Task[Picture]) -> AsyncIterator[AttemptEvent]:
@@ -142,7 +167,9 @@ async def test_a_dispatched_row_may_be_a_dataclass(database: TemporaryDatabase) 
             await heard.wait_for(events.ItemApplied, count=2)
     async with database.session_factory() as session:
         rows = [await session.get_one(Picture, key) for key in (1, 2)]
-        assert [(row.scene, row.status, row.stages) for row in rows] == [("drawn", COMPLETED, {})] * 2
+        assert [(row.scene, row.status, row.stages) for row in rows] == [
+            ("drawn", COMPLETED, {})
+        ] * 2
 
 
 def test_other_models_are_no_dataclasses() -> None:

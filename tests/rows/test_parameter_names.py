@@ -1,4 +1,6 @@
-"""Conditions of hosts that bind a parameter by a name: each keeps its own value, whatever else stands in the statement."""
+"""Conditions of hosts that bind a parameter by a name: each keeps its own value, whatever else
+stands in the statement.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, exists, literal, select, text, union_all
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    and_,
+    bindparam,
+    exists,
+    literal,
+    select,
+    text,
+    union_all,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import aliased
 from sqlalchemy.sql.visitors import iterate
@@ -27,12 +39,16 @@ def in_a_subquery(value: str) -> ColumnElement[bool]:
 CONDITIONS: dict[str, Condition] = {
     "compared": lambda value: Volume.status == bindparam("wanted", value),
     "in": lambda value: Volume.status.in_(bindparam("wanted", [value], expanding=True)),
-    "text": lambda value: and_(text("volumes.status = :wanted").bindparams(wanted=value), Volume.id > 0),
+    "text": lambda value: and_(
+        text("volumes.status = :wanted").bindparams(wanted=value), Volume.id > 0
+    ),
     "exists": lambda value: exists().where(Attachment.status == bindparam("wanted", value)),
     "subquery": in_a_subquery,
     "asked for": lambda value: Volume.status == bindparam("wanted", callable_=lambda: value),
-    "related": lambda value: exists().where(
-        Attachment.volume_id == Volume.id, Attachment.status == bindparam("wanted", value)
+    "related": (
+        lambda value: exists().where(
+            Attachment.volume_id == Volume.id, Attachment.status == bindparam("wanted", value)
+        )
     ),
 }
 
@@ -43,7 +59,9 @@ def flat(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
-@pytest.mark.parametrize("dialect", [sqlite.dialect(paramstyle="named"), postgresql.dialect()], ids=["sqlite", "pg"])
+@pytest.mark.parametrize(
+    "dialect", [sqlite.dialect(paramstyle="named"), postgresql.dialect()], ids=["sqlite", "pg"]
+)
 def test_each_condition_keeps_its_value(name: str, dialect: Any) -> None:
     """Rows of another pipeline's state would be worked on, and those of its own never be found."""
     values = ["one", "two", "three"]
@@ -60,7 +78,9 @@ def test_what_names_nothing_stays_as_it_is() -> None:
 
 
 def test_a_parameter_without_a_value_stays_without_one() -> None:
-    """A host's slip would be told as a row that is not there, and not by the name that has no value."""
+    """A host's slip would be told as a row that is not there, and not by the name that has no
+    value.
+    """
     condition = with_names_of_its_own(Volume.status == bindparam("wanted"))
     (bound,) = (element for element in iterate(condition) if isinstance(element, BindParameter))
     assert bound.required

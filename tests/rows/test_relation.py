@@ -1,4 +1,6 @@
-"""How rows belong together: the foreign key says it, in either direction, and where it does not, the host must."""
+"""How rows belong together: the foreign key says it, in either direction, and where it does not,
+the host must.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def test_one_foreign_key_says_it(main: type, related: type) -> None:
     """A host would have to write down what its tables say."""
     on = relation_between(LeasedTable.of(main), LeasedTable.of(related))
     assert on is not None
-    assert on.compare(Volume.id == Attachment.volume_id) or on.compare(Attachment.volume_id == Volume.id)
+    assert on.compare(Volume.id == Attachment.volume_id) or on.compare(
+        Attachment.volume_id == Volume.id
+    )
 
 
 def test_without_a_foreign_key_nobody_knows() -> None:
@@ -54,6 +58,8 @@ def test_within_one_table_nobody_knows() -> None:
 
 def test_several_foreign_keys_are_refused() -> None:
     """One of them would be picked at random."""
-    with pytest.raises(ModelError, match=r"several foreign keys connect Node and Link; .*Related\(Link, on=") as told:
+    with pytest.raises(
+        ModelError, match=r"several foreign keys connect Node and Link; .*Related\(Link, on="
+    ) as told:
         relation_between(LeasedTable.of(Node), LeasedTable.of(Link))
     assert told.value.model == "Link"

@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import ColumnElement, String, and_, bindparam, exists, func, literal, not_, or_, select, text, true
+from sqlalchemy import (
+    ColumnElement,
+    String,
+    and_,
+    bindparam,
+    exists,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    text,
+    true,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -63,7 +76,10 @@ DIALECTS = (sqlite.dialect(), postgresql.dialect())
 
 def says_the_same(one: ColumnElement[bool], other: ColumnElement[bool]) -> bool:
     """Whether it does, in the same way for both databases."""
-    found = {is_same([fingerprint_of(one, dialect)], [fingerprint_of(other, dialect)]) for dialect in DIALECTS}
+    found = {
+        is_same([fingerprint_of(one, dialect)], [fingerprint_of(other, dialect)])
+        for dialect in DIALECTS
+    }
     assert len(found) == 1
     return found.pop()
 
@@ -117,7 +133,9 @@ def test_a_condition_is_the_same_as_itself_alone(number: int) -> None:
     ids=["cannot be told", "value asked for late", "value that cannot be compared"],
 )
 def test_in_doubt_it_is_another_one(make: Any) -> None:
-    """What the host's condition keeps outside SQLAlchemy's sight would be frozen as it was the first time."""
+    """What the host's condition keeps outside SQLAlchemy's sight would be frozen as it was the
+    first time.
+    """
     assert not says_the_same(make(), make())
 
 

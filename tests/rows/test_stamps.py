@@ -16,7 +16,9 @@ def test_a_stamp_is_the_time_of_its_transaction() -> None:
 
 
 def test_attempts_differ() -> None:
-    """An attempt that wrote nothing would find its stamp in the row, and be told that it was applied."""
+    """An attempt that wrote nothing would find its stamp in the row, and be told that it was
+    applied.
+    """
     stamps = {stamp_after(NOW, NOW, uuid.UUID(int=number)) for number in range(100)}
     assert len(stamps) > 95
     assert min(stamps) >= NOW + STAMP_STEP

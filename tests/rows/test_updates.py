@@ -16,7 +16,13 @@ from rowlock import LockColumns
 from rowlock.errors import OutcomeError
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.model_check import LOCK_COLUMNS
-from rowlock.rows.updates import NAMES_SHOWN_MAX, NOW_PLACEHOLDER, column_of, column_values, resolve_now_placeholders
+from rowlock.rows.updates import (
+    NAMES_SHOWN_MAX,
+    NOW_PLACEHOLDER,
+    column_of,
+    column_values,
+    resolve_now_placeholders,
+)
 
 from ..host import Attachment, Run, Volume
 
@@ -47,13 +53,17 @@ ODDLY = LeasedTable.of(Oddly)
 
 JSON = st.recursive(
     st.none() | st.integers() | st.text(max_size=3) | st.just(NOW_PLACEHOLDER),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
 def expected_inside(value: Any) -> Any:
-    """Return what a value inside of a JSON column becomes; written apart from the code under test."""
+    """Return what a value inside of a JSON column becomes; written apart from the code under
+    test.
+    """
     if value is NOW_PLACEHOLDER:
         return "2031-05-17T12:00:00.123456+00:00"
     if isinstance(value, dict):
@@ -66,7 +76,8 @@ def test_every_placeholder_is_resolved_at_any_depth(values: dict[str, Any]) -> N
     """A placeholder would reach the driver, which cannot write it."""
     resolved = resolve_now_placeholders(values, NOW)
     assert resolved == {
-        key: NOW if value is NOW_PLACEHOLDER else expected_inside(value) for key, value in values.items()
+        key: NOW if value is NOW_PLACEHOLDER else expected_inside(value)
+        for key, value in values.items()
     }
 
 
@@ -102,7 +113,9 @@ def test_tuples_and_what_derives_from_them() -> None:
 
 def test_keys_may_be_attributes() -> None:
     """A map with column attributes for keys could not carry the time."""
-    assert resolve_now_placeholders({Volume.active_at: NOW_PLACEHOLDER}, NOW) == {Volume.active_at: NOW}
+    assert resolve_now_placeholders({Volume.active_at: NOW_PLACEHOLDER}, NOW) == {
+        Volume.active_at: NOW
+    }
 
 
 def test_the_placeholder_prints_as_it_is_spelt_and_survives_a_copy() -> None:
@@ -152,7 +165,9 @@ def test_an_attribute_comes_before_a_column_of_its_name(key: object, column: str
     ],
 )
 def test_a_key_that_is_no_column_of_the_model_is_refused(key: object) -> None:
-    """A typing error, or another model's attribute of the same name, would be written nowhere or into the wrong column."""
+    """A typing error, or another model's attribute of the same name, would be written nowhere or
+    into the wrong column.
+    """
     with pytest.raises(OutcomeError, match=r"Volume has no column .*; it has active_at, disk_id, "):
         column_values(VOLUMES, {key: 1})
 
@@ -186,7 +201,9 @@ def test_the_error_names_the_column_and_lists_few() -> None:
 @pytest.mark.parametrize("leased", [VOLUMES, RUNS, ODDLY], ids=lambda leased: leased.name)
 def test_lock_columns_are_refused(leased: LeasedTable, name: str) -> None:
     """An outcome could keep its own lease, or take another's."""
-    with pytest.raises(OutcomeError, match=f"{name} is written by rowlock; take it out of the values") as caught:
+    with pytest.raises(
+        OutcomeError, match=f"{name} is written by rowlock; take it out of the values"
+    ) as caught:
         column_values(leased, {name: None})
     assert caught.value.column == name
     with pytest.raises(OutcomeError, match="is written by rowlock"):
@@ -208,11 +225,15 @@ def test_a_schedule_may_be_written(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["attempts", "last_error"])
 def test_columns_of_the_hosts_own_are_its_own(name: str) -> None:
-    """A host without a schedule could not write a column that happens to be called like one of ours."""
+    """A host without a schedule could not write a column that happens to be called like one of
+    ours.
+    """
     assert column_values(ODDLY, {name: 3}) == {Oddly.__table__.c[name]: 3}
 
 
-@pytest.mark.parametrize(("leased", "key"), [(VOLUMES, "id"), (VOLUMES, Volume.id), (ODDLY, "id"), (ODDLY, "pk")])
+@pytest.mark.parametrize(
+    ("leased", "key"), [(VOLUMES, "id"), (VOLUMES, Volume.id), (ODDLY, "id"), (ODDLY, "pk")]
+)
 def test_the_key_is_refused(leased: LeasedTable, key: object) -> None:
     """The row would become another one under the guard."""
     with pytest.raises(OutcomeError, match="is the primary key; it cannot be changed"):

@@ -17,7 +17,9 @@ EXAMPLES = ROOT / "examples"
 
 @cache
 def example(number: int) -> ModuleType:
-    """Return the example of that number, loaded once: its mapped classes must not be declared twice."""
+    """Return the example of that number, loaded once: its mapped classes must not be declared
+    twice.
+    """
     (path,) = EXAMPLES.glob(f"{number:02}_*.py")
     name = f"example_{number:02}"
     spec = spec_from_file_location(name, path)

@@ -3,13 +3,16 @@
 The one idea: a page is a program. Its code blocks, in order, are run in a folder of their own:
 
 - a block with a title (```` ```python title="volumes.py" ````) is written to the file of that name;
-- a ``console`` block is a dialogue: each line after ``$ `` is run, and the lines below it are what must be seen, in this order
-  (``...`` in a line stands for anything);
-- every other ``python`` block is a part of the page's program, which runs at the end and may use ``await``;
-- a block below the comment ``<!-- fragment -->`` is only shown, and so is one in any other language.
+- a ``console`` block is a dialogue: each line after ``$ `` is run, and the lines below it are what
+  must be seen, in this order (``...`` in a line stands for anything);
+- every other ``python`` block is a part of the page's program, which runs at the end and may use
+  ``await``;
+- a block below the comment ``<!-- fragment -->`` is only shown, and so is one in any other
+  language.
 
-A page in ``docs/how-to/``, and the testing tutorial, find the files of the tutorial in their folder, as a reader does who has just
-worked through it. The README finds ``my_app.py``, which stands for the reader's own application.
+A page in ``docs/how-to/``, and the testing tutorial, find the files of the tutorial in their
+folder, as a reader does who has just worked through it. The README finds ``my_app.py``, which
+stands for the reader's own application.
 """
 
 from __future__ import annotations
@@ -40,7 +43,10 @@ class Block(NamedTuple):
 
 def pages() -> list[Path]:
     """Return the README and every page of the docs."""
-    return [ROOT / "README.md", *sorted(path for path in DOCS.rglob("*.md") if "changelog.d" not in path.parts)]
+    return [
+        ROOT / "README.md",
+        *sorted(path for path in DOCS.rglob("*.md") if "changelog.d" not in path.parts),
+    ]
 
 
 def name_of(path: Path) -> str:
@@ -86,7 +92,9 @@ def prose_of(text: str) -> str:
 
 
 def program_of(text: str) -> str:
-    """Return the page's program, each line at the number that it has on the page, so that a traceback leads there."""
+    """Return the page's program, each line at the number that it has on the page, so that a
+    traceback leads there.
+    """
     program = [""] * len(text.splitlines())
     for block in blocks_of(text):
         if block.language == "python" and block.title is None and not block.is_fragment:
@@ -97,7 +105,11 @@ def program_of(text: str) -> str:
 
 def files_of(text: str) -> dict[str, str]:
     """Return the files that a page has its reader write."""
-    return {block.title: block.text for block in blocks_of(text) if block.title is not None and not block.is_fragment}
+    return {
+        block.title: block.text
+        for block in blocks_of(text)
+        if block.title is not None and not block.is_fragment
+    }
 
 
 def dialogue_of(text: str) -> list[tuple[str, list[str]]]:

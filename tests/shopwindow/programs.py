@@ -1,4 +1,6 @@
-"""Runs programs as a reader does: in a process of their own, in an empty folder, bounded in time."""
+"""Runs programs as a reader does: in a process of their own, in an empty folder, bounded in
+time.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,15 @@ def run_python(*arguments: str, folder: Path) -> Ended:
 
 
 def missing_lines(output: str, expected: Sequence[str]) -> list[str]:
-    """Return those of the `expected` lines that do not come in this order; ``...`` in a line stands for anything."""
+    """Return those of the `expected` lines that do not come in this order; ``...`` in a line
+    stands for anything.
+    """
     lines = iter(output.splitlines())
-    return [line for line in expected if not any(_pattern(line).fullmatch(seen.rstrip()) for seen in lines)]
+    return [
+        line
+        for line in expected
+        if not any(_pattern(line).fullmatch(seen.rstrip()) for seen in lines)
+    ]
 
 
 def _pattern(line: str) -> re.Pattern[str]:
@@ -59,5 +67,13 @@ def _pattern(line: str) -> re.Pattern[str]:
 
 def _environment(folder: Path) -> dict[str, str]:
     # A run of pytest inside a run of pytest must not take over its options and plugins' state.
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COVERAGE_"))}
-    return inherited | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8", "TMPDIR": str(folder)}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "COVERAGE_"))
+    }
+    return inherited | {
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONIOENCODING": "utf-8",
+        "TMPDIR": str(folder),
+    }

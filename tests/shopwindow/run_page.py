@@ -1,6 +1,8 @@
-"""Runs the program of a page: ``python run_page.py PROGRAM NAME``, in the folder where its files are.
+"""Runs the program of a page: ``python run_page.py PROGRAM NAME``, in the folder where its files
+are.
 
-The one idea: as in ``python -m asyncio``, ``await`` may stand anywhere. `NAME` is what tracebacks call the program.
+The one idea: as in ``python -m asyncio``, ``await`` may stand anywhere. `NAME` is what tracebacks
+call the program.
 """
 
 from __future__ import annotations

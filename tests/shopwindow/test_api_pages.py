@@ -93,7 +93,8 @@ def demanded() -> dict[str, Public]:
         found |= set(imported_by(example.read_text(encoding="utf-8")))
     # An attribute, and not what the path leads to: a function may be called like its module.
     return {
-        f"{module}.{name}": Public(name, id(getattr(import_module(module), name))) for module, name in sorted(found)
+        f"{module}.{name}": Public(name, id(getattr(import_module(module), name)))
+        for module, name in sorted(found)
     }
 
 

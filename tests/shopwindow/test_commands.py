@@ -1,4 +1,6 @@
-"""The README has two commands that set everything up; they, and every other command on a page, are to be had."""
+"""The README has two commands that set everything up; they, and every other command on a page,
+are to be had.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,30 @@ SHELLS = ("sh", "bash", "console")
 
 def commands_of(text: str) -> list[str]:
     """Return the commands that a page has its reader type, each as one line."""
-    lines = [line for block in blocks_of(text) if block.language in SHELLS for line in block.text.splitlines()]
+    lines = [
+        line
+        for block in blocks_of(text)
+        if block.language in SHELLS
+        for line in block.text.splitlines()
+    ]
     dialogue = any(line.startswith("$ ") for line in lines)
     typed = [line.removeprefix("$ ") for line in lines if line.startswith("$ ") or not dialogue]
     return [line for line in typed if line and not line.startswith("#")]
 
 
 def strange_commands(line: str) -> list[str]:
-    """Find parts of a command line that call something which is neither here nor installed by the same line."""
+    """Find parts of a command line that call something which is neither here nor installed by
+    the same line.
+    """
     found, installed = [], set[str]()
     for part in line.split("&&"):
         words = shlex.split(part)
         match words:
             case ["python", "-m", "pip", "install", *names]:
                 installed.update(names)
-            case ["python", "-m", module, *_] if module in installed or importlib.util.find_spec(module):
+            case ["python", "-m", module, *_] if module in installed or importlib.util.find_spec(
+                module
+            ):
                 pass
             case ["python", file, *_] if file.endswith(".py"):
                 pass
@@ -58,7 +69,11 @@ def test_continuous_integration_calls_the_same_command() -> None:
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_commands_are_to_be_had(page: Path) -> None:
     """Somebody would type a command that nobody has."""
-    found = [strange for line in commands_of(page.read_text(encoding="utf-8")) for strange in strange_commands(line)]
+    found = [
+        strange
+        for line in commands_of(page.read_text(encoding="utf-8"))
+        for strange in strange_commands(line)
+    ]
     assert found == []
 
 
@@ -74,7 +89,8 @@ def test_package_can_be_installed_from_here() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["make test", "python -m nobody_has_this", "python -m pip install nox && nox", "rowlock"]
+    "line",
+    ["make test", "python -m nobody_has_this", "python -m pip install nox && nox", "rowlock"],
 )
 def test_planted_command(line: str) -> None:
     """The law above would pass any command."""

@@ -1,4 +1,6 @@
-"""The table of knobs in ``docs/how-to/dispatch.md`` says what `DispatchSettings` does: every knob, default and bound."""
+"""The table of knobs in ``docs/how-to/dispatch.md`` says what `DispatchSettings` does: every
+knob, default and bound.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from .test_settings_page import bounds_of, text_of
 PAGE = (DOCS / "how-to" / "dispatch.md").read_text(encoding="utf-8")
 KNOBS = PAGE[PAGE.index("## Knobs") : PAGE.index("## What happens when")]
 _ROW = re.compile(
-    r"^\| `(?P<name>\w+)` \| (?P<default>[^|]+) \|(?P<bounds>[^|]*)\| (?P<meaning>[^|]+) \|$", re.MULTILINE
+    r"^\| `(?P<name>\w+)` \| (?P<default>[^|]+) \|(?P<bounds>[^|]*)\| (?P<meaning>[^|]+) \|$",
+    re.MULTILINE,
 )
 DERIVED = {"heartbeat_limit": "3 × `heartbeat`", "stale_after": "10 × `lock_timeout`"}
 ROWS = {row["name"]: row for row in _ROW.finditer(KNOBS)}
@@ -45,9 +48,16 @@ def text_of_knob(value: Any) -> str:
 
 def test_defaults_that_are_others_are_named() -> None:
     """Somebody would plan with the defaults of the base."""
-    others = {name for name in SETTING_NAMES if getattr(DispatchPipeline, name) != getattr(Pipeline, name)}
+    others = {
+        name for name in SETTING_NAMES if getattr(DispatchPipeline, name) != getattr(Pipeline, name)
+    }
     sentence = KNOBS[KNOBS.index("Some defaults of the base") :]
-    assert set(re.findall(r"`(\w+)`", sentence)) & set(SETTING_NAMES) == others | {"process_timeout"}
+    assert set(re.findall(r"`(\w+)`", sentence)) & set(SETTING_NAMES) == others | {
+        "process_timeout"
+    }
     for name in others:
         value = getattr(DispatchPipeline, name)
-        assert f"`{name}` {0 if isinstance(value, timedelta) and not value else text_of(value)}" in sentence
+        assert (
+            f"`{name}` {0 if isinstance(value, timedelta) and not value else text_of(value)}"
+            in sentence
+        )

@@ -1,4 +1,6 @@
-"""What the examples do outside of the database is the same if a replica dies at any moment and another goes on."""
+"""What the examples do outside of the database is the same if a replica dies at any moment and
+another goes on.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ async def test_one_disk_for_each_volume(database_with_clock: TemporaryDatabase) 
     )
 
 
-async def test_one_file_for_each_volume(database_with_clock: TemporaryDatabase, tmp_path: Path) -> None:
+async def test_one_file_for_each_volume(
+    database_with_clock: TemporaryDatabase, tmp_path: Path
+) -> None:
     """Example 4 shows one crash; it would not survive the others."""
     module, numbers = example(4), itertools.count()
 
@@ -42,6 +46,8 @@ async def test_one_file_for_each_volume(database_with_clock: TemporaryDatabase, 
         database_with_clock,
         row=module.Volume,
         world=cloud,
-        build=lambda world: module.VolumePipeline(database_with_clock.session_factory, world, meanwhile=nothing),
+        build=lambda world: module.VolumePipeline(
+            database_with_clock.session_factory, world, meanwhile=nothing
+        ),
         effects=lambda world: sorted(disk.name for disk in world.folder.glob("*.disk")),
     )

@@ -1,4 +1,6 @@
-"""The pipeline of every example passes the tests that each pipeline should pass, on both databases."""
+"""The pipeline of every example passes the tests that each pipeline should pass, on both
+databases.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class ExampleContract(PipelineContract[Any]):
     unready: dict[str, Any]
 
     @pytest.fixture
-    async def session_factory(self, database: TemporaryDatabase, tmp_path: Path) -> async_sessionmaker[AsyncSession]:
+    async def session_factory(
+        self, database: TemporaryDatabase, tmp_path: Path
+    ) -> async_sessionmaker[AsyncSession]:
         """Give the example its tables, and the fleet to which instances belong."""
         self.folder, self.sessions = tmp_path, database.session_factory
         model = self.find(self.model)
@@ -46,7 +50,9 @@ class ExampleContract(PipelineContract[Any]):
 
     def ready_row(self) -> Any:
         """Return a row that wants work."""
-        return self.find(self.model)(**{name: self.value(value) for name, value in self.ready.items()})
+        return self.find(self.model)(
+            **{name: self.value(value) for name, value in self.ready.items()}
+        )
 
     def unready_row(self) -> Any:
         """Return a row that wants none."""
@@ -121,7 +127,9 @@ class TestVolumesOfTwoReplicas(ExampleContract):
         async def nothing(sessions: Any, volume_id: uuid.UUID) -> None:
             return
 
-        return self.find("VolumePipeline")(self.sessions, self.find("Cloud")(self.folder), meanwhile=nothing)
+        return self.find("VolumePipeline")(
+            self.sessions, self.find("Cloud")(self.folder), meanwhile=nothing
+        )
 
 
 class TestInstancesOfFleets(ExampleContract):
@@ -195,7 +203,10 @@ class TestRenders(ExampleContract):
     """Example 9: what is dispatched is a pipeline like any other."""
 
     number, model = 9, "Render"
-    ready, unready = {"dedup_key": str, "x": 0.0, "y": 0.0, "zoom": 1.0, "width": 16}, {"status": "completed"}
+    ready, unready = (
+        {"dedup_key": str, "x": 0.0, "y": 0.0, "zoom": 1.0, "width": 16},
+        {"status": "completed"},
+    )
 
     def find(self, name: str) -> Any:
         """Return a table of the service that the example talks to."""
@@ -215,5 +226,7 @@ def _done(steps: Any) -> Any:
 def test_every_example_is_tested() -> None:
     """A new example would be copied before its pipeline was tested."""
     numbers = {int(name.split("_")[0]) for name in EXPECTED}
-    assert numbers == {kind.number for kind in ExampleContract.__subclasses__()} | {TESTED_BY_ITSELF}
+    assert numbers == {kind.number for kind in ExampleContract.__subclasses__()} | {
+        TESTED_BY_ITSELF
+    }
     assert len(list(EXAMPLES.glob("0*.py"))) == len(numbers)

@@ -1,4 +1,6 @@
-"""The rendering service over real HTTP, on both databases: what it answers, and that it loses nothing however it ends."""
+"""The rendering service over real HTTP, on both databases: what it answers, and that it loses
+nothing however it ends.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ pytestmark = pytest.mark.timeout(240)  # it starts several processes, which star
 
 def serving(database: TemporaryDatabase, folder: Path) -> Any:
     """Start the service on `database`, with its files in `folder`."""
-    return part("rendering.server").serving(database.url.render_as_string(hide_password=False), folder)
+    return part("rendering.server").serving(
+        database.url.render_as_string(hide_password=False), folder
+    )
 
 
 def client_of(server: Any) -> AsyncClient:
@@ -42,11 +46,15 @@ def client_of(server: Any) -> AsyncClient:
 
 async def post(client: AsyncClient, number: int, *, width: int = WIDTH) -> Response:
     """Ask for a picture, another one for each number."""
-    return await client.post("/renders", json={"x": -0.745, "y": 0.113, "zoom": 10 + number, "width": width})
+    return await client.post(
+        "/renders", json={"x": -0.745, "y": 0.113, "zoom": 10 + number, "width": width}
+    )
 
 
 async def post_until_refused(client: AsyncClient, number: int, *, width: int) -> Response:
-    """Ask for a picture until the answer is another one than yes: a signal takes a moment to arrive."""
+    """Ask for a picture until the answer is another one than yes: a signal takes a moment to
+    arrive.
+    """
     async with asyncio.timeout(WAIT_S_MAX):
         while True:
             answer = await post(client, number, width=width)
@@ -61,7 +69,9 @@ async def renders(database: TemporaryDatabase) -> list[Any]:
         return list((await session.scalars(select(part("rendering.tables").Render))).all())
 
 
-async def until(database: TemporaryDatabase, condition: Callable[[Counter[str]], bool]) -> list[Any]:
+async def until(
+    database: TemporaryDatabase, condition: Callable[[Counter[str]], bool]
+) -> list[Any]:
     """Wait until the counts of states are as `condition` wishes, and return the rows."""
     async with asyncio.timeout(WAIT_S_MAX):
         while not condition(Counter(row.status for row in await renders(database))):  # noqa: ASYNC110 - the database says nothing by itself
@@ -79,7 +89,11 @@ def greys(picture: Path) -> int:
     content, chunks = picture.read_bytes()[8:], dict[bytes, bytes]()
     while content:
         (length,) = struct.unpack(">I", content[:4])
-        kind, body, checksum = content[4:8], content[8 : 8 + length], content[8 + length : 12 + length]
+        kind, body, checksum = (
+            content[4:8],
+            content[8 : 8 + length],
+            content[8 + length : 12 + length],
+        )
         assert struct.pack(">I", zlib.crc32(kind + body)) == checksum
         chunks[kind], content = body, content[12 + length :]
     assert struct.unpack(">II", chunks[b"IHDR"][:8]) == (WIDTH, WIDTH * 3 // 4)
@@ -102,7 +116,9 @@ async def test_it_answers_as_it_says(database: TemporaryDatabase, tmp_path: Path
         state = await client.get(f"/renders/{again.json()['id']}")
         assert (state.status_code, state.json()["status"]) == (200, "pending")
         assert (await client.post("/renders", json={"x": 9, "y": 0})).status_code == 422
-        assert (await client.get("/renders/00000000-0000-0000-0000-000000000000")).status_code == 404
+        assert (
+            await client.get("/renders/00000000-0000-0000-0000-000000000000")
+        ).status_code == 404
     assert len(await renders(database)) == 6
 
 
@@ -118,12 +134,17 @@ def test_two_views_that_differ_are_two_pictures() -> None:
     assert view(x=-1, y=0).key == view(x=-1.0, y=0.0, zoom=1).key
 
 
-async def test_killed_in_the_middle_it_goes_on_with_no_request(database: TemporaryDatabase, tmp_path: Path) -> None:
+async def test_killed_in_the_middle_it_goes_on_with_no_request(
+    database: TemporaryDatabase, tmp_path: Path
+) -> None:
     """What was in hand when the machine died would wait for somebody to ask for it again."""
     async with serving(database, tmp_path) as server, client_of(server) as client:
         for number in range(6):
             assert (await post(client, number)).status_code == 202
-        await until(database, lambda states: all(states[each] for each in ("completed", "running", "pending")))
+        await until(
+            database,
+            lambda states: all(states[each] for each in ("completed", "running", "pending")),
+        )
         server.process.kill()
         await server.process.wait()
     left = Counter(row.status for row in await renders(database))
@@ -137,11 +158,15 @@ async def test_killed_in_the_middle_it_goes_on_with_no_request(database: Tempora
     assert all(greys(picture) > 10 for picture in pictures)
 
 
-async def test_told_to_end_it_does_what_it_has_in_hand_first(database: TemporaryDatabase, tmp_path: Path) -> None:
+async def test_told_to_end_it_does_what_it_has_in_hand_first(
+    database: TemporaryDatabase, tmp_path: Path
+) -> None:
     """Each deployment would throw work away, or take work that it will not do."""
     async with serving(database, tmp_path) as server, client_of(server) as client:
         for number in range(5):
-            assert (await post(client, number, width=LARGE if number < 2 else WIDTH)).status_code == 202
+            assert (
+                await post(client, number, width=LARGE if number < 2 else WIDTH)
+            ).status_code == 202
         await until(database, lambda states: states["running"] == 2)
         server.process.send_signal(signal.SIGTERM)
         answer = await post_until_refused(client, 0, width=LARGE)

@@ -1,4 +1,6 @@
-"""What a page points to is there: pages, headings, files; and every page can be found from the menu."""
+"""What a page points to is there: pages, headings, files; and every page can be found from the
+menu.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _MENU_ENTRY = re.compile(r"^ *- [^:]+: (?P<path>[\w/*.-]+) *$", re.MULTILINE)
 
 def anchors_of(text: str) -> set[str]:
     """Return the anchors that headings of a page have, on the site and on a forge alike."""
-    return {heading["anchor"] or slug(heading["text"]) for heading in _HEADING.finditer(prose_of(text))}
+    return {
+        heading["anchor"] or slug(heading["text"]) for heading in _HEADING.finditer(prose_of(text))
+    }
 
 
 def slug(heading: str) -> str:
@@ -39,20 +43,34 @@ def dead_links(page: Path, text: str) -> list[str]:
             continue
         if target and not there.exists():
             found.append(f"{name_of(page)}: there is no {link['target']}")
-        elif anchor and anchor not in anchors_of(text if there == page else there.read_text(encoding="utf-8")):
+        elif anchor and anchor not in anchors_of(
+            text if there == page else there.read_text(encoding="utf-8")
+        ):
             found.append(f"{name_of(page)}: {link['target']} has no such heading")
     return found
 
 
 def strayed_links(page: Path, text: str) -> list[str]:
     """Find links that lead out of the docs: they work on a forge and not on the site."""
-    targets = [link["target"] for link in _LINK.finditer(prose_of(text)) if not _OUTSIDE.match(link["target"])]
-    return [target for target in targets if not (page.parent / target.partition("#")[0]).resolve().is_relative_to(DOCS)]
+    targets = [
+        link["target"]
+        for link in _LINK.finditer(prose_of(text))
+        if not _OUTSIDE.match(link["target"])
+    ]
+    return [
+        target
+        for target in targets
+        if not (page.parent / target.partition("#")[0]).resolve().is_relative_to(DOCS)
+    ]
 
 
 def dead_files(text: str) -> list[str]:
     """Find files of the repository that a page names and that are not there."""
-    return [named["path"] for named in _NAMED_FILE.finditer(text) if not list(ROOT.glob(named["path"].rstrip("/")))]
+    return [
+        named["path"]
+        for named in _NAMED_FILE.finditer(text)
+        if not list(ROOT.glob(named["path"].rstrip("/")))
+    ]
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
@@ -63,7 +81,9 @@ def test_page_points_to_what_is_there(page: Path) -> None:
     assert dead_files(text) == []
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if page.is_relative_to(DOCS)], ids=name_of)
+@pytest.mark.parametrize(
+    "page", [page for page in pages() if page.is_relative_to(DOCS)], ids=name_of
+)
 def test_docs_stay_among_themselves(page: Path) -> None:
     """A link that works in the repository would be dead on the site."""
     assert strayed_links(page, page.read_text(encoding="utf-8")) == []
@@ -94,7 +114,8 @@ def planted(target: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "target", ["index.md", "#two", "#retry-and-rest", "#a-page", "https://example.org/#x", "../docs"]
+    "target",
+    ["index.md", "#two", "#retry-and-rest", "#a-page", "https://example.org/#x", "../docs"],
 )
 def test_living_link_is_free(target: str) -> None:
     """The law would find fault with what is there."""
@@ -116,4 +137,6 @@ def test_planted_strayed_link() -> None:
 
 def test_planted_dead_file() -> None:
     """The law above would pass any name of a file."""
-    assert dead_files("see `examples/gone.py`, `examples/01_*.py` and `tests/shopwindow/`") == ["examples/gone.py"]
+    assert dead_files("see `examples/gone.py`, `examples/01_*.py` and `tests/shopwindow/`") == [
+        "examples/gone.py"
+    ]

@@ -1,4 +1,6 @@
-"""Every block of code in the README and the docs runs, or says that it is a fragment (``pages.py`` has the rules)."""
+"""Every block of code in the README and the docs runs, or says that it is a fragment
+(``pages.py`` has the rules).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,18 @@ from pathlib import Path
 import pytest
 
 from . import run_page
-from .pages import DOCS, ROOT, TUTORIAL, blocks_of, dialogue_of, files_of, name_of, pages, program_of, prose_of
+from .pages import (
+    DOCS,
+    ROOT,
+    TUTORIAL,
+    blocks_of,
+    dialogue_of,
+    files_of,
+    name_of,
+    pages,
+    program_of,
+    prose_of,
+)
 from .programs import STRICT, missing_lines, run_python
 
 RUNNER = str(Path(run_page.__file__).resolve())
@@ -87,7 +100,9 @@ def test_guide_is_whole(page: Path) -> None:
 
 
 def files_wanted(text: str) -> set[str]:
-    """Return the files from which the code on a page imports, as far as they could lie beside it."""
+    """Return the files from which the code on a page imports, as far as they could lie beside
+    it.
+    """
     code = "\n".join(block.text for block in blocks_of(text) if block.language == "python")
     return {f"{module}.py" for module in re.findall(r"^from (\w+) import", code, re.MULTILINE)}
 
@@ -130,7 +145,16 @@ await nothing()
 
 def test_blocks_are_told_apart() -> None:
     """A block would be skipped, or a fragment run."""
-    assert program_of(PLANTED).split("\n") == ["", "", "", "x = 1", *[""] * 19, "assert x == 1", "await nothing()", ""]
+    assert program_of(PLANTED).split("\n") == [
+        "",
+        "",
+        "",
+        "x = 1",
+        *[""] * 19,
+        "assert x == 1",
+        "await nothing()",
+        "",
+    ]
     assert files_of(PLANTED) == {"folder/file.py": "y = 2\n"}
     assert dialogue_of(PLANTED) == [("python folder/file.py", ["a ... c"]), ("python -V", [])]
     assert "nonsense" not in prose_of(PLANTED)

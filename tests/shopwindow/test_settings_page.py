@@ -1,4 +1,6 @@
-"""The table in ``docs/reference/settings.md`` says what `PipelineSettings` does: every setting, default and bound."""
+"""The table in ``docs/reference/settings.md`` says what `PipelineSettings` does: every setting,
+default and bound.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from .pages import DOCS
 
 PAGE = DOCS / "reference" / "settings.md"
 _ROW = re.compile(
-    r"^\| `(?P<name>\w+)` \| (?P<default>[^|]+) \| (?P<bounds>[^|]+) \| (?P<meaning>[^|]+) \|$", re.MULTILINE
+    r"^\| `(?P<name>\w+)` \| (?P<default>[^|]+) \| (?P<bounds>[^|]+) \| (?P<meaning>[^|]+) \|$",
+    re.MULTILINE,
 )
 DERIVED = {
     "lease_margin": "`lock_timeout` / 10",
@@ -47,7 +50,11 @@ def text_of(value: Any) -> str:
 
 def duration(value: timedelta) -> str:
     """Return a duration in the largest unit that divides it."""
-    for unit, one in (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta(minutes=1))):
+    for unit, one in (
+        ("d", timedelta(days=1)),
+        ("h", timedelta(hours=1)),
+        ("min", timedelta(minutes=1)),
+    ):
         if value and not value % one:
             return f"{value // one} {unit}"
     return f"{value.total_seconds():g} s"
@@ -56,19 +63,29 @@ def duration(value: timedelta) -> str:
 def bounds_of(field: FieldInfo) -> str:
     """Return the bounds of a setting as the page writes them."""
     metadata = [*nested_metadata(field.annotation), *field.metadata]
-    signs = {annotated_types.Gt: ("gt", "> "), annotated_types.Ge: ("ge", "≥ "), annotated_types.Le: ("le", "≤ ")}
+    signs = {
+        annotated_types.Gt: ("gt", "> "),
+        annotated_types.Ge: ("ge", "≥ "),
+        annotated_types.Le: ("le", "≤ "),
+    }
     texts = [
         sign + text_of(getattr(one, name))
         for one in metadata
         for kind, (name, sign) in signs.items()
         if type(one) is kind
     ]
-    texts += [f"≤ {one.max_length} of them" for one in metadata if isinstance(one, annotated_types.MaxLen)]
-    return ", ".join("> 0" if text == "> 0 s" else "≥ 0" if text == "≥ 0 s" else text for text in texts)
+    texts += [
+        f"≤ {one.max_length} of them" for one in metadata if isinstance(one, annotated_types.MaxLen)
+    ]
+    return ", ".join(
+        "> 0" if text == "> 0 s" else "≥ 0" if text == "≥ 0 s" else text for text in texts
+    )
 
 
 def nested_metadata(annotation: Any) -> list[Any]:
-    """Return the constraints inside an annotation, such as those of ``tuple[Annotated[...], ...]``."""
+    """Return the constraints inside an annotation, such as those of ``tuple[Annotated[...],
+    ...]``.
+    """
     arguments = getattr(annotation, "__args__", ())
     fields = [one for one in getattr(annotation, "__metadata__", ()) if isinstance(one, FieldInfo)]
     return [one for field in fields for one in field.metadata] + [
@@ -77,7 +94,9 @@ def nested_metadata(annotation: Any) -> list[Any]:
 
 
 def test_every_setting_has_a_row() -> None:
-    """A setting would be known only to who reads the code, or a row would promise one that is gone."""
+    """A setting would be known only to who reads the code, or a row would promise one that is
+    gone.
+    """
     assert list(rows()) == list(PipelineSettings.model_fields)
 
 

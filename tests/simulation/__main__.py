@@ -1,7 +1,9 @@
-"""Plays random runs: ``python tests/simulation --seeds 5000 --seed 1``; ``--story`` shows what happened in each.
+"""Plays random runs: ``python tests/simulation --seeds 5000 --seed 1``; ``--story`` shows what
+happened in each.
 
-``--of orders`` (whole managers, the bare protocol), ``--of family`` (whole managers that lock each other's rows, and services),
-``--of crowd`` (many rows at once, far from the database), ``--of steps`` (the schedules of single steps); each of these by default.
+``--of orders`` (whole managers, the bare protocol), ``--of family`` (whole managers that lock each
+other's rows, and services), ``--of crowd`` (many rows at once, far from the database), ``--of
+steps`` (the schedules of single steps); each of these by default.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = with_options(argparse.ArgumentParser(description="Plays random runs."))
     kinds = (*SCENARIOS, "steps")
     parser.add_argument(
-        "--of", choices=("all", *kinds), default="all", help="what is played; by default as many of each"
+        "--of",
+        choices=("all", *kinds),
+        default="all",
+        help="what is played; by default as many of each",
     )
     options = parser.parse_args(arguments)
     played = kinds if options.of == "all" else (options.of,)
@@ -46,7 +51,9 @@ def play_of(kind: str, options: argparse.Namespace) -> int:
         return play_steps(seeds, options)
     command = f"python tests/simulation --of {kind} --seed {{seed}} --seeds 1 --story"
     with Simulation(SCENARIOS[kind], replay=command) as simulation:
-        return tell(simulation.run_all(seeds), total=len(seeds), first=options.first, story=options.story)
+        return tell(
+            simulation.run_all(seeds), total=len(seeds), first=options.first, story=options.story
+        )
 
 
 def play_steps(seeds: range, options: argparse.Namespace) -> int:

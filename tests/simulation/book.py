@@ -1,7 +1,7 @@
 """Who works on what: kept by those who work, read by the judge.
 
-The one idea: whoever begins to work on a row, as its main or as a related row, says so; if somebody else is at work on it whose
-trust has not ended, two holders work on one row at once.
+The one idea: whoever begins to work on a row, as its main or as a related row, says so; if somebody
+else is at work on it whose trust has not ended, two holders work on one row at once.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ class Book:
         self.note(f"WRONG: {text}")
 
     @contextmanager
-    def at_work(self, who: str, places: Iterable[Place], is_trusted: Callable[[], bool]) -> Iterator[Work]:
+    def at_work(
+        self, who: str, places: Iterable[Place], is_trusted: Callable[[], bool]
+    ) -> Iterator[Work]:
         """Be at work on `places` for the time of the block."""
         work = Work(who, is_trusted)
         self._at_work.append(work)
@@ -71,6 +73,11 @@ class Book:
         """Be at work on more rows."""
         for place in places:
             for other in self._at_work:
-                if other is not work and place in other.places and other.is_trusted() and work.is_trusted():
+                if (
+                    other is not work
+                    and place in other.places
+                    and other.is_trusted()
+                    and work.is_trusted()
+                ):
                     self.wrong(f"{work.who} and {other.who} work on {place} at once")
             work.places.add(place)

@@ -18,7 +18,9 @@ from .tables import Base, Fleet, Instance, Job, Mount, Volume
 
 HINT_EVERY_S: Final = 0.1
 FETCH_S: Final = 0.2
-"""What a hinted claim and the transactions before it take here at most: other writers are waited for. **Unit** virtual seconds."""
+"""What a hinted claim and the transactions before it take here at most: other writers are waited
+for. **Unit** virtual seconds.
+"""
 
 Act = Callable[[PipelineItem[Any]], Awaitable[Outcome | None]]
 
@@ -101,7 +103,9 @@ def takes(seconds: float) -> Act:
 
 
 async def put(database: TemporaryDatabase, *rows: Any) -> None:
-    """Create the tables and put rows in, given as mapped instances or as pairs of a model and values."""
+    """Create the tables and put rows in, given as mapped instances or as pairs of a model and
+    values.
+    """
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:
         for row in rows:

@@ -1,8 +1,9 @@
-"""A host of many rows at once: what one transaction cannot write in its time if the database is far away.
+"""A host of many rows at once: what one transaction cannot write in its time if the database is far
+away.
 
-What it is for: outcomes that need a statement each (their expression is like no other) come by the dozen, from as many workers
-as there are rows. A database next door writes all of them together in no time; one that is 25 ms away does not, in the time that a
-transaction has.
+What it is for: outcomes that need a statement each (their expression is like no other) come by the
+dozen, from as many workers as there are rows. A database next door writes all of them together in
+no time; one that is 25 ms away does not, in the time that a transaction has.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, bindparam, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import Apply, LockColumns, Outcome, Pipeline, PipelineItem, ScheduleColumns, hint_after_commit
+from rowlock import (
+    Apply,
+    LockColumns,
+    Outcome,
+    Pipeline,
+    PipelineItem,
+    ScheduleColumns,
+    hint_after_commit,
+)
 from rowlock.testing.simulation import Fault, Scenario, World
 
 ROWS: Final = (150, 200)
@@ -100,11 +109,15 @@ class Crowd(Scenario):
     async def write(self) -> None:
         """Write new messages."""
         async with self.world.session_factory.begin() as session:
-            await session.execute(insert(Message), [{"id": number} for number in range(1, self._rows_num + 1)])
+            await session.execute(
+                insert(Message), [{"id": number} for number in range(1, self._rows_num + 1)]
+            )
             hint_after_commit(session, Message)
 
     def check(self) -> None:
         """Each was sent, and nearly none again: nothing went wrong but time."""
         assert all(message.status == "sent" for message in self.world.read(Message))
         again = sum(self.sent.values()) - self._rows_num
-        assert again <= IN_VAIN * self._rows_num, f"{again} results of {self._rows_num} rows were computed in vain"
+        assert again <= IN_VAIN * self._rows_num, (
+            f"{again} results of {self._rows_num} rows were computed in vain"
+        )

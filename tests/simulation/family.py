@@ -1,7 +1,9 @@
-"""The host of the simulation on whole managers: fleets of instances of jobs, mounts that share volumes, and their services.
+"""The host of the simulation on whole managers: fleets of instances of jobs, mounts that share
+volumes, and their services.
 
-The one idea: what the attempts do is drawn as in ``schedule.py``; what happens to the replicas is `rowlock.testing.simulation`'s
-business. What each attempt had in mind is judged as in ``verdict.py``; what becomes of leases, by the simulation itself.
+The one idea: what the attempts do is drawn as in ``schedule.py``; what happens to the replicas is
+`rowlock.testing.simulation`'s business. What each attempt had in mind is judged as in
+``verdict.py``; what becomes of leases, by the simulation itself.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Family(Scenario):
         """Draw which pipelines there are, and their rows."""
         super().__init__(world)
         self.book = WorldBook(world)
-        self.director = Director(world.random, self.book, self._exists, is_calm=lambda: world.is_calm)
+        self.director = Director(
+            world.random, self.book, self._exists, is_calm=lambda: world.is_calm
+        )
         self.kinds: tuple[type[SimulatedPipeline], ...] = world.random.choice(KINDS)
         self.drawn = draw_rows(world.random, self.kinds)
         self.service = Services(self.book)
@@ -45,7 +49,10 @@ class Family(Scenario):
     def pipelines(self) -> Sequence[Pipeline[Any]]:
         """One of each kind."""
         process = self.world.process
-        built = [kind("nobody" if process is None else process.name, self.director) for kind in self.kinds]
+        built = [
+            kind("nobody" if process is None else process.name, self.director)
+            for kind in self.kinds
+        ]
         for pipeline in built:
             if process is not None:
                 pipeline.is_gone = lambda: not process.is_running
@@ -56,7 +63,9 @@ class Family(Scenario):
         return [MODELS[table](**row) for table in TABLES for row in self.drawn.get(table, ())]
 
     def services(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
-        """One that asks and one that deletes, so that the order of what they did is known, and some that hold rows."""
+        """One that asks and one that deletes, so that the order of what they did is known, and
+        some that hold rows.
+        """
         holding = self.world.random.randint(0, 3)
         return [self.ask, self.remove, *[self.hold] * holding]
 
@@ -66,7 +75,9 @@ class Family(Scenario):
 
     async def remove(self) -> None:
         """Delete a row, sometimes."""
-        await self._now_and_then(lambda: self.service.remove(self.world.session_factory, self._any_place()), most=1)
+        await self._now_and_then(
+            lambda: self.service.remove(self.world.session_factory, self._any_place()), most=1
+        )
 
     async def hold(self) -> None:
         """Hold rows, and write them."""
@@ -75,13 +86,17 @@ class Family(Scenario):
     def always(self) -> None:
         """No related row outlives its main row's lease."""
         for table, key, owner in orphans(self.world.file):
-            raise AssertionError(f"{table} {key} is locked by {owner}, which holds no main row under that token")
+            raise AssertionError(
+                f"{table} {key} is locked by {owner}, which holds no main row under that token"
+            )
 
     def check(self) -> None:
         """Nothing was lost or half written."""
         judge_writes(self.book, noted(self.world.file), self.service)
 
-    async def _now_and_then(self, act: Callable[[], Coroutine[Any, Any, None]], *, most: int) -> None:
+    async def _now_and_then(
+        self, act: Callable[[], Coroutine[Any, Any, None]], *, most: int
+    ) -> None:
         random = self.world.random
         for _ in range(random.randint(0, most)):
             await asyncio.sleep(random.choice(RESTS_S))
@@ -100,7 +115,9 @@ class Family(Scenario):
         places = [(table, row["id"]) for row in random.sample(self.drawn[table], count)]
         alive = partial(getattr, process, "is_running")
         wait_s, hold_s = random.choice((0, 1, 4)), random.choice((0, 0.5, 4))
-        await self.service.hold(self.world.session_factory, places, alive, wait_s=wait_s, hold_s=hold_s)
+        await self.service.hold(
+            self.world.session_factory, places, alive, wait_s=wait_s, hold_s=hold_s
+        )
 
     def _any_place(self) -> Place:
         table = self.world.random.choice(sorted(self.drawn))

@@ -1,8 +1,9 @@
 """A replica's line to the database, which can be cut: for a while, or for good.
 
-The one idea: a replica dies by not reaching the database any more. From then on every statement and every COMMIT of its engine is
-refused, whatever its tasks still try; so nothing is released, and its leases stay until they expire. Nothing is mocked: what gets
-through is a real statement, and a transaction that was under way is rolled back by the driver.
+The one idea: a replica dies by not reaching the database any more. From then on every statement and
+every COMMIT of its engine is refused, whatever its tasks still try; so nothing is released, and its
+leases stay until they expire. Nothing is mocked: what gets through is a real statement, and a
+transaction that was under way is rolled back by the driver.
 
 Not here: the tasks of a dead replica, which whoever kills it cancels.
 """
@@ -76,9 +77,15 @@ class Exchange:
     def __init__(self, engine: AsyncEngine) -> None:
         """Listen to the engine."""
         self.engine = engine
-        self.session_factory: async_sessionmaker[AsyncSession] = async_sessionmaker(engine, expire_on_commit=False)
+        self.session_factory: async_sessionmaker[AsyncSession] = async_sessionmaker(
+            engine, expire_on_commit=False
+        )
         self.line = Line(lambda: None)
-        event.listen(engine.sync_engine, "before_cursor_execute", lambda *a: self.line.on_execute(a[0], a[1], a[2]))
+        event.listen(
+            engine.sync_engine,
+            "before_cursor_execute",
+            lambda *a: self.line.on_execute(a[0], a[1], a[2]),
+        )
         event.listen(engine.sync_engine, "commit", self._on_commit)
 
     def _on_commit(self, connection: Connection) -> None:

@@ -1,7 +1,8 @@
-"""A small host for many runs: orders that are paid and then shipped by two pipelines on one table, and customers who cancel.
+"""A small host for many runs: orders that are paid and then shipped by two pipelines on one table,
+and customers who cancel.
 
-What it is for: the bare protocol. Each attempt calls something outside, which is slow, fails, hangs or ignores its cancellation,
-and every outcome that is written leaves its token in the row.
+What it is for: the bare protocol. Each attempt calls something outside, which is slow, fails, hangs
+or ignores its cancellation, and every outcome that is written leaves its token in the row.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import Apply, LockColumns, Outcome, Park, Pipeline, PipelineItem, Reset, Retry, ScheduleColumns
+from rowlock import (
+    Apply,
+    LockColumns,
+    Outcome,
+    Park,
+    Pipeline,
+    PipelineItem,
+    Reset,
+    Retry,
+    ScheduleColumns,
+)
 from rowlock.testing.simulation import Scenario, World
 
 STEPS: Final = {"new": "paid", "paid": "shipped"}
@@ -97,7 +108,9 @@ class OrderPipeline(Pipeline[Order]):
         """Do the step outside, then write it."""
         if item.row.status != self.from_status:
             return Apply()
-        ending = "apply" if self.world.is_calm else self.world.random.choice(("apply",) * 6 + ENDINGS)
+        ending = (
+            "apply" if self.world.is_calm else self.world.random.choice(("apply",) * 6 + ENDINGS)
+        )
         if ending == "hang":
             await asyncio.Event().wait()
         if ending == "ignore":
@@ -166,15 +179,21 @@ class Orders(Scenario):
         self.cancelled.add(key)
 
     def check(self) -> None:
-        """What the row says was done outside, each step once in its log, and what was cancelled stays so."""
+        """What the row says was done outside, each step once in its log, and what was cancelled
+        stays so.
+        """
         for order in self.world.read(Order):
             tokens = order.log.split()
             assert len(tokens) == len(set(tokens)), f"order {order.id} has a token twice: {tokens}"
             if order.status == "shipped":
                 assert len(tokens) == len(STEPS), f"order {order.id} took {len(tokens)} steps"
             for step in list(STEPS)[: len(tokens)]:
-                assert self.outside.done[order.id, step] > 0, f"order {order.id} says that {step!r} was done"
-            assert order.id not in self.cancelled or order.status == "cancelled", f"order {order.id} was cancelled"
+                assert self.outside.done[order.id, step] > 0, (
+                    f"order {order.id} says that {step!r} was done"
+                )
+            assert order.id not in self.cancelled or order.status == "cancelled", (
+                f"order {order.id} was cancelled"
+            )
 
 
 async def ignoring_cancellation(seconds: float) -> None:

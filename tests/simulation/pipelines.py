@@ -1,7 +1,8 @@
 """What the pipelines of the simulation do: each attempt follows a plan that was drawn for it.
 
-The plans are what hosts do, good and bad: succeed, fail, wait for long, lock late, lock twice or not at all, swallow a refusal,
-ignore their cancellation, leave a lock being taken behind them. As soon as the disturbance is over, every attempt does its work.
+The plans are what hosts do, good and bad: succeed, fail, wait for long, lock late, lock twice or
+not at all, swallow a refusal, ignore their cancellation, leave a lock being taken behind them. As
+soon as the disturbance is over, every attempt does its work.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, or_
 
-from rowlock import Apply, Outcome, Park, Pipeline, PipelineItem, RelatedLockUnavailable, Reset, Retry
+from rowlock import (
+    Apply,
+    Outcome,
+    Park,
+    Pipeline,
+    PipelineItem,
+    RelatedLockUnavailable,
+    Reset,
+    Retry,
+)
 
 from .book import Book, Place, Work
 from .tables import Fleet, Instance, Job, Mount, Volume
@@ -76,7 +86,9 @@ class Director:
         *,
         is_calm: Callable[[], bool] | None = None,
     ) -> None:
-        """`exists` returns those rows of a table whose column has a value; `is_calm` says so, or the attribute that is set."""
+        """`exists` returns those rows of a table whose column has a value; `is_calm` says so, or
+        the attribute that is set.
+        """
         self.book = book
         self.is_calm = False
         self._is_calm = is_calm or (lambda: self.is_calm)
@@ -102,8 +114,13 @@ class Director:
         plan, mark = self.draw(), str(item.lock_token)[:8]
         place = (item.row.__tablename__, item.id)
         who = f"{pipeline.replica} {pipeline.name} of {place[0]} {item.id} ({mark})"
-        self.book.note(f"{who} begins: {plan.before_s:g} s, {plan.locks} locks, {plan.after_s:g} s, {plan.ending}")
-        with self.book.at_work(who, [place], lambda: item.is_trusted() and not pipeline.is_gone()) as work:
+        self.book.note(
+            f"{who} begins: {plan.before_s:g} s, {plan.locks} locks, {plan.after_s:g} s,"
+            f" {plan.ending}"
+        )
+        with self.book.at_work(
+            who, [place], lambda: item.is_trusted() and not pipeline.is_gone()
+        ) as work:
             await asyncio.sleep(plan.before_s)
             if plan.ending == "leave behind":
                 return await self._leave_behind(pipeline, item)
@@ -116,7 +133,9 @@ class Director:
             self.book.note(f"{who} ends: {plan.ending}")
             return self._outcome(plan, item, rows)
 
-    async def _lock(self, pipeline: SimulatedPipeline, item: PipelineItem[Any], work: Work) -> list[Any]:
+    async def _lock(
+        self, pipeline: SimulatedPipeline, item: PipelineItem[Any], work: Work
+    ) -> list[Any]:
         where, wanted = pipeline.wants(item)
         try:
             rows = await item.lock_related(pipeline.related, where, shared=pipeline.is_shared)  # type: ignore[type-var]
@@ -140,14 +159,18 @@ class Director:
                 except asyncio.CancelledError:
                     await asyncio.sleep(plan.after_s)
                     if pipeline.related is not None:
-                        await item.lock_related(pipeline.related, pipeline.wants(item)[0], shared=pipeline.is_shared)
+                        await item.lock_related(
+                            pipeline.related, pipeline.wants(item)[0], shared=pipeline.is_shared
+                        )
             case _:
                 await asyncio.sleep(plan.after_s)
 
     async def _leave_behind(self, pipeline: SimulatedPipeline, item: PipelineItem[Any]) -> Outcome:
         """Return while a lock is being taken that nobody waits for."""
         if pipeline.related is not None:
-            locking = item.lock_related(pipeline.related, pipeline.wants(item)[0], shared=pipeline.is_shared)
+            locking = item.lock_related(
+                pipeline.related, pipeline.wants(item)[0], shared=pipeline.is_shared
+            )
             self.left_behind.add(asyncio.create_task(locking, name="a lock left behind"))
         for _ in range(self._rng.randint(0, TURNS_MAX)):
             await asyncio.sleep(0)
@@ -173,8 +196,14 @@ class Director:
         named = [row for row in rows if row is not None]
         self.book.related[mark] = {(row.__tablename__, row.id) for row in named}
         related = {row: {"touched": row.touched + 1, "touched_by": mark} for row in named}
-        # As hosts do, it writes back what it has read: the pipeline's `intent` must keep it from undoing what a service asked for.
-        values = {"status": status, "seen": item.row.wanted, "wanted": item.row.wanted, "mark": mark}
+        # As hosts do, it writes back what it has read: the pipeline's `intent` must keep it from
+        # undoing what a service asked for.
+        values = {
+            "status": status,
+            "seen": item.row.wanted,
+            "wanted": item.row.wanted,
+            "mark": mark,
+        }
         return Apply(values, related=related)
 
 

@@ -1,4 +1,6 @@
-"""Plays many schedules on one database file, each on a loop of its own, and tells how to replay what failed."""
+"""Plays many schedules on one database file, each on a loop of its own, and tells how to replay
+what failed.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ def ground(folder: Path) -> Iterator[Ground]:
     engines = [inline_sqlite_engine(path, clock=clock, pool_size=20) for _ in range(ENGINES)]
     for engine in engines:
         event.listen(engine.sync_engine, "connect", _hurry)
-    # An engine asks some questions when it connects for the first time, which takes turns: no schedule may be the first.
+    # An engine asks some questions when it connects for the first time, which takes turns: no
+    # schedule may be the first.
     run_virtual(lambda: _each(engines, _connect))
     level = logging.getLogger("rowlock").level
     logging.getLogger("rowlock").setLevel(logging.CRITICAL)
@@ -84,7 +87,9 @@ def play_one(seed: int, place: Ground) -> Played:
     return Played(seed, schedule.book.wrongs, schedule.book.steps)
 
 
-async def _each(engines: Iterable[AsyncEngine], act: Callable[[AsyncEngine], Awaitable[None]]) -> None:
+async def _each(
+    engines: Iterable[AsyncEngine], act: Callable[[AsyncEngine], Awaitable[None]]
+) -> None:
     for engine in engines:
         await act(engine)
 

@@ -1,7 +1,8 @@
 """Replicas, with a life each: they start, work, and die or are shut down.
 
-The one idea: they have the real actors and fetch when they are told to, which is cheap and finds the orders of events that a
-fetcher's rests would hide. Not here: whole managers, as a host starts them (``family.py``).
+The one idea: they have the real actors and fetch when they are told to, which is cheap and finds
+the orders of events that a fetcher's rests would hide. Not here: whole managers, as a host starts
+them (``family.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class Replica:
         line: its line to the database.
     """
 
-    def __init__(self, name: str, exchange: Exchange, line: Line, pipelines: list[SimulatedPipeline]) -> None:
+    def __init__(
+        self, name: str, exchange: Exchange, line: Line, pipelines: list[SimulatedPipeline]
+    ) -> None:
         """Take over the engine of `exchange`."""
         self.name = name
         self.is_alive = True
@@ -70,10 +73,18 @@ class Replica:
 
 
 class SteppedReplica(Replica):
-    """Fetches when it is told to; what was fetched is worked on, and its leases are renewed and watched, by the real actors."""
+    """Fetches when it is told to; what was fetched is worked on, and its leases are renewed and
+    watched, by the real actors.
+    """
 
     def __init__(
-        self, name: str, exchange: Exchange, line: Line, pipelines: list[SimulatedPipeline], *, rng: Random
+        self,
+        name: str,
+        exchange: Exchange,
+        line: Line,
+        pipelines: list[SimulatedPipeline],
+        *,
+        rng: Random,
     ) -> None:
         """Build the actors; no loop runs."""
         super().__init__(name, exchange, line, pipelines)
@@ -83,7 +94,10 @@ class SteppedReplica(Replica):
         for pipeline in pipelines:
             hinter.attach(pipeline.leased.name, lambda: None)
         self._rng = rng
-        self._steps = [Steps(pipeline.build_run(self._session_factory, hinter, graph)) for pipeline in pipelines]
+        self._steps = [
+            Steps(pipeline.build_run(self._session_factory, hinter, graph))
+            for pipeline in pipelines
+        ]
         self._tending: dict[int, asyncio.Task[None]] = {}
         self._working: set[asyncio.Task[None]] = set()
 
@@ -95,8 +109,12 @@ class SteppedReplica(Replica):
                 task = asyncio.create_task(self._work(steps), name=f"worker of {self.name}")
                 self._working.add(task)
                 task.add_done_callback(self._working.discard)
-        if len(steps.run.heartbeater) and (index not in self._tending or self._tending[index].done()):
-            self._tending[index] = asyncio.create_task(_tend(steps), name=f"heartbeater of {self.name}")
+        if len(steps.run.heartbeater) and (
+            index not in self._tending or self._tending[index].done()
+        ):
+            self._tending[index] = asyncio.create_task(
+                _tend(steps), name=f"heartbeater of {self.name}"
+            )
 
     async def sweep(self, index: int) -> None:
         """Sweep once."""
@@ -110,7 +128,9 @@ class SteppedReplica(Replica):
             await steps.work_once()
 
     async def end(self, grace_s: float) -> None:
-        """Release what was not started, let work go on for a while, then interrupt it in either of two ways."""
+        """Release what was not started, let work go on for a while, then interrupt it in either
+        of two ways.
+        """
         for steps in self._steps:
             steps.run.shutdown()
         if self._working:

@@ -1,8 +1,10 @@
-"""One schedule: a random disturbance of everything at once, then calm, in which all must settle in a bounded time.
+"""One schedule: a random disturbance of everything at once, then calm, in which all must settle in
+a bounded time.
 
-The one idea: whatever happens is drawn from one number, on a loop whose time is virtual, with a database that runs in the loop; so
-the number replays it. Two replicas with an engine each work on a few rows, while services hold, change and delete them, replicas
-are killed between any two statements, shut down, or lose their line to the database for a while.
+The one idea: whatever happens is drawn from one number, on a loop whose time is virtual, with a
+database that runs in the loop; so the number replays it. Two replicas with an engine each work on a
+few rows, while services hold, change and delete them, replicas are killed between any two
+statements, shut down, or lose their line to the database for a while.
 """
 
 from __future__ import annotations
@@ -39,9 +41,11 @@ KINDS: Final = ((*LEVELS,), LEVELS[:2], LEVELS[1:], SHARING, SHARING, (*LEVELS, 
 """Which pipelines work beside each other."""
 TICK_S: Final = 0.3
 SETTLE_S_MAX: Final = 60.0
-"""In what time all must have settled once the disturbance is over. The longest way there: an attempt that hangs (12 s) and
-ignores its cancellation (1 s) leaves its lease behind (6 s), nobody comes back for it, and a sweep clears it (15 s and a period of
-15 s, with jitter). **Unit** virtual seconds."""
+"""In what time all must have settled once the disturbance is over. The longest way there: an
+attempt that hangs (12 s) and ignores its cancellation (1 s) leaves its lease behind (6 s),
+nobody comes back for it, and a sweep clears it (15 s and a period of 15 s, with jitter).
+**Unit** virtual seconds.
+"""
 GHOST_S: Final = 15.0
 """How long a process that ignores its cancellation goes on. **Unit** virtual seconds."""
 
@@ -90,7 +94,7 @@ class Schedule:
         actions = self._actions()
         weights = [weight for weight, _ in actions]
         for _ in range(self._rng.randint(5, 14)):
-            (_, act) = self._rng.choices(actions, weights)[0]
+            _, act = self._rng.choices(actions, weights)[0]
             await act()
         await self._settle()
         await self._end()
@@ -128,7 +132,9 @@ class Schedule:
             exchange.line.die_in(self._rng.randint(4, 16), lambda: self.book.note("a service died"))
         wait_s, hold_s = self._rng.choice((0, 1, 4)), self._rng.choice((0, 0.5, 4))
         line, sessions = exchange.line, exchange.session_factory
-        holding = self._services.hold(sessions, places, lambda: not line.is_cut, wait_s=wait_s, hold_s=hold_s)
+        holding = self._services.hold(
+            sessions, places, lambda: not line.is_cut, wait_s=wait_s, hold_s=hold_s
+        )
         self._services.start(holding, name="hold")
 
     async def _ask(self) -> None:
@@ -215,7 +221,8 @@ class Schedule:
                 task.exception()
         if len(asyncio.all_tasks()) > 1:
             await asyncio.sleep(GHOST_S)
-        # A connection that is opened takes more turns of the loop than one from the pool: each schedule must begin without any.
+        # A connection that is opened takes more turns of the loop than one from the pool: each
+        # schedule must begin without any.
         for exchange in self._busy:
             await exchange.engine.dispose()
 
@@ -246,7 +253,9 @@ class Schedule:
 
     def _look_for_orphans(self) -> None:
         for table, key, owner in orphans(self._ground.file):
-            self.book.wrong(f"{table} {key} is locked by {owner}, which holds no main row under that token")
+            self.book.wrong(
+                f"{table} {key} is locked by {owner}, which holds no main row under that token"
+            )
 
     def _exists(self, table: str, column: str, value: int) -> set[Place]:
         rows = self._ground.file.execute(f"SELECT id FROM {table} WHERE {column} = ?", (value,))
@@ -258,13 +267,16 @@ def draw_rows(rng: Random, kinds: tuple[type[Any], ...]) -> dict[str, list[dict[
     rows: dict[str, list[dict[str, int]]] = {}
     if LEVELS[1] in kinds:
         fleets = rng.randint(1, 2)
-        instances = [{"id": n, "fleet_id": rng.randint(1, fleets)} for n in range(1, rng.randint(2, 3) + 1)]
+        instances = [
+            {"id": n, "fleet_id": rng.randint(1, fleets)} for n in range(1, rng.randint(2, 3) + 1)
+        ]
         rows["instances"] = instances
         if LEVELS[0] in kinds:
             rows["fleets"] = [{"id": n} for n in range(1, fleets + 1)]
         if LEVELS[2] in kinds:
             rows["jobs"] = [
-                {"id": n, "instance_id": rng.choice(instances)["id"]} for n in range(1, rng.randint(2, 4) + 1)
+                {"id": n, "instance_id": rng.choice(instances)["id"]}
+                for n in range(1, rng.randint(2, 4) + 1)
             ]
     if SHARING[0] in kinds:
         rows["volumes"] = [{"id": 1}]

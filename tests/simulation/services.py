@@ -1,4 +1,6 @@
-"""What services do meanwhile: hold rows, ask for something, release or delete rows; some of them die with rows in hand."""
+"""What services do meanwhile: hold rows, ask for something, release or delete rows; some of them
+die with rows in hand.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,13 @@ class Services:
         self.tasks.add(task)
 
     async def hold(
-        self, sessions: Sessions, places: Sequence[Place], is_alive: Callable[[], bool], *, wait_s: float, hold_s: float
+        self,
+        sessions: Sessions,
+        places: Sequence[Place],
+        is_alive: Callable[[], bool],
+        *,
+        wait_s: float,
+        hold_s: float,
     ) -> None:
         """Hold rows of one table, and write them under the guard."""
         table, keys = places[0][0], [key for _, key in places]
@@ -52,12 +60,16 @@ class Services:
             async with hold_rows(sessions, model, keys, timeout=wait_s, lock_timeout=3) as held:
                 self.book.note(f"{who} has them")
                 own = [(table, row.id) for row in held.rows]
-                with self.book.at_work(who, own, lambda: held.remaining.total_seconds() > 0 and is_alive()):
+                with self.book.at_work(
+                    who, own, lambda: held.remaining.total_seconds() > 0 and is_alive()
+                ):
                     await asyncio.sleep(hold_s)
                     async with sessions.begin() as session:
                         await held.guard(session)
                         for row in held.rows:
-                            await session.execute(update(model).where(model.id == row.id).values(held=row.held + 1))
+                            await session.execute(
+                                update(model).where(model.id == row.id).values(held=row.held + 1)
+                            )
                         self.held_perhaps.update(own)
                 self.held_perhaps.subtract(own)
                 self.held.update(own)

@@ -1,4 +1,5 @@
-"""The host of the simulation: fleets of instances of jobs, mounts that share volumes, with the historian of `rowlock.testing`.
+"""The host of the simulation: fleets of instances of jobs, mounts that share volumes, with the
+historian of `rowlock.testing`.
 
 Not here: who works on the rows (``pipelines.py``), and the judge (``verdict.py``).
 """
@@ -96,10 +97,11 @@ WATCHED: Final = ("status", "wanted", "seen", "mark", "touched", "touched_by", "
 """What the historian notes besides the leases."""
 
 _ORPHANS = (
-    "SELECT '{r}', r.id, r.lock_owner FROM {r} r WHERE (r.lock_owner = '{p}' OR r.lock_owner LIKE '{p}:%') "
-    "AND r.lock_token IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {m} m WHERE m.lock_token = r.lock_token) "
-    f"AND NOT EXISTS (SELECT 1 FROM {HISTORY_TABLE} WHERE place = '{{m}}' AND was ->> 'lock_token' = r.lock_token AND "
-    "(became IS NULL OR (became ->> 'lock_token' <> r.lock_token AND became ->> 'lock_owner' <> was ->> 'lock_owner')))"
+    "SELECT '{r}', r.id, r.lock_owner FROM {r} r WHERE (r.lock_owner = '{p}' OR r.lock_owner"
+    " LIKE '{p}:%') AND r.lock_token IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {m} m WHERE"
+    f" m.lock_token = r.lock_token) AND NOT EXISTS (SELECT 1 FROM {HISTORY_TABLE} WHERE place ="
+    " '{m}' AND was ->> 'lock_token' = r.lock_token AND (became IS NULL OR (became ->>"
+    " 'lock_token' <> r.lock_token AND became ->> 'lock_owner' <> was ->> 'lock_owner')))"
 )
 
 
@@ -128,15 +130,18 @@ def fill(file: sqlite3.Connection, rows: dict[str, list[dict[str, int]]], now: d
         for row in rows.get(table, []):
             values = {"status": "todo", "wanted": 0, "seen": 0, "touched": 0, "held": 0} | due | row
             places = ", ".join("?" * len(values))
-            file.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({places})", tuple(values.values()))
+            file.execute(
+                f"INSERT INTO {table} ({', '.join(values)}) VALUES ({places})",
+                tuple(values.values()),
+            )
     file.commit()
 
 
 def orphans(file: sqlite3.Connection) -> list[tuple[str, int, str]]:
     """Return related rows that are locked under the token of no main row.
 
-    There may be some only where the main row was deleted, or taken by somebody else once its lease had ended; they have expired, or
-    will: the sweep clears them.
+    There may be some only where the main row was deleted, or taken by somebody else once its lease
+    had ended; they have expired, or will: the sweep clears them.
     """
     return file.execute(_ORPHANS_OF_ALL).fetchall()
 

@@ -1,4 +1,6 @@
-"""Locks that are taken too late: when the outcome is on its way, or when the main row is no longer the item's."""
+"""Locks that are taken too late: when the outcome is on its way, or when the main row is no
+longer the item's.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ async def lock_after(turns: int, item: PipelineItem[Any]) -> None:
 async def test_a_lock_that_process_leaves_behind_is_freed_with_the_outcome(
     virtual_database: TemporaryDatabase, outcome: Outcome | None, lock_goes_first: bool
 ) -> None:
-    """A lock that is taken while the outcome is written would stay until it expires, whichever comes first."""
+    """A lock that is taken while the outcome is written would stay until it expires, whichever
+    comes first.
+    """
     left: list[asyncio.Task[Any]] = []
     await put(virtual_database, Fleet(id=1), Instance(id=1, fleet_id=1))
 
@@ -63,8 +67,12 @@ async def test_a_lock_that_process_leaves_behind_is_freed_with_the_outcome(
 
 
 @virtual_time
-async def test_an_attempt_that_was_left_behind_locks_nothing_more(virtual_database: TemporaryDatabase) -> None:
-    """Code that ignores its cancellation would lock rows until its lease ends, though nothing comes of it any more."""
+async def test_an_attempt_that_was_left_behind_locks_nothing_more(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Code that ignores its cancellation would lock rows until its lease ends, though nothing
+    comes of it any more.
+    """
     await put(virtual_database, Fleet(id=1), Instance(id=1, fleet_id=1))
     is_abandoned, refusals = asyncio.Event(), list[LeaseLost]()
 
@@ -88,12 +96,16 @@ async def test_an_attempt_that_was_left_behind_locks_nothing_more(virtual_databa
     assert await owners(virtual_database) == [None]
 
 
-@pytest.mark.parametrize("statement", [delete(Fleet), update(Fleet).values(lock_token=uuid.UUID(int=1))])
+@pytest.mark.parametrize(
+    "statement", [delete(Fleet), update(Fleet).values(lock_token=uuid.UUID(int=1))]
+)
 @virtual_time
 async def test_nothing_is_locked_for_a_main_row_that_is_not_the_items_any_more(
     virtual_database: TemporaryDatabase, statement: Any
 ) -> None:
-    """Related rows would be locked under a token that no main row has, and that nobody would free."""
+    """Related rows would be locked under a token that no main row has, and that nobody would
+    free.
+    """
     refusals: list[LeaseLost] = []
     await put(virtual_database, Fleet(id=1), Instance(id=1, fleet_id=1))
 
@@ -112,8 +124,12 @@ async def test_nothing_is_locked_for_a_main_row_that_is_not_the_items_any_more(
 
 
 @virtual_time
-async def test_a_holder_that_lost_its_main_row_frees_what_it_had_locked(virtual_database: TemporaryDatabase) -> None:
-    """Children of a row that was deleted would wait for an expiry, although their holder knows that it holds nothing."""
+async def test_a_holder_that_lost_its_main_row_frees_what_it_had_locked(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Children of a row that was deleted would wait for an expiry, although their holder knows
+    that it holds nothing.
+    """
     await put(virtual_database, Fleet(id=1), Instance(id=1, fleet_id=1))
     locked = asyncio.Event()
 

@@ -1,6 +1,7 @@
 """Thousands of random schedules of parents, children and services; each must settle without a leak.
 
-``ROWLOCK_SIMULATION_SCHEDULES`` says how many (by default a few hundred); ``python tests/simulation`` runs any number of them.
+``ROWLOCK_SIMULATION_SCHEDULES`` says how many (by default a few hundred); ``python
+tests/simulation`` runs any number of them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def test_a_number_replays_its_schedule(tmp_path: Path) -> None:
     (tmp_path / "alone").mkdir()
     third = list(play((301, 302, 304), tmp_path))[-1]
     alone = next(iter(play((304,), tmp_path / "alone")))
-    assert [A_MARK.sub("", step) for step in third.steps] == [A_MARK.sub("", step) for step in alone.steps]
+    assert [A_MARK.sub("", step) for step in third.steps] == [
+        A_MARK.sub("", step) for step in alone.steps
+    ]
     assert len(alone.steps) > 5
 
 
@@ -84,7 +87,14 @@ def verdict(file: sqlite3.Connection) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "spoilt", ["lock_token = 'x'", "lock_owner = 'x'", "lock_expires_at = 'x'", "status = 'todo'", "seen = -1"]
+    "spoilt",
+    [
+        "lock_token = 'x'",
+        "lock_owner = 'x'",
+        "lock_expires_at = 'x'",
+        "status = 'todo'",
+        "seen = -1",
+    ],
 )
 def test_the_judge_sees_what_has_not_settled(place: Ground, spoilt: str) -> None:
     """A schedule would pass with a lock column that is set."""
@@ -102,7 +112,9 @@ def test_the_judge_sees_what_does_not_agree(place: Ground, spoilt: str) -> None:
 
 
 def test_the_judge_sees_orphans_and_thieves(place: Ground) -> None:
-    """A schedule would pass in which a live lease was stolen, or a related row outlived its main row."""
+    """A schedule would pass in which a live lease was stolen, or a related row outlived its main
+    row.
+    """
     lease = "lock_token = ?, lock_owner = 'FleetPipeline', lock_expires_at = '2999-01-01'"
     token, thief = (uuid.UUID(int=number).hex for number in (1, 2))
     for table in ("fleets", "instances"):

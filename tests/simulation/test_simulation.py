@@ -1,6 +1,8 @@
-"""Hundreds of seeds of whole managers with everything going wrong; each must keep every promise and settle.
+"""Hundreds of seeds of whole managers with everything going wrong; each must keep every promise and
+settle.
 
-``ROWLOCK_SIMULATION_SEEDS`` says how many (by default two hundred); ``python tests/simulation`` plays any number of them.
+``ROWLOCK_SIMULATION_SEEDS`` says how many (by default two hundred); ``python tests/simulation``
+plays any number of them.
 """
 
 from __future__ import annotations
@@ -26,13 +28,19 @@ def broken(scenario: type[Orders | Family | Crowd], first: int, last: int) -> li
     """Return what failed, readable, with the command that replays it."""
     command = COMMAND.format(scenario.__name__.lower())
     with Simulation(scenario, replay=command) as simulation:
-        return [str(report) for report in simulation.run_all(range(first, last + 1)) if not report.is_good]
+        return [
+            str(report)
+            for report in simulation.run_all(range(first, last + 1))
+            if not report.is_good
+        ]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", range(1, SEEDS - OF_FAMILY + 1, PER_TEST))
 def test_orders(first: int) -> None:
-    """Some fault at some moment would lose an order, do a step twice under one token, or leave it leased."""
+    """Some fault at some moment would lose an order, do a step twice under one token, or leave
+    it leased.
+    """
     failures = broken(Orders, first, min(first + PER_TEST - 1, SEEDS - OF_FAMILY))
     assert not failures, "\n\n".join(failures)
 
@@ -40,13 +48,17 @@ def test_orders(first: int) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", range(1, OF_FAMILY + 1, PER_TEST))
 def test_family(first: int) -> None:
-    """Some fault at some moment would leave related rows locked, write half a result, or undo what a service did."""
+    """Some fault at some moment would leave related rows locked, write half a result, or undo
+    what a service did.
+    """
     failures = broken(Family, first, min(first + PER_TEST - 1, OF_FAMILY))
     assert not failures, "\n\n".join(failures)
 
 
 @pytest.mark.timeout(300)
 def test_crowd() -> None:
-    """Results that were computed would be lost, again and again, where a database is too far away to write all of them at once."""
+    """Results that were computed would be lost, again and again, where a database is too far
+    away to write all of them at once.
+    """
     failures = broken(Crowd, 1, OF_CROWD)
     assert not failures, "\n\n".join(failures)

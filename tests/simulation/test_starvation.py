@@ -1,15 +1,18 @@
 """Nobody waits for ever: how long a parent waits for busy children, and children for their parents.
 
-The bound of a parent, counted from its first refusal (`Reset`): when all children that were claimed by then are done, and then one
-more round of its own.
+The bound of a parent, counted from its first refusal (`Reset`): when all children that were claimed
+by then are done, and then one more round of its own.
 
-    queued children x T_child / their workers  +  retry_delay x (1 + jitter) + its queueing + a fetch + its work before the lock
+    queued children x T_child / their workers  +  retry_delay x (1 + jitter) + its queueing + a
+    fetch + its work before the lock
 
-It may be refused several times in between. From the first refusal on no child is claimed, neither while the parent rests nor while
-it is back at work and has not locked yet; unless its rest takes longer than `orphaned_after`, or rest and work before the lock
-together longer than `retry_delay` + `lock_timeout`: then the children go on.
+It may be refused several times in between. From the first refusal on no child is claimed, neither
+while the parent rests nor while it is back at work and has not locked yet; unless its rest takes
+longer than `orphaned_after`, or rest and work before the lock together longer than `retry_delay` +
+`lock_timeout`: then the children go on.
 
-The bound of a child of which a parent wants too much is `orphaned_after` + a fetch, and at most that of the work under way.
+The bound of a child of which a parent wants too much is `orphaned_after` + a fetch, and at most
+that of the work under way.
 """
 
 from __future__ import annotations
@@ -63,7 +66,9 @@ class Parent:
         waits_s: how long it waited each time.
     """
 
-    def __init__(self, *, before_s: float, holds_s: float = 0.1, outcome: Callable[[], Outcome] = Apply) -> None:
+    def __init__(
+        self, *, before_s: float, holds_s: float = 0.1, outcome: Callable[[], Outcome] = Apply
+    ) -> None:
         """Say how long it works before and under the locks, and what comes of it."""
         self.refused_at: float | None = None
         self.waits_s: list[float] = []
@@ -91,7 +96,9 @@ class Parent:
 async def test_a_parent_gets_children_that_are_always_busy(
     virtual_database: TemporaryDatabase, before_s: float
 ) -> None:
-    """A parent would wait for a moment in which all of its children happen to be free, which never comes."""
+    """A parent would wait for a moment in which all of its children happen to be free, which
+    never comes.
+    """
     await put(virtual_database, *family())
     parent = Parent(before_s=before_s)
     children = BusyInstances(takes(T_CHILD_S), workers_num=WORKERS)
@@ -105,7 +112,9 @@ async def test_a_parent_gets_children_that_are_always_busy(
     assert max(parent.waits_s) <= bound_s
 
 
-@pytest.mark.parametrize("outcome", [lambda: Retry(error="planned"), lambda: 1 / 0, lambda: Retry(after=0)])
+@pytest.mark.parametrize(
+    "outcome", [lambda: Retry(error="planned"), lambda: 1 / 0, lambda: Retry(after=0)]
+)
 @virtual_time(max_virtual_s=600, max_iterations=5_000_000)
 async def test_children_of_a_parent_that_always_fails_go_on(
     virtual_database: TemporaryDatabase, outcome: Callable[[], Any]
@@ -168,7 +177,9 @@ async def test_children_of_a_parent_that_will_not_come_go_on_at_once(
 async def test_a_parent_that_thinks_for_long_before_it_locks_is_not_waited_for_any_longer(
     virtual_database: TemporaryDatabase,
 ) -> None:
-    """A parent that came back and hangs before it locks would keep its children waiting for as long as it is renewed."""
+    """A parent that came back and hangs before it locks would keep its children waiting for as
+    long as it is renewed.
+    """
     await put(virtual_database, *family())
     await reset_by_hand(virtual_database)
     await processed_now(virtual_database)
@@ -178,11 +189,16 @@ async def test_a_parent_that_thinks_for_long_before_it_locks_is_not_waited_for_a
         await asyncio.sleep(LOCK_TIMEOUT_S)
         assert not children.worked
         await asyncio.sleep(15)
-        assert children.longest_gap(1, since=since, until=now()) <= LOCK_TIMEOUT_S + RETRY_DELAY_S + 0.3 + 2 * FETCH_S
+        assert (
+            children.longest_gap(1, since=since, until=now())
+            <= LOCK_TIMEOUT_S + RETRY_DELAY_S + 0.3 + 2 * FETCH_S
+        )
 
 
 @virtual_time(max_virtual_s=600, max_iterations=5_000_000)
-async def test_a_row_that_many_want_to_share_gets_its_own_turn(virtual_database: TemporaryDatabase) -> None:
+async def test_a_row_that_many_want_to_share_gets_its_own_turn(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Many items that always want one row would keep the row's own pipeline away for ever."""
     holds_s = 0.5
     await put(virtual_database, Volume(id=1), *(Mount(id=key, volume_id=1) for key in range(1, 9)))
@@ -201,11 +217,15 @@ async def test_a_row_that_many_want_to_share_gets_its_own_turn(virtual_database:
         since = now()
         await asyncio.sleep(36)
         assert len(holders) > 20
-        # Who among the eight is next is drawn by their jitter: nobody is shut out, and nobody has a bound.
+        # Who among the eight is next is drawn by their jitter: nobody is shut out, and nobody has a
+        # bound.
         async with asyncio.timeout(400):
             await all_had_it.wait()
         until = now()
-    assert own.longest_gap(1, since=since, until=until) <= ABANDONED_AFTER_S + 0.1 + holds_s + 2 * FETCH_S
+    assert (
+        own.longest_gap(1, since=since, until=until)
+        <= ABANDONED_AFTER_S + 0.1 + holds_s + 2 * FETCH_S
+    )
 
 
 @pytest.mark.parametrize(
@@ -219,23 +239,34 @@ async def test_a_row_that_many_want_to_share_gets_its_own_turn(virtual_database:
 )
 @virtual_time(max_virtual_s=600)
 async def test_what_a_dead_holder_locked_is_its_own_pipelines_as_soon_as_the_lease_has_ended(
-    virtual_database: TemporaryDatabase, pipelines: tuple[type[BusyPipeline], ...], rows: tuple[Any, ...], owner: str
+    virtual_database: TemporaryDatabase,
+    pipelines: tuple[type[BusyPipeline], ...],
+    rows: tuple[Any, ...],
+    owner: str,
 ) -> None:
     """Children of a crashed parent that never comes back would wait for a sweep, or for ever."""
     assert virtual_database.clock is not None
     tables = [type(row) for row in rows]
-    values = [{key: value for key, value in vars(row).items() if not key.startswith("_")} for row in rows]
+    values = [
+        {key: value for key, value in vars(row).items() if not key.startswith("_")} for row in rows
+    ]
     await put(virtual_database, *zip(tables, values, strict=True))
-    began_at, expires_at = virtual_database.clock.now, virtual_database.clock.now + timedelta(seconds=2)
+    began_at, expires_at = (
+        virtual_database.clock.now,
+        virtual_database.clock.now + timedelta(seconds=2),
+    )
     async with virtual_database.session_factory.begin() as session:
         lease = {"lock_token": uuid.uuid4(), "lock_owner": owner, "lock_expires_at": expires_at}
-        # Processed a moment ago: what was reset then would be kept for its owner for longer than the lease lasts.
+        # Processed a moment ago: what was reset then would be kept for its owner for longer than
+        # the lease lasts.
         lease["last_processed_at"] = began_at
         await session.execute(update(tables[-1]).values(lease))
         if tables[0] is Fleet:
             await session.execute(update(Fleet).values(status="done"))
     own = pipelines[1](takes(0.1), orphaned_after=300)
-    async with at_work(virtual_database, pipelines[0](takes(0.1), orphaned_after=300), own, hints=False):
+    async with at_work(
+        virtual_database, pipelines[0](takes(0.1), orphaned_after=300), own, hints=False
+    ):
         since = now()
         await asyncio.sleep(20)
     first = own.worked[1][0] - since
@@ -250,7 +281,9 @@ async def test_released_children_and_a_refused_parent_are_looked_at_at_once(
     await put(virtual_database, *family())
     parent = Parent(before_s=0.1, holds_s=1)
     children = BusyInstances(takes(T_CHILD_S), workers_num=CHILDREN, fetch_delays=(60,))
-    async with at_work(virtual_database, BusyFleets(parent.act, fetch_delays=(60,)), children, hints=False):
+    async with at_work(
+        virtual_database, BusyFleets(parent.act, fetch_delays=(60,)), children, hints=False
+    ):
         await asyncio.wait_for(parent.got_all.wait(), timeout=10)
         got_all_at = now()
         await asyncio.sleep(1 + T_CHILD_S + 2 * FETCH_S)

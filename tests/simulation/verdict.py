@@ -1,8 +1,10 @@
-"""The verdict on a schedule: the one checker on what was committed, and what only this host can judge.
+"""The verdict on a schedule: the one checker on what was committed, and what only this host can
+judge.
 
-The one idea: `rowlock.testing.check` knows leases and outcomes. It cannot know what an attempt meant to write, nor what a service
-was told: that is in the book and with the services, and is compared here with the host's own columns. Nor can it know, on SQLite,
-where a transaction ends; but each schedule hears every ``BEGIN``, and looks then for related rows that outlived their main row's
+The one idea: `rowlock.testing.check` knows leases and outcomes. It cannot know what an attempt
+meant to write, nor what a service was told: that is in the book and with the services, and is
+compared here with the host's own columns. Nor can it know, on SQLite, where a transaction ends; but
+each schedule hears every ``BEGIN``, and looks then for related rows that outlived their main row's
 lease (`tables.orphans`), also where it ended without an outcome.
 """
 
@@ -23,16 +25,18 @@ from .services import Services
 from .tables import TABLES
 
 _UNSETTLED: Final = " UNION ALL ".join(
-    f"SELECT '{table}', id, status, lock_owner FROM {table} WHERE lock_token IS NOT NULL OR lock_owner IS NOT NULL "
-    f"OR lock_expires_at IS NOT NULL OR (status <> 'done' OR seen <> wanted)"
-    + ("" if table == "instances" else " AND parked_at IS NULL")
+    f"SELECT '{table}', id, status, lock_owner FROM {table} WHERE lock_token IS NOT NULL OR"
+    " lock_owner IS NOT NULL OR lock_expires_at IS NOT NULL OR (status <> 'done' OR seen <>"
+    " wanted)" + ("" if table == "instances" else " AND parked_at IS NULL")
     for table in TABLES
 )
 _LONGEST: Final = timedelta(seconds=SimulatedPipeline.lock_timeout)
 
 
 def unsettled(file: sqlite3.Connection) -> list[tuple[str, int, str, str | None]]:
-    """Return rows that are leased in any of the three lock columns, or that are neither done nor parked."""
+    """Return rows that are leased in any of the three lock columns, or that are neither done nor
+    parked.
+    """
     return file.execute(_UNSETTLED).fetchall()
 
 
@@ -77,7 +81,10 @@ def _judge_related(book: Book, changes: Sequence[Change]) -> None:
     for mark in mains | written.keys():
         meant = book.related[mark] if mark in mains else set()
         if written.get(mark, set()) != meant:
-            book.wrong(f"attempt {mark[:8]} wrote {written.get(mark, set())} besides its main row, not {meant}")
+            book.wrong(
+                f"attempt {mark[:8]} wrote {written.get(mark, set())} besides its main row, not"
+                f" {meant}"
+            )
 
 
 def _judge_counts(book: Book, changes: Sequence[Change], services: Services) -> None:
@@ -86,10 +93,16 @@ def _judge_counts(book: Book, changes: Sequence[Change], services: Services) -> 
     for place, row in {_place_of(change): change.after for change in changes}.items():
         if row is None:
             continue
-        where, held, asked = f"{place[0]} {place[1]}", services.held[place], services.asked.get(place, 0)
+        where, held, asked = (
+            f"{place[0]} {place[1]}",
+            services.held[place],
+            services.asked.get(place, 0),
+        )
         touched, written, wanted = (row.values[name] for name in ("touched", "held", "wanted"))
         if touched != touches[place]:
-            book.wrong(f"{where} was written {touches[place]} times as a related row, and counts {touched}")
+            book.wrong(
+                f"{where} was written {touches[place]} times as a related row, and counts {touched}"
+            )
         if not held <= written <= held + services.held_perhaps[place]:
             book.wrong(f"{where} was written {held} times by services, and counts {written}")
         if wanted != asked and wanted not in services.asked_perhaps.get(place, ()):
@@ -100,7 +113,11 @@ def _written(changes: Sequence[Change], column: str) -> Iterator[tuple[Place, An
     """Find who wrote which row, where a column tells."""
     for change in changes:
         before, after = change.before, change.after
-        if before is not None and after is not None and before.values[column] != after.values[column]:
+        if (
+            before is not None
+            and after is not None
+            and before.values[column] != after.values[column]
+        ):
             yield _place_of(change), after.values[column]
 
 

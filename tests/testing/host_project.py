@@ -1,4 +1,6 @@
-"""The files of a host's project that uses the pytest plugin; ``MARK`` stands for how its async tests are run."""
+"""The files of a host's project that uses the pytest plugin; ``MARK`` stands for how its async
+tests are run.
+"""
 
 from __future__ import annotations
 

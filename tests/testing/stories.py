@@ -17,7 +17,8 @@ MOMENT = timedelta(milliseconds=1)
 
 
 class Story:
-    """Rows and what is done with them; each step is one change, in a transaction of its own unless told otherwise.
+    """Rows and what is done with them; each step is one change, in a transaction of its own unless
+    told otherwise.
 
     Attributes:
         changes: so far.
@@ -43,7 +44,9 @@ class Story:
         """Add a row that never was locked."""
         self._note(table, key, RowState(**{"due_at": self.now, "attempts": 0, **columns}))
 
-    def change(self, key: str = "1", table: str = "jobs", *, together: bool = False, **columns: Any) -> None:
+    def change(
+        self, key: str = "1", table: str = "jobs", *, together: bool = False, **columns: Any
+    ) -> None:
         """Change columns of a row; `together` with the change before it."""
         self._note(table, key, replace(self._rows[table, key], **columns), together=together)
 
@@ -51,8 +54,12 @@ class Story:
         """Delete a row."""
         self._note(table, key, None)
 
-    def claim(self, key: str = "1", table: str = "jobs", *, owner: str = "P", **columns: Any) -> uuid.UUID:
-        """Lease a row as a pipeline does, or as a service if `owner` says so; count the attempt of a dead holder."""
+    def claim(
+        self, key: str = "1", table: str = "jobs", *, owner: str = "P", **columns: Any
+    ) -> uuid.UUID:
+        """Lease a row as a pipeline does, or as a service if `owner` says so; count the attempt
+        of a dead holder.
+        """
         token, row = columns.pop("token", None) or uuid.uuid4(), self._rows[table, key]
         if row.lock_token is not None and row.lock_owner == owner:
             columns = {"attempts": (row.attempts or 0) + 1, **columns}
@@ -62,7 +69,11 @@ class Story:
     def take(self, token: uuid.UUID, key: str, table: str = "jobs", **columns: Any) -> None:
         """Lease a row under a token."""
         ends = self.now + timedelta(seconds=LEASE_S)
-        self.change(key, table, **{"lock_token": token, "lock_owner": "P", "lock_expires_at": ends, **columns})
+        self.change(
+            key,
+            table,
+            **{"lock_token": token, "lock_owner": "P", "lock_expires_at": ends, **columns},
+        )
 
     def renew(self, key: str = "1", table: str = "jobs", **options: Any) -> None:
         """Prolong a lease."""
@@ -70,7 +81,11 @@ class Story:
 
     def free(self, key: str = "1", table: str = "jobs", **columns: Any) -> None:
         """Clear the lock columns."""
-        self.change(key, table, **{"lock_token": None, "lock_owner": None, "lock_expires_at": None, **columns})
+        self.change(
+            key,
+            table,
+            **{"lock_token": None, "lock_owner": None, "lock_expires_at": None, **columns},
+        )
 
     def apply(self, key: str = "1", table: str = "jobs", **columns: Any) -> None:
         """Write an outcome, a moment later unless it goes with the change before."""
@@ -86,11 +101,17 @@ class Story:
         assert all(violation.table in str(violation) for violation in violations)
         return {violation.promise for violation in violations}
 
-    def _note(self, table: str, key: str, after: RowState | None, *, together: bool = False) -> None:
+    def _note(
+        self, table: str, key: str, after: RowState | None, *, together: bool = False
+    ) -> None:
         self._transaction += not together
         before = self._rows.get((table, key))
         number = len(self.changes) + 1
-        self.changes.append(Change(number, self.now, self.now, self.now, self._transaction, table, key, before, after))
+        self.changes.append(
+            Change(
+                number, self.now, self.now, self.now, self._transaction, table, key, before, after
+            )
+        )
         if after is None:
             del self._rows[table, key]
         else:

@@ -1,4 +1,6 @@
-"""The judge: each broken promise is found, and what comes close to it in keeping with the promise is not blamed."""
+"""The judge: each broken promise is found, and what comes close to it in keeping with the
+promise is not blamed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ SERVICE = "service:ab12cd34"
 
 
 def test_a_plain_day_breaks_nothing(story: Story) -> None:
-    """The judge would cry wolf: claim, renew, lock, apply, reset, release, take over from the dead, fail, park."""
+    """The judge would cry wolf: claim, renew, lock, apply, reset, release, take over from the
+    dead, fail, park.
+    """
     token = story.claim()
     story.take(token, "7", "disks")
     story.wait(20)
@@ -121,7 +125,9 @@ def test_a3_an_expired_lease_stays_expired(story: Story, late_s: float, broken: 
 
 
 def test_a3_a_related_row_may_be_locked_once_more(story: Story) -> None:
-    """A related row that was not renewed, and is locked again under its main row's live lease, would be blamed."""
+    """A related row that was not renewed, and is locked again under its main row's live lease,
+    would be blamed.
+    """
     token = story.claim()
     story.take(token, "7", "disks")
     story.wait(20)
@@ -189,7 +195,9 @@ def test_a5_what_nobody_can_free_is_left_to_its_expiry(story: Story, end: str) -
     assert story.broken() == set()
 
 
-@pytest.mark.parametrize("half", [{"lock_token": None, "lock_owner": None}, {"lock_expires_at": None}])
+@pytest.mark.parametrize(
+    "half", [{"lock_token": None, "lock_owner": None}, {"lock_expires_at": None}]
+)
 def test_a5_there_is_no_half_lease(story: Story, half: dict[str, None]) -> None:
     """A token without an end, or an end without a token, would never be anybody's."""
     story.claim()
@@ -291,9 +299,15 @@ def test_a9_a_dead_pipelines_row_is_anybodys(story: Story) -> None:
     assert story.broken() == set()
 
 
-@pytest.mark.parametrize(("rest_s", "broken"), [(0, {"A9"}), (5.9, {"A9"}), (6, set()), (-1, set())])
-def test_a9_a_reservation_is_kept_for_seconds(story: Story, rest_s: float, broken: set[str]) -> None:
-    """A pipeline that steps back would lose its place to another of the same model, and nobody would see it."""
+@pytest.mark.parametrize(
+    ("rest_s", "broken"), [(0, {"A9"}), (5.9, {"A9"}), (6, set()), (-1, set())]
+)
+def test_a9_a_reservation_is_kept_for_seconds(
+    story: Story, rest_s: float, broken: set[str]
+) -> None:
+    """A pipeline that steps back would lose its place to another of the same model, and nobody
+    would see it.
+    """
     story.claim()
     story.apply(lock_owner="P", due_at=None)
     story.wait(rest_s)

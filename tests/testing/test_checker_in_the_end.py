@@ -65,7 +65,9 @@ def test_b4_attempts_move_with_an_attempt_alone(story: Story) -> None:
 
 
 @pytest.mark.parametrize(("wait_s", "attempts"), [(LEASE_S, 0), (LEASE_S, 2), (None, 1)])
-def test_b4_the_attempts_of_the_dead_count(story: Story, wait_s: float | None, attempts: int) -> None:
+def test_b4_the_attempts_of_the_dead_count(
+    story: Story, wait_s: float | None, attempts: int
+) -> None:
     """A row that kills its process would be tried for ever."""
     if wait_s is not None:
         story.claim()
@@ -103,7 +105,12 @@ def test_a_violation_tells_the_rows_story(story: Story) -> None:
     story.wait(1)
     story.claim(values={"status": "done"})
     violation, _leak = check(story.changes)
-    assert (violation.promise, violation.table, violation.key, violation.number) == ("A2", "jobs", "1", 7)
+    assert (violation.promise, violation.table, violation.key, violation.number) == (
+        "A2",
+        "jobs",
+        "1",
+        7,
+    )
     head, *lines = str(violation).splitlines()
     assert head == "A2 broken: jobs 1, change 7: the lease of P was taken 29.000 s before its end"
     assert [line.split()[0] for line in lines] == ["1", "4", "6", "7"]

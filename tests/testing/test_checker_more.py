@@ -14,7 +14,9 @@ from rowlock.testing.judge.checker import check
 from .stories import LEASE_S, MOMENT, Story
 
 
-def test_a5_a_related_row_that_outlived_the_outcome_stays_a_leak_when_it_is_swept(story: Story) -> None:
+def test_a5_a_related_row_that_outlived_the_outcome_stays_a_leak_when_it_is_swept(
+    story: Story,
+) -> None:
     """A leak would be forgiven as soon as somebody cleared it away."""
     story.take(story.claim(), "7", "disks")
     story.apply()
@@ -23,7 +25,9 @@ def test_a5_a_related_row_that_outlived_the_outcome_stays_a_leak_when_it_is_swep
     assert story.broken() == {"A5"}
 
 
-def test_a5_a_related_row_that_outlived_the_outcome_stays_a_leak_when_it_is_taken(story: Story) -> None:
+def test_a5_a_related_row_that_outlived_the_outcome_stays_a_leak_when_it_is_taken(
+    story: Story,
+) -> None:
     """A row would wait for an expiry at every outcome, and nobody would notice."""
     story.take(story.claim(), "7", "disks")
     story.apply()
@@ -36,7 +40,9 @@ def test_a5_a_related_row_that_outlived_the_outcome_stays_a_leak_when_it_is_take
 def test_a5_without_transactions_a_claim_in_between_tells(
     story: Story, *, claims_between: bool, broken: set[str]
 ) -> None:
-    """SQLite does not name its transactions: the leak would pass there, or a slow transaction be blamed."""
+    """SQLite does not name its transactions: the leak would pass there, or a slow transaction be
+    blamed.
+    """
     story.add("2")
     story.take(story.claim(), "7", "disks")
     story.apply()
@@ -63,8 +69,12 @@ def test_a8_a_stamp_is_not_ahead_of_the_clock(story: Story) -> None:
     [(STAMP_STEP, set()), (STAMP_STEP + STAMP_SPREAD, set()), (2 * STAMP_SPREAD, {"A8"})],
     ids=["a step", "a step and the spread", "more"],
 )
-def test_a8_a_stamp_that_is_ahead_goes_on_by_little(story: Story, goes_on: timedelta, broken: set[str]) -> None:
-    """Outcomes that differ by their stamps would be blamed, or a row be passed over for ever longer."""
+def test_a8_a_stamp_that_is_ahead_goes_on_by_little(
+    story: Story, goes_on: timedelta, broken: set[str]
+) -> None:
+    """Outcomes that differ by their stamps would be blamed, or a row be passed over for ever
+    longer.
+    """
     story.claim()
     story.apply()
     ahead = story.now
@@ -110,7 +120,9 @@ def test_b4_a_row_given_back_keeps_its_attempts(story: Story) -> None:
 
 
 @pytest.mark.parametrize("way", [{"lock_owner": "P"}, {"parked": True}, {}])
-def test_b4_only_reset_and_parked_rows_keep_their_attempts(story: Story, way: dict[str, Any]) -> None:
+def test_b4_only_reset_and_parked_rows_keep_their_attempts(
+    story: Story, way: dict[str, Any]
+) -> None:
     """A failure would not be counted, and the row be tried for ever."""
     story.claim()
     story.apply(attempts=1)

@@ -1,4 +1,6 @@
-"""The judge on random histories: whatever is legal is not blamed, and one illegal step among many legal ones is found."""
+"""The judge on random histories: whatever is legal is not blamed, and one illegal step among
+many legal ones is found.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ STEPS_MAX = 40
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["claim", "renew", "apply", "reset", "fail", "release", "lock", "hold", "die", "sweep"]),
+        st.sampled_from(
+            ["claim", "renew", "apply", "reset", "fail", "release", "lock", "hold", "die", "sweep"]
+        ),
         st.sampled_from(KEYS),
         st.floats(min_value=0.0, max_value=12.0),
     ),
@@ -48,7 +52,9 @@ class Legal:
         elif row.lock_owner == "P" and what in ("apply", "reset", "fail"):
             attempts = (row.attempts or 0) + 1 if what == "fail" else 0
             story.apply(
-                key, lock_owner="P" if what == "reset" else None, attempts=row.attempts if what == "reset" else attempts
+                key,
+                lock_owner="P" if what == "reset" else None,
+                attempts=row.attempts if what == "reset" else attempts,
             )
             self.free_site(row.lock_token)
         elif what == "release":

@@ -1,4 +1,6 @@
-"""The tests that a pipeline inherits, for rows that need others, and for pipelines that lock related rows."""
+"""The tests that a pipeline inherits, for rows that need others, and for pipelines that lock
+related rows.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,16 @@ class AttachmentPipeline(Pipeline[Attachment]):
 
 
 class TestRowsWithAForeignKey(PipelineContract[Attachment]):
-    """A pipeline whose rows have parents could not be tested on a database that looks after foreign keys."""
+    """A pipeline whose rows have parents could not be tested on a database that looks after
+    foreign keys.
+    """
 
     pipeline_class = AttachmentPipeline
 
     @pytest.fixture
-    async def session_factory(self, database: TemporaryDatabase) -> async_sessionmaker[AsyncSession]:
+    async def session_factory(
+        self, database: TemporaryDatabase
+    ) -> async_sessionmaker[AsyncSession]:
         """Bring the tables."""
         await database.create_tables(Base.metadata)
         return database.session_factory
@@ -77,7 +83,9 @@ class TestRelatedRows(PipelineContract[Volume]):
     pipeline_class = VolumePipeline
 
     @pytest.fixture
-    async def session_factory(self, database: TemporaryDatabase) -> async_sessionmaker[AsyncSession]:
+    async def session_factory(
+        self, database: TemporaryDatabase
+    ) -> async_sessionmaker[AsyncSession]:
         """Bring the tables."""
         await database.create_tables(Base.metadata)
         return database.session_factory
@@ -122,7 +130,9 @@ class Hoarding(VolumePipeline):
 
     async def process(self, item: PipelineItem[Volume]) -> Outcome:
         """Lock one, then ask for all."""
-        attachment = update(Attachment).where(Attachment.volume_id == item.id, Attachment.lock_token.is_(None))
+        attachment = update(Attachment).where(
+            Attachment.volume_id == item.id, Attachment.lock_token.is_(None)
+        )
         async with item.session() as session, session.begin():
             await session.execute(attachment.values(lock_token=uuid.uuid4()))
         return await super().process(item)

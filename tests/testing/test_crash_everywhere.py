@@ -1,4 +1,6 @@
-"""Tests of `crash_everywhere`: processes that survive every crash, and typical ones that do not, with the place named."""
+"""Tests of `crash_everywhere`: processes that survive every crash, and typical ones that do not,
+with the place named.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,13 @@ def volumes(answer: Answer) -> Callable[[Cloud], VolumePipeline]:
 async def crash_volume(database: TemporaryDatabase, answer: Answer, **options: Any) -> int:
     """Kill the process of a volume everywhere."""
     await database.create_tables(Base.metadata)
-    all_options = {"row": Volume, "world": Cloud, "build": volumes(answer), "effects": Cloud.seen, **options}
+    all_options = {
+        "row": Volume,
+        "world": Cloud,
+        "build": volumes(answer),
+        "effects": Cloud.seen,
+        **options,
+    }
     return await crash_everywhere(database, **all_options)
 
 
@@ -74,7 +82,8 @@ async def find_or_create(cloud: Cloud, item: PipelineItem[Any]) -> Apply:
 
 async def test_an_idempotent_process_passes(database_with_clock: TemporaryDatabase) -> None:
     """Tests of good pipelines would fail."""
-    assert await crash_volume(database_with_clock, find_or_create) == 5  # claimed, two awaits, returned, committed
+    # claimed, two awaits, returned, committed
+    assert await crash_volume(database_with_clock, find_or_create) == 5
     assert checked_out(database_with_clock.engine) == 0
 
 
@@ -82,7 +91,9 @@ class TestContract(CrashContract[Volume, Cloud]):
     """A pipeline is tested by inheriting."""
 
     @pytest.fixture
-    async def rowlock_database_with_clock(self, database_with_clock: TemporaryDatabase) -> TemporaryDatabase:
+    async def rowlock_database_with_clock(
+        self, database_with_clock: TemporaryDatabase
+    ) -> TemporaryDatabase:
         """A database with the host's tables."""
         await database_with_clock.create_tables(Base.metadata)
         return database_with_clock
@@ -105,7 +116,9 @@ class TestContract(CrashContract[Volume, Cloud]):
 
 
 async def test_steps_of_a_state_machine(database_with_clock: TemporaryDatabase) -> None:
-    """Only the first of several attempts would be tried, or one that comes later never be reached."""
+    """Only the first of several attempts would be tried, or one that comes later never be
+    reached.
+    """
 
     class Named(VolumePipeline):
         def ready(self) -> Any:
@@ -178,7 +191,9 @@ async def test_locks_of_the_dead_do_not_last(database_with_clock: TemporaryDatab
     def build(_: Cloud) -> GatheringPipeline:
         return GatheringPipeline(then=write)
 
-    moments = await crash_everywhere(database_with_clock, row=row, world=Cloud, build=build, effects=Cloud.seen)
+    moments = await crash_everywhere(
+        database_with_clock, row=row, world=Cloud, build=build, effects=Cloud.seen
+    )
     assert moments > 15
     assert checked_out(database_with_clock.engine) == 0
 
@@ -237,11 +252,19 @@ async def give_up_if_it_is_there(cloud: Cloud, item: PipelineItem[Any]) -> Any:
     ("answer", "place", "difference"),
     [
         (create_again, "disk = await cloud.create_disk()", "row.disk_id: 'disk-1', not 'disk-0'"),
-        (create_again, "after process had returned", "effects: {'disks': {'key-0': 'disk-0', 'key-1': 'disk-1'}"),
+        (
+            create_again,
+            "after process had returned",
+            "effects: {'disks': {'key-0': 'disk-0', 'key-1': 'disk-1'}",
+        ),
         (mail_first, "return await find_or_create(cloud, item)", "effects: {'disks': {"),
         (mark_first, 'await cloud.send_mail("it is ready")', "'mails': []"),
         (tasks_beside, "in a task that it started", "'it is ready', 'it is ready'"),
-        (give_up_if_it_is_there, "return await find_or_create(cloud, item)", "there is a disk already"),
+        (
+            give_up_if_it_is_there,
+            "return await find_or_create(cloud, item)",
+            "there is a disk already",
+        ),
     ],
 )
 async def test_what_is_not_idempotent_is_found(
@@ -284,7 +307,9 @@ async def test_a_process_that_is_never_the_same(database_with_clock: TemporaryDa
     async def answer(cloud: Cloud, item: PipelineItem[Any]) -> Apply:
         return Apply({"status": "active", "disk_id": str(uuid.uuid4())})
 
-    with pytest.raises(PipelineError, match=r"two undisturbed runs of VolumePipeline differ.*disk_id"):
+    with pytest.raises(
+        PipelineError, match=r"two undisturbed runs of VolumePipeline differ.*disk_id"
+    ):
         await crash_volume(database_with_clock, answer)
 
 
@@ -315,7 +340,9 @@ async def test_a_row_that_nobody_claims(database_with_clock: TemporaryDatabase) 
         )
 
 
-async def test_rows_of_somebody_else_are_not_deleted(database_with_clock: TemporaryDatabase) -> None:
+async def test_rows_of_somebody_else_are_not_deleted(
+    database_with_clock: TemporaryDatabase,
+) -> None:
     """A database that is in use would be emptied."""
     await database_with_clock.create_tables(Base.metadata)
     async with database_with_clock.session_factory.begin() as session:

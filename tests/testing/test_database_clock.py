@@ -29,7 +29,8 @@ async def _now(connection: AsyncConnection, seconds: float | None = None) -> dat
     if connection.dialect.name == "postgresql":
         return await connection.scalar(text(POSTGRESQL_LATER), {"seconds": seconds or 0.0})
     answer = await connection.scalar(
-        text(SQLITE_NOW if seconds is None else SQLITE_LATER), {} if seconds is None else {"seconds": seconds}
+        text(SQLITE_NOW if seconds is None else SQLITE_LATER),
+        {} if seconds is None else {"seconds": seconds},
     )
     return datetime.strptime(answer, "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC)
 
@@ -39,8 +40,12 @@ def _clock(database: TemporaryDatabase) -> DatabaseClock:
     return database.clock
 
 
-async def test_a_moved_time_is_seen_by_every_connection(database_with_clock: TemporaryDatabase) -> None:
-    """All replicas live by the time that the test sets, also on connections that were open before."""
+async def test_a_moved_time_is_seen_by_every_connection(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """All replicas live by the time that the test sets, also on connections that were open
+    before.
+    """
     clock = _clock(database_with_clock)
     other = database_with_clock.create_engine()
     async with database_with_clock.engine.connect() as mine, other.connect() as theirs:
@@ -48,10 +53,17 @@ async def test_a_moved_time_is_seen_by_every_connection(database_with_clock: Tem
         for move in (31, 0.25, timedelta(days=400), -7200):
             before = clock.now
             clock.advance(move)
-            assert clock.now - before == (move if isinstance(move, timedelta) else timedelta(seconds=move))
+            assert clock.now - before == (
+                move if isinstance(move, timedelta) else timedelta(seconds=move)
+            )
             assert await _now(mine) == await _now(theirs) == clock.now
         clock.set(datetime(1999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC))
-        assert await _now(mine) == await _now(theirs) == clock.now == datetime(1999, 12, 31, 23, 59, 59, 999_000, UTC)
+        assert (
+            await _now(mine)
+            == await _now(theirs)
+            == clock.now
+            == datetime(1999, 12, 31, 23, 59, 59, 999_000, UTC)
+        )
 
 
 async def test_time_stands_still_until_it_is_moved(database_with_clock: TemporaryDatabase) -> None:
@@ -63,7 +75,9 @@ async def test_time_stands_still_until_it_is_moved(database_with_clock: Temporar
 
 
 async def test_every_millisecond_is_exact(database_with_clock: TemporaryDatabase) -> None:
-    """`clock.now`, and the database's time some seconds later, agree to the last digit: a lease's end can be met."""
+    """`clock.now`, and the database's time some seconds later, agree to the last digit: a
+    lease's end can be met.
+    """
     clock = _clock(database_with_clock)
     async with database_with_clock.engine.connect() as connection:
         for milliseconds in (1, 9, 57, 999, 1001, 333, 4_321_987):
@@ -75,7 +89,12 @@ async def test_every_millisecond_is_exact(database_with_clock: TemporaryDatabase
 async def test_defaults_of_tables_follow(database_with_clock: TemporaryDatabase) -> None:
     """A host's `server_default=func.now()` is stamped with the moved time."""
     metadata = MetaData()
-    table = Table("t", metadata, Column("id", Integer, primary_key=True), Column("at", DateTime, default=func.now()))
+    table = Table(
+        "t",
+        metadata,
+        Column("id", Integer, primary_key=True),
+        Column("at", DateTime, default=func.now()),
+    )
     await database_with_clock.create_tables(metadata)
     _clock(database_with_clock).advance(3600)
     async with database_with_clock.engine.begin() as connection:
@@ -87,7 +106,9 @@ async def test_defaults_of_tables_follow(database_with_clock: TemporaryDatabase)
 # ---------------------------------------------------------------- SQLite
 
 
-async def test_other_uses_of_strftime_keep_their_meaning(sqlite_database_with_clock: TemporaryDatabase) -> None:
+async def test_other_uses_of_strftime_keep_their_meaning(
+    sqlite_database_with_clock: TemporaryDatabase,
+) -> None:
     """Formats, given times, modifiers and nulls mean on a moved clock what they mean in SQLite."""
     _clock(sqlite_database_with_clock).set(datetime(2024, 2, 28, 23, 30, 0, 500_000, tzinfo=UTC))
     expected = {
@@ -95,7 +116,9 @@ async def test_other_uses_of_strftime_keep_their_meaning(sqlite_database_with_cl
         "strftime('%H:%M', 'now')": "23:30",
         "strftime('%Y-%m-%d', 'now', '+1 day', 'start of month')": "2024-02-01",
         "strftime('%Y-%m-%d %H:%M:%f000', 'now', '+1 day')": "2024-02-29 23:30:00.500000",
-        "strftime('%Y-%m-%d %H:%M:%f000', '2001-02-03', '+1 seconds')": "2001-02-03 00:00:01.000000",
+        "strftime('%Y-%m-%d %H:%M:%f000', '2001-02-03', '+1 seconds')": (
+            "2001-02-03 00:00:01.000000"
+        ),
         "strftime('%Y', NULL)": None,
         "strftime('%d', 'now', NULL)": None,
         "strftime('%d', 'nonsense')": None,
@@ -117,11 +140,15 @@ async def test_other_uses_of_strftime_keep_their_meaning(sqlite_database_with_cl
 async def test_one_statement_has_one_time(tmp_path: Path) -> None:
     """All rows of a statement are stamped alike, as SQLite promises for its own clock."""
     ticks = itertools.count()
-    engine = inline_sqlite_engine(tmp_path / "a.db", clock=DatabaseClock(source=lambda: float(next(ticks))))
+    engine = inline_sqlite_engine(
+        tmp_path / "a.db", clock=DatabaseClock(source=lambda: float(next(ticks)))
+    )
     rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9) "
     stamps = rows + SQLITE_NOW.replace("SELECT", "SELECT i,") + " FROM n"
     async with engine.connect() as connection:
-        first, second = [{at for _, at in await connection.exec_driver_sql(stamps)} for _ in range(2)]
+        first, second = [
+            {at for _, at in await connection.exec_driver_sql(stamps)} for _ in range(2)
+        ]
     await engine.dispose()
     assert len(first) == len(second) == 1
     assert first != second
@@ -130,8 +157,12 @@ async def test_one_statement_has_one_time(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- PostgreSQL
 
 
-@pytest.mark.parametrize("name", ["now", "transaction_timestamp", "statement_timestamp", "clock_timestamp"])
-async def test_each_function_follows(postgresql_database_with_clock: TemporaryDatabase, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["now", "transaction_timestamp", "statement_timestamp", "clock_timestamp"]
+)
+async def test_each_function_follows(
+    postgresql_database_with_clock: TemporaryDatabase, name: str
+) -> None:
     """Whichever function rowlock asks, it gets the moved time; the server's own stays to be had."""
     clock = _clock(postgresql_database_with_clock)
     clock.advance(5)
@@ -143,7 +174,9 @@ async def test_each_function_follows(postgresql_database_with_clock: TemporaryDa
 async def test_a_move_reaches_old_snapshots_and_is_not_rolled_back(
     postgresql_database_with_clock: TemporaryDatabase,
 ) -> None:
-    """The clock is outside transactions: it neither waits, nor conflicts, nor depends on who commits."""
+    """The clock is outside transactions: it neither waits, nor conflicts, nor depends on who
+    commits.
+    """
     clock = _clock(postgresql_database_with_clock)
     async with postgresql_database_with_clock.engine.connect() as connection:
         await connection.execution_options(isolation_level="SERIALIZABLE")
@@ -154,12 +187,18 @@ async def test_a_move_reaches_old_snapshots_and_is_not_rolled_back(
         assert await _now(connection) == clock.now
 
 
-async def test_tables_are_still_created_in_public(postgresql_database_with_clock: TemporaryDatabase) -> None:
-    """The clock's schema holds the clock alone; a host's tables and its reflection are where they always were."""
+async def test_tables_are_still_created_in_public(
+    postgresql_database_with_clock: TemporaryDatabase,
+) -> None:
+    """The clock's schema holds the clock alone; a host's tables and its reflection are where
+    they always were.
+    """
     await postgresql_database_with_clock.create_tables(MetaData())
     async with postgresql_database_with_clock.engine.connect() as connection:
         await connection.execute(text("CREATE TABLE t (id integer)"))
-        schema = await connection.scalar(text("SELECT schemaname FROM pg_tables WHERE tablename = 't'"))
+        schema = await connection.scalar(
+            text("SELECT schemaname FROM pg_tables WHERE tablename = 't'")
+        )
         assert schema == "public"
         assert await connection.scalar(text("SELECT current_schema()")) == "public"
 

@@ -47,7 +47,9 @@ async def _tables(database: TemporaryDatabase) -> list[str]:
         return await connection.run_sync(lambda sync: inspect(sync).get_table_names())
 
 
-async def test_tables_are_created_in_an_empty_database(database: TemporaryDatabase, database_name: str) -> None:
+async def test_tables_are_created_in_an_empty_database(
+    database: TemporaryDatabase, database_name: str
+) -> None:
     """A test starts with nothing and finds the tables that it asked for, from every engine."""
     assert database.dialect_name == database.engine.dialect.name == database_name
     assert await _tables(database) == []
@@ -67,7 +69,9 @@ async def test_no_commit_waits_for_the_disk(sqlite_database: TemporaryDatabase) 
 async def test_no_commit_waits_for_the_disk_where_a_transaction_is_always_open(
     sqlite_database: TemporaryDatabase,
 ) -> None:
-    """A host whose connections begin a transaction at once could not connect, or would find itself without one."""
+    """A host whose connections begin a transaction at once could not connect, or would find
+    itself without one.
+    """
     engine = sqlite_database.create_engine(connect_args={"autocommit": False})
     async with engine.connect() as connection:
         raw = await connection.get_raw_connection()
@@ -80,8 +84,13 @@ async def test_no_commit_waits_for_the_disk_where_a_transaction_is_always_open(
 
 
 async def test_databases_are_apart_and_dropped(postgresql_url: URL) -> None:
-    """No test sees the rows of another, and none is left on the server, even if a client is still connected."""
-    async with postgresql_database(postgresql_url) as first, postgresql_database(postgresql_url) as second:
+    """No test sees the rows of another, and none is left on the server, even if a client is
+    still connected.
+    """
+    async with (
+        postgresql_database(postgresql_url) as first,
+        postgresql_database(postgresql_url) as second,
+    ):
         await first.create_tables(metadata)
         assert await _tables(first) == ["widgets"]
         assert await _tables(second) == []
@@ -105,8 +114,12 @@ async def test_a_connection_left_behind_is_an_error(tmp_path: Path) -> None:
     await connection.close()
 
 
-async def test_a_server_of_ones_own_can_be_restarted(postgresql_server: Callable[[], PostgresqlServer]) -> None:
-    """A test may stop and restart its own server: connections are refused, then the data are there again."""
+async def test_a_server_of_ones_own_can_be_restarted(
+    postgresql_server: Callable[[], PostgresqlServer],
+) -> None:
+    """A test may stop and restart its own server: connections are refused, then the data are
+    there again.
+    """
     server = postgresql_server()
     assert not server.is_running
     url = await asyncio.to_thread(server.start)
@@ -130,14 +143,29 @@ async def test_leaks_fail_a_test(tmp_path: Path, pytestconfig: pytest.Config) ->
     shutil.copy(pytestconfig.rootpath / "tests" / "conftest.py", tmp_path)
     (tmp_path / "test_leaks.py").write_text(LEAKS)
     settings = ("-c", str(pytestconfig.rootpath / "pyproject.toml"), "--rootdir", str(tmp_path))
-    command = (sys.executable, "-m", "pytest", *settings, "-p", "no:cacheprovider", "-rA", str(tmp_path))
+    command = (
+        sys.executable,
+        "-m",
+        "pytest",
+        *settings,
+        "-p",
+        "no:cacheprovider",
+        "-rA",
+        str(tmp_path),
+    )
     child = await asyncio.create_subprocess_exec(
         *command, cwd=tmp_path, env=os.environ | {"COLUMNS": "300"}, stdout=asyncio.subprocess.PIPE
     )
     output = (await child.communicate())[0].decode()
     for line in (
-        "ERROR test_leaks.py::test_leaks_a_task - rowlock.testing.virtual_time.TasksLeftBehindError",
-        "ERROR test_leaks.py::test_leaks_a_connection - rowlock.testing.databases.temporary.ConnectionsLeftBehindError",
+        (
+            "ERROR test_leaks.py::test_leaks_a_task -"
+            " rowlock.testing.virtual_time.TasksLeftBehindError"
+        ),
+        (
+            "ERROR test_leaks.py::test_leaks_a_connection -"
+            " rowlock.testing.databases.temporary.ConnectionsLeftBehindError"
+        ),
         "PASSED test_leaks.py::test_is_tidy",
     ):
         assert line in output

@@ -104,7 +104,9 @@ def test_how_a_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sent == [signal.SIGKILL, signal.SIGSTOP]
 
 
-async def test_an_endless_step(database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_step(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A step that goes round for ever would fill the memory."""
     monkeypatch.setattr(module, "BOUNDARIES_MAX", 10)
     with Failpoints(database.engine):

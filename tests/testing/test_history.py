@@ -1,4 +1,6 @@
-"""The historian: what is committed is noted, in order, with the database's time, and nothing else is."""
+"""The historian: what is committed is noted, in order, with the database's time, and nothing
+else is.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Strange(DeclarativeBase):
 
 
 class Order(LockColumns, ScheduleColumns, Strange):
-    """A table and columns named by words of SQL, attributes that are not the columns' names, and a text for its key."""
+    """A table and columns named by words of SQL, attributes that are not the columns' names, and
+    a text for its key.
+    """
 
     __tablename__ = "order"
     name: Mapped[str] = mapped_column("primary", primary_key=True)
@@ -82,8 +86,12 @@ async def history(database: TemporaryDatabase) -> list[Change]:
         return await read_history(session)
 
 
-async def test_every_change_of_a_lease_is_noted_with_its_time(database_with_clock: TemporaryDatabase) -> None:
-    """The judge would not see what was done, or see it at another time than the one by which leases are judged."""
+async def test_every_change_of_a_lease_is_noted_with_its_time(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """The judge would not see what was done, or see it at another time than the one by which
+    leases are judged.
+    """
     database, token = database_with_clock, uuid.uuid4()
     clock = database.clock
     assert clock is not None
@@ -100,7 +108,10 @@ async def test_every_change_of_a_lease_is_noted_with_its_time(database_with_cloc
         await session.execute(update(Run).values(leased))
     clock.advance(5)
     async with database.session_factory.begin() as session:
-        freed = dict.fromkeys(leased, None) | {Run.last_processed_at: database_now(), Run.attempts: 2}
+        freed = dict.fromkeys(leased, None) | {
+            Run.last_processed_at: database_now(),
+            Run.attempts: 2,
+        }
         await session.execute(update(Run).values(freed))
         await session.execute(delete(Run))
     found, taken, freed_, gone = await history(database)
@@ -110,7 +121,11 @@ async def test_every_change_of_a_lease_is_noted_with_its_time(database_with_cloc
     assert taken.after is not None
     assert (taken.after.lock_token, taken.after.lock_owner) == (token, "X")
     assert taken.after.lock_expires_at == taken.at + timedelta(seconds=30)
-    assert [(change.at - found.at).total_seconds() for change in (taken, freed_, gone)] == [5, 10, 10]
+    assert [(change.at - found.at).total_seconds() for change in (taken, freed_, gone)] == [
+        5,
+        10,
+        10,
+    ]
     assert freed_.after is not None
     assert (freed_.after.last_processed_at, freed_.after.attempts) == (clock.now, 2)
     assert all(change.statement_at == change.at for change in (taken, freed_))
@@ -129,7 +144,9 @@ async def test_only_what_was_committed_and_changed_is_noted(database: TemporaryD
         async with session.begin_nested() as savepoint:
             await session.execute(update(Volume).values(lock_owner="never"))
             await savepoint.rollback()
-        await session.execute(update(Volume).values(disk_id="unwatched", lock_token=Volume.lock_token))
+        await session.execute(
+            update(Volume).values(disk_id="unwatched", lock_token=Volume.lock_token)
+        )
     async with database.session_factory() as session:
         await session.execute(update(Volume).values(lock_owner="never"))
         await session.rollback()
@@ -153,7 +170,10 @@ async def test_rows_that_were_there_before_are_known(database: TemporaryDatabase
     async with database.engine.begin() as connection:
         await install_historian(connection, [Run])
     changes = await history(database)
-    assert [(change.key, change.after.lock_owner) for change in changes if change.after] == [("1", None), ("2", "X")]
+    assert [(change.key, change.after.lock_owner) for change in changes if change.after] == [
+        ("1", None),
+        ("2", "X"),
+    ]
 
 
 async def test_a_row_that_gets_another_key_is_gone(database: TemporaryDatabase) -> None:
@@ -162,8 +182,13 @@ async def test_a_row_that_gets_another_key_is_gone(database: TemporaryDatabase) 
     async with database.session_factory.begin() as session:
         session.add(Run(id=1))
         await session.flush()
-        await session.execute(update(Run).values(id=2), execution_options={"synchronize_session": False})
-    changes = [(change.key, change.before is None, change.after is None) for change in await history(database)]
+        await session.execute(
+            update(Run).values(id=2), execution_options={"synchronize_session": False}
+        )
+    changes = [
+        (change.key, change.before is None, change.after is None)
+        for change in await history(database)
+    ]
     assert changes == [("1", True, False), ("1", False, True), ("2", True, False)]
 
 
@@ -187,7 +212,9 @@ async def test_names_that_must_be_quoted(database: TemporaryDatabase) -> None:
 
 
 async def test_tables_whose_long_names_begin_alike(database: TemporaryDatabase) -> None:
-    """A host with long names could have no historian, or changes of one table would pass for those of another."""
+    """A host with long names could have no historian, or changes of one table would pass for
+    those of another.
+    """
     await database.create_tables(Lengthy.metadata)
     async with database.engine.begin() as connection:
         await install_historian(connection, [First, Second])
@@ -199,7 +226,9 @@ async def test_tables_whose_long_names_begin_alike(database: TemporaryDatabase) 
     }
 
 
-async def test_changes_of_one_row_are_in_the_order_of_their_commits(database: TemporaryDatabase) -> None:
+async def test_changes_of_one_row_are_in_the_order_of_their_commits(
+    database: TemporaryDatabase,
+) -> None:
     """The judge would take who came second for the first."""
     await prepare(database)
     async with database.session_factory.begin() as session:
@@ -224,13 +253,16 @@ async def test_a_plain_sqlite_connection_may_have_a_historian(tmp_path: Path) ->
     """A simulation that drives the file by hand would need a historian of its own."""
     file = sqlite3.connect(tmp_path / "plain.db", isolation_level=None)
     file.execute(
-        "CREATE TABLE runs (id INTEGER PRIMARY KEY, status TEXT, result TEXT, updated_at TEXT, lock_token CHAR(32), "
-        "lock_owner TEXT, lock_expires_at DATETIME, last_processed_at DATETIME, due_at DATETIME, attempts INTEGER, "
-        "last_error TEXT, parked_at DATETIME, deadline_at DATETIME)"
+        "CREATE TABLE runs (id INTEGER PRIMARY KEY, status TEXT, result TEXT, updated_at TEXT,"
+        " lock_token CHAR(32), lock_owner TEXT, lock_expires_at DATETIME, last_processed_at"
+        " DATETIME, due_at DATETIME, attempts INTEGER, last_error TEXT, parked_at DATETIME,"
+        " deadline_at DATETIME)"
     )
     for statement in historian_statements(sqlite.dialect(), [Run]):
         file.execute(statement)
-    file.execute("INSERT INTO runs (id, attempts, due_at) VALUES (1, 0, '2031-05-17 12:00:00.000000')")
+    file.execute(
+        "INSERT INTO runs (id, attempts, due_at) VALUES (1, 0, '2031-05-17 12:00:00.000000')"
+    )
     file.execute("DELETE FROM runs")
     there, gone = changes_from(file.execute(HISTORY_QUERY))
     assert there.after == gone.before
@@ -253,7 +285,9 @@ async def test_a_day_of_the_library_is_found_clean(database: TemporaryDatabase) 
     await prepare(database)
     async with database.session_factory.begin() as session:
         session.add_all([*(Volume() for _ in range(5)), *(Run() for _ in range(5))])
-    failing = RunPipeline(answer=Retry(error="no"), max_attempts=2, retry_delay=0.01, fetch_delays=(0.02,))
+    failing = RunPipeline(
+        answer=Retry(error="no"), max_attempts=2, retry_delay=0.01, fetch_delays=(0.02,)
+    )
     with heard_events() as heard:
         async with PipelineManager(database.session_factory, [VolumePipeline(), failing]):
             await heard.wait_for(events.ItemApplied, count=15)

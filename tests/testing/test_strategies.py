@@ -1,4 +1,6 @@
-"""Tests of the strategies: what is drawn is valid, on a real database, and of every kind that there is."""
+"""Tests of the strategies: what is drawn is valid, on a real database, and of every kind that
+there is.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ from rowlock import Apply, LockColumns, Outcome, Park, Pipeline, Reset, Retry, S
 from rowlock.pipelines.outcomes import as_outcome, check_outcome
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, stepping
-from rowlock.testing.strategies import lease_states, outcomes, pipeline_settings, step_sequences, values_of
+from rowlock.testing.strategies import (
+    lease_states,
+    outcomes,
+    pipeline_settings,
+    step_sequences,
+    values_of,
+)
 
 from ..host import Base as HostBase
 from ..host import Run, RunPipeline, Volume, VolumePipeline
@@ -36,7 +44,13 @@ SOME = settings(
 )
 
 
-COUNTED_AS = {Apply: "applied", type(None): "applied", Retry: "retried", Reset: "reset", Park: "parked"}
+COUNTED_AS = {
+    Apply: "applied",
+    type(None): "applied",
+    Retry: "retried",
+    Reset: "reset",
+    Park: "parked",
+}
 
 
 class Base(DeclarativeBase):
@@ -110,7 +124,12 @@ def test_each_outcome_is_drawn(kind: type[Any]) -> None:
 def test_outcomes_fit_the_model() -> None:
     """A model without a schedule would be given what it cannot do."""
     with pytest.raises(Exception, match=r"(?i)no .*example|unsatisfiable|NoSuchExample"):
-        find(outcomes(Volume), lambda outcome: isinstance(outcome, Park) or getattr(outcome, "after", None) is not None)
+        find(
+            outcomes(Volume),
+            lambda outcome: (
+                isinstance(outcome, Park) or getattr(outcome, "after", None) is not None
+            ),
+        )
 
 
 def test_a_host_says_what_is_drawn() -> None:
@@ -125,7 +144,9 @@ def test_a_host_says_what_is_drawn() -> None:
 @given(values_of(Thing))
 @settings(deadline=None)
 def test_what_is_not_known_is_left_out(values: dict[str, Any]) -> None:
-    """A key, a foreign key, a column of ours or a type of the host's own would get a value that means nothing."""
+    """A key, a foreign key, a column of ours or a type of the host's own would get a value that
+    means nothing.
+    """
     assert set(values) <= {"colour", "size", "short", "weight", "price", "is_open"}
 
 
@@ -161,7 +182,9 @@ async def hosts(database_with_clock: TemporaryDatabase) -> TemporaryDatabase:
     return database_with_clock
 
 
-async def check_claim(database: TemporaryDatabase, pipeline: Pipeline[Any], states: list[Any]) -> None:
+async def check_claim(
+    database: TemporaryDatabase, pipeline: Pipeline[Any], states: list[Any]
+) -> None:
     """Put a row in each of the states, and compare what is claimed with what may be."""
     rows = [pipeline.model(**state.values) for state in states]
     async with database.session_factory.begin() as session:
@@ -169,7 +192,9 @@ async def check_claim(database: TemporaryDatabase, pipeline: Pipeline[Any], stat
         session.add_all(rows)
     async with stepping(database.session_factory, pipeline) as steps:
         claimed = {item.id for item in await steps.fetch_once()}
-    assert claimed == {row.id for row, state in zip(rows, states, strict=True) if state.is_claimable}
+    assert claimed == {
+        row.id for row, state in zip(rows, states, strict=True) if state.is_claimable
+    }
 
 
 @given(states=st.lists(lease_states(Volume, owner="VolumePipeline"), max_size=8))
@@ -190,7 +215,10 @@ async def test_lease_states_of_scheduled_rows(hosts: TemporaryDatabase, states: 
 @pytest.mark.parametrize("is_due", [False, True])
 def test_each_lease_state_is_drawn(name: str, is_due: bool) -> None:
     """One of them would never be tried."""
-    assert find(lease_states(Run, owner="RunPipeline"), lambda state: (state.name, state.is_due) == (name, is_due))
+    assert find(
+        lease_states(Run, owner="RunPipeline"),
+        lambda state: (state.name, state.is_due) == (name, is_due),
+    )
 
 
 @given(pipeline_settings(workers_num=3))
@@ -211,7 +239,9 @@ def test_settings_are_accepted(drawn: Any) -> None:
         ({"retry_delay": 60}, {"retry_delay_max"}),
     ],
 )
-def test_a_setting_that_others_depend_on_may_be_fixed(fixed: dict[str, Any], left_out: set[str]) -> None:
+def test_a_setting_that_others_depend_on_may_be_fixed(
+    fixed: dict[str, Any], left_out: set[str]
+) -> None:
     """A host would be told that it contradicts a setting which nobody has made."""
 
     @given(pipeline_settings(workers_num=3, **fixed))
@@ -227,7 +257,9 @@ def test_a_setting_that_others_depend_on_may_be_fixed(fixed: dict[str, Any], lef
 
 @given(step_sequences(replicas=2, kinds=["fetch", "pass"], seconds_max=5, max_size=7))
 def test_steps_are_those_that_were_asked_for(steps: list[Any]) -> None:
-    """A test would step a replica that it does not have, or wait for longer than its leases last."""
+    """A test would step a replica that it does not have, or wait for longer than its leases
+    last.
+    """
     assert len(steps) <= 7
     for step in steps:
         assert step.kind in {"fetch", "pass"}
@@ -240,12 +272,18 @@ def test_the_missing_extra_is_named(tmp_path: Path) -> None:
     code = "import sys; sys.modules['hypothesis'] = None; import rowlock.testing.strategies"
     ended = run_python("-c", code, folder=tmp_path)
     assert (
-        "rowlock.testing.strategies needs hypothesis, which is not installed: pip install 'rowlock[testing]'."
-        in ended.errors
+        "rowlock.testing.strategies needs hypothesis, which is not installed: pip install"
+        " 'rowlock[testing]'." in ended.errors
     )
 
 
 def test_all_strategies_are_functions() -> None:
     """A strategy that is made at import would be paid for by who needs another."""
-    made: list[Callable[..., Any]] = [lease_states, outcomes, pipeline_settings, step_sequences, values_of]
+    made: list[Callable[..., Any]] = [
+        lease_states,
+        outcomes,
+        pipeline_settings,
+        step_sequences,
+        values_of,
+    ]
     assert all(inspect.isfunction(one) for one in made)

@@ -1,4 +1,6 @@
-"""Tests of seeing suspensions: of a coroutine and of all tasks that come of it, and of nobody else."""
+"""Tests of seeing suspensions: of a coroutine and of all tasks that come of it, and of nobody
+else.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,11 @@ async def test_time_jumps_exactly_to_each_timer() -> None:
     for name, delay_s in (("late", 3600.1), ("early", 0.3), ("later", 7200.0)):
         loop.call_at(START_S + delay_s, lambda name=name: fired.append((name, loop.time())))
     await asyncio.sleep(8000)
-    assert fired == [("early", START_S + 0.3), ("late", START_S + 3600.1), ("later", START_S + 7200.0)]
+    assert fired == [
+        ("early", START_S + 0.3),
+        ("late", START_S + 3600.1),
+        ("later", START_S + 7200.0),
+    ]
     assert loop.time() == START_S + 8000
 
 
@@ -54,9 +58,13 @@ async def test_timeouts_of_asyncio_follow_virtual_time() -> None:
 
 @virtual_time(max_iterations=1000)
 async def test_no_timer_fires_early() -> None:
-    """Timers less than a nanosecond apart have a time each: whoever wakes finds that its deadline has come."""
+    """Timers less than a nanosecond apart have a time each: whoever wakes finds that its
+    deadline has come.
+    """
     loop = asyncio.get_running_loop()
-    deadlines = [START_S + rest_s for rest_s in (1e-12, 5e-10, 9e-10, 0.1 + 0.2, 0.1 + 0.2 + 4e-10, 1 / 3)]
+    deadlines = [
+        START_S + rest_s for rest_s in (1e-12, 5e-10, 9e-10, 0.1 + 0.2, 0.1 + 0.2 + 4e-10, 1 / 3)
+    ]
     fired: list[float] = []
     for deadline in deadlines:
         loop.call_at(deadline, lambda: fired.append(loop.time()))

@@ -19,7 +19,9 @@ def run_planted(root: Path, *options: str) -> tuple[int, str]:
     """Return the exit code of the script of a tree, and what it says."""
     command = [sys.executable, str(root / LISTS), *options]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    run = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
     return run.returncode, run.stdout + run.stderr
 
 

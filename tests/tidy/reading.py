@@ -1,7 +1,8 @@
 """How the laws read the tree: sources, imports, functions.
 
-The one idea: a law is a pure function from sources to findings, so that a test can hand it a source with a planted violation and
-see it bite. Everything that touches the disk is in `sources` and `committed_files`.
+The one idea: a law is a pure function from sources to findings, so that a test can hand it a source
+with a planted violation and see it bite. Everything that touches the disk is in `sources` and
+`committed_files`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Source(NamedTuple):
 
     @property
     def room(self) -> str:
-        """The part right below the package, of which a floor is made: ``rows``, ``clock``; empty for the front door."""
+        """The part right below the package, of which a floor is made: ``rows``, ``clock``; empty
+        for the front door.
+        """
         return room_of(self.module)
 
     def finding(self, node: ast.AST | int, text: str) -> str:
@@ -77,20 +80,40 @@ def committed_files() -> tuple[Path, ...]:
     """Every file that is, or would be, committed."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:  # an unpacked source archive
         below = ((path, path.relative_to(ROOT).parts) for path in ROOT.rglob("*"))
-        return tuple(path for path, parts in below if path.is_file() and not any(map(is_by_product, parts)))
-    # The folder may belong to another user than the one who runs the tests, as it does in containers.
-    command = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        return tuple(
+            path for path, parts in below if path.is_file() and not any(map(is_by_product, parts))
+        )
+    # The folder may belong to another user than the one who runs the tests, as it does in
+    # containers.
+    command = [
+        "git",
+        "-c",
+        "safe.directory=*",
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    return tuple(ROOT / name for name in sorted(set(listed.split("\0"))) if name and (ROOT / name).is_file())
+    return tuple(
+        ROOT / name for name in sorted(set(listed.split("\0"))) if name and (ROOT / name).is_file()
+    )
 
 
 def is_by_product(name: str) -> bool:
     """Whether a file or folder is made by tools, as far as its name tells."""
-    return name.startswith(".") or name in {"__pycache__", "build", "dist", "site"} or name.endswith(".egg-info")
+    return (
+        name.startswith(".")
+        or name in {"__pycache__", "build", "dist", "site"}
+        or name.endswith(".egg-info")
+    )
 
 
 def sources(*folders: str) -> list[Source]:
-    """Return the Python files below `folders` of the repository (all of them, without arguments)."""
+    """Return the Python files below `folders` of the repository (all of them, without
+    arguments).
+    """
     found = []
     for path in committed_files():
         name = path.relative_to(ROOT).as_posix()
@@ -107,7 +130,9 @@ def package() -> list[Source]:
 
 
 def imports(source: Source) -> Iterator[Import]:
-    """Yield what `source` imports, anywhere in it: also inside functions, also for type checkers only."""
+    """Yield what `source` imports, anywhere in it: also inside functions, also for type checkers
+    only.
+    """
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Import):
             yield from (Import(alias.name, node.lineno) for alias in node.names)
@@ -128,7 +153,9 @@ def _origin(source: Source, node: ast.ImportFrom) -> str:
 def definitions(source: Source) -> Iterator[tuple[Definition, tuple[Definition, ...]]]:
     """Yield every function and class with the definitions around it, outermost first."""
 
-    def below(node: ast.AST, around: tuple[Definition, ...]) -> Iterator[tuple[Definition, tuple[Definition, ...]]]:
+    def below(
+        node: ast.AST, around: tuple[Definition, ...]
+    ) -> Iterator[tuple[Definition, tuple[Definition, ...]]]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, Definition):
                 yield child, around
@@ -179,5 +206,7 @@ def own_nodes(function: Function) -> Iterator[ast.AST]:
 
 
 def words_of(name: str) -> Iterable[str]:
-    """Return the lower-case words of a name: ``BaseWorker`` and ``base_worker`` are both *base*, *worker*."""
+    """Return the lower-case words of a name: ``BaseWorker`` and ``base_worker`` are both *base*,
+    *worker*.
+    """
     return re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())

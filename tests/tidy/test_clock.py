@@ -1,6 +1,7 @@
 """``clock.py`` is the only file that asks the time.
 
-So tests move one clock, and a reader finds in one place which clock is meant. A timer of the event loop, ``loop.time()``, is free.
+So tests move one clock, and a reader finds in one place which clock is meant. A timer of the event
+loop, ``loop.time()``, is free.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import pytest
 from .reading import Source, dotted, imports, package, planted
 
 CLOCK = "src/rowlock/clock.py"
-CLOCKS = frozenset({"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep"})
+CLOCKS = frozenset(
+    {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep"}
+)
 CALENDAR = frozenset({"now", "utcnow", "today"})
 
 
@@ -24,15 +27,25 @@ def clock_readers(tree: list[Source]) -> list[str]:
             origin, _, name = target.rpartition(".")
             if origin == "time" and name in CLOCKS:
                 found.append(source.finding(line, f"{target}: only clock.py asks the time"))
-        asking = (node for node in ast.walk(source.tree) if isinstance(node, ast.Attribute) and asks_the_time(node))
-        found.extend(source.finding(node, f"{dotted(node)}: only clock.py asks the time") for node in asking)
+        asking = (
+            node
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.Attribute) and asks_the_time(node)
+        )
+        found.extend(
+            source.finding(node, f"{dotted(node)}: only clock.py asks the time") for node in asking
+        )
     return found
 
 
 def asks_the_time(node: ast.Attribute) -> bool:
-    """Whether the attribute is a clock of the standard library, called or handed on as a function."""
+    """Whether the attribute is a clock of the standard library, called or handed on as a
+    function.
+    """
     origin = dotted(node.value).rpartition(".")[2]
-    return (origin == "time" and node.attr in CLOCKS) or (origin in {"datetime", "date"} and node.attr in CALENDAR)
+    return (origin == "time" and node.attr in CLOCKS) or (
+        origin in {"datetime", "date"} and node.attr in CALENDAR
+    )
 
 
 def test_only_the_clock_asks_the_time() -> None:
@@ -59,7 +72,8 @@ def test_planted_clock_reader(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["loop.time()", "get_running_loop().time()", "import time", "row.now", "datetime(2031, 1, 1)"]
+    "text",
+    ["loop.time()", "get_running_loop().time()", "import time", "row.now", "datetime(2031, 1, 1)"],
 )
 def test_timer_is_free(text: str) -> None:
     """The law would forbid timeouts."""

@@ -1,4 +1,6 @@
-"""Every task that may run code of the host is started by ``containment.py``; the few others are named here, with their reasons."""
+"""Every task that may run code of the host is started by ``containment.py``; the few others are
+named here, with their reasons.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,19 @@ from .reading import Source, package, planted
 
 BARE: dict[str, str] = {
     "src/rowlock/containment.py": "it is the helper",
-    "src/rowlock/pipelines/host_code/call.py": "whatever the call raises is a value; and this is done for each row",
-    "src/rowlock/pipelines/processing/worker.py": "whatever escapes releases the row; and this is done for each row",
+    "src/rowlock/pipelines/host_code/call.py": (
+        "whatever the call raises is a value; and this is done for each row"
+    ),
+    "src/rowlock/pipelines/processing/worker.py": (
+        "whatever escapes releases the row; and this is done for each row"
+    ),
     "src/rowlock/pipelines/background.py": "whatever a background task raises is logged by itself",
     "src/rowlock/supervisor.py": "its loops let a KeyboardInterrupt through, which is the user's",
     "src/rowlock/dispatch/engines/stream.py": "whatever the handler raises is an event",
     "src/rowlock/dispatch/engines/process_line.py": "it ends a process of ours",
-    "src/rowlock/database/stalled_transactions.py": "the driver's ROLLBACK, in the thread of its connection",
+    "src/rowlock/database/stalled_transactions.py": (
+        "the driver's ROLLBACK, in the thread of its connection"
+    ),
 }
 STARTS = ("create_task", "ensure_future", "begin_task")
 OUTSIDE = ("src/rowlock/testing/", "src/rowlock/demo/")
@@ -24,7 +32,9 @@ OUTSIDE = ("src/rowlock/testing/", "src/rowlock/demo/")
 def bare_tasks(tree: list[Source]) -> list[str]:
     """Find tasks that are started without containment, in files that are not named above."""
     return [
-        source.finding(node, "a SystemExit out of this task ends the event loop: use contained_task")
+        source.finding(
+            node, "a SystemExit out of this task ends the event loop: use contained_task"
+        )
         for source in tree
         if source.path not in BARE and not source.path.startswith(OUTSIDE)
         for node in ast.walk(source.tree)
@@ -34,7 +44,9 @@ def bare_tasks(tree: list[Source]) -> list[str]:
 
 
 def test_every_task_is_contained() -> None:
-    """A ``SystemExit`` of an engine, a listener or a session factory would end the host's event loop."""
+    """A ``SystemExit`` of an engine, a listener or a session factory would end the host's event
+    loop.
+    """
     assert bare_tasks(package()) == []
 
 

@@ -1,4 +1,6 @@
-"""Files that the docs and docstrings name are there, and the drawing of the house has every room."""
+"""Files that the docs and docstrings name are there, and the drawing of the house has every
+room.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ def dead_names(path: str, text: str, present: set[str]) -> list[str]:
     """Find files of the package that a text names and that are not there."""
     lines = enumerate(text.splitlines(), start=1)
     named = [(number, found["path"]) for number, line in lines for found in NAMED.finditer(line)]
-    return [f"{path}:{number}: there is no {name}" for number, name in named if f"src/{PACKAGE}/{name}" not in present]
+    return [
+        f"{path}:{number}: there is no {name}"
+        for number, name in named
+        if f"src/{PACKAGE}/{name}" not in present
+    ]
 
 
 def test_named_files_exist() -> None:
@@ -31,14 +37,17 @@ def test_named_files_exist() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("text", ["see `rows/gone.py`", "``leases/dialects/oracle.py``", "src/rowlock/locks/gone.py"])
+@pytest.mark.parametrize(
+    "text", ["see `rows/gone.py`", "``leases/dialects/oracle.py``", "src/rowlock/locks/gone.py"]
+)
 def test_planted_dead_name(text: str) -> None:
     """The check above would pass any name."""
     assert len(dead_names("planted.md", text, {"src/rowlock/rows/columns.py"})) == 1
 
 
 @pytest.mark.parametrize(
-    "text", ["see `rows/columns.py`", "src/rowlock/rows/columns.py", "tests/rows/x.py", "kopf/rows/x.py"]
+    "text",
+    ["see `rows/columns.py`", "src/rowlock/rows/columns.py", "tests/rows/x.py", "kopf/rows/x.py"],
 )
 def test_living_name_is_free(text: str) -> None:
     """The check would find fault with what is there, or with what is not ours."""
@@ -48,9 +57,17 @@ def test_living_name_is_free(text: str) -> None:
 def undrawn_rooms(page: str, present: set[str]) -> list[str]:
     """Find rooms and stages that stand in the package and not in the drawing of the house."""
     drawing = page.partition("```\n")[2].partition("```")[0]
-    top = {name.removeprefix(f"src/{PACKAGE}/") for name in present if name.startswith(f"src/{PACKAGE}/")}
-    rooms = {f"{name.split('/')[0]}/" if "/" in name else name for name in top if name.endswith(".py")}
-    return sorted(room for room in rooms | {f"{stage}/" for stage in STAGES} if f" {room}" not in drawing)
+    top = {
+        name.removeprefix(f"src/{PACKAGE}/")
+        for name in present
+        if name.startswith(f"src/{PACKAGE}/")
+    }
+    rooms = {
+        f"{name.split('/')[0]}/" if "/" in name else name for name in top if name.endswith(".py")
+    }
+    return sorted(
+        room for room in rooms | {f"{stage}/" for stage in STAGES} if f" {room}" not in drawing
+    )
 
 
 def test_house_is_drawn() -> None:
@@ -61,6 +78,13 @@ def test_house_is_drawn() -> None:
 
 def test_planted_undrawn_room() -> None:
     """The check above would pass any drawing."""
-    page = "# The house\n\n```\n  rows/  clock.py\n" + "".join(f"  {stage}/\n" for stage in STAGES) + "```\n attic/\n"
-    present = {f"src/{PACKAGE}/{name}" for name in ("rows/columns.py", "clock.py", "attic/a.py", "logs.py", "py.typed")}
+    page = (
+        "# The house\n\n```\n  rows/  clock.py\n"
+        + "".join(f"  {stage}/\n" for stage in STAGES)
+        + "```\n attic/\n"
+    )
+    present = {
+        f"src/{PACKAGE}/{name}"
+        for name in ("rows/columns.py", "clock.py", "attic/a.py", "logs.py", "py.typed")
+    }
     assert undrawn_rooms(page, present) == ["attic/", "logs.py"]

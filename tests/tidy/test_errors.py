@@ -1,6 +1,8 @@
-"""Every error has a slug of its own, and under that slug a paragraph in ``docs/reference/errors.md``.
+"""Every error has a slug of its own, and under that slug a paragraph in
+``docs/reference/errors.md``.
 
-A heading is the slug itself (``## lease-lost``) or carries it (``## LeaseLost { #lease-lost }``). Other headings group them.
+A heading is the slug itself (``## lease-lost``) or carries it (``## LeaseLost { #lease-lost }``).
+Other headings group them.
 """
 
 from __future__ import annotations
@@ -14,14 +16,21 @@ from .reading import ROOT, Source, definitions, last_name, package, planted
 
 ERRORS = "src/rowlock/errors.py"
 PAGE = "docs/reference/errors.md"
-HEADING = re.compile(r"^#{2,} +(?:.*\{ *#(?P<carried>[\w-]+) *\}|`?(?P<itself>[a-z]+(?:-[a-z]+)*)`?) *$", re.MULTILINE)
+HEADING = re.compile(
+    r"^#{2,} +(?:.*\{ *#(?P<carried>[\w-]+) *\}|`?(?P<itself>[a-z]+(?:-[a-z]+)*)`?) *$",
+    re.MULTILINE,
+)
 REFUSALS = "Refusal"
 
 
 def parents_of(tree: list[Source]) -> dict[str, list[str]]:
     """Return the classes of the error tree with the names of what they derive from."""
     nodes = (node for source in tree for node, _ in definitions(source) if source.path == ERRORS)
-    return {node.name: [last_name(base) for base in node.bases] for node in nodes if isinstance(node, ast.ClassDef)}
+    return {
+        node.name: [last_name(base) for base in node.bases]
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+    }
 
 
 def slugs(tree: list[Source]) -> dict[str, str]:
@@ -45,10 +54,16 @@ def slug_of(statement: ast.stmt) -> str:
 
 
 def misnamed(tree: list[Source]) -> list[str]:
-    """Find slugs that are missing or shared, faults that are called like refusals, and refusals like faults."""
+    """Find slugs that are missing or shared, faults that are called like refusals, and refusals
+    like faults.
+    """
     by_class, parents = slugs(tree), parents_of(tree)
     found = [f"{name} needs a slug of its own" for name, slug in by_class.items() if not slug]
-    found += [f"{name} shares its slug" for name, slug in by_class.items() if list(by_class.values()).count(slug) > 1]
+    found += [
+        f"{name} shares its slug"
+        for name, slug in by_class.items()
+        if list(by_class.values()).count(slug) > 1
+    ]
     for name in by_class:
         refuses = name == REFUSALS or is_below(name, REFUSALS, parents)
         if refuses == name.endswith("Error"):
@@ -58,17 +73,23 @@ def misnamed(tree: list[Source]) -> list[str]:
 
 def is_below(name: str, ancestor: str, parents: dict[str, list[str]]) -> bool:
     """Whether a class derives from another, directly or not."""
-    return any(parent == ancestor or is_below(parent, ancestor, parents) for parent in parents.get(name, ()))
+    return any(
+        parent == ancestor or is_below(parent, ancestor, parents)
+        for parent in parents.get(name, ())
+    )
 
 
 def strayed(tree: list[Source]) -> list[str]:
-    """Find error classes outside of the tree's file. `testing/` may have its own: they are a test's, not a host's."""
+    """Find error classes outside of the tree's file. `testing/` may have its own: they are a
+    test's, not a host's.
+    """
     return [
         source.finding(node, f"{node.name} belongs in {ERRORS}")
         for source in tree
         if source.path != ERRORS and source.room != "testing"
         for node, _ in definitions(source)
-        if isinstance(node, ast.ClassDef) and any(is_error(last_name(base), tree) for base in node.bases)
+        if isinstance(node, ast.ClassDef)
+        and any(is_error(last_name(base), tree) for base in node.bases)
     ]
 
 
@@ -82,7 +103,9 @@ def unmatched(tree: list[Source], page: str) -> list[str]:
     explained = {found["carried"] or found["itself"] for found in HEADING.finditer(page)}
     raised = set(slugs(tree).values())
     missing = [f"{slug} has no paragraph in {PAGE}" for slug in sorted(raised - explained)]
-    return missing + [f"{slug} is explained in {PAGE} and never raised" for slug in sorted(explained - raised)]
+    return missing + [
+        f"{slug} is explained in {PAGE} and never raised" for slug in sorted(explained - raised)
+    ]
 
 
 def test_every_error_is_explained() -> None:
@@ -101,8 +124,13 @@ def test_errors_live_in_one_file() -> None:
     assert strayed(package()) == []
 
 
-TREE = "class RowlockError(Exception): slug: ClassVar[str] = 'rowlock-error'\nclass Refusal(RowlockError): slug = 'refusal'\n"
-PARAGRAPHS = "# Errors\n\n## Faults and refusals\n\n### rowlock-error\n\nText.\n\n### Refusal { #refusal }\n"
+TREE = (
+    "class RowlockError(Exception): slug: ClassVar[str] = 'rowlock-error'\nclass"
+    " Refusal(RowlockError): slug = 'refusal'\n"
+)
+PARAGRAPHS = (
+    "# Errors\n\n## Faults and refusals\n\n### rowlock-error\n\nText.\n\n### Refusal { #refusal }\n"
+)
 
 
 def test_matching_page_is_free() -> None:
@@ -135,7 +163,9 @@ def test_planted_misnamed_error(text: str) -> None:
     assert len(misnamed(planted(TREE + text, ERRORS))) == 1
 
 
-@pytest.mark.parametrize("text", ["class QueueFull(Refusal): pass", "class QueueError(ValueError): pass"])
+@pytest.mark.parametrize(
+    "text", ["class QueueFull(Refusal): pass", "class QueueError(ValueError): pass"]
+)
 def test_planted_stray_error(text: str) -> None:
     """The law above would pass an error anywhere."""
     tree = [*planted(TREE, ERRORS), *planted(text)]

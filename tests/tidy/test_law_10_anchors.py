@@ -1,7 +1,9 @@
-"""Law 10: each planted bug is anchored by file, function and one short snippet, so that to rename something is a script.
+"""Law 10: each planted bug is anchored by file, function and one short snippet, so that to rename
+something is a script.
 
-The snippet stands once in the function that the list names, wherever else it stands: so it needs to be no longer than what is
-taken out, and who moves a function within its file, or renames something beside the snippet, need not touch the list.
+The snippet stands once in the function that the list names, wherever else it stands: so it needs to
+be no longer than what is taken out, and who moves a function within its file, or renames something
+beside the snippet, need not touch the list.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ def is_free_or_not(expires_at):
 
 
 def test_each_guard_stands_once_in_its_function() -> None:
-    """A guard that moved would be planted nowhere, and the night would end with a crash instead of a verdict."""
+    """A guard that moved would be planted nowhere, and the night would end with a crash instead
+    of a verdict.
+    """
     code, output = check_of(ROOT)
     assert code == 0, output
 
@@ -30,7 +34,10 @@ def test_planted_guard_that_is_gone(tree: Path) -> None:
     replace(tree / ELIGIBILITY, FREE, "expires_at.is_(None)")
     code, output = check_of(tree)
     assert code == 1
-    assert "live leases are claimed: the guard stands 0 times in is_free of rows/eligibility.py" in output
+    assert (
+        "live leases are claimed: the guard stands 0 times in is_free of rows/eligibility.py"
+        in output
+    )
 
 
 def test_planted_function_that_is_gone(tree: Path) -> None:
@@ -46,7 +53,10 @@ def test_planted_guard_that_stands_twice(tree: Path) -> None:
     replace(tree / ELIGIBILITY, FREE, "expires_at <= database_now(), expires_at <= database_now()")
     code, output = check_of(tree)
     assert code == 1
-    assert "live leases are claimed: the guard stands 2 times in is_free of rows/eligibility.py" in output
+    assert (
+        "live leases are claimed: the guard stands 2 times in is_free of rows/eligibility.py"
+        in output
+    )
 
 
 def test_planted_guard_that_stands_in_another_function_too(tree: Path) -> None:

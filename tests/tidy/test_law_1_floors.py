@@ -1,4 +1,5 @@
-"""Law 1: imports point down, rooms on one floor are unaware of each other, and nothing goes round in circles.
+"""Law 1: imports point down, rooms on one floor are unaware of each other, and nothing goes round
+in circles.
 
 An import for type checkers only counts like any other: who names a type knows the room it lives in.
 """
@@ -28,16 +29,27 @@ FLOORS: dict[str, float] = {
 }
 """The ground has four steps: tasks need errors and the log, and these need the time.
 
-The demo stands above the other windows, because its verdict is that of `testing`: one historian and one checker for both.
+The demo stands above the other windows, because its verdict is that of `testing`: one historian and
+one checker for both.
 """
 IMPLEMENTATIONS_FLOOR = 3.5
-"""Where the parts of each database stand, ``dialects/<database>/*.py``: they know what is asked of them, up to leases.
+"""Where the parts of each database stand, ``dialects/<database>/*.py``: they know what is asked of
+them, up to leases.
 
-The registry, and what says where the parts are, stand on the ground; they name the parts and import none.
+The registry, and what says where the parts are, stand on the ground; they name the parts and import
+none.
 """
 FRONT_DOOR_FLOOR = 6
-"""``__init__`` shows the public names of the floors below it; wings and windows may come in by it, as a host does."""
-STAGES: dict[str, int] = {"host_code": 0, "renewing": 1, "settling": 2, "processing": 3, "fetching": 4}
+"""``__init__`` shows the public names of the floors below it; wings and windows may come in by
+it, as a host does.
+"""
+STAGES: dict[str, int] = {
+    "host_code": 0,
+    "renewing": 1,
+    "settling": 2,
+    "processing": 3,
+    "fetching": 4,
+}
 """Within ``pipelines/``: a stage hands its rows on, so it may know those with lower numbers."""
 SHARED: tuple[str, ...] = (
     "ahead",
@@ -60,16 +72,23 @@ def floor_of(room: str) -> float | None:
 
 
 def storey_of(module: str) -> str:
-    """Return the room of a module; the implementations for each database are a room of their own."""
+    """Return the room of a module; the implementations for each database are a room of their
+    own.
+    """
     parts = module.split(".")
-    return ".".join(parts[1:3]) if parts[1:2] == ["dialects"] and len(parts) > 3 else room_of(module)
+    return (
+        ".".join(parts[1:3]) if parts[1:2] == ["dialects"] and len(parts) > 3 else room_of(module)
+    )
 
 
 def imported_modules(source: Source, known: set[str]) -> Iterable[tuple[str, int]]:
     """Yield the modules of the package that `source` imports, each with the line."""
     for target, line in imports(source):
         if target.split(".")[0] == PACKAGE:
-            yield (target if target in known or "." not in target else target.rpartition(".")[0]), line
+            yield (
+                (target if target in known or "." not in target else target.rpartition(".")[0]),
+                line,
+            )
 
 
 def upward_imports(tree: list[Source]) -> list[str]:
@@ -80,18 +99,26 @@ def upward_imports(tree: list[Source]) -> list[str]:
         own = storey_of(source.module)
         floor = floor_of(own)
         if floor is None:
-            found.append(source.finding(1, f"the room {source.room!r} is on no floor; give it one in {__name__}"))
+            found.append(
+                source.finding(
+                    1, f"the room {source.room!r} is on no floor; give it one in {__name__}"
+                )
+            )
             continue
         for module, line in imported_modules(source, known):
             room = storey_of(module)
             below = floor_of(room)
             if room != own and (below is None or below >= floor):
-                found.append(source.finding(line, f"{source.room or 'the front door'} may not know {module}"))
+                found.append(
+                    source.finding(line, f"{source.room or 'the front door'} may not know {module}")
+                )
     return found
 
 
 def stage_of(module: str) -> int | None:
-    """Return the number of the stage that a module belongs to; nothing for the modules that put the stages together."""
+    """Return the number of the stage that a module belongs to; nothing for the modules that put
+    the stages together.
+    """
     parts = module.split(".")
     if parts[1:2] != ["pipelines"] or len(parts) < 3:
         return None
@@ -99,7 +126,9 @@ def stage_of(module: str) -> int | None:
 
 
 def backward_imports(tree: list[Source]) -> list[str]:
-    """Find stages, and what they share, that know a stage which hands its rows to them, or what puts the stages together."""
+    """Find stages, and what they share, that know a stage which hands its rows to them, or what
+    puts the stages together.
+    """
     known = {source.module for source in tree}
     found = []
     for source in tree:
@@ -118,7 +147,9 @@ def backward_imports(tree: list[Source]) -> list[str]:
 def circles(tree: list[Source]) -> list[str]:
     """Find modules that import themselves by way of others."""
     known = {source.module for source in tree}
-    edges = {source.module: {module for module, _ in imported_modules(source, known)} for source in tree}
+    edges = {
+        source.module: {module for module, _ in imported_modules(source, known)} for source in tree
+    }
     found = []
     for source in tree:
         seen: set[str] = set()
@@ -134,23 +165,39 @@ def circles(tree: list[Source]) -> list[str]:
 
 
 def test_imports_point_down() -> None:
-    """A lower floor would know a higher one, and could no longer be read, tested or replaced on its own."""
+    """A lower floor would know a higher one, and could no longer be read, tested or replaced on
+    its own.
+    """
     assert upward_imports(package()) == []
 
 
 def test_stages_hand_rows_on() -> None:
-    """A row's day could not be read in the order of the folders: a stage would reach back to one that is done with the row."""
+    """A row's day could not be read in the order of the folders: a stage would reach back to one
+    that is done with the row.
+    """
     assert backward_imports(package()) == []
 
 
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("src/rowlock/pipelines/settling/a.py", "from rowlock.pipelines.processing.worker import Worker"),
-        ("src/rowlock/pipelines/renewing/a.py", "from rowlock.pipelines.settling.settler import Settler"),
-        ("src/rowlock/pipelines/processing/a.py", "from rowlock.pipelines.fetching.fetcher import Fetcher"),
+        (
+            "src/rowlock/pipelines/settling/a.py",
+            "from rowlock.pipelines.processing.worker import Worker",
+        ),
+        (
+            "src/rowlock/pipelines/renewing/a.py",
+            "from rowlock.pipelines.settling.settler import Settler",
+        ),
+        (
+            "src/rowlock/pipelines/processing/a.py",
+            "from rowlock.pipelines.fetching.fetcher import Fetcher",
+        ),
         ("src/rowlock/pipelines/fetching/a.py", "from rowlock.pipelines.run import PipelineRun"),
-        ("src/rowlock/pipelines/context.py", "from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread"),
+        (
+            "src/rowlock/pipelines/context.py",
+            "from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread",
+        ),
     ],
 )
 def test_planted_backward_import(path: str, text: str) -> None:
@@ -171,16 +218,25 @@ def test_no_circles() -> None:
         ("src/rowlock/rows/a.py", "from ..leases.claim import claim"),
         ("src/rowlock/rows/a.py", "from rowlock import Pipeline"),
         ("src/rowlock/rows/a.py", "def f():\n    from rowlock.locks import locker"),
-        ("src/rowlock/rows/a.py", "if TYPE_CHECKING:\n    from rowlock.pipelines.processing.worker import Worker"),
+        (
+            "src/rowlock/rows/a.py",
+            "if TYPE_CHECKING:\n    from rowlock.pipelines.processing.worker import Worker",
+        ),
         ("src/rowlock/clock.py", "from rowlock.errors import RowlockError"),
         ("src/rowlock/testing/a.py", "from rowlock.demo import host"),
         ("src/rowlock/cli/a.py", "from rowlock.testing import check"),
         ("src/rowlock/__init__.py", "from rowlock.testing import faults"),
         ("src/rowlock/attic/a.py", "x = 1"),
         ("src/rowlock/leases/a.py", "from rowlock.dialects.sqlite.leases import SqliteLeases"),
-        ("src/rowlock/dialects/sqlite/__init__.py", "from rowlock.dialects.sqlite.leases import SqliteLeases"),
+        (
+            "src/rowlock/dialects/sqlite/__init__.py",
+            "from rowlock.dialects.sqlite.leases import SqliteLeases",
+        ),
         ("src/rowlock/dialects/registry.py", "from rowlock.leases.lease_dialect import LEASES"),
-        ("src/rowlock/dialects/sqlite/a.py", "from rowlock.dialects.postgresql.leases import PostgresqlLeases"),
+        (
+            "src/rowlock/dialects/sqlite/a.py",
+            "from rowlock.dialects.postgresql.leases import PostgresqlLeases",
+        ),
         ("src/rowlock/dialects/sqlite/a.py", "from rowlock.hints.hinter import PipelineHinter"),
     ],
 )
@@ -195,8 +251,14 @@ def test_planted_upward_import(path: str, text: str) -> None:
         ("src/rowlock/rows/a.py", "from rowlock.errors import ModelError"),
         ("src/rowlock/rows/a.py", "from rowlock.rows.b import x"),
         ("src/rowlock/rows/a.py", "from rowlock.dialects import DialectPart"),
-        ("src/rowlock/dialects/sqlite/leases.py", "from rowlock.leases.lease_dialect import LeaseDialect"),
-        ("src/rowlock/dialects/sqlite/__init__.py", "from rowlock.dialects.registry import Dialect"),
+        (
+            "src/rowlock/dialects/sqlite/leases.py",
+            "from rowlock.leases.lease_dialect import LeaseDialect",
+        ),
+        (
+            "src/rowlock/dialects/sqlite/__init__.py",
+            "from rowlock.dialects.registry import Dialect",
+        ),
         ("src/rowlock/demo/a.py", "from rowlock import Pipeline"),
         ("src/rowlock/demo/a.py", "from rowlock.testing import check"),
         ("src/rowlock/__init__.py", "from rowlock.pipelines.processing.worker import Worker"),

@@ -1,7 +1,8 @@
 """Law 2: only `leases/`, and ``leases.py`` of each dialect, execute SQL that writes a lock column.
 
-`rows/` may build such SQL (it executes nothing, by law 3), so outside these two rooms nobody spells a write of a lock column.
-The ready-made maps of ``rows/lease_values.py`` go to `leases/`, and to `pipelines/`, which plans with them and executes nothing.
+`rows/` may build such SQL (it executes nothing, by law 3), so outside these two rooms nobody spells
+a write of a lock column. The ready-made maps of ``rows/lease_values.py`` go to `leases/`, and to
+`pipelines/`, which plans with them and executes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ OF_A_DIALECT = re.compile(r"rowlock\.dialects\.\w+\.leases")
 LOCK_COLUMNS = ("lock_token", "lock_owner", "lock_expires_at")
 READY_MADE = "rowlock.rows.lease_values"
 PLANNERS = ("pipelines",)
-WRITING_SQL = re.compile(rf"\b(?:update|insert|set)\b.*\b(?:{'|'.join(LOCK_COLUMNS)})\b", re.IGNORECASE | re.DOTALL)
+WRITING_SQL = re.compile(
+    rf"\b(?:update|insert|set)\b.*\b(?:{'|'.join(LOCK_COLUMNS)})\b", re.IGNORECASE | re.DOTALL
+)
 
 
 def lock_writes(tree: list[Source]) -> list[str]:
@@ -30,23 +33,34 @@ def lock_writes(tree: list[Source]) -> list[str]:
         is_writer = source.room in WRITERS or OF_A_DIALECT.fullmatch(source.module)
         if not is_writer:
             for node in ast.walk(source.tree):
-                found.extend(source.finding(node, f"only leases/ writes {what}") for what in written_by(node))
+                found.extend(
+                    source.finding(node, f"only leases/ writes {what}") for what in written_by(node)
+                )
         if not is_writer and source.room not in PLANNERS:
             taken = (line for target, line in imports(source) if target.startswith(READY_MADE))
-            found.extend(source.finding(line, f"only leases/ and pipelines/ take {READY_MADE}") for line in taken)
+            found.extend(
+                source.finding(line, f"only leases/ and pipelines/ take {READY_MADE}")
+                for line in taken
+            )
     return found
 
 
 def written_by(node: ast.AST) -> Iterator[str]:
-    """Yield the lock columns that `node` writes: an attribute of a row, a value of an UPDATE or INSERT, or SQL as text."""
+    """Yield the lock columns that `node` writes: an attribute of a row, a value of an UPDATE or
+    INSERT, or SQL as text.
+    """
     match node:
         case ast.Attribute(value=ast.Name(id="self" | "item")):
             return  # a field of the ticket, not of a row
         case ast.Attribute(attr=name, ctx=ast.Store()) if name in LOCK_COLUMNS:
             yield name
         case ast.Call(func=ast.Attribute(attr="values" | "update"), keywords=keywords):
-            yield from (keyword.arg for keyword in keywords if keyword.arg and keyword.arg in LOCK_COLUMNS)
-        case ast.Call(func=ast.Name(id="setattr"), args=[_, ast.Constant(value=name), *_]) if name in LOCK_COLUMNS:
+            yield from (
+                keyword.arg for keyword in keywords if keyword.arg and keyword.arg in LOCK_COLUMNS
+            )
+        case ast.Call(func=ast.Name(id="setattr"), args=[_, ast.Constant(value=name), *_]) if (
+            name in LOCK_COLUMNS
+        ):
             yield str(name)
         case ast.Dict(keys=keys):
             yield from (key_name(key) for key in keys if key and key_name(key) in LOCK_COLUMNS)
@@ -55,14 +69,18 @@ def written_by(node: ast.AST) -> Iterator[str]:
 
 
 def key_name(key: ast.expr) -> str:
-    """Return the column that a key of a values map names: ``"lock_token"`` or ``Volume.lock_token``."""
+    """Return the column that a key of a values map names: ``"lock_token"`` or
+    ``Volume.lock_token``.
+    """
     if isinstance(key, ast.Constant):
         return str(key.value)
     return key.attr if isinstance(key, ast.Attribute) else ""
 
 
 def test_only_leases_write_lock_columns() -> None:
-    """A lease could be taken, prolonged or dropped past the guard, and two holders would both be right."""
+    """A lease could be taken, prolonged or dropped past the guard, and two holders would both be
+    right.
+    """
     assert lock_writes(package()) == []
 
 
@@ -75,7 +93,10 @@ VIOLATIONS = [
     "setattr(row, 'lock_owner', name)",
     "connection.execute(text('UPDATE rows SET due_at = 1, lock_token = NULL'))",
 ]
-TAKEN = ["from rowlock.rows.lease_values import unlocked_values", "from rowlock.rows import lease_values"]
+TAKEN = [
+    "from rowlock.rows.lease_values import unlocked_values",
+    "from rowlock.rows import lease_values",
+]
 
 
 @pytest.mark.parametrize("text", VIOLATIONS)
@@ -99,7 +120,12 @@ def test_the_writers_may(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["item.lock_expires_at = heard", "if row.lock_token == token: pass", "Row.lock_owner.is_(None)"]
+    "text",
+    [
+        "item.lock_expires_at = heard",
+        "if row.lock_token == token: pass",
+        "Row.lock_owner.is_(None)",
+    ],
 )
 def test_reading_is_free(text: str) -> None:
     """The law would forbid to look at a lease."""

@@ -1,7 +1,9 @@
-"""Law 3: `rows/` never executes, `pipelines/` holds no SQL, and a function that runs SQL tells whose transaction it is.
+"""Law 3: `rows/` never executes, `pipelines/` holds no SQL, and a function that runs SQL tells
+whose transaction it is.
 
-It tells by its first parameter: `session` or `connection` joins the caller's and never ends it; `session_factory` or `engine`
-opens its own and commits it, as does what is handed no more than an address. An object that was made with an engine opens with it.
+It tells by its first parameter: `session` or `connection` joins the caller's and never ends it;
+`session_factory` or `engine` opens its own and commits it, as does what is handed no more than an
+address. An object that was made with an engine opens with it.
 """
 
 from __future__ import annotations
@@ -48,19 +50,29 @@ SPOKEN_IN_PIPELINES = frozenset(
         ),  # handed through to leases/
         *("ColumnElement", "ColumnExpressionArgument"),  # what ready() returns
         *("ExecutableOption", "LoaderOption", "ORMOption"),  # what options() returns
-        *("Column", "InstrumentedAttribute", "QueryableAttribute"),  # the keys of an outcome's values
-        *("Session", "SessionTransaction", "event"),  # hints wait for the outermost commit of the host's session
+        # the keys of an outcome's values
+        *("Column", "InstrumentedAttribute", "QueryableAttribute"),
+        # hints wait for the outermost commit of the host's session
+        *("Session", "SessionTransaction", "event"),
         *("DBAPIError", "SQLAlchemyError"),  # what a failing transaction raises
     }
 )
 
 
 def is_database_call(node: ast.AST, names: frozenset[str]) -> bool:
-    """Whether `node` calls a method of `names` on something that is, by its name, a session, a connection or a cursor."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names):
+    """Whether `node` calls a method of `names` on something that is, by its name, a session, a
+    connection or a cursor.
+    """
+    if not (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in names
+    ):
         return False
     receiver = last_name(node.func.value).strip("_").lower()
-    return receiver.endswith(("session", "connection", "conn", "cursor", "db", "engine", "transaction"))
+    return receiver.endswith(
+        ("session", "connection", "conn", "cursor", "db", "engine", "transaction")
+    )
 
 
 def executing_rows(tree: list[Source]) -> list[str]:
@@ -70,7 +82,11 @@ def executing_rows(tree: list[Source]) -> list[str]:
         for node in ast.walk(source.tree):
             if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith | ast.AsyncFunctionDef):
                 found.append(source.finding(node, "rows/ builds SQL and waits for nothing"))
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "execute":
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "execute"
+            ):
                 if last_name(node.func.value) not in HANDED_IN:
                     found.append(source.finding(node, "rows/ builds SQL and never runs it"))
             elif is_database_call(node, EXECUTING | ENDING):
@@ -83,10 +99,19 @@ def sql_in_pipelines(tree: list[Source]) -> list[str]:
     found = []
     for source in (source for source in tree if source.room == "pipelines"):
         for target, line in imports(source):
-            if target.split(".")[0] == "sqlalchemy" and target.rpartition(".")[2] not in SPOKEN_IN_PIPELINES:
-                found.append(source.finding(line, f"pipelines/ holds no SQL, so it has no use for {target}"))
-        calls = (node for node in ast.walk(source.tree) if is_database_call(node, EXECUTING | ENDING))
-        found.extend(source.finding(node, "pipelines/ holds no SQL; leases/ runs it") for node in calls)
+            if (
+                target.split(".")[0] == "sqlalchemy"
+                and target.rpartition(".")[2] not in SPOKEN_IN_PIPELINES
+            ):
+                found.append(
+                    source.finding(line, f"pipelines/ holds no SQL, so it has no use for {target}")
+                )
+        calls = (
+            node for node in ast.walk(source.tree) if is_database_call(node, EXECUTING | ENDING)
+        )
+        found.extend(
+            source.finding(node, "pipelines/ holds no SQL; leases/ runs it") for node in calls
+        )
     return found
 
 
@@ -98,12 +123,16 @@ def parameters(function: Function, *, is_method: bool) -> list[str]:
 
 
 def unclear_transactions(tree: list[Source]) -> list[str]:
-    """Find functions that run SQL, or are handed the means to, and do not tell by the first parameter whose transaction it is."""
+    """Find functions that run SQL, or are handed the means to, and do not tell by the first
+    parameter whose transaction it is.
+    """
     found: list[str] = []
     for source in tree:
         for function, is_method in functions(source):
             if function.name != "__init__" and not {"overload", "fixture"} & decorators(function):
-                found.extend(source.finding(function, text) for text in judged(function, is_method=is_method))
+                found.extend(
+                    source.finding(function, text) for text in judged(function, is_method=is_method)
+                )
     return found
 
 
@@ -111,29 +140,55 @@ def judged(function: Function, *, is_method: bool) -> Iterator[str]:
     """Yield what is unclear about one function."""
     names = parameters(function, is_method=is_method)
     told = bool(names) and names[0] in JOINING + OPENING + ADDRESSES
-    handed = [name for name in names if name in JOINING or (name in OPENING and is_used(function, name))]
+    handed = [
+        name for name in names if name in JOINING or (name in OPENING and is_used(function, name))
+    ]
     runs = any(is_database_call(node, EXECUTING) for node in own_nodes(function))
     if not told and (handed or (runs and not (is_method and opens_its_own(function)))):
-        yield f"{function.name} runs SQL: its first parameter must be one of {', '.join(JOINING + OPENING)}"
+        yield (
+            f"{function.name} runs SQL: its first parameter must be one of"
+            f" {', '.join(JOINING + OPENING)}"
+        )
     for name in names:
         if name in JOINING and any(ends(node, name) for node in own_nodes(function)):
-            yield f"{function.name} joins the transaction of {name!r}, so it may not begin or end it"
+            yield (
+                f"{function.name} joins the transaction of {name!r}, so it may not begin or end it"
+            )
 
 
 def is_used(function: Function, name: str) -> bool:
-    """Whether the parameter takes part in something that waits; a factory that is only kept or handed on runs nothing."""
+    """Whether the parameter takes part in something that waits; a factory that is only kept or
+    handed on runs nothing.
+    """
     waits = (
-        node for node in own_nodes(function) if isinstance(node, ast.Await | ast.With | ast.AsyncWith | ast.AsyncFor)
+        node
+        for node in own_nodes(function)
+        if isinstance(node, ast.Await | ast.With | ast.AsyncWith | ast.AsyncFor)
     )
-    heads = (item for node in waits for item in (getattr(node, "items", None) or [getattr(node, "iter", node)]))
-    return any(isinstance(leaf, ast.Name) and leaf.id == name for head in heads for leaf in ast.walk(head))
+    heads = (
+        item
+        for node in waits
+        for item in getattr(node, "items", None) or [getattr(node, "iter", node)]
+    )
+    return any(
+        isinstance(leaf, ast.Name) and leaf.id == name for head in heads for leaf in ast.walk(head)
+    )
 
 
 def opens_its_own(method: Function) -> bool:
-    """Whether a method enters a transaction of the engine or the factory that its object was made with."""
-    entered = (item for node in own_nodes(method) if isinstance(node, ast.With | ast.AsyncWith) for item in node.items)
+    """Whether a method enters a transaction of the engine or the factory that its object was
+    made with.
+    """
+    entered = (
+        item
+        for node in own_nodes(method)
+        if isinstance(node, ast.With | ast.AsyncWith)
+        for item in node.items
+    )
     return any(
-        isinstance(leaf, ast.Attribute) and dotted(leaf).startswith("self.") and leaf.attr.strip("_") in OPENING
+        isinstance(leaf, ast.Attribute)
+        and dotted(leaf).startswith("self.")
+        and leaf.attr.strip("_") in OPENING
         for item in entered
         for leaf in ast.walk(item.context_expr)
     )
@@ -150,12 +205,16 @@ def test_rows_never_execute() -> None:
 
 
 def test_pipelines_hold_no_sql() -> None:
-    """Loops and decisions would be tied to statements, and a dialect would have to be known in two rooms."""
+    """Loops and decisions would be tied to statements, and a dialect would have to be known in
+    two rooms.
+    """
     assert sql_in_pipelines(package()) == []
 
 
 def test_first_parameter_tells_whose_transaction() -> None:
-    """A reader could not see from a call whether it commits, and would commit half of somebody's work."""
+    """A reader could not see from a call whether it commits, and would commit half of somebody's
+    work.
+    """
     assert unclear_transactions(package()) == []
 
 
@@ -202,7 +261,10 @@ def test_planted_sql_in_pipelines(text: str) -> None:
         "async def f(leased, session): await session.execute(x)",
         "async def f(leased, *, session): pass",
         "async def f(leased, engine): await g(engine)",
-        "async def f(leased, session_factory):\n async with session_factory() as session: await g(session)",
+        (
+            "async def f(leased, session_factory):\n async with session_factory() as session: await"
+            " g(session)"
+        ),
         "class A:\n async def f(self): await self._connection.execute(x)",
         "class A:\n async def f(self, item, session): await session.execute(x)",
         "async def f(session): await session.commit()",
@@ -219,10 +281,16 @@ def test_planted_unclear_transaction(text: str) -> None:
     [
         "async def f(session, leased): await session.execute(x)",
         "class A:\n async def f(self, connection): await connection.execute(x)",
-        "async def f(session_factory, leased):\n async with session_factory() as session, session.begin(): pass",
+        (
+            "async def f(session_factory, leased):\n async with session_factory() as session,"
+            " session.begin(): pass"
+        ),
         "async def f(session):\n async with session.begin_nested(): await session.execute(x)",
         "class A:\n def __init__(self, name, engine): self.engine = engine",
-        "class A:\n async def f(self):\n  async with self._engine.begin() as connection: await connection.execute(x)",
+        (
+            "class A:\n async def f(self):\n  async with self._engine.begin() as connection: await"
+            " connection.execute(x)"
+        ),
         "def f(row, session_factory): return Item(row, session_factory)",
         "async def f(url): await connection.execute(x)",
         "def f(names): names.add('x')",

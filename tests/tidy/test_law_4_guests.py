@@ -1,4 +1,5 @@
-"""Law 4: guests bring their tools. What is not a base dependency is imported in the one window that is about it, or handed in.
+"""Law 4: guests bring their tools. What is not a base dependency is imported in the one window that
+is about it, or handed in.
 
 So a host that has no use for a window does not need what the window is built of.
 """
@@ -44,9 +45,16 @@ def guests_astray(tree: list[Source]) -> list[str]:
             if guest in sys.stdlib_module_names or guest in AT_HOME | FOR_CHECKERS_ONLY:
                 continue
             if guest not in WINDOWS:
-                found.append(source.finding(line, f"{guest} is no base dependency and has no window; see {__name__}"))
+                found.append(
+                    source.finding(
+                        line, f"{guest} is no base dependency and has no window; see {__name__}"
+                    )
+                )
             elif source.room not in WINDOWS[guest]:
-                rooms = " or ".join(f"{room}/" for room in sorted(WINDOWS[guest])) or "no room: it is handed in"
+                rooms = (
+                    " or ".join(f"{room}/" for room in sorted(WINDOWS[guest]))
+                    or "no room: it is handed in"
+                )
                 found.append(source.finding(line, f"{guest} belongs in {rooms}"))
     return found
 
@@ -80,7 +88,10 @@ def test_planted_guest(path: str, text: str) -> None:
     [
         ("src/rowlock/cli/a.py", "from rich.console import Console"),
         ("src/rowlock/testing/a.py", "import pytest"),
-        ("src/rowlock/leases/a.py", "import asyncio\nfrom sqlalchemy import select\nfrom .claim import claim"),
+        (
+            "src/rowlock/leases/a.py",
+            "import asyncio\nfrom sqlalchemy import select\nfrom .claim import claim",
+        ),
     ],
 )
 def test_guest_at_the_window(path: str, text: str) -> None:

@@ -1,6 +1,7 @@
 """Law 5: `import rowlock` opens no floor above the door, and stays cheap.
 
-How long it takes is measured in `tests/bench`. What it loads is the cause, and does not depend on the machine.
+How long it takes is measured in `tests/bench`. What it loads is the cause, and does not depend on
+the machine.
 """
 
 from __future__ import annotations
@@ -19,23 +20,40 @@ ABOVE = {room for room, floor in FLOORS.items() if floor > FRONT_DOOR_FLOOR}
 
 
 def intruders(loaded: list[str]) -> list[str]:
-    """Find, among the names of loaded modules, guests and rooms that a plain import has no use for."""
+    """Find, among the names of loaded modules, guests and rooms that a plain import has no use
+    for.
+    """
     guests = [name for name in loaded if name.split(".")[0] in WINDOWS]
     rooms = [name for name in loaded if name.split(".")[0] == PACKAGE and room_of(name) in ABOVE]
     return guests + rooms
 
 
 def unlisted_names(tree: list[Source]) -> list[str]:
-    """Find names that the front door imports without listing them in ``__all__``, and listed names that it lacks."""
+    """Find names that the front door imports without listing them in ``__all__``, and listed
+    names that it lacks.
+    """
     found: list[str] = []
     for source in (source for source in tree if source.path.endswith("rowlock/__init__.py")):
-        has = {target.rpartition(".")[2] for target, _ in imports(source) if target.startswith(f"{PACKAGE}.")}
-        has |= {node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name) and node.id == "__version__"}
+        has = {
+            target.rpartition(".")[2]
+            for target, _ in imports(source)
+            if target.startswith(f"{PACKAGE}.")
+        }
+        has |= {
+            node.id
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.Name) and node.id == "__version__"
+        }
         lists = [
-            ast.literal_eval(node.value) for node in source.tree.body if isinstance(node, ast.Assign) and is_all(node)
+            ast.literal_eval(node.value)
+            for node in source.tree.body
+            if isinstance(node, ast.Assign) and is_all(node)
         ]
         listed = set(lists[0]) if lists else set()
-        found.extend(source.finding(1, f"{name} is either shown or listed, not both") for name in sorted(has ^ listed))
+        found.extend(
+            source.finding(1, f"{name} is either shown or listed, not both")
+            for name in sorted(has ^ listed)
+        )
     return found
 
 
@@ -47,19 +65,25 @@ def is_all(node: ast.Assign) -> bool:
 def loaded_by(statement: str) -> list[str]:
     """Run a statement in a Python of its own and return the names of the modules it has loaded."""
     code = f"{statement}; import sys; print(*sorted(sys.modules))"
-    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+    )
     return run.stdout.split()
 
 
 def test_import_opens_the_lower_floors_only() -> None:
-    """Every start of every host would load a test framework, a console or a driver that it does not use."""
+    """Every start of every host would load a test framework, a console or a driver that it does
+    not use.
+    """
     loaded = loaded_by("import rowlock")
     assert PACKAGE in loaded
     assert intruders(loaded) == []
 
 
 def test_front_door_lists_what_it_shows() -> None:
-    """A public name would be missing for type checkers and for ``from rowlock import *``, or promised and not there."""
+    """A public name would be missing for type checkers and for ``from rowlock import *``, or
+    promised and not there.
+    """
     assert unlisted_names(package()) == []
 
 
@@ -90,9 +114,13 @@ def test_planted_unlisted_name(text: str) -> None:
 
 
 def test_import_opens_no_database() -> None:
-    """Every start of a host would load a driver, and what rowlock does on a database that the host does not use."""
+    """Every start of a host would load a driver, and what rowlock does on a database that the
+    host does not use.
+    """
     loaded = loaded_by("import rowlock")
     assert "rowlock.dialects.postgresql" in loaded
     assert [
-        name for name in loaded if name.startswith(("rowlock.dialects.postgresql.", "rowlock.dialects.sqlite."))
+        name
+        for name in loaded
+        if name.startswith(("rowlock.dialects.postgresql.", "rowlock.dialects.sqlite."))
     ] == []

@@ -13,13 +13,30 @@ import pytest
 from .reading import ROOT, Source, committed_files, definitions, package, planted, words_of
 
 NOWHERE = frozenset(
-    {"core", "common", "util", "utils", "helper", "helpers", "base", "misc", "shared", "models", "types"}
+    {
+        "core",
+        "common",
+        "util",
+        "utils",
+        "helper",
+        "helpers",
+        "base",
+        "misc",
+        "shared",
+        "models",
+        "types",
+    }
 )
 
 
 def nowhere_paths(paths: list[str]) -> list[str]:
     """Find files and folders with a word in their name that says nothing."""
-    return [path for path in paths for part in PurePosixPath(path).parts if says_nothing(part.split(".")[0])]
+    return [
+        path
+        for path in paths
+        for part in PurePosixPath(path).parts
+        if says_nothing(part.split(".")[0])
+    ]
 
 
 def nowhere_definitions(tree: list[Source]) -> list[str]:
@@ -42,7 +59,9 @@ def says_nothing(name: str) -> bool:
 
 def is_declarative_base(node: ast.AST) -> bool:
     """Whether the definition is a host's root of mapped classes."""
-    return isinstance(node, ast.ClassDef) and any("DeclarativeBase" in ast.unparse(base) for base in node.bases)
+    return isinstance(node, ast.ClassDef) and any(
+        "DeclarativeBase" in ast.unparse(base) for base in node.bases
+    )
 
 
 def test_files_and_folders_say_what_they_are() -> None:
@@ -71,7 +90,13 @@ def test_planted_path(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["class BaseWorker: pass", "def sql_helper(): pass", "class WorkerBase: pass", "class Types: pass"]
+    "text",
+    [
+        "class BaseWorker: pass",
+        "def sql_helper(): pass",
+        "class WorkerBase: pass",
+        "class Types: pass",
+    ],
 )
 def test_planted_definition(text: str) -> None:
     """The law above would pass any name."""

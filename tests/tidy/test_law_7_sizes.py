@@ -1,4 +1,5 @@
-"""Law 7: a folder has at most 15 files, a module at most 400 lines, a function at most 70 and mostly 10.
+"""Law 7: a folder has at most 15 files, a module at most 400 lines, a function at most 70 and
+mostly 10.
 
 And a function has at most 7 parameters, 3 of them by position.
 """
@@ -19,7 +20,9 @@ FUNCTION_LINES_MEDIAN_MAX = 10
 PARAMETERS_MAX = 7
 BY_POSITION_MAX = 3
 FIXED = frozenset({"request_update"})
-"""Promised to hosts with four by position: whose transaction, which row of which model, and what to write."""
+"""Promised to hosts with four by position: whose transaction, which row of which model, and what
+to write.
+"""
 
 
 def full_folders(tree: list[Source]) -> list[str]:
@@ -54,20 +57,34 @@ def function_lengths(tree: list[Source]) -> list[tuple[int, str]]:
 
 def long_functions(tree: list[Source]) -> list[str]:
     """Find functions that do not fit on a screen."""
-    return [f"{where} has {count} lines" for count, where in function_lengths(tree) if count > FUNCTION_LINES_MAX]
+    return [
+        f"{where} has {count} lines"
+        for count, where in function_lengths(tree)
+        if count > FUNCTION_LINES_MAX
+    ]
 
 
 def many_parameters(tree: list[Source]) -> list[str]:
-    """Find functions whose calls cannot be read: too many parameters, or too many without their names."""
+    """Find functions whose calls cannot be read: too many parameters, or too many without their
+    names.
+    """
     found = []
     for source in tree:
         for node, is_method in functions(source):
             by_position = len(node.args.posonlyargs) + len(node.args.args) - is_method
             count = by_position + len(node.args.kwonlyargs)
             if count > PARAMETERS_MAX:
-                found.append(source.finding(node, f"{node.name} has {count} parameters, not {PARAMETERS_MAX}"))
+                found.append(
+                    source.finding(
+                        node, f"{node.name} has {count} parameters, not {PARAMETERS_MAX}"
+                    )
+                )
             if by_position > BY_POSITION_MAX and node.name not in FIXED:
-                found.append(source.finding(node, f"{node.name}: keyword-only from parameter {BY_POSITION_MAX + 1} on"))
+                found.append(
+                    source.finding(
+                        node, f"{node.name}: keyword-only from parameter {BY_POSITION_MAX + 1} on"
+                    )
+                )
     return found
 
 
@@ -117,7 +134,9 @@ def test_planted_long_function() -> None:
 
 def test_planted_lengths() -> None:
     """The median above would be taken of something else than lines."""
-    text = "class A:\n    async def f(self):\n        def g():\n            pass\n        return g\n"
+    text = (
+        "class A:\n    async def f(self):\n        def g():\n            pass\n        return g\n"
+    )
     assert sorted(count for count, _ in function_lengths(planted(text))) == [2, 4]
 
 

@@ -1,4 +1,5 @@
-"""Law 8: modules, public names and tests say in a docstring what they are for, and everything is annotated.
+"""Law 8: modules, public names and tests say in a docstring what they are for, and everything is
+annotated.
 
 Whether the annotations are right is asked by the type checkers (``nox -s typing``).
 """
@@ -10,14 +11,28 @@ from collections.abc import Iterator
 
 import pytest
 
-from .reading import Definition, Function, Source, decorators, definitions, functions, package, planted, sources
+from .reading import (
+    Definition,
+    Function,
+    Source,
+    decorators,
+    definitions,
+    functions,
+    package,
+    planted,
+    sources,
+)
 
 NEED_NONE = frozenset({"overload", "override", "setter", "deleter"})
 
 
 def silent_modules(tree: list[Source]) -> list[str]:
     """Find modules without a docstring."""
-    return [source.finding(1, "the module needs a docstring") for source in tree if not ast.get_docstring(source.tree)]
+    return [
+        source.finding(1, "the module needs a docstring")
+        for source in tree
+        if not ast.get_docstring(source.tree)
+    ]
 
 
 def silent_names(tree: list[Source]) -> list[str]:
@@ -41,8 +56,12 @@ def silent_tests(tree: list[Source]) -> list[str]:
 
 
 def is_public(node: Definition, around: tuple[Definition, ...]) -> bool:
-    """Whether a reader of the API meets the definition: no private name on the way to it, and not inside a function."""
-    if any(isinstance(outer, Function) for outer in around) or not NEED_NONE.isdisjoint(decorators(node)):
+    """Whether a reader of the API meets the definition: no private name on the way to it, and
+    not inside a function.
+    """
+    if any(isinstance(outer, Function) for outer in around) or not NEED_NONE.isdisjoint(
+        decorators(node)
+    ):
         return False
     return not any(name.startswith("_") for name in (*(outer.name for outer in around), node.name))
 
@@ -52,7 +71,11 @@ def unannotated(tree: list[Source]) -> list[str]:
     found: list[str] = []
     for source in tree:
         for node, is_method in functions(source):
-            bare = [argument.arg for argument in arguments_of(node, is_method=is_method) if argument.annotation is None]
+            bare = [
+                argument.arg
+                for argument in arguments_of(node, is_method=is_method)
+                if argument.annotation is None
+            ]
             found.extend(source.finding(node, f"{node.name}: annotate {name!r}") for name in bare)
             if node.returns is None:
                 found.append(source.finding(node, f"{node.name}: annotate what it returns"))
@@ -64,7 +87,9 @@ def arguments_of(node: Function, *, is_method: bool) -> Iterator[ast.arg]:
     named = [*node.args.posonlyargs, *node.args.args]
     yield from named[is_method:]
     yield from node.args.kwonlyargs
-    yield from (argument for argument in (node.args.vararg, node.args.kwarg) if argument is not None)
+    yield from (
+        argument for argument in (node.args.vararg, node.args.kwarg) if argument is not None
+    )
 
 
 def test_modules_say_what_they_are() -> None:
@@ -94,7 +119,12 @@ def test_planted_silent_module() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["class A: pass", "def f(): pass", "class A:\n    'Doc.'\n    async def f(self): pass", "if x:\n    def f(): pass"],
+    [
+        "class A: pass",
+        "def f(): pass",
+        "class A:\n    'Doc.'\n    async def f(self): pass",
+        "if x:\n    def f(): pass",
+    ],
 )
 def test_planted_silent_name(text: str) -> None:
     """The law above would pass any name."""
@@ -115,7 +145,9 @@ def test_private_name_may_be_silent(text: str) -> None:
     assert silent_names(planted(text)) == []
 
 
-@pytest.mark.parametrize("text", ["def test_a(): pass", "class TestA:\n    async def test_a(self): pass"])
+@pytest.mark.parametrize(
+    "text", ["def test_a(): pass", "class TestA:\n    async def test_a(self): pass"]
+)
 def test_planted_silent_test(text: str) -> None:
     """The law above would pass any test."""
     assert len(silent_tests(planted(text))) == 1

@@ -1,7 +1,9 @@
-"""Law 9: one word per thing. No two public classes share a name, and no word that was replaced comes back into code or docs.
+"""Law 9: one word per thing. No two public classes share a name, and no word that was replaced
+comes back into code or docs.
 
-The lists say what to write instead. A word of `WORDS` is forbidden within every name; a name of `NAMES` as a whole, since its words
-are right elsewhere; a phrase of `PHRASES` in texts, over the end of a line too.
+The lists say what to write instead. A word of `WORDS` is forbidden within every name; a name of
+`NAMES` as a whole, since its words are right elsewhere; a phrase of `PHRASES` in texts, over the
+end of a line too.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ WORDS = {
     "harbour": "engines",
     "chronicle": "trace",
 }
-"""Words of a village, a ship and a theatre, and those with many meanings; and what the field says."""
+"""Words of a village, a ship and a theatre, and those with many meanings; and what the field
+says.
+"""
 NAMES = {
     "abandoned_after": "orphaned_after",
     "sweep_after": "orphaned_after",
@@ -150,7 +154,9 @@ PROSE = {
     "told": "reported, logged, emitted, or a sentence about the thing itself",
     "said": "a sentence about the thing itself",
 }
-"""Words that pages do without: their subjects are nouns, their verbs the field's. Texts of the code are not among them."""
+"""Words that pages do without: their subjects are nouns, their verbs the field's. Texts of the
+code are not among them.
+"""
 HISTORY = ("docs/changelog",)
 """Where the words of earlier versions are told."""
 
@@ -161,16 +167,22 @@ def shared_names(tree: list[Source]) -> list[str]:
     for source in tree:
         for node in source.tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(source.finding(node, f"there is another public class {node.name}"))
+                places[node.name].append(
+                    source.finding(node, f"there is another public class {node.name}")
+                )
     return [place for found in places.values() if len(found) > 1 for place in found]
 
 
 def replaced_names(tree: list[Source]) -> list[str]:
-    """Find names with a word that was replaced; paths of modules and what is bound by others' names are not among them."""
+    """Find names with a word that was replaced; paths of modules and what is bound by others'
+    names are not among them.
+    """
     found = []
     for source in tree:
         for name, line in names_in(source):
-            better = NAMES.get(name) or next((WORDS[word] for word in words_of(name) if word in WORDS), None)
+            better = NAMES.get(name) or next(
+                (WORDS[word] for word in words_of(name) if word in WORDS), None
+            )
             if better is not None:
                 found.append(source.finding(line, f"{name}: say {better}"))
     return found
@@ -200,8 +212,15 @@ def replaced_phrases(path: str, text: str) -> list[str]:
 
 
 def plain_prose(path: str, text: str) -> list[str]:
-    """Find words in the sentences of a page that stand for a noun, or for a verb of the field; code is left alone."""
-    bare = re.sub(r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE)
+    """Find words in the sentences of a page that stand for a noun, or for a verb of the field;
+    code is left alone.
+    """
+    bare = re.sub(
+        r"^```.*?^```",
+        lambda block: "\n" * block[0].count("\n"),
+        text,
+        flags=re.DOTALL | re.MULTILINE,
+    )
     bare = re.sub(r"`[^`\n]*`", "", bare)
     return [
         f"{path}:{bare.count(chr(10), 0, found.start()) + 1}: {found[0]}: say {better}"
@@ -236,11 +255,15 @@ def test_texts_say_what_the_field_says() -> None:
 
 def test_pages_are_plain() -> None:
     """A reader would look for the person in a sentence about a lease."""
-    found = [one for name, text in texts() if name.endswith(".md") for one in plain_prose(name, text)]
+    found = [
+        one for name, text in texts() if name.endswith(".md") for one in plain_prose(name, text)
+    ]
     assert found == []
 
 
-@pytest.mark.parametrize("sentence", ["Nobody waits.", "it is told", "a row for\nsomebody", "Everybody comes back"])
+@pytest.mark.parametrize(
+    "sentence", ["Nobody waits.", "it is told", "a row for\nsomebody", "Everybody comes back"]
+)
 def test_planted_prose(sentence: str) -> None:
     """The law above would pass any sentence."""
     assert len(plain_prose("docs/page.md", f"# A page\n\n{sentence}\n")) == 1
@@ -248,13 +271,18 @@ def test_planted_prose(sentence: str) -> None:
 
 def test_prose_that_is_free() -> None:
     """The law would find its words in code, and in the names of tests."""
-    page = "`test_nobody_waits` runs\n\n```python\ntold = 1  # nobody\n```\n\nThe body of a request.\n"
+    page = (
+        "`test_nobody_waits` runs\n\n```python\ntold = 1  # nobody\n```\n\nThe body of a request.\n"
+    )
     assert plain_prose("docs/page.md", page) == []
 
 
 def test_planted_namesake() -> None:
     """The law above would pass any two classes."""
-    one, other = planted("class Line: pass", "src/rowlock/a.py"), planted("class Line: pass", "src/rowlock/b.py")
+    one, other = (
+        planted("class Line: pass", "src/rowlock/a.py"),
+        planted("class Line: pass", "src/rowlock/b.py"),
+    )
     assert shared_names(one + other) == [
         "src/rowlock/a.py:1: there is another public class Line",
         "src/rowlock/b.py:1: there is another public class Line",
@@ -283,10 +311,18 @@ def test_planted_name(text: str, better: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["log_line = 1", "return_value = 2", "from rowlock.leases.log_apart import log_in_thread", "notebook = 3"]
+    "text",
+    [
+        "log_line = 1",
+        "return_value = 2",
+        "from rowlock.leases.log_apart import log_in_thread",
+        "notebook = 3",
+    ],
 )
 def test_names_that_are_free(text: str) -> None:
-    """The law would find its words inside other words, or in paths that are somebody else's to move."""
+    """The law would find its words inside other words, or in paths that are somebody else's to
+    move.
+    """
     assert replaced_names(planted(text)) == []
 
 
@@ -307,7 +343,8 @@ def test_phrases_that_are_free() -> None:
     """The law would find parts of paths and of other words."""
     assert (
         replaced_phrases(
-            "docs/page.md", "`test_what_waits_is_given_back` in `03-by-place-in-line.md`, and one line of text"
+            "docs/page.md",
+            "`test_what_waits_is_given_back` in `03-by-place-in-line.md`, and one line of text",
         )
         == []
     )

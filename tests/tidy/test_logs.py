@@ -1,6 +1,7 @@
 """``logs.py`` is the only file that logs.
 
-So no log call raises into an actor that holds a lease, and no field of ours meets one of the host's. Setting a level is free.
+So no log call raises into an actor that holds a lease, and no field of ours meets one of the
+host's. Setting a level is free.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ LOGS = "src/rowlock/logs.py"
 HOST = "src/rowlock/testing/simulation/faults/hostile_host.py"
 """Sets up logging as a host does."""
 LOGGERS = frozenset({"getLogger", "Logger", "LoggerAdapter", "getLoggerClass"})
-CALLS = frozenset({"debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log"})
+CALLS = frozenset(
+    {"debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log"}
+)
 OF_LEVELS = frozenset({"level", "setLevel"})
 
 
@@ -28,9 +31,15 @@ def loggers_astray(tree: list[Source]) -> list[str]:
             if origin == "logging" and name in LOGGERS | CALLS:
                 found.append(source.finding(line, f"{target}: only logs.py logs"))
         free = {id(node.value.func) for node in ast.walk(source.tree) if is_of_a_level(node)}
-        asking = (node for node in ast.walk(source.tree) if isinstance(node, ast.Attribute) and logs_past(node))
+        asking = (
+            node
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.Attribute) and logs_past(node)
+        )
         found.extend(
-            source.finding(node, f"{dotted(node)}: only logs.py logs") for node in asking if id(node) not in free
+            source.finding(node, f"{dotted(node)}: only logs.py logs")
+            for node in asking
+            if id(node) not in free
         )
     return found
 
@@ -42,7 +51,11 @@ def logs_past(node: ast.Attribute) -> bool:
 
 def is_of_a_level(node: ast.AST) -> bool:
     """Whether a logger is asked for to see or set its level."""
-    return isinstance(node, ast.Attribute) and node.attr in OF_LEVELS and isinstance(node.value, ast.Call)
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr in OF_LEVELS
+        and isinstance(node.value, ast.Call)
+    )
 
 
 def test_only_logs_logs() -> None:

@@ -1,7 +1,8 @@
-"""The lists of planted bugs fit the library: all that was promised is planted, and each named test is there.
+"""The lists of planted bugs fit the library: all that was promised is planted, and each named test
+is there.
 
-Whether the tests notice takes long, and has a session of its own (``nox -s planted``); here three small ones show
-what it would tell.
+Whether the tests notice takes long, and has a session of its own (``nox -s planted``); here three
+small ones show what it would tell.
 """
 
 from __future__ import annotations
@@ -43,8 +44,12 @@ BUGS = (
 
 @pytest.fixture
 def door(tmp_path: Path) -> Path:
-    """A small tree, with a bug that is found, one that nobody notices, and one whose tests fail without it."""
-    shutil.copytree(ROOT / LISTS, tmp_path / LISTS, ignore=shutil.ignore_patterns("__pycache__", "*bugs.py"))
+    """A small tree, with a bug that is found, one that nobody notices, and one whose tests fail
+    without it.
+    """
+    shutil.copytree(
+        ROOT / LISTS, tmp_path / LISTS, ignore=shutil.ignore_patterns("__pycache__", "*bugs.py")
+    )
     replace(tmp_path / LISTS / "lists.py", "if ours not in names]", "if not names]")
     (tmp_path / LISTS / "bugs.py").write_text(DOOR_BUGS)
     (tmp_path / "tests" / "test_door.py").write_text(DOOR_TESTS)
@@ -56,19 +61,34 @@ def door(tmp_path: Path) -> Path:
 
 
 def test_planted_test_that_was_renamed(tree: Path) -> None:
-    """The check above would pass any name of a test, and pytest ends with an error for one that is not there."""
-    replace(tree / "tests/leases/test_claim.py", "def test_a_schedule_is_kept", "def test_a_timetable_is_kept")
+    """The check above would pass any name of a test, and pytest ends with an error for one that
+    is not there.
+    """
+    replace(
+        tree / "tests/leases/test_claim.py",
+        "def test_a_schedule_is_kept",
+        "def test_a_timetable_is_kept",
+    )
     code, output = check_of(tree)
     assert code == 1
     assert "there is no test tests/leases/test_claim.py::test_a_schedule_is_kept" in output
 
 
 def test_planted_promise_without_a_bug(tree: Path) -> None:
-    """A bug that was promised to be planted could be dropped from its list, or go by the name of another."""
-    replace(tree / LISTS / "bugs.py", '"the guard of the apply has no token"', '"the guard of the apply has no key"')
+    """A bug that was promised to be planted could be dropped from its list, or go by the name of
+    another.
+    """
+    replace(
+        tree / LISTS / "bugs.py",
+        '"the guard of the apply has no token"',
+        '"the guard of the apply has no key"',
+    )
     code, output = check_of(tree)
     assert code == 1
-    assert "drop the token from the guard: 'the guard of the apply has no token' is in no list" in output
+    assert (
+        "drop the token from the guard: 'the guard of the apply has no token' is in no list"
+        in output
+    )
     assert "the guard of the apply has no key: there are 2 of this name" in output
 
 
@@ -77,14 +97,21 @@ def test_planted_bug_that_is_no_python(tree: Path) -> None:
     replace(tree / LISTS / "speed_bugs.py", '"self.model",', '"self.model:",')
     code, output = check_of(tree)
     assert code == 1
-    assert "a table remembers all statements: with the bug rows/leased_table.py is no Python: " in output
+    assert (
+        "a table remembers all statements: with the bug rows/leased_table.py is no Python: "
+        in output
+    )
 
 
 def test_what_is_told_of_planted_bugs(door: Path) -> None:
-    """A promise that nobody keeps watch over would pass the night, or a test that fails anyway "find" what it names."""
+    """A promise that nobody keeps watch over would pass the night, or a test that fails anyway
+    "find" what it names.
+    """
     code, output = run_planted(door)
     assert code == 1, output
-    verdicts = dict(re.findall(r"^(found|SURVIVED|TROUBLE) +[\d.]+ s  (.*)$", output, flags=re.MULTILINE))
+    verdicts = dict(
+        re.findall(r"^(found|SURVIVED|TROUBLE) +[\d.]+ s  (.*)$", output, flags=re.MULTILINE)
+    )
     assert verdicts == {
         "found": "open at night",
         "SURVIVED": "open on holidays",

@@ -1,4 +1,6 @@
-"""The tables of faults cannot rot: every test that they name is there, and every fault has one, or says why it has none."""
+"""The tables of faults cannot rot: every test that they name is there, and every fault has one,
+or says why it has none.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ def rows_of(text: str) -> list[list[str]]:
     """Return the cells of every line of a table whose header is that of a table of faults."""
     rows, inside = [], False
     for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
+        cells = (
+            [cell.strip() for cell in line.strip().strip("|").split("|")]
+            if line.startswith("|")
+            else []
+        )
         if cells[:3] == ["fault", "expected", "test"]:
             inside = True
         elif not cells:
@@ -36,14 +42,20 @@ def functions_of(file: str) -> frozenset[str]:
     if not path.exists():
         return frozenset()
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return frozenset(
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 def dead_tests(text: str) -> list[str]:
     """Find tests that a page names and that are not there."""
     named = [(found["file"], found["test"]) for found in _NAMED.finditer(text)]
     return [
-        f"{file}::{test}" for file, test in named if not functions_of(file) or (test and test not in functions_of(file))
+        f"{file}::{test}"
+        for file, test in named
+        if not functions_of(file) or (test and test not in functions_of(file))
     ]
 
 
@@ -72,7 +84,8 @@ HEADER = "| fault | expected | test | found |\n|---|---|---|---|\n"
 
 
 @pytest.mark.parametrize(
-    "name", ["tidy/test_reliability_page.py::test_gone", "tidy/test_gone.py::test_it", "x/test_y.py"]
+    "name",
+    ["tidy/test_reliability_page.py::test_gone", "tidy/test_gone.py::test_it", "x/test_y.py"],
 )
 def test_planted_dead_test(name: str) -> None:
     """The check above would pass any name."""

@@ -1,4 +1,5 @@
-"""What is committed speaks of the project alone: no place that exists on one machine only, no paper that a reader cannot open.
+"""What is committed speaks of the project alone: no place that exists on one machine only, no paper
+that a reader cannot open.
 
 The patterns are spelt so that they do not find themselves.
 """
@@ -12,16 +13,44 @@ import pytest
 from .reading import ROOT, committed_files
 
 TOP_LEVEL = frozenset(
-    {"LICENSE", "README.md", "alembic", "docs", "examples", "noxfile.py", "pyproject.toml", "src", "tests"}
+    {
+        "LICENSE",
+        "README.md",
+        "alembic",
+        "docs",
+        "examples",
+        "noxfile.py",
+        "pyproject.toml",
+        "src",
+        "tests",
+    }
 )
 """The fixed top level, beside files and folders whose name begins with a dot."""
-PLACES = re.compile(r"(?<![\w.~])/(?:wor[k]|op[t]|roo[t]|hom[e]/\w+|User[s]/\w+)(?:/|\b)|\b[A-Z]:[\\]User[s]\b")
+PLACES = re.compile(
+    r"(?<![\w.~])/(?:wor[k]|op[t]|roo[t]|hom[e]/\w+|User[s]/\w+)(?:/|\b)|\b[A-Z]:[\\]User[s]\b"
+)
 PAPERS = re.compile(
-    r"\bthe (?:contrac[t]|founding enginee[r])\b|\bsee[d] 0\d\d\b|\bthe see[d]'s\b|\bissu[e] #?\d+\b|\bAI agent[s]?\b",
+    r"\bthe (?:contrac[t]|founding enginee[r])\b|\bsee[d] 0\d\d\b|\bthe see[d]'s\b|\bissu[e]"
+    r" #?\d+\b|\bAI agent[s]?\b",
     re.IGNORECASE,
 )
 TEXT = frozenset(
-    {"", ".cfg", ".css", ".html", ".ini", ".json", ".mako", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
+    {
+        "",
+        ".cfg",
+        ".css",
+        ".html",
+        ".ini",
+        ".json",
+        ".mako",
+        ".md",
+        ".py",
+        ".sh",
+        ".toml",
+        ".txt",
+        ".yaml",
+        ".yml",
+    }
 )
 
 
@@ -47,7 +76,9 @@ def test_no_word_of_elsewhere() -> None:
     found = []
     for path in committed_files():
         if path.suffix in TEXT:
-            found += strange_words(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
+            found += strange_words(
+                path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+            )
     assert found == []
 
 
@@ -78,7 +109,15 @@ def test_planted_word(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a failing seed replays", "PipelineContract", "/usr/lib", "src/work/x", "an issue", "~/opt/x", "network/root"],
+    [
+        "a failing seed replays",
+        "PipelineContract",
+        "/usr/lib",
+        "src/work/x",
+        "an issue",
+        "~/opt/x",
+        "network/root",
+    ],
 )
 def test_plain_word_is_free(text: str) -> None:
     """The law would find fault with ordinary sentences."""
@@ -87,4 +126,7 @@ def test_plain_word_is_free(text: str) -> None:
 
 def test_planted_top() -> None:
     """The law above would pass anything at the top."""
-    assert strange_tops(["mkdocs.yml", ".ci/run", "src/rowlock/clock.py", "notes/a.md"]) == ["mkdocs.yml", "notes"]
+    assert strange_tops(["mkdocs.yml", ".ci/run", "src/rowlock/clock.py", "notes/a.md"]) == [
+        "mkdocs.yml",
+        "notes",
+    ]

@@ -1,6 +1,7 @@
 """A host process that hears of work from other processes only: ``python notified.py URL``.
 
-Between its looks at the table lies an hour. It tells what happens, one JSON object a line, and ends when its standard input does.
+Between its looks at the table lies an hour. It tells what happens, one JSON object a line, and ends
+when its standard input does.
 """
 
 from __future__ import annotations

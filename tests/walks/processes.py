@@ -1,6 +1,8 @@
-"""Starts, watches and ends replicas that are real processes, and keeps the history that judges them.
+"""Starts, watches and ends replicas that are real processes, and keeps the history that judges
+them.
 
-The database is the historian: a trigger notes every time a letter is settled, whatever a replica says of itself.
+The database is the historian: a trigger notes every time a letter is settled, whatever a replica
+says of itself.
 """
 
 from __future__ import annotations
@@ -52,9 +54,16 @@ class Replica:
         return self.process.pid
 
     async def wait_for(self, event: str, *, times: int = 1) -> list[Any]:
-        """Wait until it has told `event` so often, and return the ids of the rows; fails if it ends before."""
-        while len(rows := [line.get("row_id") for line in self.told if line["event"] == event]) < times:
-            assert await self._hear(), f"replica {self.pid} ended before {times} x {event}; it told {self.told[-5:]}"
+        """Wait until it has told `event` so often, and return the ids of the rows; fails if it
+        ends before.
+        """
+        while (
+            len(rows := [line.get("row_id") for line in self.told if line["event"] == event])
+            < times
+        ):
+            assert await self._hear(), (
+                f"replica {self.pid} ended before {times} x {event}; it told {self.told[-5:]}"
+            )
         return rows
 
     async def wait_for_lines(self, count: int) -> None:
@@ -88,8 +97,12 @@ class Replica:
 
 
 @asynccontextmanager
-async def replicas(database: TemporaryDatabase, *modes: str, count: int) -> AsyncIterator[list[Replica]]:
-    """Give one replica for each of `modes`, all ready; they are killed at the end, on every path."""
+async def replicas(
+    database: TemporaryDatabase, *modes: str, count: int
+) -> AsyncIterator[list[Replica]]:
+    """Give one replica for each of `modes`, all ready; they are killed at the end, on every
+    path.
+    """
     started: list[Replica] = []
     try:
         for mode in modes:
@@ -132,7 +145,9 @@ async def post_letters(database: TemporaryDatabase, count: int) -> None:
 async def history(database: TemporaryDatabase) -> list[tuple[int, int]]:
     """Return which letter was settled by which process, as the database saw it."""
     async with database.engine.connect() as connection:
-        rows = await connection.execute(text("SELECT letter_id, settled_by FROM history ORDER BY letter_id"))
+        rows = await connection.execute(
+            text("SELECT letter_id, settled_by FROM history ORDER BY letter_id")
+        )
         return [tuple(row) for row in rows]
 
 
@@ -141,8 +156,8 @@ async def locked(database: TemporaryDatabase) -> int:
     async with database.engine.connect() as connection:
         found = await connection.scalar(
             text(
-                "SELECT count(*) FROM letters "
-                "WHERE lock_token IS NOT NULL OR lock_owner IS NOT NULL OR lock_expires_at IS NOT NULL"
+                "SELECT count(*) FROM letters WHERE lock_token IS NOT NULL OR lock_owner IS NOT"
+                " NULL OR lock_expires_at IS NOT NULL"
             )
         )
         return int(found or 0)

@@ -1,7 +1,8 @@
-"""A host process for the walks: ``python replica.py URL MODE COUNT``; tells what happens, one JSON object a line.
+"""A host process for the walks: ``python replica.py URL MODE COUNT``; tells what happens, one JSON
+object a line.
 
-It exits when COUNT rows are settled. ``steady`` takes a moment for each. ``held`` says which it works on, and goes on when a line
-comes in.
+It exits when COUNT rows are settled. ``steady`` takes a moment for each. ``held`` says which it
+works on, and goes on when a line comes in.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import Apply, LockColumns, Pipeline, PipelineItem, PipelineManager, UtcDateTime, events, subscribe
+from rowlock import (
+    Apply,
+    LockColumns,
+    Pipeline,
+    PipelineItem,
+    PipelineManager,
+    UtcDateTime,
+    events,
+    subscribe,
+)
 
 LOOKS_EVERY_S = 0.05
 WORK_S = 0.01

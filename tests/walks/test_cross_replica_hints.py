@@ -1,4 +1,6 @@
-"""A service in one process, the pipeline in another: its rows are found without a poll, whatever happens to the line."""
+"""A service in one process, the pipeline in another: its rows are found without a poll, whatever
+happens to the line.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from rowlock.testing import TemporaryDatabase
 from .notified import NAME, Base, Parcel
 from .processes import WAIT_S_MAX, Replica
 
-CONNECTIONS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = :name"
+CONNECTIONS = (
+    "FROM pg_stat_activity WHERE datname = current_database() AND application_name = :name"
+)
 
 
 @asynccontextmanager
@@ -54,15 +58,22 @@ async def until_no_line(database: TemporaryDatabase) -> None:
             await connection.rollback()
 
 
-async def test_a_service_in_another_process_is_heard(postgresql_database: TemporaryDatabase) -> None:
-    """A row that a web process adds would wait for the worker process to poll; and so would what that one hints in turn."""
+async def test_a_service_in_another_process_is_heard(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """A row that a web process adds would wait for the worker process to poll; and so would what
+    that one hints in turn.
+    """
     database, bills = postgresql_database, asyncio.Event()
 
     def note(model: str) -> None:
         if model == "Bill":
             bills.set()
 
-    async with notified(database) as replica, PipelineManager(database.session_factory, notify=True) as manager:
+    async with (
+        notified(database) as replica,
+        PipelineManager(database.session_factory, notify=True) as manager,
+    ):
         async with listening(database.create_engine(), None, heard=note, lost=lambda: None):
             for count in range(1, 4):
                 await send_parcel(database, manager.hinter)
@@ -75,23 +86,31 @@ async def test_a_service_in_another_process_is_heard(postgresql_database: Tempor
         await until_no_line(database)
 
 
-async def test_what_was_said_to_a_deaf_process_is_found(postgresql_database: TemporaryDatabase) -> None:
+async def test_what_was_said_to_a_deaf_process_is_found(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """A row whose hint was lost with the line would wait for the next poll, here for an hour."""
     database = postgresql_database
-    async with notified(database) as replica, PipelineManager(database.session_factory, notify=True) as manager:
+    async with (
+        notified(database) as replica,
+        PipelineManager(database.session_factory, notify=True) as manager,
+    ):
         for count in range(1, 4):
             async with database.engine.begin() as connection:
                 # A line is known by the last that it said; the pipeline's own connections stay.
                 line = "query ~ '^LISTEN|pg_notify'"
                 await connection.execute(
-                    text(f"SELECT pg_terminate_backend(pid) {CONNECTIONS} AND {line}"), {"name": NAME}
+                    text(f"SELECT pg_terminate_backend(pid) {CONNECTIONS} AND {line}"),
+                    {"name": NAME},
                 )
             await send_parcel(database, manager.hinter)
             await replica.wait_for("Applied", times=count)
 
 
 async def test_a_killed_process_leaves_no_line(postgresql_database: TemporaryDatabase) -> None:
-    """A replica that dies would keep a connection of the server, and those that go on would fail to notify."""
+    """A replica that dies would keep a connection of the server, and those that go on would fail
+    to notify.
+    """
     database = postgresql_database
     async with PipelineManager(database.session_factory, notify=True) as manager:
         async with notified(database) as dead:
@@ -106,7 +125,9 @@ async def test_without_notify_nothing_is_said(postgresql_database: TemporaryData
     """A host that did not ask for it would pay for a connection and for statements."""
     engine = create_async_engine(postgresql_database.url)
     heard: list[str] = []
-    async with listening(postgresql_database.create_engine(), None, heard=heard.append, lost=lambda: None):
+    async with listening(
+        postgresql_database.create_engine(), None, heard=heard.append, lost=lambda: None
+    ):
         async with PipelineManager(postgresql_database.session_factory) as manager:
             manager.hinter.hint_fetch(Parcel)
             assert manager.health().notifications is None

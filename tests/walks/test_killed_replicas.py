@@ -16,7 +16,9 @@ LETTERS = 200
 
 
 @pytest.mark.parametrize("lines_before_kill", [1, 37, 90])
-async def test_a_killed_replica_loses_and_doubles_nothing(database: TemporaryDatabase, lines_before_kill: int) -> None:
+async def test_a_killed_replica_loses_and_doubles_nothing(
+    database: TemporaryDatabase, lines_before_kill: int
+) -> None:
     """kill -9 in the middle would lose the rows that were in hand, or have them settled twice."""
     await make_tables(database)
     async with replicas(database, "steady", "steady", "steady", count=LETTERS) as (victim, *others):

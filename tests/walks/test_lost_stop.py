@@ -1,9 +1,11 @@
-"""The lost stop: a service asks for a stop at some moment of an attempt, and the attempt must not make it unasked.
+"""The lost stop: a service asks for a stop at some moment of an attempt, and the attempt must not
+make it unasked.
 
-The story of every job system that writes results under a valid lock: the service writes `stopping`, the worker, which has read
-the row before, writes `active`, and nobody ever stops the resource. Here the service strikes after any number of turns of the
-event loop, so between any two steps of the claim, the reading, the work and the outcome. The same walk without `intent` loses
-stops, so it could find one that is lost.
+The story of every job system that writes results under a valid lock: the service writes `stopping`,
+the worker, which has read the row before, writes `active`, and nobody ever stops the resource. Here
+the service strikes after any number of turns of the event loop, so between any two steps of the
+claim, the reading, the work and the outcome. The same walk without `intent` loses stops, so it
+could find one that is lost.
 """
 
 from __future__ import annotations
@@ -31,7 +33,13 @@ SEEDS = range(2026, 2031)
 WALKS = 200
 """With each seed."""
 WALKS_WITHOUT_INTENT = 200
-MOMENTS = ("before the claim", "before it is read", "in process", "before it is written", "after it is written")
+MOMENTS = (
+    "before the claim",
+    "before it is read",
+    "in process",
+    "before it is written",
+    "after it is written",
+)
 BEFORE_CLAIM, BEFORE_READ, IN_PROCESS, BEFORE_WRITE, AFTER_WRITE = MOMENTS
 TURNS_MAX = 75
 """A life from claim to outcome takes fewer turns of the loop."""
@@ -64,7 +72,9 @@ class StoppingPipeline(VolumePipeline):
             return Apply({"status": "stopped", "disk_id": None})
         if self.fails:
             self.fails = False
-            return Retry(error="no disk yet", values={"status": "submitted", "disk_id": "half made"})
+            return Retry(
+                error="no disk yet", values={"status": "submitted", "disk_id": "half made"}
+            )
         return Apply({"status": "active", "disk_id": "made"})
 
 
@@ -84,13 +94,23 @@ class Tally:
 
 
 async def walk(
-    database: TemporaryDatabase, steps: Steps[Any], pipeline: StoppingPipeline, *, rng: random.Random
+    database: TemporaryDatabase,
+    steps: Steps[Any],
+    pipeline: StoppingPipeline,
+    *,
+    rng: random.Random,
 ) -> str:
-    """Let one row be worked on and be stopped by a service in the middle of it; return at which moment that was."""
+    """Let one row be worked on and be stopped by a service in the middle of it; return at which
+    moment that was.
+    """
     async with database.session_factory.begin() as session:
         session.add(row := Volume(id=uuid.UUID(int=rng.getrandbits(128))))
     service_waits, pipeline_waits = rng.randrange(TURNS_MAX), rng.randrange(TURNS_MAX // 3)
-    pipeline.moment, pipeline.turns, pipeline.fails = BEFORE_CLAIM, rng.randrange(20), rng.random() < 0.2
+    pipeline.moment, pipeline.turns, pipeline.fails = (
+        BEFORE_CLAIM,
+        rng.randrange(20),
+        rng.random() < 0.2,
+    )
     asked_at = ""
 
     async def ask() -> None:
@@ -115,10 +135,13 @@ async def _one_life(steps: Steps[Any], pipeline: StoppingPipeline) -> None:
 
 
 async def settled(database: TemporaryDatabase, steps: Steps[Any]) -> str:
-    """Let the pipeline go on until nothing is left to be done; return the status of the only row, and delete it."""
+    """Let the pipeline go on until nothing is left to be done; return the status of the only
+    row, and delete it.
+    """
     for _ in range(5):
         async with database.session_factory.begin() as session:
-            await session.execute(update(Volume).values(last_processed_at=None))  # the minimum interval is over
+            # the minimum interval is over
+            await session.execute(update(Volume).values(last_processed_at=None))
         await steps.fetch_once()
         if not await steps.work_all():
             [after] = await read_all(database, Volume)
@@ -130,7 +153,9 @@ async def settled(database: TemporaryDatabase, steps: Steps[Any]) -> str:
     raise AssertionError("it never settles")
 
 
-async def walk_often(database: TemporaryDatabase, pipeline: StoppingPipeline, count: int, *, seed: int) -> Tally:
+async def walk_often(
+    database: TemporaryDatabase, pipeline: StoppingPipeline, count: int, *, seed: int
+) -> Tally:
     """Take `count` walks, each with a row of its own; a seed is a history."""
     tally, rng = Tally(), random.Random(seed)
     await database.create_tables(Base.metadata)
@@ -145,13 +170,19 @@ async def walk_often(database: TemporaryDatabase, pipeline: StoppingPipeline, co
 
 @pytest.mark.parametrize("seed", SEEDS)
 @virtual_time
-async def test_a_stop_survives_whenever_it_is_asked_for(virtual_database: TemporaryDatabase, seed: int) -> None:
-    """A user's stop would be overwritten by a result that was computed before it, and the resource never be stopped."""
+async def test_a_stop_survives_whenever_it_is_asked_for(
+    virtual_database: TemporaryDatabase, seed: int
+) -> None:
+    """A user's stop would be overwritten by a result that was computed before it, and the
+    resource never be stopped.
+    """
     tally = await walk_often(virtual_database, StoppingPipeline(), WALKS, seed=seed)
     assert tally.lost.total() == 0
     assert tally.struck.total() == WALKS
     assert set(tally.struck) == set(MOMENTS)
-    assert min(tally.struck.values()) >= WALKS // 50, f"some moment was hardly tried: {tally.struck}"
+    assert min(tally.struck.values()) >= WALKS // 50, (
+        f"some moment was hardly tried: {tally.struck}"
+    )
     assert tally.refused >= WALKS // 20, "the guard was hardly needed"
 
 
@@ -164,16 +195,19 @@ async def test_without_intent_it_is_lost(virtual_database: TemporaryDatabase) ->
     assert tally.lost[BEFORE_CLAIM] == tally.lost[AFTER_WRITE] == 0
 
 
-# ---------------------------------------------------------------- PostgreSQL: each boundary between two statements
+# -------------------- PostgreSQL: each boundary between two statements
 
 
 class Stopper:
     """A service that strikes when the pipeline's engine passes boundary number `at`.
 
-    The pipeline stands still until the stop is committed; where its transaction has locked the row, the service waits for it.
+    The pipeline stands still until the stop is committed; where its transaction has locked the row,
+    the service waits for it.
     """
 
-    def __init__(self, database: TemporaryDatabase, row: Volume, pipeline: StoppingPipeline, *, at: int) -> None:
+    def __init__(
+        self, database: TemporaryDatabase, row: Volume, pipeline: StoppingPipeline, *, at: int
+    ) -> None:
         """Have struck not yet."""
         self._database, self._row, self._pipeline, self._left = database, row, pipeline, at
         self._waiting: asyncio.Task[None] | None = None
@@ -203,8 +237,12 @@ class Stopper:
             assert await request_update(session, Volume, self._row.id, {"status": "stopping"})
 
 
-async def strike(database: TemporaryDatabase, pipeline: StoppingPipeline, *, at: int) -> tuple[str | None, str]:
-    """Strike at one boundary; return at which moment of the attempt that was, and where the row ended."""
+async def strike(
+    database: TemporaryDatabase, pipeline: StoppingPipeline, *, at: int
+) -> tuple[str | None, str]:
+    """Strike at one boundary; return at which moment of the attempt that was, and where the row
+    ended.
+    """
     [row] = await add(database, Volume())
     engine = database.create_engine()
     pipeline.moment, pipeline.turns = BEFORE_CLAIM, 3
@@ -219,7 +257,9 @@ async def strike(database: TemporaryDatabase, pipeline: StoppingPipeline, *, at:
         return stopper.struck, await settled(database, steps)
 
 
-async def strike_everywhere(database: TemporaryDatabase, pipeline: StoppingPipeline) -> list[tuple[str, str]]:
+async def strike_everywhere(
+    database: TemporaryDatabase, pipeline: StoppingPipeline
+) -> list[tuple[str, str]]:
     """Strike at one boundary after the other, until a life has no more of them."""
     seen: list[tuple[str, str]] = []
     while True:
@@ -230,7 +270,9 @@ async def strike_everywhere(database: TemporaryDatabase, pipeline: StoppingPipel
         seen.append((moment, status))
 
 
-async def test_a_stop_survives_between_any_two_statements(postgresql_database: TemporaryDatabase) -> None:
+async def test_a_stop_survives_between_any_two_statements(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """Between two statements of one transaction another one commits there, too."""
     seen = await strike_everywhere(postgresql_database, StoppingPipeline())
     assert {status for _, status in seen} == {"stopped"}
@@ -238,7 +280,9 @@ async def test_a_stop_survives_between_any_two_statements(postgresql_database: T
     assert {BEFORE_CLAIM, BEFORE_READ, BEFORE_WRITE} <= {moment for moment, _ in seen}
 
 
-async def test_without_intent_it_is_lost_between_two_statements(postgresql_database: TemporaryDatabase) -> None:
+async def test_without_intent_it_is_lost_between_two_statements(
+    postgresql_database: TemporaryDatabase,
+) -> None:
     """Not a promise: the walk above finds lost stops, if there are any."""
     seen = await strike_everywhere(postgresql_database, CarelessPipeline())
     assert (BEFORE_WRITE, "active") in seen

@@ -24,14 +24,20 @@ QUICK = {
 }
 
 
-async def test_a_server_that_restarts_is_survived(postgresql_server: Callable[[], PostgresqlServer]) -> None:
-    """A restart of the database would end a loop for good, and rows would wait for a restart of the host."""
+async def test_a_server_that_restarts_is_survived(
+    postgresql_server: Callable[[], PostgresqlServer],
+) -> None:
+    """A restart of the database would end a loop for good, and rows would wait for a restart of
+    the host.
+    """
     server = postgresql_server()
     engine = create_async_engine(await asyncio.to_thread(server.start))
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
     with heard_events() as heard:
-        async with PipelineManager(async_sessionmaker(engine), [VolumePipeline(**QUICK)]) as manager:
+        async with PipelineManager(
+            async_sessionmaker(engine), [VolumePipeline(**QUICK)]
+        ) as manager:
             await _add_volume(engine)
             await heard.wait_for(events.ItemApplied)
             await asyncio.to_thread(server.stop)
@@ -88,7 +94,9 @@ async def test_killed_connections_are_survived(postgresql_database: TemporaryDat
             counters = manager.statistics()["VolumePipeline"].counters
             assert counters["applied"] == 200
     async with killer.connect() as connection:
-        found = await connection.execute(text("SELECT status, count(*) FROM volumes GROUP BY status"))
+        found = await connection.execute(
+            text("SELECT status, count(*) FROM volumes GROUP BY status")
+        )
         assert [tuple(row) for row in found] == [("active", 200)]
 
 

@@ -1,11 +1,14 @@
-"""Group what many workers ask the database for: while one round trip is under way, the next batch gathers.
+"""Group what many workers ask the database for: while one round trip is under way, the next batch
+gathers.
 
-Nobody waits when it is quiet, since the first request starts at once; everybody shares when it is busy. If a batch fails for a
-reason that lies in one of its requests, it is halved until that one is alone, so that one bad request spoils nobody else's. A
-batch that ran out of time is tried again in smaller ones, and `BatchLimit` learns from how long each took, so that none outlasts
-its own transaction for long.
+Nobody waits when it is quiet, since the first request starts at once; everybody shares when it is
+busy. If a batch fails for a reason that lies in one of its requests, it is halved until that one is
+alone, so that one bad request spoils nobody else's. A batch that ran out of time is tried again in
+smaller ones, and `BatchLimit` learns from how long each took, so that none outlasts its own
+transaction for long.
 
-Source: group commit, as databases do it with their log; the limit grows and shrinks as TCP's window does.
+Source: group commit, as databases do it with their log; the limit grows and shrinks as TCP's window
+does.
 """
 
 from __future__ import annotations
@@ -35,17 +38,22 @@ _Entry: TypeAlias = tuple[RequestT, Done[RequestT, ResultT], int]
 BATCH_MAX = 500
 """Most requests of one batch. Beyond it a larger batch gains nothing measurable."""
 STATEMENTS_FIRST = 50
-"""Most requests of one batch that need a statement each, as long as nothing is known of how long that takes."""
+"""Most requests of one batch that need a statement each, as long as nothing is known of how long
+that takes.
+"""
 BATCH_SHARE = 0.25
 """A batch is to end within this share of the time that its transaction may take."""
 GROWS_AFTER = 4
-"""A limit grows after so many full and fast batches in a row: what fails at some size is not tried at that size every time."""
+"""A limit grows after so many full and fast batches in a row: what fails at some size is not
+tried at that size every time.
+"""
 
 
 class BatchLimit:
     """How many requests one batch may have, learned from how long the last ones took.
 
-    Requests that share statements and those that need one each are limited apart: a round trip costs the latter only.
+    Requests that share statements and those that need one each are limited apart: a round trip
+    costs the latter only.
 
     Args:
         timeout: longest time of one batch.
@@ -62,7 +70,9 @@ class BatchLimit:
         self._fast = 0
 
     def fitting(self, costs: Iterable[int]) -> int:
-        """Return how many of the first requests fit into one batch, by the statements that each needs; at least one."""
+        """Return how many of the first requests fit into one batch, by the statements that each
+        needs; at least one.
+        """
         count = statements = 0
         for cost in costs:
             statements += cost
@@ -72,10 +82,14 @@ class BatchLimit:
         return count
 
     def learn(self, *, requests: int, statements: int, took_s: float) -> None:
-        """Shrink after a batch that took too long; grow after full ones that took less than half of what they may."""
+        """Shrink after a batch that took too long; grow after full ones that took less than half
+        of what they may.
+        """
         if took_s > self._wanted_s:
             self.shrink(requests=requests, statements=statements, share=self._wanted_s / took_s)
-        elif 2 * took_s <= self._wanted_s and (requests >= self.requests or statements >= self.statements):
+        elif 2 * took_s <= self._wanted_s and (
+            requests >= self.requests or statements >= self.statements
+        ):
             self._fast += 1
         if self._fast < GROWS_AFTER:
             return
@@ -96,7 +110,8 @@ class BatchLimit:
 class Batcher(Generic[RequestT, ResultT]):
     """Runs requests in batches, one batch at a time, in the order in which they came.
 
-    The callers bound what waits: those of `submit` wait for their answers, those of `submit_nowait` have a bound of their own.
+    The callers bound what waits: those of `submit` wait for their answers, those of `submit_nowait`
+    have a bound of their own.
     """
 
     def __init__(
@@ -108,7 +123,8 @@ class Batcher(Generic[RequestT, ResultT]):
         statements_of: Callable[[RequestT], int] = lambda _request: 0,
         is_grace_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Say how a batch is run, within what time, and how many statements a request needs that it shares with no other.
+        """Say how a batch is run, within what time, and how many statements a request needs that it
+        shares with no other.
 
         `is_grace_over`: whether what fails is not to be tried again in smaller batches.
         """
@@ -124,7 +140,10 @@ class Batcher(Generic[RequestT, ResultT]):
         self._is_working = False
 
     def __repr__(self) -> str:
-        return f"<Batcher {self._name}, {len(self._waiting)} waiting, {'busy' if self._is_working else 'idle'}>"
+        return (
+            f"<Batcher {self._name}, {len(self._waiting)} waiting,"
+            f" {'busy' if self._is_working else 'idle'}>"
+        )
 
     async def submit(self, request: RequestT) -> ResultT:
         """Return the answer to `request`, or raise what its batch raised.
@@ -145,8 +164,11 @@ class Batcher(Generic[RequestT, ResultT]):
         return await answer
 
     def submit_nowait(self, request: RequestT, done: Done[RequestT, ResultT]) -> None:
-        """Carry out `request` and call `done` with it, its answer and None, or with it, None and what its batch raised."""
-        # Counted once, and here: a request may run code of its caller's, whose errors are the caller's and not the round's.
+        """Carry out `request` and call `done` with it, its answer and None, or with it, None and
+        what its batch raised.
+        """
+        # Counted once, and here: a request may run code of its caller's, whose errors are the
+        # caller's and not the round's.
         entry = (request, done, self._statements_of(request))
         self._waiting.append(entry)
         if self._is_working:
@@ -154,13 +176,15 @@ class Batcher(Generic[RequestT, ResultT]):
         try:
             self._begin()
         except BaseException:
-            # A task factory of the host's. If it has begun the round all the same, that sees to the request.
+            # A task factory of the host's. If it has begun the round all the same, that sees to the
+            # request.
             if self._waiting and self._waiting[-1] is entry:
                 self._waiting.pop()
                 raise
 
     def _begin(self) -> None:
-        # Asked instead of the task: one that begins within the call which makes it works before there is a task to ask.
+        # Asked instead of the task: one that begins within the call which makes it works before
+        # there is a task to ask.
         self._is_working = True
         try:
             self._round = contained_task(self._work(), name=f"rowlock: {self._name}")
@@ -170,7 +194,8 @@ class Batcher(Generic[RequestT, ResultT]):
         self._round.add_done_callback(self._ended)
 
     def _ended(self, _round: asyncio.Task[None]) -> None:
-        # Seen to here, whatever has ended it: one that is cancelled before its first step runs no line of its own.
+        # Seen to here, whatever has ended it: one that is cancelled before its first step runs no
+        # line of its own.
         self._is_working = False
         self._tell_all(self._in_flight)
         if not self._waiting or self._is_working:
@@ -181,7 +206,8 @@ class Batcher(Generic[RequestT, ResultT]):
             self._tell_all(self._waiting)
 
     def begun(self) -> None:
-        """Count the time of this batch from now: until now it waited for a connection, or for SQLite's write lock.
+        """Count the time of this batch from now: until now it waited for a connection, or for
+        SQLite's write lock.
 
         Smaller batches would wait for those more often, not less.
         """
@@ -212,12 +238,14 @@ class Batcher(Generic[RequestT, ResultT]):
         behind: list[_Entry[RequestT, ResultT]] = []
         if len(batch) > 1 and isinstance(error, Exception):
             if may_be_of_the_size(error) and self._is_grace_over():
-                # There is no time for smaller batches, nor for those behind: each may take as long as this one did.
+                # There is no time for smaller batches, nor for those behind: each may take as long
+                # as this one did.
                 behind = [*self._waiting]
                 self._waiting.clear()
             elif may_be_of_the_size(error):
                 self._limit.shrink(requests=len(batch), statements=_statements(batch))
-                # Before all others, and in batches of what is allowed now: each of these is smaller than the one that failed.
+                # Before all others, and in batches of what is allowed now: each of these is smaller
+                # than the one that failed.
                 self._waiting.extendleft(reversed(batch))
                 for _ in batch:
                     self._in_flight.popleft()
@@ -229,22 +257,28 @@ class Batcher(Generic[RequestT, ResultT]):
                 return
         for _ in batch:
             self._in_flight.popleft()
-        # A round that is cancelled from outside says nothing of its requests: for those who wait it is like a lost connection.
+        # A round that is cancelled from outside says nothing of its requests: for those who wait it
+        # is like a lost connection.
         self._tell_all(deque([*batch, *behind]), error if isinstance(error, Exception) else None)
         if isinstance(error, asyncio.CancelledError):
             raise error
 
-    def _tell_all(self, entries: deque[_Entry[RequestT, ResultT]], error: Exception | None = None) -> None:
+    def _tell_all(
+        self, entries: deque[_Entry[RequestT, ResultT]], error: Exception | None = None
+    ) -> None:
         error = error or ConnectionAbortedError(self._name)
         while entries:
             self._tell(entries.popleft(), None, error)
 
-    def _tell(self, entry: _Entry[RequestT, ResultT], result: ResultT | None, error: Exception | None) -> None:
+    def _tell(
+        self, entry: _Entry[RequestT, ResultT], result: ResultT | None, error: Exception | None
+    ) -> None:
         request, done, _ = entry
         try:
             done(request, result, error)
         except BaseException:
-            # The others of the batch wait for their answers, and those behind them for the next batch.
+            # The others of the batch wait for their answers, and those behind them for the next
+            # batch.
             with suppress(BaseException):
                 logger.exception("%s: what was to be done with an answer failed", self._name)
 

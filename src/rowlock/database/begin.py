@@ -1,7 +1,8 @@
 """How a transaction of ours begins on each database.
 
-PostgreSQL needs nothing: any transaction may write, and a statement is one round trip. SQLite has one writer, so its write lock is
-taken first, and each statement takes one hop to the driver's thread.
+PostgreSQL needs nothing: any transaction may write, and a statement is one round trip. SQLite has
+one writer, so its write lock is taken first, and each statement takes one hop to the driver's
+thread.
 """
 
 from __future__ import annotations
@@ -18,36 +19,46 @@ BEGIN = "BEGIN IMMEDIATE"
 
 
 def hastened(connection: AsyncConnection) -> AbstractContextManager[None]:
-    """Let statements take fewer turns between threads in the block, where the driver has a thread."""
+    """Let statements take fewer turns between threads in the block, where the driver has a
+    thread.
+    """
     return in_one_hop_each(connection) if connection.dialect.name == "sqlite" else nullcontext()
 
 
 async def begin_writing(connection: AsyncConnection, *, wait_s: float) -> None:
-    """Make the transaction one that may write, before its first statement; waits for other writers for `wait_s` at most."""
+    """Make the transaction one that may write, before its first statement; waits for other
+    writers for `wait_s` at most.
+    """
     if connection.dialect.name == "sqlite":
         await _take_write_lock(connection, wait_s)
 
 
 async def _take_write_lock(connection: AsyncConnection, wait_s: float) -> None:
-    """Take the write lock at once, or with the first statement where that saves a hop; switch the file to WAL the first time.
+    """Take the write lock at once, or with the first statement where that saves a hop; switch the
+    file to WAL the first time.
 
-    A connection that is in a transaction already (the host's engine begins them itself) has read nothing yet: it starts over.
+    A connection that is in a transaction already (the host's engine begins them itself) has read
+    nothing yet: it starts over.
 
-    The wait for the file happens in the driver's thread, where nothing can end it: neither a cancellation nor SQLite's own
-    interrupt. A transaction that is out of time would be left in there, and with it the end of its event loop. So it is no longer
-    than it may be, whatever the host's busy timeout is.
+    The wait for the file happens in the driver's thread, where nothing can end it: neither a
+    cancellation nor SQLite's own interrupt. A transaction that is out of time would be left in
+    there, and with it the end of its event loop. So it is no longer than it may be, whatever the
+    host's busy timeout is.
     """
     raw = await connection.get_raw_connection()
     driver_connection: Any = raw.driver_connection
     if driver_connection.in_transaction:
         await connection.exec_driver_sql("ROLLBACK")
     if "rowlock_wal" not in raw.info:
-        # While somebody writes, the switch fails at once whatever the busy timeout; then a later transaction makes it.
+        # While somebody writes, the switch fails at once whatever the busy timeout; then a later
+        # transaction makes it.
         with suppress(OperationalError):
             await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
             raw.info["rowlock_wal"] = True
     if "rowlock_busy_ms" not in raw.info:
-        raw.info["rowlock_busy_ms"] = (await connection.exec_driver_sql("PRAGMA busy_timeout")).scalar_one()
+        raw.info["rowlock_busy_ms"] = (
+            await connection.exec_driver_sql("PRAGMA busy_timeout")
+        ).scalar_one()
     usual_ms, wait_ms = raw.info["rowlock_busy_ms"], round(wait_s * 1000)
     is_longer = usual_ms > wait_ms
     if (hops := hops_of(connection)) is not None:

@@ -1,10 +1,13 @@
-"""A slot for each claim of this process, so that a crowd of pipelines does not fight itself for the database.
+"""A slot for each claim of this process, so that a crowd of pipelines does not fight itself for the
+database.
 
-The one idea: claims share the connections that the engine's pool keeps. More at once would open further connections and close them
-again, which costs more than the claims, and leave none to the host; on SQLite, where one writes at a time, they would poll for the
-file and some of them in vain. Who waits here has sent nothing yet, so no time of its transaction passes.
+The one idea: claims share the connections that the engine's pool keeps. More at once would open
+further connections and close them again, which costs more than the claims, and leave none to the
+host; on SQLite, where one writes at a time, they would poll for the file and some of them in vain.
+Who waits here has sent nothing yet, so no time of its transaction passes.
 
-It keeps order and is no limit: a claim that has waited for long goes on all the same, since those before it may hang.
+It keeps order and is no limit: a claim that has waited for long goes on all the same, since those
+before it may hang.
 
 Not here: the row locks and locksets that keep claims apart.
 """
@@ -25,7 +28,9 @@ CONNECTIONS = 5
 
 @asynccontextmanager
 async def claim_slot(engine: Engine, *, wait_s: float) -> AsyncIterator[None]:
-    """Wait for a slot among the claims that are sent over `engine` from the running loop, `wait_s` at most."""
+    """Wait for a slot among the claims that are sent over `engine` from the running loop,
+    `wait_s` at most.
+    """
     slots = _slots_of(engine)
     has_slot = False
     try:
@@ -63,4 +68,6 @@ def _claims_at_once(engine: Engine) -> int:
 
 
 _slots_lock = threading.Lock()
-_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakKeyDictionary[Pool, asyncio.Semaphore]] = WeakKeyDictionary()
+_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakKeyDictionary[Pool, asyncio.Semaphore]] = (
+    WeakKeyDictionary()
+)

@@ -1,10 +1,10 @@
 """Which database errors pass by themselves, and which come back every time.
 
 The one idea: an outage says nothing about an outcome, so it is waited out while trust lasts; a
-constraint violation says all about it, so it is the outcome's own failure. Errors are judged by their
-class, and only those that speak of the statement or of its values are final. Everything else, an unknown
-code included, is the server's trouble: to wait once too often costs a delay (`lock_timeout` at most), to
-fail once too early costs the work.
+constraint violation says all about it, so it is the outcome's own failure. Errors are judged by
+their class, and only those that speak of the statement or of its values are final. Everything else,
+an unknown code included, is the server's trouble: to wait once too often costs a delay
+(`lock_timeout` at most), to fail once too early costs the work.
 
 Source: PostgreSQL, Appendix A "Error Codes"; SQLite, "Result and Error Codes".
 """
@@ -52,16 +52,20 @@ _FINAL_SQLSTATES = (
 """Beginnings of the SQLSTATEs that speak of the statement or of its values.
 
 What is left passes. 08, 57, 58, F0, XX: the server or the way to it. 28, 3D: the account or the
-database is being changed. 25: of the transaction, not of the statement: read-only before a promotion
-(25006), ended by a timeout (25P03, 25P04), or aborted by an error that is not this one (25P02). 26: a
-pooler gave the connection of a prepared statement to another client. 40, 55, 72: others were in the
-way. 53: resources. HV: a foreign server.
+database is being changed. 25: of the transaction, not of the statement: read-only before a
+promotion (25006), ended by a timeout (25P03, 25P04), or aborted by an error that is not this one
+(25P02). 26: a pooler gave the connection of a prepared statement to another client. 40, 55, 72:
+others were in the way. 53: resources. HV: a foreign server.
 """
 _PASSING_SQLSTATES = ("42P05",)
-"""Exceptions of those: a prepared statement of this name is there already, which a pooler left on the connection."""
+"""Exceptions of those: a prepared statement of this name is there already, which a pooler left
+on the connection.
+"""
 _SCHEMA_SQLSTATES = ("3F", "42")
 _OUTAGE_SQLSTATES = ("08", "25006", "25P03", "25P04", "28", "3D", "40", "53", "55P03", "57", "F0")
-"""Beginnings of the SQLSTATEs that speak of the server, the connection or other transactions, and of no row."""
+"""Beginnings of the SQLSTATEs that speak of the server, the connection or other transactions,
+and of no row.
+"""
 
 _FINAL_SQLITE_CODES = frozenset(
     {
@@ -84,8 +88,8 @@ _TRANSIENT_TYPES = (TransactionTimeout, LockWaitTimeout, TimeoutError, OSError, 
 def is_transient(error: BaseException) -> bool:
     """Whether the same statement may well succeed later without anybody changing it.
 
-    Drivers let ``ConnectionRefusedError`` and ``TimeoutError`` through unwrapped, so this looks at more than SQLAlchemy's own.
-    An exception that comes from no database passes by nothing.
+    Drivers let ``ConnectionRefusedError`` and ``TimeoutError`` through unwrapped, so this looks at
+    more than SQLAlchemy's own. An exception that comes from no database passes by nothing.
     """
     error = _of_database(error)
     if isinstance(error, _TRANSIENT_TYPES) or _is_of_the_connection(error):
@@ -100,9 +104,11 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether a transient error says of itself that it concerns every row: others, too, would meet it now.
+    """Whether a transient error says of itself that it concerns every row: others, too, would meet
+    it now.
 
-    Of the rest it is not known: a page that cannot be read, or a host's trigger with a code of its own, may concern one row.
+    Of the rest it is not known: a page that cannot be read, or a host's trigger with a code of its
+    own, may concern one row.
     """
     error = _of_database(error)
     if not is_transient(error):
@@ -116,7 +122,8 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether the database rolled the whole transaction back for another one's sake: a serialization failure, or a deadlock.
+    """Whether the database rolled the whole transaction back for another one's sake: a
+    serialization failure, or a deadlock.
 
     It is certain then that nothing of it was committed, also if that was the answer to its COMMIT.
     """
@@ -131,7 +138,9 @@ def is_after_an_error(error: BaseException) -> bool:
 
 
 def may_be_of_the_size(error: BaseException) -> bool:
-    """Whether a transaction may have failed because it did so much, and one that does less may succeed."""
+    """Whether a transaction may have failed because it did so much, and one that does less may
+    succeed.
+    """
     error = _of_database(error)
     if isinstance(error, TransactionTimeout) or is_conflict(error):
         return True
@@ -148,20 +157,25 @@ _SQLSTATES_OF_THE_SIZE = frozenset(
 
 
 def is_of_the_schema(error: BaseException) -> bool:
-    """Whether the database refused a statement as such, whichever rows it is about: a column or a table is not there, say."""
+    """Whether the database refused a statement as such, whichever rows it is about: a column or
+    a table is not there, say.
+    """
     error = _of_database(error)
     if not _is_of_a_driver(error) or is_transient(error):
         return False
     if (sqlstate := _sqlstate(error)) is not None:
         return sqlstate.startswith(_SCHEMA_SQLSTATES)
-    # SQLite has one code for all that is wrong with a statement, values that a function cannot read among it.
+    # SQLite has one code for all that is wrong with a statement, values that a function cannot read
+    # among it.
     return _sqlite_code(error) == sqlite3.SQLITE_ERROR and "no such " in str(error)
 
 
 def _of_database(error: BaseException) -> BaseException:
-    """Return what the database said, also where a host's ``handle_error`` listener has put an exception of its own in its place.
+    """Return what the database said, also where a host's ``handle_error`` listener has put an
+    exception of its own in its place.
 
-    What host code raised within a transaction of ours is told as a `HostCodeError`, and says nothing of the database.
+    What host code raised within a transaction of ours is told as a `HostCodeError`, and says
+    nothing of the database.
     """
     cause = error
     for _ in range(CAUSES_MAX):
@@ -174,8 +188,9 @@ def _of_database(error: BaseException) -> BaseException:
 
 
 def _is_of_a_driver(error: BaseException) -> bool:
-    # SQLAlchemy wraps what a statement raises; what reaches us bare is the driver's trouble with its connection, such as
-    # asyncpg's InternalClientError on one that is being torn down, or was raised by a host that uses the driver itself.
+    # SQLAlchemy wraps what a statement raises; what reaches us bare is the driver's trouble with
+    # its connection, such as asyncpg's InternalClientError on one that is being torn down, or was
+    # raised by a host that uses the driver itself.
     return isinstance(error, exc.DBAPIError) or type(error).__module__.partition(".")[0] in _DRIVERS
 
 
@@ -183,7 +198,9 @@ def _is_of_the_connection(error: BaseException) -> bool:
     if not isinstance(error, exc.DBAPIError):
         return False
     # A statement that was prepared before a migration is prepared anew the next time.
-    return error.connection_invalidated or type(error.orig).__name__ == "InvalidCachedStatementError"
+    return (
+        error.connection_invalidated or type(error.orig).__name__ == "InvalidCachedStatementError"
+    )
 
 
 def _sqlstate(error: BaseException) -> str | None:

@@ -1,12 +1,16 @@
-"""Notifications: short texts to every process that listens at the same database, by PostgreSQL's ``LISTEN`` and ``NOTIFY``.
+"""Notifications: short texts to every process that listens at the same database, by PostgreSQL's
+``LISTEN`` and ``NOTIFY``.
 
-The one idea: a channel is one connection of its own, which hears and speaks. It is outside of the pool, so it takes nobody's place
-there, and never in a transaction: a ``NOTIFY`` in one makes its commit wait for a lock that the whole server shares. What the
-channel says itself comes back to it, and is known by the server process that said it.
+The one idea: a channel is one connection of its own, which hears and speaks. It is outside of the
+pool, so it takes nobody's place there, and never in a transaction: a ``NOTIFY`` in one makes its
+commit wait for a lock that the whole server shares. What the channel says itself comes back to it,
+and is known by the server process that said it.
 
-What is said while nobody listens is gone. A pooler in transaction mode breaks channels; polling goes on.
+What is said while nobody listens is gone. A pooler in transaction mode breaks channels; polling
+goes on.
 
-Not here: what is said and when, and what to do about a channel that was lost (``hints/notifier.py``).
+Not here: what is said and when, and what to do about a channel that was lost
+(``hints/notifier.py``).
 
 Source: PostgreSQL, "NOTIFY", "LISTEN"; asyncpg, `Connection.add_listener`.
 """
@@ -56,7 +60,8 @@ class _Driver(Protocol):
 
 
 class NotificationChannel:
-    """A connection that listens to one channel and speaks on it. Every statement is a transaction of its own.
+    """A connection that listens to one channel and speaks on it. Every statement is a transaction
+    of its own.
 
     Attributes:
         name: of the channel.
@@ -85,7 +90,9 @@ class NotificationChannel:
         statement = "SELECT $1 IN (SELECT pg_listening_channels()) AS listens"
         answer = await self._driver.fetchrow(statement, self.name, timeout=ANSWER_S_MAX)
         if not answer["listens"]:
-            raise ConnectionError(f"the server has forgotten that the connection listens to {self.name}")
+            raise ConnectionError(
+                f"the server has forgotten that the connection listens to {self.name}"
+            )
 
 
 @asynccontextmanager
@@ -105,7 +112,8 @@ async def listening(
     """
     async with AsyncExitStack() as stack:
         async with asyncio.timeout(CONNECT_S_MAX):
-            # Under AUTOCOMMIT what the host's own set-up of connections began is ended: in a transaction, LISTEN would wait for it.
+            # Under AUTOCOMMIT what the host's own set-up of connections began is ended: in a
+            # transaction, LISTEN would wait for it.
             autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
             connection = await stack.enter_async_context(autocommit.connect())
             driver: Any = (await connection.get_raw_connection()).driver_connection
@@ -135,7 +143,9 @@ async def _hang_up(driver: _Driver) -> None:
 
 
 def channel_named(name: str) -> str:
-    """Return the channel for `name`: readable if it fits, and else by the start of the name's SHA-256."""
+    """Return the channel for `name`: readable if it fits, and else by the start of the name's
+    SHA-256.
+    """
     channel = CHANNEL_PREFIX + name
     if len(channel.encode()) <= CHANNEL_BYTES_MAX:
         return channel
@@ -143,7 +153,9 @@ def channel_named(name: str) -> str:
 
 
 def is_payload(text: str) -> bool:
-    """Whether PostgreSQL takes `text` as a payload, and it is not longer than `PAYLOAD_BYTES_MAX`."""
+    """Whether PostgreSQL takes `text` as a payload, and it is not longer than
+    `PAYLOAD_BYTES_MAX`.
+    """
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
@@ -159,13 +171,14 @@ def check_name(name: object) -> None:
     """
     if not (isinstance(name, str) and is_payload(name)):
         raise ConfigurationError(
-            f"notify is True, False, or a name of up to {PAYLOAD_BYTES_MAX} bytes under which the replicas find each other, "
-            f"such as 'billing'; not {name!r:.100}"
+            f"notify is True, False, or a name of up to {PAYLOAD_BYTES_MAX} bytes under which the"
+            f" replicas find each other, such as 'billing'; not {name!r:.100}"
         )
 
 
 def notifying_engine(session_factory: SessionFactory, tables: Iterable[LeasedTable]) -> AsyncEngine:
-    """Return the engine on which replicas reach each other: that of all `tables`, or without any, that of the sessions.
+    """Return the engine on which replicas reach each other: that of all `tables`, or without any,
+    that of the sessions.
 
     Raises:
         ConfigurationError: there is none, or there are several, or it cannot listen.
@@ -176,20 +189,24 @@ def notifying_engine(session_factory: SessionFactory, tables: Iterable[LeasedTab
         engines = engines or {session.sync_session.get_bind().engine}
     except SQLAlchemyError as error:
         raise ConfigurationError(
-            f"nothing says which database notify is about: bind the session factory to an engine ({error})"
+            "nothing says which database notify is about: bind the session factory to an engine"
+            f" ({error})"
         ) from error
     if len(engines) > 1:
         raise ConfigurationError(
-            "notify is about one database, and these pipelines work in several; build one PipelineManager for each"
+            "notify is about one database, and these pipelines work in several; build one"
+            " PipelineManager for each"
         )
     engine = engines.pop()
     if engine.dialect.name != "postgresql":
         raise ConfigurationError(
-            f"notify needs PostgreSQL; {engine.dialect.name} cannot tell other processes anything. Leave it out there, where "
-            "rows are found by polling: notify=engine.dialect.name == 'postgresql'"
+            f"notify needs PostgreSQL; {engine.dialect.name} cannot tell other processes anything."
+            " Leave it out there, where rows are found by polling: notify=engine.dialect.name =="
+            " 'postgresql'"
         )
     if engine.dialect.driver != _DRIVER:
         raise ConfigurationError(
-            f"notify needs the driver {_DRIVER}, not {engine.dialect.driver}; use postgresql+{_DRIVER}://..."
+            f"notify needs the driver {_DRIVER}, not {engine.dialect.driver}; use"
+            f" postgresql+{_DRIVER}://..."
         )
     return AsyncEngine(engine)

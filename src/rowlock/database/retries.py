@@ -1,4 +1,6 @@
-"""How long errors of the database that pass are waited out, and with what rests between the tries."""
+"""How long errors of the database that pass are waited out, and with what rests between the
+tries.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,12 @@ RETRY_DELAY_S_MAX = 1.0
 class Retries:
     """The failed tries of one piece of work.
 
-    Time counts from the first failure, not from the beginning: a try may have lasted as long as the host blocked its loop.
+    Time counts from the first failure, not from the beginning: a try may have lasted as long as the
+    host blocked its loop.
 
     Args:
-        gives_up_at: given when the first try failed, says until when others may be made, on the monotonic clock. Asked each time.
+        gives_up_at: given when the first try failed, says until when others may be made, on the
+            monotonic clock. Asked each time.
 
     Attributes:
         count: how many tries have failed.

@@ -1,10 +1,13 @@
-"""Connections of our own to the host's databases, beside the host's pool: for leases that must be renewed whatever the host does.
+"""Connections of our own to the host's databases, beside the host's pool: for leases that must be
+renewed whatever the host does.
 
-The one idea: an engine like the host's, with the same way to connect and the same listeners, but with a pool of its own. So a
-renewal waits for no connection that the host keeps, and it can run on another event loop, in another thread. A pool opens a
-connection when one is asked for and keeps it: in practice there is one, at most as many as the host's own pool may have.
+The one idea: an engine like the host's, with the same way to connect and the same listeners, but
+with a pool of its own. So a renewal waits for no connection that the host keeps, and it can run on
+another event loop, in another thread. A pool opens a connection when one is asked for and keeps it:
+in practice there is one, at most as many as the host's own pool may have.
 
-A statement that waits for a locked SQLite file cannot be cancelled, so on these connections it does not wait longer than it may.
+A statement that waits for a locked SQLite file cannot be cancelled, so on these connections it does
+not wait longer than it may.
 
 Not here: which loop that is (``pipelines/renewing/heartbeat_thread.py``).
 
@@ -37,10 +40,13 @@ class SeparatePool:
         self._engines: dict[Pool, Engine] = {}
 
     def __call__(self) -> AsyncSession:
-        """Return a new session of the host's factory; its statements go to the engines that they would go to, by our pools."""
+        """Return a new session of the host's factory; its statements go to the engines that they
+        would go to, by our pools.
+        """
         session = self._session_factory()
         route = session.sync_session.get_bind
-        # One each, or a session that asks twice (in a listener of the host's, say) would be in two transactions.
+        # One each, or a session that asks twice (in a listener of the host's, say) would be in two
+        # transactions.
         clones: dict[Any, Engine] = {}
 
         def get_bind(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the host's own routing
@@ -65,15 +71,16 @@ class SeparatePool:
 
     def _clone(self, engine: Engine) -> Engine:
         if (proxied := getattr(engine, "_proxied", None)) is not None:
-            # Made by `execution_options`, perhaps for this one session: it has no pool of its own, but asks the engine that it
-            # was made of.
+            # Made by `execution_options`, perhaps for this one session: it has no pool of its own,
+            # but asks the engine that it was made of.
             clone = copy.copy(engine)
             clone._proxied = self._clone(proxied)  # type: ignore[attr-defined]
             return clone
         if engine.pool not in self._engines:
             self._engines[engine.pool] = self._clone_of_root(engine)
         clone = self._engines[engine.pool]
-        # Whether there are listeners at all is kept beside them, and a host may add its first one later.
+        # Whether there are listeners at all is kept beside them, and a host may add its first one
+        # later.
         clone._has_events = engine._has_events
         return clone
 

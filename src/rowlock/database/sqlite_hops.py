@@ -1,14 +1,17 @@
 """One hop to aiosqlite's thread for a statement, in transactions of ours.
 
-The one idea: aiosqlite queues what a cursor does (be made, execute, fetch, close) for its connection's thread piece by piece,
-and each piece wakes that thread and then the event loop. While a transaction of ours runs, its connection gives SQLAlchemy cursors
-that do all of it in one function, and its BEGIN goes along with the first statement. The engine stays the host's: its events and
-its types run on the loop as before, and see each statement.
+The one idea: aiosqlite queues what a cursor does (be made, execute, fetch, close) for its
+connection's thread piece by piece, and each piece wakes that thread and then the event loop. While
+a transaction of ours runs, its connection gives SQLAlchemy cursors that do all of it in one
+function, and its BEGIN goes along with the first statement. The engine stays the host's: its events
+and its types run on the loop as before, and see each statement.
 
-Only aiosqlite's own connection is hastened, and only where it is as it is known here (`_is_known`); others keep their cursors.
+Only aiosqlite's own connection is hastened, and only where it is as it is known here (`_is_known`);
+others keep their cursors.
 
-Not here: the COMMIT. What the work returns is looked at first, so nobody knows which statement is the last. Nor transactions of
-the host's: what is replaced belongs to one connection, for as long as a transaction of ours has it.
+Not here: the COMMIT. What the work returns is looked at first, so nobody knows which statement is
+the last. Nor transactions of the host's: what is replaced belongs to one connection, for as long as
+a transaction of ours has it.
 
 Source: aiosqlite 0.22 ``core.py``, ``cursor.py``; SQLAlchemy 2.0 and 2.1 ``connectors/asyncio.py``,
 `sqlalchemy.dialects.sqlite.aiosqlite`.
@@ -31,19 +34,24 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 __all__ = ["Hops", "HopsCursor", "hops_of", "in_one_hop_each"]
 
 ROWS_MAX = 1000
-"""How many rows a hop brings. A cursor with more rows stays open, so that what is streamed is never in memory as a whole."""
+"""How many rows a hop brings. A cursor with more rows stays open, so that what is streamed is
+never in memory as a whole.
+"""
 
 _HOPS = "rowlock_hops"
 
 
 @contextmanager
 def in_one_hop_each(connection: AsyncConnection) -> Iterator[None]:
-    """Let the statements of `connection` take one hop each in the block, which is the work of a transaction of ours."""
+    """Let the statements of `connection` take one hop each in the block, which is the work of a
+    transaction of ours.
+    """
     assert connection.sync_connection is not None
     pooled = connection.sync_connection.connection
     driver, info = pooled.driver_connection, pooled.info
     if not _is_known(driver):
-        # Of a transaction that host code has ended in the middle of its work, and that still is about to let go.
+        # Of a transaction that host code has ended in the middle of its work, and that still is
+        # about to let go.
         info.pop(_HOPS, None)
         yield
         return
@@ -63,7 +71,9 @@ def hops_of(connection: AsyncConnection) -> Hops | None:
 
 
 def _is_known(driver: object) -> bool:
-    if type(driver) is not aiosqlite.Connection or not iscoroutinefunction(getattr(driver, "_execute", None)):
+    if type(driver) is not aiosqlite.Connection or not iscoroutinefunction(
+        getattr(driver, "_execute", None)
+    ):
         return False
     if isinstance(vars(driver).get("rollback"), _SkippedRollback):
         # Of a pool that resets nothing.
@@ -74,7 +84,9 @@ def _is_known(driver: object) -> bool:
 
 
 class _Begin(NamedTuple):
-    """A BEGIN that is yet to be sent, and the busy timeout that it is to have, if that is not the usual one."""
+    """A BEGIN that is yet to be sent, and the busy timeout that it is to have, if that is not
+    the usual one.
+    """
 
     sql: str
     wait_ms: int | None
@@ -113,15 +125,17 @@ class Hops:
             yield
         finally:
             del driver.cursor, driver.interrupt
-        # Not after an error: then a statement may still be on its way, and a rollback has to come behind it.
+        # Not after an error: then a statement may still be on its way, and a rollback has to come
+        # behind it.
         driver.rollback = _SkippedRollback(driver)
 
     @contextmanager
     def sending_along(self, sql: str, *, wait_ms: int | None, usual_ms: int) -> Iterator[None]:
-        """Have `sql`, a BEGIN that is executed in the block, wait for the next statement, and both be one hop.
+        """Have `sql`, a BEGIN that is executed in the block, wait for the next statement, and both
+        be one hop.
 
-        Its errors are raised there. While it fails, it is sent along with the next statement again, so that none of them is
-        executed outside of a transaction.
+        Its errors are raised there. While it fails, it is sent along with the next statement again,
+        so that none of them is executed outside of a transaction.
 
         Args:
             sql: what is executed; a listener of the host's may write a comment beside it.
@@ -159,7 +173,8 @@ class Hops:
         if self._begin is not None:
             self._begin.run(self._driver._conn)
             self._begin = None
-            # The trap: SQLite's interrupt stops no wait for the file, and the statement behind that would run to its end.
+            # The trap: SQLite's interrupt stops no wait for the file, and the statement behind that
+            # would run to its end.
             if self._is_stopped:
                 raise _interrupted()
         function()
@@ -176,7 +191,9 @@ def _interrupted() -> sqlite3.OperationalError:
 
 
 class HopsCursor:
-    """Stands in for `aiosqlite.Cursor`, as far as SQLAlchemy uses it; what it has to say comes with `execute`."""
+    """Stands in for `aiosqlite.Cursor`, as far as SQLAlchemy uses it; what it has to say comes
+    with `execute`.
+    """
 
     def __init__(self, hops: Hops) -> None:
         self._hops = hops
@@ -216,7 +233,9 @@ class HopsCursor:
     async def executemany(self, sql: str, parameters: Iterable[Any]) -> HopsCursor:
         """Run a statement once for each set of parameters."""
         await self.close()
-        await self._hops.run(partial(self._execute, lambda cursor: cursor.executemany(sql, parameters)))
+        await self._hops.run(
+            partial(self._execute, lambda cursor: cursor.executemany(sql, parameters))
+        )
         return self
 
     async def fetchone(self) -> object:
@@ -269,7 +288,9 @@ class HopsCursor:
 
 
 class _SkippedRollback:
-    """The `rollback` of a connection that goes back to its pool: worth a hop if something is under way. Counts once."""
+    """The `rollback` of a connection that goes back to its pool: worth a hop if something is
+    under way. Counts once.
+    """
 
     def __init__(self, driver: Any) -> None:  # noqa: ANN401
         self._driver, self._roll_back = driver, driver.rollback

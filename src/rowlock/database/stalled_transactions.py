@@ -1,12 +1,14 @@
 """Tracks open transactions and aborts those that time out or whose event loop has stalled.
 
-The one idea: a host that blocks its loop in the middle of a transaction keeps locked what that has locked, for its own heartbeats
-too: on SQLite the whole file, on PostgreSQL the rows whose outcomes are being written. The bound that the loop cannot keep is kept
-from another thread, which closes the connection, or has the server end it. What was not committed is rolled back, and to its owner
-the transaction is one that ran out of time.
+The one idea: a host that blocks its loop in the middle of a transaction keeps locked what that has
+locked, for its own heartbeats too: on SQLite the whole file, on PostgreSQL the rows whose outcomes
+are being written. The bound that the loop cannot keep is kept from another thread, which closes the
+connection, or has the server end it. What was not committed is rolled back, and to its owner the
+transaction is one that ran out of time.
 
-One that is out of time on a loop that turns is rolled back before it is cancelled, on SQLite. Cancelled within a statement, its
-connection would be closed with a cursor still open somewhere in a traceback, and SQLite keeps the lock until that is collected.
+One that is out of time on a loop that turns is rolled back before it is cancelled, on SQLite.
+Cancelled within a statement, its connection would be closed with a cursor still open somewhere in a
+traceback, and SQLite keeps the lock until that is collected.
 """
 
 from __future__ import annotations
@@ -30,15 +32,21 @@ from rowlock.shielding import CancelPlan, log_in_thread
 logger = get_logger(__name__)
 
 STATEMENT_S_MAX = 0.1
-"""How long a statement may still run whose transaction is given up, in seconds; then it is stopped."""
+"""How long a statement may still run whose transaction is given up, in seconds; then it is
+stopped.
+"""
 OUT_OF_TIME = "rowlock: the database did not answer in time"
-"""Message of the cancellation of a transaction that waits for a statement, perhaps one of the host's own."""
+"""Message of the cancellation of a transaction that waits for a statement, perhaps one of the
+host's own.
+"""
 CLOSE_S_MAX = 2.0
 """How long closing a connection may take, in seconds: it waits for the statement that runs."""
 
 
 class _Driver(Protocol):
-    """What is used of aiosqlite's `Connection`: its statements run in a thread of its own, in order, so any loop may queue one."""
+    """What is used of aiosqlite's `Connection`: its statements run in a thread of its own, in
+    order, so any loop may queue one.
+    """
 
     def interrupt(self) -> Awaitable[None]: ...
     def rollback(self) -> Awaitable[None]: ...
@@ -46,7 +54,9 @@ class _Driver(Protocol):
 
 
 class Connects(Protocol):
-    """Gives connections to the same databases beside the host's own: ``database/separate_pool.py``."""
+    """Gives connections to the same databases beside the host's own:
+    ``database/separate_pool.py``.
+    """
 
     def connect(self, engine: Engine) -> AsyncConnection:
         """Return a connection that is to be entered."""
@@ -81,7 +91,10 @@ class OpenTransaction:
         """Let it be aborted from now on."""
         assert connection.sync_connection is not None
         # Asked now: once it was released, a connection no longer says which one it had of the pool.
-        self._connection, self._pooled = connection.sync_connection, connection.sync_connection.connection
+        self._connection, self._pooled = (
+            connection.sync_connection,
+            connection.sync_connection.connection,
+        )
         self._began_at = monotonic()
         self._thread = threading.get_ident()
         _open.add(self)
@@ -92,13 +105,19 @@ class OpenTransaction:
         with self._ending:
             self._connection = self._pooled = None
 
-    async def abort_if_stalled(self, separate_pool: Connects, *, thread: int, older_than_s: float) -> None:
+    async def abort_if_stalled(
+        self, separate_pool: Connects, *, thread: int, older_than_s: float
+    ) -> None:
         """End it, if it has stood for so long in the loop of `thread`; called in another one."""
         if self._thread != thread or monotonic() - self._began_at < older_than_s:
             return
         with self._ending:
             connection, pooled = self._connection, self._pooled
-            if connection is None or pooled is None or (self.was_aborted and not self._must_terminate):
+            if (
+                connection is None
+                or pooled is None
+                or (self.was_aborted and not self._must_terminate)
+            ):
                 return
             driver: Any = pooled.driver_connection
             if driver is None:
@@ -113,9 +132,12 @@ class OpenTransaction:
                     self.was_rolled_back = await _roll_back(driver) and not self.is_ready_to_commit
                     await driver.close()
                 else:
-                    # The server may not be reached, or still run a statement; then the next look tries again.
+                    # The server may not be reached, or still run a statement; then the next look
+                    # tries again.
                     self._must_terminate = True
-                    ended = await _terminate(connection.engine, separate_pool, driver=driver, older_than_s=older_than_s)
+                    ended = await _terminate(
+                        connection.engine, separate_pool, driver=driver, older_than_s=older_than_s
+                    )
                     self._must_terminate = not ended
                     self.was_rolled_back = ended and not self.is_ready_to_commit
         if self._must_terminate:
@@ -127,7 +149,9 @@ class OpenTransaction:
         log_in_thread(partial(logger.warning, told, self._purpose, extra=extra))
 
     def plan_cancel(self, task: asyncio.Task[Any]) -> CancelPlan:
-        """End it, which is out of time, if its `task` waits for a statement; called on its own loop, before that is cancelled."""
+        """End it, which is out of time, if its `task` waits for a statement; called on its own
+        loop, before that is cancelled.
+        """
         connection, pooled = self._connection, self._pooled
         if connection is None or pooled is None or self.was_aborted:
             return CancelPlan()
@@ -139,7 +163,9 @@ class OpenTransaction:
         # Its cancellation closes the connection, but only then.
         self._retire(pooled)
         _stop_once(driver)
-        rolling_back = asyncio.create_task(_roll_back(driver), name="rowlock: roll back what is out of time")
+        rolling_back = asyncio.create_task(
+            _roll_back(driver), name="rowlock: roll back what is out of time"
+        )
         return CancelPlan(OUT_OF_TIME, rolling_back)
 
     def _retire(self, pooled: PoolProxiedConnection) -> None:
@@ -163,11 +189,13 @@ def _is_within(task: asyncio.Task[Any], driver: _Driver) -> bool:
 
 
 def _stop_once(driver: Any) -> None:  # noqa: ANN401 - stand-ins have no `stop`
-    """Let the driver's thread be stopped by whoever comes first, and whoever comes later wait for the same end.
+    """Let the driver's thread be stopped by whoever comes first, and whoever comes later wait for
+    the same end.
 
-    The trap this closes: a cancelled `close` of aiosqlite stops the thread in its ``finally``. SQLAlchemy stops it, too, when the
-    wait for that very `close` is cancelled, as ``asyncio.run`` does in its end. The thread ends at the first of the two, and who
-    waits for the second waits for ever. Checked with aiosqlite 0.22 and SQLAlchemy 2.1; older ones have no `stop`.
+    The trap this closes: a cancelled `close` of aiosqlite stops the thread in its ``finally``.
+    SQLAlchemy stops it, too, when the wait for that very `close` is cancelled, as ``asyncio.run``
+    does in its end. The thread ends at the first of the two, and who waits for the second waits for
+    ever. Checked with aiosqlite 0.22 and SQLAlchemy 2.1; older ones have no `stop`.
     """
     stop = getattr(driver, "stop", None)
     if stop is not None:
@@ -176,8 +204,8 @@ def _stop_once(driver: Any) -> None:  # noqa: ANN401 - stand-ins have no `stop`
 
 async def _roll_back(driver: _Driver) -> bool:
     """Roll back what is under way, and return whether that could be done."""
-    # Queued first, and only then is a statement stopped that keeps it waiting: SQLite would stop a rollback that comes later, too.
-    # Both may find that the connection is gone.
+    # Queued first, and only then is a statement stopped that keeps it waiting: SQLite would stop a
+    # rollback that comes later, too. Both may find that the connection is gone.
     rolling_back = asyncio.ensure_future(driver.rollback())
     with suppress(Exception):
         _, pending = await asyncio.wait({rolling_back}, timeout=STATEMENT_S_MAX)
@@ -189,7 +217,9 @@ async def _roll_back(driver: _Driver) -> bool:
 
 
 @asynccontextmanager
-async def tracked_open(transaction: OpenTransaction, *, purpose: str, timeout_s: float) -> AsyncIterator[None]:
+async def tracked_open(
+    transaction: OpenTransaction, *, purpose: str, timeout_s: float
+) -> AsyncIterator[None]:
     """Be `transaction` for the time of the block.
 
     Raises:
@@ -215,20 +245,25 @@ async def tracked_open(transaction: OpenTransaction, *, purpose: str, timeout_s:
 
 
 async def abort_stalled(separate_pool: Connects, *, thread: int, older_than_s: float) -> None:
-    """End the transactions of the loop in `thread` that have stood for longer than that; called on another loop."""
+    """End the transactions of the loop in `thread` that have stood for longer than that; called
+    on another loop.
+    """
     for transaction in tuple(_open):
         await transaction.abort_if_stalled(separate_pool, thread=thread, older_than_s=older_than_s)
 
 
-async def _terminate(engine: Engine, separate_pool: Connects, *, driver: Any, older_than_s: float) -> bool:  # noqa: ANN401
+async def _terminate(
+    engine: Engine, separate_pool: Connects, *, driver: Any, older_than_s: float
+) -> bool:  # noqa: ANN401
     """Have the server end what is under way, and return whether it did."""
     pid = driver.get_server_pid() if hasattr(driver, "get_server_pid") else driver.info.backend_pid
-    # Behind a pooler the number may be somebody else's: then there is no transaction of ours that waits for so long.
-    # The trap: asyncpg flushes between Parse and Bind without a Sync, and a server that waits for the Bind says "active".
+    # Behind a pooler the number may be somebody else's: then there is no transaction of ours that
+    # waits for so long. The trap: asyncpg flushes between Parse and Bind without a Sync, and a
+    # server that waits for the Bind says "active".
     statement = text(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = :pid AND usename = current_user "
-        "AND (state LIKE 'idle in transaction%' OR state = 'active' AND wait_event = 'ClientRead') "
-        "AND xact_start < clock_timestamp() - make_interval(secs => :seconds)"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = :pid AND usename ="
+        " current_user AND (state LIKE 'idle in transaction%' OR state = 'active' AND wait_event ="
+        " 'ClientRead') AND xact_start < clock_timestamp() - make_interval(secs => :seconds)"
     )
     async with separate_pool.connect(engine) as connection:
         return bool(await connection.scalar(statement, {"pid": pid, "seconds": older_than_s / 2}))

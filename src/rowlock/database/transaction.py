@@ -1,8 +1,9 @@
-"""Transactions that end: each runs whole in a task of its own, shielded from its caller's cancellation and bounded in time.
+"""Transactions that end: each runs whole in a task of its own, shielded from its caller's
+cancellation and bounded in time.
 
-A transaction that the database rolled back for another one's sake (a serialization failure, a deadlock) is run again here, since
-nobody else could tell it from one that was never begun. Not here: what to do about any other error; ``database/faults.py`` says
-whether it passes.
+A transaction that the database rolled back for another one's sake (a serialization failure, a
+deadlock) is run again here, since nobody else could tell it from one that was never begun. Not
+here: what to do about any other error; ``database/faults.py`` says whether it passes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ WAITING_MAX = 0.5
 """Largest share of its time that a transaction may wait for its begin."""
 
 CONFLICTS_MAX = 6
-"""How often a transaction may be rolled back by the database for another one's sake; the last time, the error is raised."""
+"""How often a transaction may be rolled back by the database for another one's sake; the last
+time, the error is raised.
+"""
 CONFLICT_DELAY_S = 0.01
 CONFLICT_DELAY_S_MAX = 0.2
 """Shortest and longest rest before it is run again, in seconds."""
@@ -53,17 +56,20 @@ async def in_transaction(
 ) -> T:
     """Open a session, run `work` in one transaction, commit, and return what it returned.
 
-    If the database rolls it back for another transaction's sake, it is run again, in a new session, within the same `timeout`.
+    If the database rolls it back for another transaction's sake, it is run again, in a new session,
+    within the same `timeout`.
 
     Args:
         session_factory: the host's; the session is opened and closed here.
         leased: the table that it is about, which tells a session with several engines where to go.
-        work: gets the session and its connection in a begun transaction; must not commit. May be called several times, each
-            time in another transaction, of which one at most is committed.
+        work: gets the session and its connection in a begun transaction; must not commit. May be
+            called several times, each time in another transaction, of which one at most is
+            committed.
         purpose: a verb phrase for errors and logs, such as ``"claim rows"``.
         timeout: longest time for the whole, connecting and committing included.
         writes: whether SQLite takes its write lock at the start (``BEGIN IMMEDIATE``).
-        autocommit: whether `work` is one statement that is a transaction by itself: PostgreSQL is then spared two round trips.
+        autocommit: whether `work` is one statement that is a transaction by itself: PostgreSQL is
+            then spared two round trips.
 
     Raises:
         TransactionTimeout: it did not end in time. Whether it was committed is unknown.
@@ -77,9 +83,15 @@ async def in_transaction(
             session.begin(),
         ):
             bind = bind_of(session, leased)
-            autocommits = autocommit and bind.dialect.name == "postgresql" and not _runs_at_begin(session, bind)
+            autocommits = (
+                autocommit
+                and bind.dialect.name == "postgresql"
+                and not _runs_at_begin(session, bind)
+            )
             options = {"isolation_level": "AUTOCOMMIT"} if autocommits else {}
-            connection = await session.connection(bind_arguments={"bind": bind}, execution_options=options)
+            connection = await session.connection(
+                bind_arguments={"bind": bind}, execution_options=options
+            )
             with hastened(connection):
                 if writes:
                     own.begins(connection)
@@ -96,8 +108,15 @@ async def in_transaction(
             except DBAPIError as error:
                 if not is_conflict(error):
                     raise
-                logger.debug("A transaction is run again: %s", purpose, extra={"purpose": purpose}, exc_info=error)
-            await sleep(exponential(conflicts, first_s=CONFLICT_DELAY_S, most_s=CONFLICT_DELAY_S_MAX))
+                logger.debug(
+                    "A transaction is run again: %s",
+                    purpose,
+                    extra={"purpose": purpose},
+                    exc_info=error,
+                )
+            await sleep(
+                exponential(conflicts, first_s=CONFLICT_DELAY_S, most_s=CONFLICT_DELAY_S_MAX)
+            )
             own = OpenTransaction(purpose)
         return await once()
 
@@ -105,10 +124,14 @@ async def in_transaction(
         # Of the session that is open now.
         return own.plan_cancel(task)
 
-    return await finish(with_conflicts_retried(), purpose=purpose, timeout=timeout, plan_cancel=plan_cancel)
+    return await finish(
+        with_conflicts_retried(), purpose=purpose, timeout=timeout, plan_cancel=plan_cancel
+    )
 
 
 def _runs_at_begin(session: AsyncSession, bind: Any) -> bool:  # noqa: ANN401 - SQLAlchemy types no `dispatch`
-    """Whether code of the host runs at the begin of each transaction: without one, what that sets ``LOCAL`` is gone at once."""
+    """Whether code of the host runs at the begin of each transaction: without one, what that
+    sets ``LOCAL`` is gone at once.
+    """
     dispatch: Any = session.sync_session.dispatch
     return bool(dispatch.after_begin) or bool(bind.dispatch.begin)

@@ -1,5 +1,7 @@
-"""A demonstration on real files: ``python -m rowlock demo`` catalogues a folder with several replicas and kills one of them.
+"""A demonstration on real files: ``python -m rowlock demo`` catalogues a folder with several
+replicas and kills one of them.
 
-Start reading at ``host.py``, which is all that a host writes. ``run.py`` starts the replicas and kills one, ``verdict.py`` judges
-the run by a second count of the files and by what the historian of `rowlock.testing` had the database note.
+Start reading at ``host.py``, which is all that a host writes. ``run.py`` starts the replicas and
+kills one, ``verdict.py`` judges the run by a second count of the files and by what the historian of
+`rowlock.testing` had the database note.
 """

@@ -44,23 +44,39 @@ HELD, BROKEN, MISUSED, INTERRUPTED = 0, 1, 2, 130
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that `run` reads."""
     parser.description = (
-        "Catalogue a folder: one row per file, worked on by several replicas, one of which is killed with -9 half-way. "
-        "Exit code 0 only if every file has its one right result."
+        "Catalogue a folder: one row per file, worked on by several replicas, one of which is"
+        " killed with -9 half-way. Exit code 0 only if every file has its one right result."
     )
     library = Path(sysconfig.get_path("stdlib"))
-    parser.add_argument("folder", nargs="?", type=Path, default=library, help="default: Python's standard library")
-    parser.add_argument("--rows", type=_between(1, ROWS_MAX), default=ROWS, help="files at most (default %(default)s)")
     parser.add_argument(
-        "--replicas", type=_between(REPLICAS_MIN, REPLICAS_MAX), default=REPLICAS, help="default %(default)s"
+        "folder", nargs="?", type=Path, default=library, help="default: Python's standard library"
     )
-    parser.add_argument("--database", metavar="URL", help="a PostgreSQL server; a schema is created there and dropped")
+    parser.add_argument(
+        "--rows",
+        type=_between(1, ROWS_MAX),
+        default=ROWS,
+        help="files at most (default %(default)s)",
+    )
+    parser.add_argument(
+        "--replicas",
+        type=_between(REPLICAS_MIN, REPLICAS_MAX),
+        default=REPLICAS,
+        help="default %(default)s",
+    )
+    parser.add_argument(
+        "--database",
+        metavar="URL",
+        help="a PostgreSQL server; a schema is created there and dropped",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo and return its exit code."""
     try:
         files = _files_of(options.folder, options.rows)
-        with tempfile.TemporaryDirectory(prefix="rowlock-demo-", ignore_cleanup_errors=True) as scratch:
+        with tempfile.TemporaryDirectory(
+            prefix="rowlock-demo-", ignore_cleanup_errors=True
+        ) as scratch:
             return asyncio.run(_run(options, files, Path(scratch)))
     except ConfigurationError as error:
         _complain(str(error.args[0]))
@@ -76,10 +92,15 @@ def run(options: argparse.Namespace) -> int:
 async def _run(options: argparse.Namespace, files: list[str], scratch: Path) -> int:
     with suppress(NotImplementedError):  # on Windows
         # SIGTERM is treated like Ctrl-C: the replicas are ended and the schema is dropped.
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGTERM, signal.raise_signal, signal.SIGINT
+        )
     folder: Path = options.folder.absolute()
     address = address_in(scratch, options.database)
-    print(f"{len(files):,} files of {folder}, a row for each, and {options.replicas} replicas that work on the rows")
+    print(
+        f"{len(files):,} files of {folder}, a row for each, and {options.replicas} replicas that"
+        " work on the rows"
+    )
     print(f"database: {address!r}", flush=True)
     async with (
         tables_at(address) as engine,
@@ -91,7 +112,9 @@ async def _run(options: argparse.Namespace, files: list[str], scratch: Path) -> 
             evidence = await gather(connection, folder, files)
     for key in taken_over(evidence.changes)[:1]:
         _print_story(story_of(evidence.changes, key))
-    return _conclude(judge(evidence, [replica.process.returncode for replica in replicas]), replicas)
+    return _conclude(
+        judge(evidence, [replica.process.returncode for replica in replicas]), replicas
+    )
 
 
 def _print_story(story: str) -> None:
@@ -118,10 +141,14 @@ def _conclude(findings: Sequence[Finding], replicas: Sequence[Replica]) -> int:
 
 def _files_of(folder: Path, limit: int) -> list[str]:
     if not folder.is_dir():
-        raise ConfigurationError(f"{folder} is no folder; name one that exists, or none for Python's standard library")
+        raise ConfigurationError(
+            f"{folder} is no folder; name one that exists, or none for Python's standard library"
+        )
     files = list(islice(_walk(folder), limit))
     if not files:
-        raise ConfigurationError(f"{folder} has no files that could be catalogued; name another folder")
+        raise ConfigurationError(
+            f"{folder} has no files that could be catalogued; name another folder"
+        )
     return files
 
 
@@ -145,7 +172,9 @@ def _is_wanted(path: Path) -> bool:
 def _between(least: int, most: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         if not (text.isdecimal() and least <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least:,} to {most:,}")
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a whole number from {least:,} to {most:,}"
+            )
         return int(text)
 
     return number

@@ -1,4 +1,6 @@
-"""The database of one demo: a SQLite file in a temporary folder, or a schema of its own on a PostgreSQL server."""
+"""The database of one demo: a SQLite file in a temporary folder, or a schema of its own on a
+PostgreSQL server.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from rowlock.testing import install_historian
 
 
 def address_in(folder: Path, database: str | None) -> URL:
-    """Return a new address: of a SQLite file in `folder`, or of a schema on the PostgreSQL server of the URL `database`.
+    """Return a new address: of a SQLite file in `folder`, or of a schema on the PostgreSQL server
+    of the URL `database`.
 
     Raises:
         ConfigurationError: the URL is not one of PostgreSQL, or asyncpg is not installed.
@@ -31,9 +34,13 @@ def address_in(folder: Path, database: str | None) -> URL:
         url = URL.create("nonsense")
     if url.get_backend_name() not in {"postgresql", "postgres"}:
         # The URL itself may have a password in it.
-        raise ConfigurationError("--database is for PostgreSQL: postgresql://user@host/name; leave it out for SQLite")
+        raise ConfigurationError(
+            "--database is for PostgreSQL: postgresql://user@host/name; leave it out for SQLite"
+        )
     if find_spec("asyncpg") is None:
-        raise ConfigurationError("PostgreSQL needs asyncpg: python -m pip install 'rowlock[postgresql]'")
+        raise ConfigurationError(
+            "PostgreSQL needs asyncpg: python -m pip install 'rowlock[postgresql]'"
+        )
     schema = f"rowlock_demo_{secrets.token_hex(4)}"
     return url.set(drivername="postgresql+asyncpg").update_query_dict({"schema": schema})
 
@@ -48,7 +55,9 @@ async def tables_at(address: URL) -> AsyncIterator[AsyncEngine]:
     engine, schema = open_engine(address), address.query.get("schema")
     try:
         try:
-            await _create(engine, f"CREATE SCHEMA {schema}" if schema else "PRAGMA journal_mode=WAL")
+            await _create(
+                engine, f"CREATE SCHEMA {schema}" if schema else "PRAGMA journal_mode=WAL"
+            )
         except Exception as error:
             raise ConfigurationError(f"cannot create the tables in {address!r}: {error}") from error
         try:

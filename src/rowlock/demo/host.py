@@ -1,8 +1,9 @@
-"""What a host writes: its own table, a pipeline over the rows, and a program that runs it. One row is one file.
+"""What a host writes: its own table, a pipeline over the rows, and a program that runs it. One row
+is one file.
 
-``python -m rowlock.demo.host`` is one replica. The first line on its standard input says where the database and the files are; each
-further line is answered with the number of rows that the replica holds. The replica ends when its input ends, so it never outlives
-the command that started it.
+``python -m rowlock.demo.host`` is one replica. The first line on its standard input says where the
+database and the files are; each further line is answered with the number of rows that the replica
+holds. The replica ends when its input ends, so it never outlives the command that started it.
 
 Not here: anything about leases. They are the library's business.
 """
@@ -26,7 +27,9 @@ from rowlock.rows.due_index import due_index
 NEW, DONE, UNREADABLE = "new", "done", "unreadable"
 SHA256_CHARS = 64
 CONNECTION_S_MAX = 15
-"""Longest wait for a connection to PostgreSQL, and on SQLite for the writers before: there is one at a time."""
+"""Longest wait for a connection to PostgreSQL, and on SQLite for the writers before: there is
+one at a time.
+"""
 
 
 class Base(DeclarativeBase):
@@ -49,7 +52,8 @@ class Document(LockColumns, Base):
 class CatalogueFiles(Pipeline[Document]):
     """Reads, hashes and counts each new document.
 
-    The lease is short, so that the rows of a killed replica are taken over while the reader watches.
+    The lease is short, so that the rows of a killed replica are taken over while the reader
+    watches.
     """
 
     model = Document
@@ -67,16 +71,26 @@ class CatalogueFiles(Pipeline[Document]):
         return Document.status == NEW
 
     def process(self, item: PipelineItem[Document]) -> Apply:
-        """Read one file. A plain function runs in a worker thread, so the event loop goes on renewing leases."""
+        """Read one file. A plain function runs in a worker thread, so the event loop goes on
+        renewing leases.
+        """
         try:
             content = (self.folder / item.row.path).read_bytes()
         except OSError:
             return Apply({"status": UNREADABLE})
-        return Apply({"status": DONE, "sha256": hashlib.sha256(content).hexdigest(), "lines": content.count(b"\n")})
+        return Apply(
+            {
+                "status": DONE,
+                "sha256": hashlib.sha256(content).hexdigest(),
+                "lines": content.count(b"\n"),
+            }
+        )
 
 
 def open_engine(address: URL) -> AsyncEngine:
-    """Return an engine on `address`, whose query may name the `schema` of the tables; nothing connects yet."""
+    """Return an engine on `address`, whose query may name the `schema` of the tables; nothing
+    connects yet.
+    """
     schema = address.query.get("schema")
     options = {"server_settings": {"search_path": schema}} if schema else {}
     url = address.difference_update_query(["schema"])

@@ -1,4 +1,5 @@
-"""Runs the replicas as processes, has them work off one row for each file, and kills one of them half-way.
+"""Runs the replicas as processes, has them work off one row for each file, and kills one of them
+half-way.
 
 Not here: whether it went well (``verdict.py``).
 """
@@ -54,7 +55,10 @@ class Replica:
 
     def log(self) -> str:
         """Return the end of its log."""
-        return self.log_path.read_text(encoding="utf-8", errors="replace")[-LOG_CHARS_MAX:].strip() or "(empty)"
+        return (
+            self.log_path.read_text(encoding="utf-8", errors="replace")[-LOG_CHARS_MAX:].strip()
+            or "(empty)"
+        )
 
     async def ask(self, message: str) -> str:
         """Send one line and return the answer; empty if the replica is dead.
@@ -72,7 +76,9 @@ class Replica:
         except ConnectionError:
             return ""
         except TimeoutError:
-            raise ChildProcessError(f"{self} gave no answer within {ANSWER_S_MAX:g} s:\n{self.log()}") from None
+            raise ChildProcessError(
+                f"{self} gave no answer within {ANSWER_S_MAX:g} s:\n{self.log()}"
+            ) from None
 
     async def kill(self) -> None:
         """Kill it with -9 and wait until it is dead."""
@@ -92,12 +98,17 @@ class Replica:
             async with asyncio.timeout(END_S_MAX):
                 await self.process.wait()
         except TimeoutError:
-            raise ChildProcessError(f"{self} did not end within {END_S_MAX:g} s:\n{self.log()}") from None
+            raise ChildProcessError(
+                f"{self} did not end within {END_S_MAX:g} s:\n{self.log()}"
+            ) from None
 
 
 @asynccontextmanager
-async def replicas_on(address: URL, folder: Path, *, count: int, logs: Path) -> AsyncIterator[list[Replica]]:
-    """Start `count` replicas that catalogue `folder`, wait until all are ready, and leave none of them behind.
+async def replicas_on(
+    address: URL, folder: Path, *, count: int, logs: Path
+) -> AsyncIterator[list[Replica]]:
+    """Start `count` replicas that catalogue `folder`, wait until all are ready, and leave none of
+    them behind.
 
     Raises:
         ChildProcessError: a replica did not start.
@@ -140,7 +151,8 @@ class BacklogProgress(NamedTuple):
 async def work_off(engine: AsyncEngine, replicas: Sequence[Replica], files: Sequence[str]) -> None:
     """Insert one row for each file, show the progress, and kill one replica half-way.
 
-    Returns when every row is finished, when no row has been finished for `STALL_S_MAX`, or when all replicas are dead.
+    Returns when every row is finished, when no row has been finished for `STALL_S_MAX`, or when all
+    replicas are dead.
     """
     paths, is_kill_due, finished = iter(files), True, 0
     began_at = moved_at = monotonic()
@@ -166,12 +178,19 @@ async def kill_busiest(replicas: Sequence[Replica]) -> bool:
     No replica is killed if none holds rows, or if it is the last one.
     """
     alive = _alive(replicas)
-    held = [int(answer or 0) for answer in await asyncio.gather(*(replica.ask("rows held?") for replica in alive))]
+    held = [
+        int(answer or 0)
+        for answer in await asyncio.gather(*(replica.ask("rows held?") for replica in alive))
+    ]
     if len(alive) == 1 or not any(held):
         return False
     victim = alive[held.index(max(held))]
     await victim.kill()
-    print(f"        {victim} is killed with -9; its leases run out in {CatalogueFiles.lock_timeout} s", flush=True)
+    print(
+        f"        {victim} is killed with -9; its leases run out in"
+        f" {CatalogueFiles.lock_timeout} s",
+        flush=True,
+    )
     return True
 
 
@@ -188,13 +207,16 @@ async def _look(engine: AsyncEngine) -> BacklogProgress:
     is_new, is_leased = Document.status == NEW, Document.lock_token.is_not(None)
     columns = (~is_new, is_new & is_leased, is_new & ~is_leased)
     async with engine.connect() as connection:
-        row = (await connection.execute(select(*(func.count().filter(column) for column in columns)))).one()
+        row = (
+            await connection.execute(select(*(func.count().filter(column) for column in columns)))
+        ).one()
     return BacklogProgress(row[0], row[1], row[2])
 
 
 def _show(progress: BacklogProgress, seconds: float, alive: int) -> None:
     finished, leased, waiting = progress
     print(
-        f"{seconds:5.1f} s {finished:6,} done {leased:5,} leased {waiting:6,} waiting  {alive} replicas",
+        f"{seconds:5.1f} s {finished:6,} done {leased:5,} leased {waiting:6,} waiting  {alive}"
+        " replicas",
         flush=True,
     )

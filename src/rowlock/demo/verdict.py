@@ -1,7 +1,9 @@
-"""Did it go well? Judged from the files and from what the database noted by itself; the library is not asked.
+"""Did it go well? Judged from the files and from what the database noted by itself; the library is
+not asked.
 
-`gather` collects the evidence, `judge` is a pure function over it. The second count shares no code with the pipeline. The notes are
-those of the historian of `rowlock.testing`, and its checker looks in them for broken promises.
+`gather` collects the evidence, `judge` is a pure function over it. The second count shares no code
+with the pipeline. The notes are those of the historian of `rowlock.testing`, and its checker looks
+in them for broken promises.
 """
 
 from __future__ import annotations
@@ -90,15 +92,21 @@ def count_again(path: Path) -> Result:
 
 
 def judge(evidence: Evidence, exit_codes: Sequence[int | None]) -> list[Finding]:
-    """Return what the evidence says, and what the exit codes of the replicas do: a negative one is the number of a signal."""
+    """Return what the evidence says, and what the exit codes of the replicas do: a negative one
+    is the number of a signal.
+    """
     expected, results, changes = evidence.expected, evidence.results, evidence.changes
-    finished = {path for path, count in evidence.times_written.items() if count and results[path][0] != NEW}
+    finished = {
+        path for path, count in evidence.times_written.items() if count and results[path][0] != NEW
+    }
     wrong = [path for path in finished if results[path] != expected.get(path)]
     twice = [path for path, count in evidence.times_written.items() if count > 1]
     unreadable = sum(results[path][0] == UNREADABLE for path in finished)
     note = f", {unreadable:,} of them as unreadable" if unreadable else ""
     violations = [str(violation) for violation in check(changes, stopped=True)]
-    promises = f"promises broken, in {len(changes):,} changes that the database noted: {len(violations)}"
+    promises = (
+        f"promises broken, in {len(changes):,} changes that the database noted: {len(violations)}"
+    )
     return [
         Finding(f"files in the catalogue: {len(finished):,}{note}", holds=bool(finished)),
         _none(expected.keys() - finished, "files lost"),
@@ -121,7 +129,11 @@ def story_of(changes: Sequence[Change], key: str) -> str:
 
 def _is_result(change: Change) -> bool:
     before, after = change.before, change.after
-    return before is not None and after is not None and before.last_processed_at != after.last_processed_at
+    return (
+        before is not None
+        and after is not None
+        and before.last_processed_at != after.last_processed_at
+    )
 
 
 def _is_takeover(change: Change) -> bool:
@@ -137,7 +149,10 @@ def _of_replicas(exit_codes: Sequence[int | None], taken_over: int) -> Iterator[
         yield Finding(f"replicas that failed: {failed} of {len(exit_codes)}", holds=False)
     if killed:
         yield Finding(f"replicas killed with -9: {killed} of {len(exit_codes)}", holds=True)
-        yield Finding(f"rows taken over when their leases had run out: {taken_over:,}", holds=bool(taken_over) or None)
+        yield Finding(
+            f"rows taken over when their leases had run out: {taken_over:,}",
+            holds=bool(taken_over) or None,
+        )
     else:
         yield Finding("no replica was killed: all was over too soon; try more files")
 

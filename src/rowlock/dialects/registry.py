@@ -1,8 +1,9 @@
 """The databases that rowlock knows: one `Dialect` each, found by SQLAlchemy's name of the database.
 
-The one idea: a `Dialect` names its parts and opens none of them. A room that asks something of every database declares an
-abstract class and, beside it, the `DialectPart` that leads to the implementations. So the room knows no database, an
-implementation may know every room below it, and what belongs to a database that a process does not use is never imported.
+The one idea: a `Dialect` names its parts and opens none of them. A room that asks something of
+every database declares an abstract class and, beside it, the `DialectPart` that leads to the
+implementations. So the room knows no database, an implementation may know every room below it, and
+what belongs to a database that a process does not use is never imported.
 
 Not here: what is asked. Each abstract class stands in the room that asks it; `PARTS` says where.
 
@@ -39,10 +40,13 @@ class Dialect:
 
     Attributes:
         name: SQLAlchemy's name of it, such as ``engine.dialect.name``.
-        drivers: top-level packages of its drivers, such as ``aiosqlite``: an exception of theirs is the database's.
-        parts: for each name of `PARTS`, where the class is that implements it: ``"package.module:Class"``. It is made without
-            arguments, once, when it is first asked for.
-        has_partial_indexes: whether ``Index`` takes ``<name>_where``; without, an index holds finished rows, too.
+        drivers: top-level packages of its drivers, such as ``aiosqlite``: an exception of theirs is
+            the database's.
+        parts: for each name of `PARTS`, where the class is that implements it:
+            ``"package.module:Class"``. It is made without arguments, once, when it is first asked
+            for.
+        has_partial_indexes: whether ``Index`` takes ``<name>_where``; without, an index holds
+            finished rows, too.
     """
 
     name: str
@@ -58,7 +62,8 @@ class Dialect:
         """
         if part not in self.parts:
             raise UnsupportedDialectError(
-                f"the dialect {self.name!r} lacks {part!r}; name a class for it, an implementation of {PARTS[part]}",
+                f"the dialect {self.name!r} lacks {part!r}; name a class for it, an implementation"
+                f" of {PARTS[part]}",
                 dialect_name=self.name,
             )
         module, _, attribute = self.parts[part].partition(":")
@@ -81,7 +86,8 @@ class DialectPart(Generic[PartT]):
         """Return the implementation for a database.
 
         Raises:
-            UnsupportedDialectError: rowlock does not know the database, or its dialect lacks the part.
+            UnsupportedDialectError: rowlock does not know the database, or its dialect lacks the
+                part.
         """
         # On the way of every statement: one look into a dictionary.
         try:
@@ -97,14 +103,17 @@ class DialectPart(Generic[PartT]):
         made = dialect_named(dialect_name).load(self._name)
         if not isinstance(made, self._kind):
             raise UnsupportedDialectError(
-                f"{self._name!r} of the dialect {dialect_name!r} is a {type(made).__name__}; derive it from {PARTS[self._name]}",
+                f"{self._name!r} of the dialect {dialect_name!r} is a {type(made).__name__}; derive"
+                f" it from {PARTS[self._name]}",
                 dialect_name=dialect_name,
             )
         return self._loaded.setdefault(dialect_name, cast("PartT", made))
 
 
 def register(dialect: Dialect) -> None:
-    """Make a database known to this process; another dialect of the same name is replaced, unless parts of it are in use."""
+    """Make a database known to this process; another dialect of the same name is replaced,
+    unless parts of it are in use.
+    """
     _known[dialect.name] = dialect
 
 
@@ -114,7 +123,8 @@ def known_dialects() -> tuple[Dialect, ...]:
 
 
 def dialect_named(name: str) -> Dialect:
-    """Return the dialect for SQLAlchemy's name of the database; looks for packages that offer one, if it is not known yet.
+    """Return the dialect for SQLAlchemy's name of the database; looks for packages that offer one,
+    if it is not known yet.
 
     Raises:
         UnsupportedDialectError: rowlock does not know the database.
@@ -124,8 +134,9 @@ def dialect_named(name: str) -> Dialect:
             register(offered.load())
     if name not in _known:
         raise UnsupportedDialectError(
-            f"rowlock runs on {' and '.join(_known)}, not on {name!r}; bind the session factory to one of them, or install or "
-            "register a dialect for it (documentation: How to, Add a database)",
+            f"rowlock runs on {' and '.join(_known)}, not on {name!r}; bind the session factory to"
+            " one of them, or install or register a dialect for it (documentation: How to, Add a"
+            " database)",
             dialect_name=name,
         )
     return _known[name]

@@ -1,7 +1,9 @@
-"""dispatch/: bounded concurrency over the same rows and leases: admission, capacity, retry to a deadline, workers elsewhere.
+"""dispatch/: bounded concurrency over the same rows and leases: admission, capacity, retry to a
+deadline, workers elsewhere.
 
-A `DispatchPipeline` takes submissions up to a ceiling, offers each row to the workers of an `Engine`, keeps those that find no
-worker for later, and writes what comes of them. There is no second queue: what waits are rows, and what runs is leased.
+A `DispatchPipeline` takes submissions up to a ceiling, offers each row to the workers of an
+`Engine`, keeps those that find no worker for later, and writes what comes of them. There is no
+second queue: what waits are rows, and what runs is leased.
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ from rowlock.dispatch.engines.thread import ThreadEngine
 from rowlock.dispatch.migrations import dispatch_columns, dispatch_indexes
 from rowlock.dispatch.pipeline import DispatchPipeline
 from rowlock.dispatch.states import COMPLETED, FAILED, PENDING, RUNNING
-from rowlock.dispatch.task import AttemptEvent, Completed, Failed, Heartbeat, Progress, StageDone, Task
+from rowlock.dispatch.task import (
+    AttemptEvent,
+    Completed,
+    Failed,
+    Heartbeat,
+    Progress,
+    StageDone,
+    Task,
+)
 from rowlock.errors import AdmissionRejected, Draining, NoWorkersAvailable, WorkerBusy, WorkerGone
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Backpressure: a worker says no before it has too much in hand.
 
-Hooks are plain and synchronous: one that waits would let two offers pass at once. They are data that can be pickled, since a
-worker may be another process.
+Hooks are plain and synchronous: one that waits would let two offers pass at once. They are data
+that can be pickled, since a worker may be another process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class TaskCountBackpressure:
     def __post_init__(self) -> None:
         if not isinstance(self.threshold, int) or not 0 <= self.threshold <= TASKS_MAX:
             raise SettingsError(
-                f"TaskCountBackpressure takes a whole number from 0 (refuse nothing) to {TASKS_MAX}, not {self.threshold!r}",
+                "TaskCountBackpressure takes a whole number from 0 (refuse nothing) to"
+                f" {TASKS_MAX}, not {self.threshold!r}",
                 pipeline="dispatch",
                 settings=("threshold",),
             )

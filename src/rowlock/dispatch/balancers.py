@@ -1,7 +1,8 @@
 """In which order workers are asked.
 
-`PriorityLoadBalancer` asks in the same order each time, so that load concentrates and workers that are not needed fall idle and can
-end themselves. The others spread it. All are pure: they look at what is known and ask nobody.
+`PriorityLoadBalancer` asks in the same order each time, so that load concentrates and workers that
+are not needed fall idle and can end themselves. The others spread it. All are pure: they look at
+what is known and ask nobody.
 """
 
 from __future__ import annotations

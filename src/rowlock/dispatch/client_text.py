@@ -1,4 +1,6 @@
-"""Texts that clients see: without paths of the machine where something went wrong, and not too long."""
+"""Texts that clients see: without paths of the machine where something went wrong, and not too
+long.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ DETAIL_CHARS_MAX = 8_192
 """Longest traceback that travels to the log, in characters."""
 
 READ_CHARS_MAX = 16 * ERROR_TEXT_CHARS_MAX
-"""Of a longer text no more is looked at: to look for paths in ten million characters keeps the event loop for a second."""
+"""Of a longer text no more is looked at: to look for paths in ten million characters keeps the
+event loop for a second.
+"""
 
 _PATH = re.compile(r"(?<![\w/.:])(?:[A-Za-z]:)?(?:[\\/]{1,2}[^\\/\s'\":,;()<>|]+){2,}")
 _KIND = re.compile(r"[a-z][a-z0-9 _-]{0,31}")
@@ -25,14 +29,18 @@ RESERVED = (CANCELLED, CAPACITY, HEARTBEAT_LOST, STALE)
 
 
 def error_of(kind: str, text: str) -> str:
-    """Return ``kind: text`` without paths, in at most `ERROR_TEXT_CHARS_MAX` characters; what is no kind is ``internal:``."""
+    """Return ``kind: text`` without paths, in at most `ERROR_TEXT_CHARS_MAX` characters; what is
+    no kind is ``internal:``.
+    """
     told = f"{kind}: {without_paths(str(text)[:READ_CHARS_MAX])}"
     is_kind = isinstance(kind, str) and _KIND.fullmatch(kind)
     return shorten(told if is_kind else f"{INTERNAL}: {told}", chars_max=ERROR_TEXT_CHARS_MAX)
 
 
 def failure_of(kind: str, text: str) -> str:
-    """Return the error of a handler that failed: of its own kind, or ``internal: kind: text`` if that is not for handlers."""
+    """Return the error of a handler that failed: of its own kind, or ``internal: kind: text`` if
+    that is not for handlers.
+    """
     return error_of(INTERNAL, f"{kind}: {text}") if kind in RESERVED else error_of(kind, text)
 
 
@@ -43,7 +51,9 @@ def detail_of(error: BaseException) -> str:
 
 
 def is_storable(text: str) -> bool:
-    """Whether every database takes `text`: it has no NUL and no lone surrogate, either of which ends a transaction."""
+    """Whether every database takes `text`: it has no NUL and no lone surrogate, either of which
+    ends a transaction.
+    """
     return shorten(text, chars_max=len(text)) == text
 
 
@@ -53,5 +63,7 @@ def progress_of(text: object) -> str:
 
 
 def without_paths(text: str) -> str:
-    """Replace each path of two parts or more by its last part: folders tell of the machine, names of files of the work."""
+    """Replace each path of two parts or more by its last part: folders tell of the machine,
+    names of files of the work.
+    """
     return _PATH.sub(lambda found: re.split(r"[\\/]", found[0])[-1], text)

@@ -1,7 +1,7 @@
 """Logs how rows find workers: each overflow and each round of offers.
 
-An overflow is expected, and a line of INFO. One of a row that has waited for half of its time is a WARNING: it comes before rows
-fail with ``capacity:``.
+An overflow is expected, and a line of INFO. One of a row that has waited for half of its time is a
+WARNING: it comes before rows fail with ``capacity:``.
 
 Not here: that a thousand rows that wait are no flood of lines (``logs.py``).
 """
@@ -33,7 +33,9 @@ class DispatchLog:
         fields = {"pipeline": self._name, "rows": rows, "workers": workers}
         logger.info("%s: rows offered: %d, workers: %d", self._name, rows, workers, extra=fields)
 
-    def overflowed(self, row_id: object, nobody: NoWorkersAvailable, *, waited: timedelta, rest: timedelta) -> None:
+    def overflowed(
+        self, row_id: object, nobody: NoWorkersAvailable, *, waited: timedelta, rest: timedelta
+    ) -> None:
         """Log that no worker took a row.
 
         Args:
@@ -44,11 +46,16 @@ class DispatchLog:
         """
         left, rest_s = max(self._deadline - waited, timedelta(0)), rest.total_seconds()
         log = logger.warning if left <= self._deadline / 2 else logger.info
-        text = "%s: %s for row %s; it is offered again in %.0f s or when there is room, and fails in %.0f s"
+        text = (
+            "%s: %s for row %s; it is offered again in %.0f s or when there is room, and fails in"
+            " %.0f s"
+        )
         fields = {"pipeline": self._name, "row_id": row_id, "asked": nobody.asked, "rest_s": rest_s}
         log(text, self._name, nobody.message, row_id, rest_s, left.total_seconds(), extra=fields)
 
     def expired(self, row_id: object) -> None:
         """Log that a row fails, since no worker took it in time."""
         fields = {"pipeline": self._name, "row_id": row_id}
-        logger.warning("%s: row %s fails: no worker has done it in time", self._name, row_id, extra=fields)
+        logger.warning(
+            "%s: row %s fails: no worker has done it in time", self._name, row_id, extra=fields
+        )

@@ -1,18 +1,31 @@
-"""Steps for the host's own migrations: the columns of `DispatchColumns`, and the indexes that keep submissions and fetches flat.
+"""Steps for the host's own migrations: the columns of `DispatchColumns`, and the indexes that keep
+submissions and fetches flat.
 
-All indexes are partial, over active rows only: settled rows cost nothing, however many there are. As in ``rows/migrations.py``,
-what a step does never changes, and the host's Alembic runs it. Rows that are there were never submitted: they are adopted as
-completed, with no key, and nobody works on them.
+All indexes are partial, over active rows only: settled rows cost nothing, however many there are.
+As in ``rows/migrations.py``, what a step does never changes, and the host's Alembic runs it. Rows
+that are there were never submitted: they are adopted as completed, with no key, and nobody works on
+them.
 
-Locks, on PostgreSQL: ``ACCESS EXCLUSIVE`` for a moment, nothing is rewritten. SQLite cannot change a default, so there the rows are
-written once.
+Locks, on PostgreSQL: ``ACCESS EXCLUSIVE`` for a moment, nothing is rewritten. SQLite cannot change
+a default, so there the rows are written once.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, Column, DefaultClause, Index, Integer, String, Text, column, table, text
+from sqlalchemy import (
+    JSON,
+    Column,
+    DefaultClause,
+    Index,
+    Integer,
+    String,
+    Text,
+    column,
+    table,
+    text,
+)
 
 from rowlock.dispatch.columns import empty_object
 from rowlock.dispatch.states import ACTIVE_SQL
@@ -42,7 +55,8 @@ def dispatch_columns() -> list[Column[Any]]:
 def dispatch_indexes(table_name: str, *, key: str = "id") -> tuple[Index, ...]:
     """Return the three indexes, for the model's ``__table_args__``.
 
-    One active row for each key; the order of claims; the order in which waiting rows are brought forward.
+    One active row for each key; the order of claims; the order in which waiting rows are brought
+    forward.
 
     Args:
         table_name: the host's table.
@@ -56,7 +70,9 @@ def dispatch_indexes(table_name: str, *, key: str = "id") -> tuple[Index, ...]:
     )
 
 
-def add_dispatch_columns(op: MigrationOperations, table_name: str, *, schema: str | None = None) -> None:
+def add_dispatch_columns(
+    op: MigrationOperations, table_name: str, *, schema: str | None = None
+) -> None:
     """Add the columns of `DispatchColumns`. Rows that are there are completed, and have no key."""
     can_alter = ROWS.on(op.get_context().dialect.name).alters_defaults
     for new in dispatch_columns():
@@ -64,12 +80,18 @@ def add_dispatch_columns(op: MigrationOperations, table_name: str, *, schema: st
             new.server_default = DefaultClause("completed")
         op.add_column(table_name, new, schema=schema)
     if can_alter:
-        op.alter_column(table_name, "status", existing_type=String(16), server_default="pending", schema=schema)
+        op.alter_column(
+            table_name, "status", existing_type=String(16), server_default="pending", schema=schema
+        )
     else:
-        op.execute(table(table_name, column("status"), schema=schema).update().values(status="completed"))
+        op.execute(
+            table(table_name, column("status"), schema=schema).update().values(status="completed")
+        )
 
 
-def drop_dispatch_columns(op: MigrationOperations, table_name: str, *, schema: str | None = None) -> None:
+def drop_dispatch_columns(
+    op: MigrationOperations, table_name: str, *, schema: str | None = None
+) -> None:
     """Take back `add_dispatch_columns`. Stop the pipelines and drop the indexes first."""
     for old in reversed(dispatch_columns()):
         op.drop_column(table_name, old.name, schema=schema)
@@ -78,13 +100,18 @@ def drop_dispatch_columns(op: MigrationOperations, table_name: str, *, schema: s
 def add_dispatch_indexes(
     op: MigrationOperations, table_name: str, *, key: str = "id", schema: str | None = None
 ) -> None:
-    """Add what `dispatch_indexes` returns. PostgreSQL: writes wait (``SHARE``) for as long as reading the table takes."""
+    """Add what `dispatch_indexes` returns. PostgreSQL: writes wait (``SHARE``) for as long as
+    reading the table takes.
+    """
     for index in dispatch_indexes(table_name, key=key):
         columns: list[Any] = [
-            part if isinstance(part, str) else part.name for part in index.expressions or index.columns
+            part if isinstance(part, str) else part.name
+            for part in index.expressions or index.columns
         ]
         options = {name: index.dialect_kwargs[name] for name in index.dialect_kwargs}
-        op.create_index(index.name, table_name, columns, unique=index.unique, schema=schema, **options)
+        op.create_index(
+            index.name, table_name, columns, unique=index.unique, schema=schema, **options
+        )
 
 
 def drop_dispatch_indexes(

@@ -1,8 +1,9 @@
 """The dispatch pipeline: takes submissions, and offers each row to the workers of an engine.
 
-A `Pipeline` like any other, whose `ready` is "pending or running" and whose `process` is one attempt: so whatever keeps leases,
-recovers the rows of the dead, and ends in order, is the same code. Running rows are ready, too: a live lease keeps them from
-everybody, and one that has expired is an orphan to be recovered.
+A `Pipeline` like any other, whose `ready` is "pending or running" and whose `process` is one
+attempt: so whatever keeps leases, recovers the rows of the dead, and ends in order, is the same
+code. Running rows are ready, too: a live lease keeps them from everybody, and one that has expired
+is an orphan to be recovered.
 """
 
 from __future__ import annotations
@@ -46,14 +47,18 @@ from rowlock.pipelines.settings import WORKERS_MAX, Duration
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 PROCESS_TIMEOUT_BEYOND = timedelta(minutes=5)
-"""`process_timeout` is so much longer than `time_limit`, unless it is given: the limit of an attempt is told better by the wing."""
+"""`process_timeout` is so much longer than `time_limit`, unless it is given: the limit of an
+attempt is told better by the wing.
+"""
 
 
 class DispatchFetcher(Fetcher[ModelT]):
     """Fetches; and where there is room, brings waiting rows forward first."""
 
     async def fetch_once(self, limit: int) -> int:
-        """Claim up to `limit` rows, but no more than `LEASES_PER_TICK_MAX`; after so many the next fetch comes at once."""
+        """Claim up to `limit` rows, but no more than `LEASES_PER_TICK_MAX`; after so many the
+        next fetch comes at once.
+        """
         pipeline: Any = self.context.hooks
         placement: Placement = pipeline.placement
         if places := placement.capacity.look(placement.workers()):
@@ -61,7 +66,9 @@ class DispatchFetcher(Fetcher[ModelT]):
             async def work(session: AsyncSession, connection: AsyncConnection) -> frozenset[Any]:
                 return await bring_forward(connection, self.context.leased, count=places)
 
-            placement.capacity.keep_for(await self.context.transact(work, purpose="bring waiting rows forward"))
+            placement.capacity.keep_for(
+                await self.context.transact(work, purpose="bring waiting rows forward")
+            )
         claimed = await super().fetch_once(min(limit, LEASES_PER_TICK_MAX))
         if claimed:
             pipeline.dispatch_log.offering(claimed, workers=len(placement.workers()))
@@ -73,10 +80,11 @@ class DispatchFetcher(Fetcher[ModelT]):
 class DispatchPipeline(Pipeline[ModelT], reserved=False):
     """Takes submissions up to a ceiling, and has workers do them.
 
-        renders = DispatchPipeline(Render, handler=render, engine=ProcessEngine(workers=4), max_active=1024)
+        renders = DispatchPipeline(Render, handler=render, engine=ProcessEngine(workers=4),
+        max_active=1024)
 
-    Hand it to a `PipelineManager` to have rows dispatched here. A process that only submits need not: it builds the same pipeline
-    and never starts it.
+    Hand it to a `PipelineManager` to have rows dispatched here. A process that only submits need
+    not: it builds the same pipeline and never starts it.
 
     Args:
         model: a mapped class with `LockColumns`, `ScheduleColumns` and `DispatchColumns`.
@@ -116,7 +124,8 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         self.dispatch: DispatchSettings = build_dispatch_settings(self.name, both["own"])
         _check_parts(self.name, handler, engine, scratch_root=scratch_root)
         _check_columns(model)
-        # One for each worker of the engine, as far as it knows by now; and some who look after what waits when all are busy.
+        # One for each worker of the engine, as far as it knows by now; and some who look after what
+        # waits when all are busy.
         workers_num = min(WORKERS_MAX, self.workers_num + len(engine.workers()))
         process_timeout = self.dispatch.time_limit + PROCESS_TIMEOUT_BEYOND
         rest: Any = {"workers_num": workers_num, "process_timeout": process_timeout, **both["rest"]}
@@ -125,10 +134,14 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         self.engine = engine
         self.placement = Placement(engine, balancer or PriorityLoadBalancer())
         self._provisioner = (
-            None if provision is None else Provisioner(provision, engine=engine, fleet_cap=self.dispatch.fleet_cap)
+            None
+            if provision is None
+            else Provisioner(provision, engine=engine, fleet_cap=self.dispatch.fleet_cap)
         )
         stale_after = self.dispatch.stale_after or 10 * self.settings.lock_timeout
-        self._admission: Admission[ModelT] = Admission(self.leased, self.dispatch, stale_after=stale_after)
+        self._admission: Admission[ModelT] = Admission(
+            self.leased, self.dispatch, stale_after=stale_after
+        )
         self.dispatch_log = DispatchLog(self.name, deadline=self.dispatch.dispatch_deadline)
         self._context = DeliveryContext(
             self.leased,
@@ -150,17 +163,26 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
 
     @property
     def name(self) -> str:
-        """The owner in its leases: the class name of a subclass, or ``DispatchRender`` for a pipeline of ``Render``."""
-        return f"Dispatch{self.model.__name__}" if type(self) is DispatchPipeline else type(self).__name__
+        """The owner in its leases: the class name of a subclass, or ``DispatchRender`` for a
+        pipeline of ``Render``.
+        """
+        return (
+            f"Dispatch{self.model.__name__}"
+            if type(self) is DispatchPipeline
+            else type(self).__name__
+        )
 
-    async def submit(self, session: AsyncSession, *, dedup_key: str, **values: Any) -> tuple[ModelT, bool]:  # noqa: ANN401
+    async def submit(
+        self, session: AsyncSession, *, dedup_key: str, **values: Any
+    ) -> tuple[ModelT, bool]:  # noqa: ANN401
         """Submit work, in the caller's transaction; `hint` after its commit.
 
         Args:
             session: joined; nothing is committed here.
             dedup_key: what the work is about. Whoever submits a key that is active gets its row.
-            values: columns of the host's own, by attribute name. They are not looked into: one that the database refuses raises
-                what the database says, and on PostgreSQL ends the transaction.
+            values: columns of the host's own, by attribute name. They are not looked into: one that
+                the database refuses raises what the database says, and on PostgreSQL ends the
+                transaction.
 
         Returns:
             The row, and whether it was made here.
@@ -175,7 +197,9 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
                 statement was sent; or its active row came and went at each try.
         """
         if self.state in ("stopping", "stopped"):
-            raise Draining(pipeline=self.name, retry_after_s=self.settings.lock_timeout.total_seconds())
+            raise Draining(
+                pipeline=self.name, retry_after_s=self.settings.lock_timeout.total_seconds()
+            )
         return await self._admission.submit(session, dedup_key=dedup_key, values=values)
 
     async def cancel(
@@ -183,9 +207,10 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
     ) -> ModelT | None:
         """Fail the active row of a key with ``cancelled: ...``, in the caller's transaction.
 
-        What waits is not begun any more. What runs, here or elsewhere, is closed when it next has something to say, or within
-        `heartbeat` and 10 s, and nothing that it does is written. Its key and its place under the ceiling are free from the commit
-        on, so work that is submitted again may begin beside an attempt that has not noticed yet.
+        What waits is not begun any more. What runs, here or elsewhere, is closed when it next has
+        something to say, or within `heartbeat` and 10 s, and nothing that it does is written. Its
+        key and its place under the ceiling are free from the commit on, so work that is submitted
+        again may begin beside an attempt that has not noticed yet.
 
         Args:
             session: joined; nothing is committed here.
@@ -196,13 +221,17 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
             The row, or None if no row of the key is active.
 
         Raises:
-            LockWaitTimeout: others kept their transactions open for too long after they had submitted (SQLite).
-            PipelineError: the key is empty, too long, or has a NUL or a lone surrogate; no statement was sent.
+            LockWaitTimeout: others kept their transactions open for too long after they had
+                submitted (SQLite).
+            PipelineError: the key is empty, too long, or has a NUL or a lone surrogate; no
+                statement was sent.
         """
         return await self._admission.cancel(session, dedup_key=dedup_key, reason=reason)
 
     async def count_active(self, session: AsyncSession) -> int:
-        """Return how many rows are pending or running, counted no further than to the ceiling; joins the caller's transaction."""
+        """Return how many rows are pending or running, counted no further than to the ceiling;
+        joins the caller's transaction.
+        """
         return await self._admission.count_active(session)
 
     def ready(self) -> ColumnElement[bool]:
@@ -214,13 +243,17 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         return await Delivery(self._context, item).run()
 
     def on_refused(self, item: PipelineItem[ModelT], error: Exception) -> Outcome:
-        """Fail the row: hours of work would be done again, to be refused again. Not for what is wrong with the database."""
+        """Fail the row: hours of work would be done again, to be refused again. Not for what is
+        wrong with the database.
+        """
         if is_transient(error) or is_of_the_schema(error):
             return super().on_refused(item, error)
         return Delivery(self._context, item).failed_by(error)
 
     async def drain(self, grace: timedelta) -> None:
-        """Take nothing new, wait for attempts for `grace` at most, then cancel them; what was not done is recovered elsewhere."""
+        """Take nothing new, wait for attempts for `grace` at most, then cancel them; what was
+        not done is recovered elsewhere.
+        """
         try:
             await super().drain(grace)
         finally:
@@ -243,12 +276,16 @@ def _check_columns(model: type) -> None:
 
 def _check_parts(name: str, handler: object, engine: object, *, scratch_root: Path | None) -> None:
     if not callable(handler):
-        raise ConfigurationError(f"{name}: handler must be a function with yield, not {handler!r:.100}")
+        raise ConfigurationError(
+            f"{name}: handler must be a function with yield, not {handler!r:.100}"
+        )
     if not isinstance(engine, Engine):
         raise ConfigurationError(
             f"{name}: engine must have workers() and offer(), like LoopEngine; not {engine!r:.100}"
         )
-    if scratch_root is not None and not (scratch_root.is_dir() and os.access(scratch_root, os.W_OK)):
+    if scratch_root is not None and not (
+        scratch_root.is_dir() and os.access(scratch_root, os.W_OK)
+    ):
         raise ConfigurationError(
             f"{name}: scratch_root must be a folder that may be written to; {scratch_root} is none"
         )

@@ -1,7 +1,8 @@
 """Makes plain what a handler yields: from here on no part of an event runs code of the host.
 
-The one idea: a text, a mapping or a kind may be of any class, and raise anything when it is looked at. It is looked at here, once
-and contained, and copied: what the handler does to it afterwards changes no row.
+The one idea: a text, a mapping or a kind may be of any class, and raise anything when it is looked
+at. It is looked at here, once and contained, and copied: what the handler does to it afterwards
+changes no row.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def plain_event(event: object) -> AttemptEvent:
     except OutcomeError:
         raise
     except BaseException as error:  # noqa: BLE001 - code of the host; nothing is awaited, so no cancellation is ours
-        raise OutcomeError(f"the {type(event).__name__} of the handler cannot be read: {describe(error)}") from None
+        raise OutcomeError(
+            f"the {type(event).__name__} of the handler cannot be read: {describe(error)}"
+        ) from None
 
 
 def _plain(event: object) -> AttemptEvent:
@@ -47,12 +50,15 @@ def _plain(event: object) -> AttemptEvent:
 def _stage_name(name: object) -> str:
     if not isinstance(name, str) or not is_storable(name):
         raise OutcomeError(
-            f"a stage's name must be a text without NUL and lone surrogates, not {name!r:.100}", column="stages"
+            f"a stage's name must be a text without NUL and lone surrogates, not {name!r:.100}",
+            column="stages",
         )
     return name
 
 
 def _values(values: object) -> dict[Any, Any]:
     if not isinstance(values, Mapping):
-        raise OutcomeError(f"Completed takes a dict of columns and values, not {type(values).__name__}")
+        raise OutcomeError(
+            f"Completed takes a dict of columns and values, not {type(values).__name__}"
+        )
     return {name: copied_value(value) for name, value in values.items()}

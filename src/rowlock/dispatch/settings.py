@@ -1,4 +1,6 @@
-"""The knobs of a dispatch pipeline beside those of every pipeline: names, defaults, bounds, and what must hold between them."""
+"""The knobs of a dispatch pipeline beside those of every pipeline: names, defaults, bounds, and
+what must hold between them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ from pydantic import (
 )
 
 from rowlock.errors import SettingsError
-from rowlock.pipelines.settings import ATTEMPTS_MAX, DURATION_MAX, PipelineSettings, SettingsKeywords
+from rowlock.pipelines.settings import (
+    ATTEMPTS_MAX,
+    DURATION_MAX,
+    PipelineSettings,
+    SettingsKeywords,
+)
 
 ACTIVE_MAX = 1_000_000
 LEASES_PER_TICK_MAX = 64
@@ -37,7 +44,9 @@ class DispatchSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_active: Annotated[int, Field(ge=1, le=ACTIVE_MAX)] = 1024
-    """The ceiling: at most this many rows are pending or running, give or take those that are submitted at the same moment."""
+    """The ceiling: at most this many rows are pending or running, give or take those that are
+    submitted at the same moment.
+    """
     attach_at_ceiling: bool = True
     """Whether a submission of a key that is active attaches to its row also at the ceiling."""
     retry_interval: _Duration = timedelta(seconds=120)
@@ -49,19 +58,24 @@ class DispatchSettings(BaseModel):
     heartbeat: _Duration = timedelta(seconds=10)
     """How often an engine lets hear that an attempt lives."""
     heartbeat_limit: _Duration = Field(default=None, validate_default=True)
-    """An attempt of which nothing was heard for so long is lost. Default: three times `heartbeat`."""
+    """An attempt of which nothing was heard for so long is lost. Default: three times
+    `heartbeat`.
+    """
     max_losses: Annotated[int, Field(ge=1, le=LOSSES_MAX)] = 3
     """A row fails when the worker or the replica died with so many of its attempts."""
     stale_after: _Duration | None = None
-    """An active row that nobody has held for so long beyond its time gives way to a new submission. Default: 10 x
-    `lock_timeout`."""
+    """An active row that nobody has held for so long beyond its time gives way to a new
+    submission. Default: 10 x `lock_timeout`.
+    """
     fleet_cap: Annotated[int, Field(ge=0, le=FLEET_MAX)] = 0
     """With so many workers the provisioner is not asked for more; 0 is no cap."""
 
     @field_validator("heartbeat_limit", mode="wrap")
     @classmethod
     def derive(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:  # noqa: ANN401
-        """Return `value` as it is validated, or for None the default that `heartbeat` tells, whatever its bounds."""
+        """Return `value` as it is validated, or for None the default that `heartbeat` tells,
+        whatever its bounds.
+        """
         heartbeat = info.data.get("heartbeat")
         if value is not None:
             return handler(value)
@@ -75,7 +89,9 @@ class DispatchSettings(BaseModel):
 
 
 class DispatchKeywords(SettingsKeywords, total=False):
-    """The keywords of a dispatch pipeline's constructor; a number is seconds where a duration is meant."""
+    """The keywords of a dispatch pipeline's constructor; a number is seconds where a duration is
+    meant.
+    """
 
     max_active: int
     attach_at_ceiling: bool
@@ -100,7 +116,10 @@ class _Split(TypedDict):
 def split_settings(settings: DispatchKeywords) -> _Split:
     """Return which of `settings` are a dispatch pipeline's own, and which are every pipeline's."""
     own = {name: value for name, value in settings.items() if name in DISPATCH_NAMES}
-    return _Split(own=own, rest={name: value for name, value in settings.items() if name not in DISPATCH_NAMES})
+    return _Split(
+        own=own,
+        rest={name: value for name, value in settings.items() if name not in DISPATCH_NAMES},
+    )
 
 
 def build_dispatch_settings(pipeline: str, values: dict[str, Any]) -> DispatchSettings:
@@ -113,7 +132,10 @@ def build_dispatch_settings(pipeline: str, values: dict[str, Any]) -> DispatchSe
         return DispatchSettings(**values)
     except ValidationError as error:
         names = tuple(dict.fromkeys(str(problem["loc"][0]) for problem in error.errors()))
-        text = "; ".join(f"{problem['loc'][0]} = {problem['input']!r}: {problem['msg']}" for problem in error.errors())
+        text = "; ".join(
+            f"{problem['loc'][0]} = {problem['input']!r}: {problem['msg']}"
+            for problem in error.errors()
+        )
         raise SettingsError(f"{pipeline}: {text}", pipeline=pipeline, settings=names) from None
 
 
@@ -127,25 +149,35 @@ def check_beside(pipeline: str, own: DispatchSettings, base: PipelineSettings) -
         (
             base.lock_timeout <= 2 * own.heartbeat,
             ("lock_timeout", "heartbeat"),
-            f"lock_timeout ({_text(base.lock_timeout)}) must be more than twice heartbeat ({_text(own.heartbeat)}), or one beat "
-            "that is late looks like a death",
+            (
+                f"lock_timeout ({_text(base.lock_timeout)}) must be more than twice heartbeat"
+                f" ({_text(own.heartbeat)}), or one beat that is late looks like a death"
+            ),
         ),
         (
             own.heartbeat_limit < 2 * own.heartbeat,
             ("heartbeat_limit", "heartbeat"),
-            f"heartbeat_limit ({_text(own.heartbeat_limit)}) must be at least twice heartbeat ({_text(own.heartbeat)}): one "
-            "that is late is no death",
+            (
+                f"heartbeat_limit ({_text(own.heartbeat_limit)}) must be at least twice heartbeat"
+                f" ({_text(own.heartbeat)}): one that is late is no death"
+            ),
         ),
         (
             base.process_timeout <= own.time_limit,
             ("process_timeout", "time_limit"),
-            f"process_timeout ({_text(base.process_timeout)}) must be more than time_limit ({_text(own.time_limit)}); leave it out",
+            (
+                f"process_timeout ({_text(base.process_timeout)}) must be more than time_limit"
+                f" ({_text(own.time_limit)}); leave it out"
+            ),
         ),
         (
             base.max_attempts < ATTEMPTS_MAX,
             ("max_attempts",),
-            f"max_attempts ({base.max_attempts:,}) would park rows that only wait for a worker, since offers in vain count; leave "
-            "it out, and use max_losses and dispatch_deadline",
+            (
+                f"max_attempts ({base.max_attempts:,}) would park rows that only wait for a worker,"
+                " since offers in vain count; leave it out, and use max_losses and"
+                " dispatch_deadline"
+            ),
         ),
     ]
     for broken, names, problem in rules:

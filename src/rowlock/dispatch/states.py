@@ -1,4 +1,6 @@
-"""The states of a dispatched row: ``pending → running → completed | failed``, and what an error begins with."""
+"""The states of a dispatched row: ``pending → running → completed | failed``, and what an error
+begins with.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ FAILED: Final = "failed"
 ACTIVE: Final = (PENDING, RUNNING)
 """What counts against the ceiling, and keeps its `dedup_key` to itself."""
 ACTIVE_SQL: Final = "status IN ('pending', 'running')"
-"""The same as SQL, for the partial indexes: the database uses them only where a condition implies this one."""
+"""The same as SQL, for the partial indexes: the database uses them only where a condition
+implies this one.
+"""
 
 CANCELLED: Final = "cancelled"
 CAPACITY: Final = "capacity"
@@ -54,12 +58,18 @@ def refuse_own_columns(leased: LeasedTable, values: Values) -> None:
     own = {leased.column(name) for name in (*DISPATCH_COLUMNS, *WHEN_COLUMNS)}
     for column in column_values(leased, values):
         if column in own:
-            raise OutcomeError(f"{column.name} is written by the pipeline; leave it out", column=column.name)
+            raise OutcomeError(
+                f"{column.name} is written by the pipeline; leave it out", column=column.name
+            )
 
 
 def shows_anew(session: AsyncSession, model: type) -> bool:
-    """Whether rows of `model` that the session has may be shown as they are now: not over changes that it has not written."""
-    return session.sync_session.autoflush or not any(isinstance(each, model) for each in session.dirty)
+    """Whether rows of `model` that the session has may be shown as they are now: not over
+    changes that it has not written.
+    """
+    return session.sync_session.autoflush or not any(
+        isinstance(each, model) for each in session.dirty
+    )
 
 
 def is_active(leased: LeasedTable) -> ColumnElement[bool]:

@@ -1,6 +1,7 @@
 """What an engine is given and what it tells: the task, and the events of an attempt.
 
-Pure data that travels: every part can be pickled, since a worker may be another process or another machine.
+Pure data that travels: every part can be pickled, since a worker may be another process or another
+machine.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ RowT = TypeVar("RowT")
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The attempt lives. The first event of every attempt: a worker has accepted it, and nothing slow was begun."""
+    """The attempt lives. The first event of every attempt: a worker has accepted it, and nothing
+    slow was begun.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,12 @@ class Failed:
     """The work cannot be done, and will not be tried again.
 
     Attributes:
-        kind: prefix of the error: ``internal``, or a word of the host's own, such as ``input``: at most 32 lower-case letters,
-            digits, blanks and dashes, and none of those that the pipeline gives.
+        kind: prefix of the error: ``internal``, or a word of the host's own, such as ``input``: at
+            most 32 lower-case letters, digits, blanks and dashes, and none of those that the
+            pipeline gives.
         text: what went wrong.
-        detail: what the log is to say of it beyond that, such as a traceback; clients do not see it.
+        detail: what the log is to say of it beyond that, such as a traceback; clients do not see
+            it.
     """
 
     kind: str
@@ -73,8 +78,8 @@ class Task(Generic[RowT]):
         attempt: which attempt this is, 1-based; those that found no worker count, too.
         nonce: tells this attempt from every other one; the lock token.
         row: the row as it was read when the attempt began: detached, changing it writes nothing.
-        workdir: a new, empty folder of this attempt alone, removed when it ends. On the machine of the dispatcher: an engine of
-            other machines replaces it.
+        workdir: a new, empty folder of this attempt alone, removed when it ends. On the machine of
+            the dispatcher: an engine of other machines replaces it.
         stages: what earlier attempts recorded with `StageDone`, by name.
         handler: does the work.
         heartbeat_s: how often the engine must let hear that the attempt lives, in seconds.
@@ -95,4 +100,6 @@ class Task(Generic[RowT]):
 
 
 Handler: TypeAlias = Callable[[Task[RowT]], AsyncIterator[AttemptEvent] | Iterator[AttemptEvent]]
-"""The host's work: an ``async def`` or ``def`` with ``yield``, whose last event is `Completed` or `Failed`."""
+"""The host's work: an ``async def`` or ``def`` with ``yield``, whose last event is `Completed`
+or `Failed`.
+"""

@@ -1,7 +1,8 @@
 """Hints: lossy wake-ups without data, from services to fetchers.
 
-A hint says "look now", nothing more; polling finds the row anyway. It is raised after the commit, since a fetcher that looks before
-sees nothing. `pipeline_hinter` reaches every started manager of the process, and through its relays other processes.
+A hint says "look now", nothing more; polling finds the row anyway. It is raised after the commit,
+since a fetcher that looks before sees nothing. `pipeline_hinter` reaches every started manager of
+the process, and through its relays other processes.
 
 Not here: how a hint gets there (``hints/notifier.py``).
 """
@@ -20,7 +21,9 @@ from rowlock.logs import get_logger
 logger = get_logger(__name__)
 
 WARNED_NAMES_MAX = 1000
-"""Most model names remembered as warned about; past it they are forgotten and warned about again."""
+"""Most model names remembered as warned about; past it they are forgotten and warned about
+again.
+"""
 
 Wake = Callable[[], None]
 Relay = Callable[[str], None]
@@ -38,7 +41,9 @@ class PipelineHinter:
         return f"<PipelineHinter {', '.join(sorted(self._wakes)) or 'nobody listens'}>"
 
     def attach(self, model_name: str, wake: Wake) -> None:
-        """Call `wake` at every hint for `model_name`. It must be callable from any thread and return at once."""
+        """Call `wake` at every hint for `model_name`. It must be callable from any thread and
+        return at once.
+        """
         self._wakes.setdefault(model_name, []).append(wake)
 
     def detach(self, model_name: str, wake: Wake) -> None:
@@ -50,7 +55,9 @@ class PipelineHinter:
             self._wakes.pop(model_name, None)
 
     def attach_relay(self, relay: Relay) -> None:
-        """Call `relay` with the model's name at every hint. It must be callable from any thread and return at once."""
+        """Call `relay` with the model's name at every hint. It must be callable from any thread
+        and return at once.
+        """
         self._relays.append(relay)
 
     def detach_relay(self, relay: Relay) -> None:
@@ -63,9 +70,11 @@ class PipelineHinter:
         return _name_of(model) in self._wakes or bool(self._relays)
 
     def hint_fetch(self, model: str | type) -> None:
-        """Wake every pipeline of `model` (the class or its name), from any thread; in other replicas too, if there is a relay.
+        """Wake every pipeline of `model` (the class or its name), from any thread; in other
+        replicas too, if there is a relay.
 
-        A hint for a model without a pipeline is a warning, once per name, unless another replica may run it.
+        A hint for a model without a pipeline is a warning, once per name, unless another replica
+        may run it.
         """
         name = _name_of(model)
         wakes, relays = self._wakes_of(name), tuple(self._relays)
@@ -74,7 +83,9 @@ class PipelineHinter:
             self._warn(name)
 
     def wake(self, model_name: str) -> bool:
-        """Wake the pipelines of the model here, and nobody elsewhere; return whether there are any."""
+        """Wake the pipelines of the model here, and nobody elsewhere; return whether there are
+        any.
+        """
         wakes = self._wakes_of(model_name)
         _call_each(wakes, model_name)
         return bool(wakes)
@@ -111,9 +122,10 @@ def hint_after_commit(
 ) -> None:
     """Hint for `models` once the session's outermost transaction has committed.
 
-    If that transaction, or the savepoint in which this was called, is rolled back, no hint is raised. Each model is hinted once
-    per commit, however often it was asked for. The session may be used again: its next transaction starts without hints.
-    Asked for while the session has no transaction, it is about the next one.
+    If that transaction, or the savepoint in which this was called, is rolled back, no hint is
+    raised. Each model is hinted once per commit, however often it was asked for. The session may be
+    used again: its next transaction starts without hints. Asked for while the session has no
+    transaction, it is about the next one.
     """
     session = session() if isinstance(session, async_scoped_session) else session
     sync_session = session.sync_session if isinstance(session, AsyncSession) else session
@@ -157,7 +169,9 @@ def _ended(session: Session, transaction: SessionTransaction) -> None:
 
 
 def _call_each(calls: Iterable[Wake], model_name: str) -> None:
-    """Make every call: a bad callback keeps no hint from the others, nor an outcome from being settled."""
+    """Make every call: a bad callback keeps no hint from the others, nor an outcome from being
+    settled.
+    """
     failures: list[BaseException] = []
     for call in calls:
         try:
@@ -166,11 +180,18 @@ def _call_each(calls: Iterable[Wake], model_name: str) -> None:
             failures.append(error)
     # Behind all of them, since logging runs code of the host's as well.
     for failure in failures:
-        logger.error("A callback for hints of %s failed", model_name, extra={"model": model_name}, exc_info=failure)
+        logger.error(
+            "A callback for hints of %s failed",
+            model_name,
+            extra={"model": model_name},
+            exc_info=failure,
+        )
 
 
 def _name_of(model: object) -> str:
-    """Return the name of a model; of a row's model if it is a row, since a hint is never an error."""
+    """Return the name of a model; of a row's model if it is a row, since a hint is never an
+    error.
+    """
     if isinstance(model, str):
         return model
     return model.__name__ if isinstance(model, type) else type(model).__name__

@@ -1,10 +1,12 @@
-"""Carries hints to other replicas and takes theirs, over one channel to the database (``database/notify_channel.py``).
+"""Carries hints to other replicas and takes theirs, over one channel to the database
+(``database/notify_channel.py``).
 
-The one idea: a hint is noted at once, from any thread, and sent soon by the notifier's own loop: after the commit that it is about,
-as a statement of its own, and not again for the same model within `RESEND_AFTER_S`. What others say wakes the pipelines here and is
-never passed on. Whoever may connect to the database can say it: it is looked up and nothing else, and a flood of it wakes a model
-once in `WAKE_EVERY_S`. A lost channel is opened again, and since nobody knows what was said meanwhile, every pipeline then
-looks once.
+The one idea: a hint is noted at once, from any thread, and sent soon by the notifier's own loop:
+after the commit that it is about, as a statement of its own, and not again for the same model
+within `RESEND_AFTER_S`. What others say wakes the pipelines here and is never passed on. Whoever
+may connect to the database can say it: it is looked up and nothing else, and a flood of it wakes a
+model once in `WAKE_EVERY_S`. A lost channel is opened again, and since nobody knows what was said
+meanwhile, every pipeline then looks once.
 
 Not here: health. Without a channel a replica polls, as it does without notifications.
 """
@@ -29,9 +31,13 @@ from rowlock.supervisor import Supervisor
 logger = get_logger(__name__)
 
 RESEND_AFTER_S = 0.02
-"""Least time between two notifications about one model, in seconds; hints in between are one notification at its end."""
+"""Least time between two notifications about one model, in seconds; hints in between are one
+notification at its end.
+"""
 WAKE_EVERY_S = 0.02
-"""Least time between two wakes of one model by notifications, in seconds; all that come in between are one wake at its end."""
+"""Least time between two wakes of one model by notifications, in seconds; all that come in
+between are one wake at its end.
+"""
 CHECK_EVERY_S = 10.0
 """How often a quiet channel is asked whether it still listens, in seconds."""
 RECONNECT_DELAY_S = 0.1
@@ -63,7 +69,8 @@ def plan_sending(
 ) -> Send | WaitForHint:
     """Decide which models are notified of now, or for how long there is nothing to do.
 
-    A model that was notified of waits until it has rested; nobody rests past the next check of the channel.
+    A model that was notified of waits until it has rested; nobody rests past the next check of the
+    channel.
     """
     waiting = list(unsent)
     models = [model for model in waiting if rests_until.get(model, now) <= now]
@@ -104,7 +111,8 @@ class Notifier:
 
     def pass_on(self, model_name: str) -> None:
         """Have other replicas hinted soon; returns at once, from any thread."""
-        # Threads add and the loop takes, one by one and never the whole: each step is atomic, so that nothing slips through.
+        # Threads add and the loop takes, one by one and never the whole: each step is atomic, so
+        # that nothing slips through.
         if model_name in self._unsent:
             return
         if len(self._unsent) >= UNSENT_MAX or not is_payload(model_name):
@@ -135,10 +143,14 @@ class Notifier:
         )
 
     async def run(self) -> None:
-        """Keep a channel open until stopped; what was hinted shortly before is worth one more try."""
+        """Keep a channel open until stopped; what was hinted shortly before is worth one more
+        try.
+        """
         while not self._stopping or (self._unsent and not self._failures):
             try:
-                async with listening(self._engine, self._name, heard=self._receive, lost=self._woken.set) as channel:
+                async with listening(
+                    self._engine, self._name, heard=self._receive, lost=self._woken.set
+                ) as channel:
                     self._channel = channel
                     self._begin()
                     await self._serve(channel)
@@ -159,9 +171,12 @@ class Notifier:
         while not (self._stopping or channel.is_lost):
             if monotonic() >= check_at:
                 await channel.check()
-                self._failures = 0  # it has proven itself: one that is lost at once is opened ever more slowly
+                # it has proven itself: one that is lost at once is opened ever more slowly
+                self._failures = 0
                 check_at = monotonic() + CHECK_EVERY_S
-            match plan_sending(self._unsent.copy(), self._rests_until, now=monotonic(), check_at=check_at):
+            match plan_sending(
+                self._unsent.copy(), self._rests_until, now=monotonic(), check_at=check_at
+            ):
                 case Send(models):
                     await self._send(channel, models)
                 case WaitForHint(seconds):
@@ -185,7 +200,9 @@ class Notifier:
         self._rests_until = still_resting | dict.fromkeys(models, now + RESEND_AFTER_S)
 
     async def _rest_before_reconnecting(self) -> None:
-        delay_s = exponential(self._failures, first_s=RECONNECT_DELAY_S, most_s=RECONNECT_DELAY_S_MAX)
+        delay_s = exponential(
+            self._failures, first_s=RECONNECT_DELAY_S, most_s=RECONNECT_DELAY_S_MAX
+        )
         ends_at = monotonic() + delay_s
         while not self._stopping and (left_s := ends_at - monotonic()) > 0:
             await rest(self._woken, left_s)
@@ -198,7 +215,8 @@ class Notifier:
             self._wake(model_name)
 
     def _wake(self, model_name: str) -> None:
-        # Only names that mean something here are remembered, or a flood of others would fill the memory.
+        # Only names that mean something here are remembered, or a flood of others would fill the
+        # memory.
         if self._hinter.wake(model_name):
             self._received_again[model_name] = False
             asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._listen_again, model_name)
@@ -211,7 +229,9 @@ class Notifier:
         self._dropped += 1
         if self._dropped == 1:
             logger.warning(
-                "A hint cannot be sent to other replicas: %r", model_name[:100], extra={"model": model_name[:100]}
+                "A hint cannot be sent to other replicas: %r",
+                model_name[:100],
+                extra={"model": model_name[:100]},
             )
 
     def _wake_from_anywhere(self) -> None:
@@ -223,7 +243,8 @@ class Notifier:
         self._failures += 1
         self._last_error = describe(error)
         logger.warning(
-            "The channel to other replicas was lost; rows are found by polling until it is back: %s",
+            "The channel to other replicas was lost; rows are found by polling until it is"
+            " back: %s",
             self._last_error,
             extra={"error": self._last_error, "failures": self._failures},
         )
@@ -235,7 +256,8 @@ class NotificationStatistics:
 
     Attributes:
         channel: its name; None while there is no channel.
-        listening: whether hints of others are heard at this moment. If not, rows are found by polling.
+        listening: whether hints of others are heard at this moment. If not, rows are found by
+            polling.
         sent: notifications sent; several hints for a model may share one.
         received: notifications of other replicas.
         dropped: hints that could not be sent: the name is no payload, or too many models waited.

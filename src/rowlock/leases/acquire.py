@@ -1,9 +1,11 @@
 """Acquire: lease particular rows for somebody who names them, all of them or none.
 
-A claim leases whatever is due; this leases what was asked for. It never waits for a row: what somebody else holds, by lease, row
-lock or lockset, cannot be acquired now, and the caller decides whether to come back.
+A claim leases whatever is due; this leases what was asked for. It never waits for a row: what
+somebody else holds, by lease, row lock or lockset, cannot be acquired now, and the caller decides
+whether to come back.
 
-Used for related rows of an item (``leases/related/locker.py``) and for rows that a service holds (``services/hold.py``).
+Used for related rows of an item (``leases/related/locker.py``) and for rows that a service holds
+(``services/hold.py``).
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class AcquireRequest:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """What became of leases that were to be renewed, by the keys of their rows. Rows that were deleted are nowhere.
+    """What became of leases that were to be renewed, by the keys of their rows. Rows that were
+    deleted are nowhere.
 
     Attributes:
         done: they were renewed.
@@ -58,13 +61,17 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """Keys that were acquired, in order, and, for rows that another pipeline had reserved, that pipeline's name."""
+    """Keys that were acquired, in order, and, for rows that another pipeline had reserved, that
+    pipeline's name.
+    """
 
     keys: tuple[Any, ...]
     reset_by: dict[Any, str]
 
 
-async def acquire(connection: AsyncConnection, request: AcquireRequest, in_lockset: frozenset[Any]) -> Acquired:
+async def acquire(
+    connection: AsyncConnection, request: AcquireRequest, in_lockset: frozenset[Any]
+) -> Acquired:
     """Lease all rows that `request` describes; joins the caller's transaction.
 
     Rows that the same token holds already are among them: their leases are renewed.
@@ -80,10 +87,16 @@ async def acquire(connection: AsyncConnection, request: AcquireRequest, in_locks
         ModelError: their keys are objects that are not equal where their values are.
     """
     leased = request.leased
-    key, token, owner = (leased.attribute(name) for name in (leased.key_name, "lock_token", "lock_owner"))
+    key, token, owner = (
+        leased.attribute(name) for name in (leased.key_name, "lock_token", "lock_owner")
+    )
     to_be_had = (
         select(key, case((token.is_(None), owner)))
-        .where(request.where, is_lockable(leased, request.token), key.not_in(in_lockset) if in_lockset else true())
+        .where(
+            request.where,
+            is_lockable(leased, request.token),
+            key.not_in(in_lockset) if in_lockset else true(),
+        )
         .order_by(key)
         .limit(ACQUIRED_ROWS_MAX + 1)
         .with_for_update(key_share=True, skip_locked=True, of=leased.model)
@@ -93,14 +106,21 @@ async def acquire(connection: AsyncConnection, request: AcquireRequest, in_locks
     await check_keys(connection, leased, keys)
     if len(keys) > ACQUIRED_ROWS_MAX:
         raise PipelineError(
-            f"more than {ACQUIRED_ROWS_MAX} rows of {leased.name} are to be locked at once; narrow the condition"
+            f"more than {ACQUIRED_ROWS_MAX} rows of {leased.name} are to be locked at once; narrow"
+            " the condition"
         )
-    out_of_reach = select(func.count()).select_from(leased.model).where(request.where, key.not_in(keys))
+    out_of_reach = (
+        select(func.count()).select_from(leased.model).where(request.where, key.not_in(keys))
+    )
     missing = await connection.scalar(out_of_reach) or 0
     if missing:
-        raise RelatedLockUnavailable(model=leased.name, wanted=len(keys) + missing, available=len(keys))
+        raise RelatedLockUnavailable(
+            model=leased.name, wanted=len(keys) + missing, available=len(keys)
+        )
     if keys:
-        values = leased_values(leased, token=request.token, owner=request.owner, expires_at=request.expires_at)
+        values = leased_values(
+            leased, token=request.token, owner=request.owner, expires_at=request.expires_at
+        )
         await connection.execute(update(leased.table).where(leased.key.in_(keys)).values(values))
     return Acquired(keys, {key: owner for key, owner in found.items() if owner is not None})
 
@@ -112,21 +132,41 @@ async def read_acquired(
     *,
     compared: Sequence[Column[Any]] = (),
 ) -> list[Any]:
-    """Return the rows of `keys` as they are now, in the order of their keys, detached; joins the caller's transaction."""
+    """Return the rows of `keys` as they are now, in the order of their keys, detached; joins the
+    caller's transaction.
+    """
     key = leased.attribute(leased.key_name)
-    names = [*leased.lease_columns, *(leased.mapper.get_property_by_column(column).key for column in compared)]
+    names = [
+        *leased.lease_columns,
+        *(leased.mapper.get_property_by_column(column).key for column in compared),
+    ]
     needed = [undefer(leased.attribute(name)) for name in names]
     statement = select(leased.model).where(key.in_(keys)).order_by(key).options(*needed)
-    rows = (await session.scalars(statement, bind_arguments={"bind": bind_of(session, leased)})).unique().all()
+    rows = (
+        (await session.scalars(statement, bind_arguments={"bind": bind_of(session, leased)}))
+        .unique()
+        .all()
+    )
     session.expunge_all()
     return list(rows)
 
 
 async def read_fresh(session: AsyncSession, leased: LeasedTable, keys: Sequence[Any]) -> list[Any]:
-    """Return the rows of `keys` as they are now, in the order of their keys, attached to the session; joins its transaction."""
+    """Return the rows of `keys` as they are now, in the order of their keys, attached to the
+    session; joins its transaction.
+    """
     key = leased.attribute(leased.key_name)
-    statement = select(leased.model).where(key.in_(keys)).order_by(key).execution_options(populate_existing=True)
-    return list((await session.scalars(statement, bind_arguments={"bind": bind_of(session, leased)})).unique())
+    statement = (
+        select(leased.model)
+        .where(key.in_(keys))
+        .order_by(key)
+        .execution_options(populate_existing=True)
+    )
+    return list(
+        (
+            await session.scalars(statement, bind_arguments={"bind": bind_of(session, leased)})
+        ).unique()
+    )
 
 
 def held_under(leased: LeasedTable, keys: Sequence[Any], token: object) -> ColumnElement[bool]:
@@ -142,24 +182,46 @@ async def lock_held(
     Returns:
         The keys of those; and the keys of rows that are there but no longer held.
     """
-    # In the order in which everybody locks rows, or two that want the same ones may each wait for the other.
-    in_order = select(leased.key).where(leased.key.in_(keys)).order_by(leased.key).with_for_update(key_share=True)
+    # In the order in which everybody locks rows, or two that want the same ones may each wait for
+    # the other.
+    in_order = (
+        select(leased.key)
+        .where(leased.key.in_(keys))
+        .order_by(leased.key)
+        .with_for_update(key_share=True)
+    )
     bind = {"bind": bind_of(session, leased)}
     there = frozenset(await session.scalars(in_order, bind_arguments=bind))
     # On SQLite a SELECT locks nothing and does not even begin a transaction.
     values = without_onupdate(leased, {leased.column("lock_token"): leased.column("lock_token")})
-    statement = update(leased.table).where(held_under(leased, keys, token)).values(values).returning(leased.key)
+    statement = (
+        update(leased.table)
+        .where(held_under(leased, keys, token))
+        .values(values)
+        .returning(leased.key)
+    )
     held = frozenset(await session.scalars(statement, bind_arguments=bind))
     return held, there - held
 
 
 async def renew_keys(
-    connection: AsyncConnection, leased: LeasedTable, keys: Sequence[Any], *, token: object, expires_at: object
+    connection: AsyncConnection,
+    leased: LeasedTable,
+    keys: Sequence[Any],
+    *,
+    token: object,
+    expires_at: object,
 ) -> Renewed:
-    """Let the leases under `token` that have not ended last until `expires_at`, waiting for no row; joins the transaction."""
-    valid = held_under(leased, keys, token) & (leased.column("lock_expires_at") > database_instant())
+    """Let the leases under `token` that have not ended last until `expires_at`, waiting for no
+    row; joins the transaction.
+    """
+    valid = held_under(leased, keys, token) & (
+        leased.column("lock_expires_at") > database_instant()
+    )
     now = LEASES.of(connection).skip_locked(leased, valid)
-    statement = update(leased.table).where(now).values(renewed_values(leased, expires_at=expires_at))
+    statement = (
+        update(leased.table).where(now).values(renewed_values(leased, expires_at=expires_at))
+    )
     renewed = frozenset((await connection.scalars(statement.returning(leased.key))).all())
     if len(renewed) == len(keys):
         return Renewed(renewed, frozenset(), frozenset())
@@ -167,15 +229,25 @@ async def renew_keys(
     return Renewed(renewed, held - renewed, await existing(connection, leased, keys) - held)
 
 
-async def existing(connection: AsyncConnection, leased: LeasedTable, keys: Sequence[Any]) -> frozenset[Any]:
+async def existing(
+    connection: AsyncConnection, leased: LeasedTable, keys: Sequence[Any]
+) -> frozenset[Any]:
     """Return those of `keys` that have a row; joins the caller's transaction."""
-    return frozenset((await connection.scalars(select(leased.key).where(leased.key.in_(keys)))).all())
+    return frozenset(
+        (await connection.scalars(select(leased.key).where(leased.key.in_(keys)))).all()
+    )
 
 
 async def release_keys(
-    connection: AsyncConnection, leased: LeasedTable, acquired: Acquired, *, token: object, waits: bool = True
+    connection: AsyncConnection,
+    leased: LeasedTable,
+    acquired: Acquired,
+    *,
+    token: object,
+    waits: bool = True,
 ) -> None:
-    """Release the rows that still carry `token`, those that were reserved to their reservation; joins the transaction.
+    """Release the rows that still carry `token`, those that were reserved to their reservation;
+    joins the transaction.
 
     With ``waits=False`` rows that somebody has locked for the moment are left to their expiry.
     """

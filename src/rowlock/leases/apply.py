@@ -1,8 +1,9 @@
 """Apply: write an outcome and unlock the row in one guarded statement.
 
-Many outcomes are applied in one transaction: their rows are locked first, then written shape by shape. The guard is
-the row's key and this claim's token. If it does not match, somebody else continued with the row and nothing at all is
-written. `RowWrite` says what to write; who decided that is not this room's business.
+Many outcomes are applied in one transaction: their rows are locked first, then written shape by
+shape. The guard is the row's key and this claim's token. If it does not match, somebody else
+continued with the row and nothing at all is written. `RowWrite` says what to write; who decided
+that is not this room's business.
 """
 
 from __future__ import annotations
@@ -32,7 +33,15 @@ from rowlock.leases.claim_request import Lease
 from rowlock.leases.compare import compare_many
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.leases.lease_dialect import LEASES
-from rowlock.rows.assignments import ColumnValues, Shape, can_be_kept, set_clause, slots_of, split, varying
+from rowlock.rows.assignments import (
+    ColumnValues,
+    Shape,
+    can_be_kept,
+    set_clause,
+    slots_of,
+    split,
+    varying,
+)
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after, readable_time
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.stamps import STAMP_AHEAD_MAX, stamp_after
@@ -104,7 +113,9 @@ async def apply(
 ) -> Written:
     """Write under the guard; joins the caller's transaction."""
     dialect = LEASES.of(connection)
-    unchanged = [dialect.is_unchanged(column, value) for column, value in write.unless_changed.items()]
+    unchanged = [
+        dialect.is_unchanged(column, value) for column, value in write.unless_changed.items()
+    ]
     if await _update(connection, leased, item, values=write.values, provided=unchanged):
         return write.once_written
     if unchanged and await _update(connection, leased, item, values=write.when_changed):
@@ -121,11 +132,12 @@ async def lock_for_apply(
 ) -> tuple[datetime | None, dict[Any, datetime]]:
     """Lock those rows of `items` that are still theirs; joins the caller's transaction.
 
-    Unless it `waits` for them, rows that somebody else has locked are left out: a batch of writes must not wait for one row that a
-    long transaction holds.
+    Unless it `waits` for them, rows that somebody else has locked are left out: a batch of writes
+    must not wait for one row that a long transaction holds.
 
     Returns:
-        The transaction's one time (None if no row was locked), and by token the stamp of each row that is locked now.
+        The transaction's one time (None if no row was locked), and by token the stamp of each row
+        that is locked now.
     """
     if not items:
         return None, {}
@@ -137,19 +149,27 @@ async def lock_for_apply(
         ahead = case((is_ahead, readable_time(last)), else_=null())
         found = select(leased.column("lock_token"), database_now(), type_coerce(ahead, UtcDateTime))
         # Nothing to be said to SQLite, where the transaction has the write lock already.
-        return found.where(dialect.matches_leases(leased)).with_for_update(key_share=True, skip_locked=not waits)
+        return found.where(dialect.matches_leases(leased)).with_for_update(
+            key_share=True, skip_locked=not waits
+        )
 
     statement = leased.prepared((lock_for_apply, dialect, waits), build)
     rows = (await connection.execute(statement, dialect.lease_parameters(leases_of(items)))).all()
-    return (rows[0][1] if rows else None), {token: stamp_after(now, ahead, token) for token, now, ahead in rows}
+    return (rows[0][1] if rows else None), {
+        token: stamp_after(now, ahead, token) for token, now, ahead in rows
+    }
 
 
 async def apply_locked(
-    connection: AsyncConnection, leased: LeasedTable, writes: Sequence[tuple[PipelineItem[Any], RowWrite]]
+    connection: AsyncConnection,
+    leased: LeasedTable,
+    writes: Sequence[tuple[PipelineItem[Any], RowWrite]],
 ) -> list[Written]:
-    """Write to rows that `lock_for_apply` has locked in this transaction; those of one shape in one round trip.
+    """Write to rows that `lock_for_apply` has locked in this transaction; those of one shape in one
+    round trip.
 
-    The lock is what makes the guard certain here: no driver tells how many rows each of many parameter sets has matched.
+    The lock is what makes the guard certain here: no driver tells how many rows each of many
+    parameter sets has matched.
     """
     groups: dict[Shape, tuple[list[PipelineItem[Any]], list[list[Any]]]] = {}
     results = [write.once_written for _, write in writes]
@@ -184,7 +204,9 @@ async def _update_together(
     leases: Sequence[Lease],
     rows: Sequence[Sequence[Any]],
 ) -> None:
-    """Write to locked rows what has one shape: by one statement if the values are the same, or the database takes arrays."""
+    """Write to locked rows what has one shape: by one statement if the values are the same, or
+    the database takes arrays.
+    """
     dialect, slots, differing = LEASES.of(connection), slots_of(shape), tuple(varying(rows))
     names = [name for name, _ in slots]
     own = [slots[place] for place in differing]
@@ -195,19 +217,25 @@ async def _update_together(
             {"rowlock_key": key, "rowlock_token": token, **dict(zip(names, row, strict=True))}
             for (key, token), row in zip(leases, rows, strict=True)
         ]
-        await connection.execute(_prepared(leased, shape, "each", build=lambda: _statement(leased, shape)), each)
+        await connection.execute(
+            _prepared(leased, shape, "each", build=lambda: _statement(leased, shape)), each
+        )
         return
 
     def build() -> Update:
         if not differing:
-            return update(leased.table).where(dialect.matches_leases(leased)).values(set_clause(shape))
+            return (
+                update(leased.table).where(dialect.matches_leases(leased)).values(set_clause(shape))
+            )
         given = dialect.unnested(leased, own)
         held = (leased.key == given.c.key, leased.column("lock_token") == given.c.token)
         in_place = {name: given.c[name] for name, _ in own}
         return update(leased.table).where(*held).values(set_clause(shape, in_place))
 
     parameters = {
-        name: value for place, (name, value) in enumerate(zip(names, rows[0], strict=True)) if place not in differing
+        name: value
+        for place, (name, value) in enumerate(zip(names, rows[0], strict=True))
+        if place not in differing
     }
     for place in differing:
         parameters[f"rowlock_held_{names[place]}"] = [row[place] for row in rows]
@@ -215,8 +243,12 @@ async def _update_together(
     await connection.execute(statement, parameters | dialect.lease_parameters(leases))
 
 
-def _prepared(leased: LeasedTable, shape: Shape, kind: Hashable, *, build: Callable[[], Update]) -> Update:
-    return leased.prepared((_update_together, shape, kind), build) if can_be_kept(shape) else build()
+def _prepared(
+    leased: LeasedTable, shape: Shape, kind: Hashable, *, build: Callable[[], Update]
+) -> Update:
+    return (
+        leased.prepared((_update_together, shape, kind), build) if can_be_kept(shape) else build()
+    )
 
 
 async def processed_at(
@@ -227,16 +259,19 @@ async def processed_at(
     stamps: frozenset[datetime],
     waits: bool = False,
 ) -> dict[Any, Written]:
-    """Say of each row of `items`, by its key, whether an outcome with one of `stamps` is in it; joins the caller's transaction.
+    """Say of each row of `items`, by its key, whether an outcome with one of `stamps` is in it;
+    joins the caller's transaction.
 
-    Settles COMMITs whose answers were lost: no two outcomes of a row have the same stamp, and none has an earlier one than the
-    outcome before it. So an earlier one in the row means that nothing was committed (stale). A later one, or no row, leaves open
-    whether somebody has gone on from there (unknown). PostgreSQL may still be carrying a COMMIT out: if it `waits` for the rows'
+    Settles COMMITs whose answers were lost: no two outcomes of a row have the same stamp, and none
+    has an earlier one than the outcome before it. So an earlier one in the row means that nothing
+    was committed (stale). A later one, or no row, leaves open whether somebody has gone on from
+    there (unknown). PostgreSQL may still be carrying a COMMIT out: if it `waits` for the rows'
     locks, what is returned is as that has ended.
     """
     column, keys = leased.column("last_processed_at"), [item.id for item in items]
     kept = await LEASES.of(connection).kept_as(connection, column, sorted(stamps))
-    # The stamp is no condition: a row is found by what was committed before, and only one that is found is waited for.
+    # The stamp is no condition: a row is found by what was committed before, and only one that is
+    # found is waited for.
     found = select(leased.key, column.in_(kept), column > kept[0]).where(leased.key.in_(keys))
     rows = await connection.execute(found.with_for_update(key_share=True) if waits else found)
     there = {

@@ -1,7 +1,8 @@
 """Claim: lease eligible rows in one short transaction and hand out tickets.
 
-The anchor of trust is taken before the statement is sent, so that a slow answer shortens it. What a dead holder of one of the rows
-had locked besides is freed in the same transaction, whatever will become of the row now.
+The anchor of trust is taken before the statement is sent, so that a slow answer shortens it. What a
+dead holder of one of the rows had locked besides is freed in the same transaction, whatever will
+become of the row now.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ async def claim(
     Raises:
         ModelError: the keys are objects that are not equal where their values are.
         LockWaitTimeout: somebody in this process kept the table's lockset still for so long.
-        TransactionTimeout: the database did not answer in time; rows it leased all the same become free by expiry.
+        TransactionTimeout: the database did not answer in time; rows it leased all the same become
+            free by expiry.
     """
     engine = bind_of(session_factory(), request.leased).engine
     surely = LEASES.on(engine.dialect.name).claims_surely
@@ -60,7 +62,11 @@ async def claim(
             rows = await LEASES.of(connection).claim(connection, request, in_lockset)
             await check_keys(connection, request.leased, [row.id for row in rows])
             for died_here in (True, False):
-                dead = [row.dead_token for row in rows if row.dead_token is not None and row.died_here is died_here]
+                dead = [
+                    row.dead_token
+                    for row in rows
+                    if row.dead_token is not None and row.died_here is died_here
+                ]
                 for related in request.related if dead else ():
                     await release_dead(connection, related, dead, only_ended=not died_here)
             return rows
@@ -70,7 +76,12 @@ async def claim(
             (surely, request.with_rows), lambda: surely(request, engine.dialect)
         )
         rows = await in_transaction(
-            session_factory, request.leased, lease, purpose="claim rows", timeout=timeout, autocommit=autocommit
+            session_factory,
+            request.leased,
+            lease,
+            purpose="claim rows",
+            timeout=timeout,
+            autocommit=autocommit,
         )
     # A place that cannot be read is none to resume behind.
     last = next((row for row in reversed(rows) if row.unreadable is None), None)
@@ -78,7 +89,12 @@ async def claim(
         reached(last.position)
     trust_s = (request.lock_timeout - lease_margin).total_seconds()
     ticket = partial(
-        _ticket, request=request, session_factory=session_factory, locker=locker, sent_at=sent_at, trust_s=trust_s
+        _ticket,
+        request=request,
+        session_factory=session_factory,
+        locker=locker,
+        sent_at=sent_at,
+        trust_s=trust_s,
     )
     return [ticket(row) for row in rows]
 

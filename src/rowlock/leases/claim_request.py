@@ -22,8 +22,9 @@ class Position(NamedTuple):
     """Where a row stood in the order of claims when it was claimed.
 
     Attributes:
-        place: the time by which rows are ordered, as the driver gives it and not as Python reads it: on SQLite it is text, and
-            only the very text finds those beside it. None if the row was never processed.
+        place: the time by which rows are ordered, as the driver gives it and not as Python reads
+            it: on SQLite it is text, and only the very text finds those beside it. None if the row
+            was never processed.
         key: tells rows of one place apart.
     """
 
@@ -32,7 +33,9 @@ class Position(NamedTuple):
 
 
 class Range(Enum):
-    """Which part of the line a claim looks at; each is a statement of its own, and a range of the index."""
+    """Which part of the line a claim looks at; each is a statement of its own, and a range of
+    the index.
+    """
 
     ALL = "from the head"
     NEVER_PROCESSED = "behind a row that was never processed"
@@ -48,15 +51,17 @@ class Range(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClaimRequest:
-    """Lease at most `limit` rows that are `eligible`, oldest first, for `owner`, until `lock_timeout` from now.
+    """Lease at most `limit` rows that are `eligible`, oldest first, for `owner`, until
+    `lock_timeout` from now.
 
     Attributes:
         lockers: pipelines that lock rows of this model as related ones, for themselves alone.
         related: tables of which dead holders may have left rows locked under their tokens.
-        after: look only behind this position, and if it is that of a row that was never processed, only at others like it; None
-            looks from the head of the order.
+        after: look only behind this position, and if it is that of a row that was never processed,
+            only at others like it; None looks from the head of the order.
         with_rows: whether all of the rows is to be returned; of plain models alone.
-        statements: what was prepared for this order; copies that differ in the four above share them.
+        statements: what was prepared for this order; copies that differ in the four above share
+            them.
     """
 
     leased: LeasedTable
@@ -72,7 +77,9 @@ class ClaimRequest:
     statements: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def prepared(self, key: Hashable, build: Callable[[], StatementT]) -> StatementT:
-        """Return what `build` gives, built once for each `key`; `claim_parameters` says what differs from claim to claim."""
+        """Return what `build` gives, built once for each `key`; `claim_parameters` says what
+        differs from claim to claim.
+        """
         if key not in self.statements:
             self.statements[key] = build()
         statement: StatementT = self.statements[key]
@@ -83,12 +90,14 @@ class ClaimedRow(NamedTuple):
     """A row as the claim left it.
 
     Attributes:
-        dead_token: the token of a pipeline that worked on this row and let its lease expire; None if there was none.
+        dead_token: the token of a pipeline that worked on this row and let its lease expire; None
+            if there was none.
         died_here: whether that was a pipeline of this owner.
         attempts: failed attempts so far; None without a schedule.
         place: the time by which rows are ordered.
         place_as_written: the same, as `Position` has it.
-        row: the values of all the attributes of a plain model, in their order, if they were asked for and can be read.
+        row: the values of all the attributes of a plain model, in their order, if they were asked
+            for and can be read.
         unreadable: a column that holds what cannot be read; None if there is none.
     """
 
@@ -110,7 +119,9 @@ class ClaimedRow(NamedTuple):
 
 
 def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
-    """Return what differs from one claim of an order to the next, by the names that its statements bind."""
+    """Return what differs from one claim of an order to the next, by the names that its
+    statements bind.
+    """
     limit = {"rowlock_limit": request.limit}
     if request.after is None:
         return limit

@@ -23,13 +23,19 @@ AsRead: TypeAlias = tuple[Lease, ColumnValues]
 """A row's lease, and columns with the values that were read of it."""
 
 COMPARED_MAX = 100
-"""Most rows of one statement that no array can compare, in rows: each has a condition of its own in it."""
+"""Most rows of one statement that no array can compare, in rows: each has a condition of its own
+in it.
+"""
 
 _NUMBER: Slot = ("rowlock_number", Integer())
 
 
-async def compare_many(connection: AsyncConnection, leased: LeasedTable, rows: Sequence[AsRead]) -> dict[int, bool]:
-    """Return by its number whether a row is unchanged, for those that the database compares with others in one round trip."""
+async def compare_many(
+    connection: AsyncConnection, leased: LeasedTable, rows: Sequence[AsRead]
+) -> dict[int, bool]:
+    """Return by its number whether a row is unchanged, for those that the database compares with
+    others in one round trip.
+    """
     dialect = LEASES.of(connection)
     groups: dict[tuple[Column[Any], ...], list[int]] = {}
     for number, (_, values) in enumerate(rows):
@@ -54,7 +60,9 @@ def _slots_of(columns: Sequence[Column[Any]]) -> list[Slot]:
 async def _compared_there(
     connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
 ) -> frozenset[int]:
-    """Return the numbers of those that are unchanged, of `rows` that are compared in the same columns."""
+    """Return the numbers of those that are unchanged, of `rows` that are compared in the same
+    columns.
+    """
     dialect, guarded = LEASES.of(connection), tuple(next(iter(rows.values()))[1])
     slots = _slots_of(guarded)
 
@@ -76,24 +84,32 @@ async def _compared_there(
 async def _compared_here(
     connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
 ) -> frozenset[int]:
-    """As `_compared_there`, but read and compared in Python: of plain types what is read again is the same if it is unchanged."""
+    """As `_compared_there`, but read and compared in Python: of plain types what is read again
+    is the same if it is unchanged.
+    """
     dialect, guarded = LEASES.of(connection), tuple(next(iter(rows.values()))[1])
     statement = leased.prepared(
         (_compared_here, dialect, guarded),
         lambda: select(leased.key, *guarded).where(dialect.matches_leases(leased)),
     )
-    found = await connection.execute(statement, dialect.lease_parameters([lease for lease, _ in rows.values()]))
+    found = await connection.execute(
+        statement, dialect.lease_parameters([lease for lease, _ in rows.values()])
+    )
     # Not by their tokens: related rows of one item have the same one.
     there = {key: values for key, *values in found}
 
     def is_same(lease: Lease, as_read: ColumnValues) -> bool:
         values = there.get(lease[0])
-        return values is not None and list(map(with_zone, values, guarded)) == list(as_read.values())
+        return values is not None and list(map(with_zone, values, guarded)) == list(
+            as_read.values()
+        )
 
     return frozenset(number for number, (lease, as_read) in rows.items() if is_same(lease, as_read))
 
 
-async def all_unchanged(connection: AsyncConnection, leased: LeasedTable, rows: Sequence[AsRead]) -> bool:
+async def all_unchanged(
+    connection: AsyncConnection, leased: LeasedTable, rows: Sequence[AsRead]
+) -> bool:
     """Return whether every row is unchanged."""
     compared = await compare_many(connection, leased, rows)
     rest = [row for number, row in enumerate(rows) if row[1] and number not in compared]
@@ -102,10 +118,15 @@ async def all_unchanged(connection: AsyncConnection, leased: LeasedTable, rows: 
     dialect = LEASES.of(connection)
     for some in in_pieces(rest, COMPARED_MAX):
         each = (
-            and_(leased.key == key, *(dialect.is_unchanged(column, value) for column, value in values.items()))
+            and_(
+                leased.key == key,
+                *(dialect.is_unchanged(column, value) for column, value in values.items()),
+            )
             for (key, _), values in some
         )
-        unchanged = await connection.scalar(select(func.count()).select_from(leased.table).where(or_(*each)))
+        unchanged = await connection.scalar(
+            select(func.count()).select_from(leased.table).where(or_(*each))
+        )
         if unchanged != len(some):
             return False
     return True

@@ -1,8 +1,10 @@
-"""Whether keys are equal as objects when the values of their rows are: rows that are read again are found by them.
+"""Whether keys are equal as objects when the values of their rows are: rows that are read again are
+found by them.
 
-The one idea: a type of the host's may read keys as objects of which each is equal to itself alone. No row that is read again would
-be one that is held: its outcomes would be changed, and its related rows lost, at every attempt. Such a key is read a second time
-when the first rows are leased, and what cannot be found is refused before anything is.
+The one idea: a type of the host's may read keys as objects of which each is equal to itself alone.
+No row that is read again would be one that is held: its outcomes would be changed, and its related
+rows lost, at every attempt. Such a key is read a second time when the first rows are leased, and
+what cannot be found is refused before anything is.
 
 Not here: keys that the database itself does not find (``dialects/sqlite/written_keys.py``).
 """
@@ -19,13 +21,16 @@ from rowlock.errors import ModelError
 from rowlock.rows.leased_table import LeasedTable
 
 KEY_CLASSES_MAX = 100
-"""Most classes of keys that are remembered for a table. Objects of further ones are read again each time."""
+"""Most classes of keys that are remembered for a table. Objects of further ones are read again
+each time.
+"""
 
 _NOT_BY_VALUE: tuple[object, ...] = (None, object.__eq__, object.__hash__)
 
 
 async def check_keys(connection: AsyncConnection, leased: LeasedTable, keys: Iterable[Any]) -> None:
-    """Refuse keys that are not equal to what is read of their rows again; joins the caller's transaction.
+    """Refuse keys that are not equal to what is read of their rows again; joins the caller's
+    transaction.
 
     Raises:
         ModelError: one of them is not, or has no hash.
@@ -36,8 +41,9 @@ async def check_keys(connection: AsyncConnection, leased: LeasedTable, keys: Ite
             continue
         if not (_compares_values(class_) or await _is_found_again(connection, leased, key)):
             raise ModelError(
-                f"{leased.name}.{leased.key_name} is read as objects of {class_.__name__}, and two that are read of one row "
-                "are not equal: give that class __eq__ and __hash__, or read the key as a plain value",
+                f"{leased.name}.{leased.key_name} is read as objects of {class_.__name__}, and two"
+                " that are read of one row are not equal: give that class __eq__ and __hash__, or"
+                " read the key as a plain value",
                 model=leased.name,
                 column=leased.key_name,
             )
@@ -50,7 +56,9 @@ def _compares_values(class_: type) -> bool:
 
 
 async def _is_found_again(connection: AsyncConnection, leased: LeasedTable, key: object) -> bool:
-    """Whether the key of its row, read again, is found where `key` is: as members of an enumeration are, of which there is one."""
+    """Whether the key of its row, read again, is found where `key` is: as members of an
+    enumeration are, of which there is one.
+    """
     if type(key).__hash__ is None:
         return False
     again = await connection.scalars(select(leased.key).where(leased.key == key))

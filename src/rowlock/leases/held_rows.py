@@ -1,9 +1,10 @@
 """What one item holds of other tables: the related rows that were locked under its token.
 
-Two sets, since a COMMIT may be lost: what is known to be held, on which a result may rest, and what may be held, which is freed
-whatever became of it.
+Two sets, since a COMMIT may be lost: what is known to be held, on which a result may rest, and what
+may be held, which is freed whatever became of it.
 
-Written by the host's loop and read by heartbeats in another thread: what they read is replaced, never changed in place.
+Written by the host's loop and read by heartbeats in another thread: what they read is replaced,
+never changed in place.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class HeldRows:
     """Related rows of one item, by table.
 
     Attributes:
-        lock: held while rows are being locked: one call at a time, and none while the item is settled.
+        lock: held while rows are being locked: one call at a time, and none while the item is
+            settled.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -46,7 +48,9 @@ class HeldRows:
         return f"<HeldRows {held or 'none'}>"
 
     def count_with(self, leased: LeasedTable, acquired: Acquired) -> int:
-        """Return how many rows there would be with those of `acquired`, some of which may be here already."""
+        """Return how many rows there would be with those of `acquired`, some of which may be
+        here already.
+        """
         return len(self) + len(set(acquired.keys) - self._perhaps.get(leased.model, {}).keys())
 
     def may_hold(self, leased: LeasedTable, acquired: Acquired) -> None:
@@ -56,7 +60,9 @@ class HeldRows:
         self._perhaps = _added(self._perhaps, leased.model, dict.fromkeys(acquired.keys))
 
     def holds(self, leased: LeasedTable, as_read: dict[Any, dict[Column[Any], Any]]) -> None:
-        """Note rows once they are locked for certain, with those values that must still be there when they are written."""
+        """Note rows once they are locked for certain, with those values that must still be there
+        when they are written.
+        """
         self._known = _added(self._known, leased.model, dict.fromkeys(as_read))
         self._as_read.setdefault(leased.model, {}).update(as_read)
 
@@ -65,7 +71,8 @@ class HeldRows:
         return self._as_read[leased.model][key]
 
     def find(self, named: object) -> tuple[LeasedTable, Any]:
-        """Return table and key of a row that is held, named by itself or by a pair of its model and key.
+        """Return table and key of a row that is held, named by itself or by a pair of its model and
+        key.
 
         Raises:
             OutcomeError: it is no row, or not held.
@@ -77,13 +84,17 @@ class HeldRows:
                 state = inspect(named, raiseerr=False)
                 if not isinstance(state, InstanceState) or state.identity is None:
                     raise OutcomeError(
-                        f"related names rows as lock_related() returned them, or pairs (Model, key), not {named!r:.100}"
+                        "related names rows as lock_related() returned them, or pairs (Model,"
+                        f" key), not {named!r:.100}"
                     )
                 model, key = type(named), state.identity[0]
         for held_model, leased in self._tables.items():
             if issubclass(model, held_model) and key in self._known.get(held_model, ()):
                 return leased, key
-        raise OutcomeError(f"{model.__name__} {key} is not locked by this item; lock it with item.lock_related() first")
+        raise OutcomeError(
+            f"{model.__name__} {key} is not locked by this item; lock it with item.lock_related()"
+            " first"
+        )
 
     def is_known(self, leased: LeasedTable, key: object) -> bool:
         """Whether a row is known to be held."""
@@ -102,5 +113,7 @@ class HeldRows:
         )
 
 
-def _added(tables: dict[type, dict[Any, T]], model: type, more: dict[Any, T]) -> dict[type, dict[Any, T]]:
+def _added(
+    tables: dict[type, dict[Any, T]], model: type, more: dict[Any, T]
+) -> dict[type, dict[Any, T]]:
     return tables | {model: tables.get(model, {}) | more}

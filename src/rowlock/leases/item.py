@@ -1,9 +1,11 @@
 """The claim ticket: what a holder knows about the row it leased.
 
-The one idea: a holder's trust ends *before* the database's lease does. It is counted on the monotonic clock from the moment at
-which the last confirmed claim or renewal was *sent*, so that neither a slow answer nor a wall clock that was set can stretch it.
+The one idea: a holder's trust ends *before* the database's lease does. It is counted on the
+monotonic clock from the moment at which the last confirmed claim or renewal was *sent*, so that
+neither a slow answer nor a wall clock that was set can stretch it.
 
-Source: River anchors its leadership the same way (``internal/leadership``): from the start of the attempt that succeeded.
+Source: River anchors its leadership the same way (``internal/leadership``): from the start of the
+attempt that succeeded.
 """
 
 from __future__ import annotations
@@ -30,7 +32,12 @@ class LocksRelated(Protocol):
     """Who locks related rows for an item: ``leases/related/locker.py``, seen from the ticket."""
 
     async def lock(
-        self, item: PipelineItem[Any], model: type[RelatedT], where: ColumnElement[bool], *, shared: bool
+        self,
+        item: PipelineItem[Any],
+        model: type[RelatedT],
+        where: ColumnElement[bool],
+        *,
+        shared: bool,
     ) -> list[RelatedT]:
         """Lock all rows of `model` where `where` holds."""
         ...
@@ -44,18 +51,23 @@ class PipelineItem(Generic[ModelT]):
         id: the row's primary key.
         lock_token: fences everything written for this claim.
         lock_owner: the pipeline's name.
-        lock_expires_at: when the lease ends by the database's clock, as far as this holder has heard.
-        prev_lock_expired: the previous holder died with the lease in hand; side effects of its attempt may exist.
+        lock_expires_at: when the lease ends by the database's clock, as far as this holder has
+            heard.
+        prev_lock_expired: the previous holder died with the lease in hand; side effects of its
+            attempt may exist.
         attempt: which attempt this is, 1-based; always 1 for a model without `ScheduleColumns`.
-        place: where it stands in the order of claims: when it was due, in seconds since the epoch; minus infinity if it was
-            never processed.
+        place: where it stands in the order of claims: when it was due, in seconds since the epoch;
+            minus infinity if it was never processed.
         claimed_at: when its claim was sent, on the monotonic clock, in seconds.
-        trusted_until: end of trust on the monotonic clock, in seconds. Written by the heartbeater, read by everybody.
+        trusted_until: end of trust on the monotonic clock, in seconds. Written by the heartbeater,
+            read by everybody.
         leased: the table of the row.
-        unreadable: a column of the row that holds what cannot be read; such a row is not processed. None as a rule.
+        unreadable: a column of the row that holds what cannot be read; such a row is not processed.
+            None as a rule.
         held: related rows that were locked for this item; None as long as there were none.
         is_settling: its outcome is on its way; nothing more is locked for it.
-        after_settling: run once, in the background, when its outcome is no longer on its way, whatever became of it.
+        after_settling: run once, in the background, when its outcome is no longer on its way,
+            whatever became of it.
     """
 
     id: Any
@@ -79,9 +91,11 @@ class PipelineItem(Generic[ModelT]):
 
     @property
     def row(self) -> ModelT:
-        """The row as it was read under the token when work began: a detached instance; changing it writes nothing.
+        """The row as it was read under the token when work began: a detached instance; changing it
+        writes nothing.
 
-        Work that begins at once may get the row as its claim read it, a tenth of a second earlier at most.
+        Work that begins at once may get the row as its claim read it, a tenth of a second earlier
+        at most.
 
         Raises:
             PipelineError: the item has not left the queue yet.
@@ -90,7 +104,8 @@ class PipelineItem(Generic[ModelT]):
         if row is None:
             if self._claimed is None or self.leased is None:
                 raise PipelineError(
-                    "the row is read when work on the item begins; it is not there while the item is queued"
+                    "the row is read when work on the item begins; it is not there while the item"
+                    " is queued"
                 )
             # Made when it is asked for: much work asks for nothing but the key.
             row = self._row = self.leased.instance(self._claimed)
@@ -106,7 +121,8 @@ class PipelineItem(Generic[ModelT]):
         return self._row is not None or self._claimed is not None
 
     def value_as_read(self, leased: LeasedTable, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
-        """Return what `column` of the row was when it was read, also where ``item.row`` was changed since.
+        """Return what `column` of the row was when it was read, also where ``item.row`` was changed
+        since.
 
         Raises:
             OutcomeError: the column was not loaded.
@@ -117,8 +133,14 @@ class PipelineItem(Generic[ModelT]):
 
     @property
     def remaining(self) -> timedelta:
-        """Time left in which this holder may trust its lease, unless it is renewed; never negative."""
-        return timedelta(seconds=max(0.0, self.trusted_until - monotonic())) if not self.is_lost else timedelta(0)
+        """Time left in which this holder may trust its lease, unless it is renewed; never
+        negative.
+        """
+        return (
+            timedelta(seconds=max(0.0, self.trusted_until - monotonic()))
+            if not self.is_lost
+            else timedelta(0)
+        )
 
     @property
     def is_lost(self) -> bool:
@@ -134,9 +156,11 @@ class PipelineItem(Generic[ModelT]):
         self.trusted_until = _LOST
 
     def session(self) -> AsyncSession:
-        """Return a new short session of the host's factory, to be used as ``async with item.session() as session``.
+        """Return a new short session of the host's factory, to be used as ``async with
+        item.session() as session``.
 
-        Keep it short: heavy work belongs outside of sessions. What is written through it is not fenced by the lease.
+        Keep it short: heavy work belongs outside of sessions. What is written through it is not
+        fenced by the lease.
 
         Raises:
             LeaseLost: the lease can no longer be trusted.
@@ -148,34 +172,44 @@ class PipelineItem(Generic[ModelT]):
     async def lock_related(
         self, model: type[RelatedT], where: ColumnExpressionArgument[bool], *, shared: bool = False
     ) -> list[RelatedT]:
-        """Lock every row of `model` where `where` holds, all or none, and return them as they are now, in the order of their keys.
+        """Lock every row of `model` where `where` holds, all or none, and return them as they are
+        now, in the order of their keys.
 
-        In one short transaction of its own, which waits for no related row. The rows are detached; write them by
-        ``Apply(related={row: values})``. They belong to this item: their lease is renewed with its own, and whatever becomes of
-        it, they are freed in the same transaction. May be called again; what the item holds already is counted as free.
+        In one short transaction of its own, which waits for no related row. The rows are detached;
+        write them by ``Apply(related={row: values})``. They belong to this item: their lease is
+        renewed with its own, and whatever becomes of it, they are freed in the same transaction.
+        May be called again; what the item holds already is counted as free.
 
         Args:
             model: a mapped class that the pipeline's `locks` declare, or one of its own table.
-            where: one SQL expression, such as ``Instance.fleet_id == item.id``. Rows that are not there do not count: none
-                at all is no failure.
-            shared: many items of this pipeline want the same rows, one at a time: the owner names this item as well.
+            where: one SQL expression, such as ``Instance.fleet_id == item.id``. Rows that are not
+                there do not count: none at all is no failure.
+            shared: many items of this pipeline want the same rows, one at a time: the owner names
+                this item as well.
 
         Raises:
-            RelatedLockUnavailable: somebody holds one of them, so none was locked. Let it out of `process`: the row is
-                `Reset` and comes back for them, and pipelines that respect `locks` leave them alone until then.
+            RelatedLockUnavailable: somebody holds one of them, so none was locked. Let it out of
+                `process`: the row is `Reset` and comes back for them, and pipelines that respect
+                `locks` leave them alone until then.
             LeaseLost: the item's own lease has ended.
             ModelError: `model` cannot be leased.
-            ConfigurationError: the pipeline does not declare `model` in `locks`. Nothing was locked.
-            PipelineError: `where` is not an SQL expression, or names more rows than an item may hold (10,000).
-            LockWaitTimeout: somebody in this process kept the lockset of the table still for too long (SQLite).
+            ConfigurationError: the pipeline does not declare `model` in `locks`. Nothing was
+                locked.
+            PipelineError: `where` is not an SQL expression, or names more rows than an item may
+                hold (10,000).
+            LockWaitTimeout: somebody in this process kept the lockset of the table still for too
+                long (SQLite).
             TransactionTimeout: the database did not answer in time.
         """
         if self.locker is None:
-            raise PipelineError("this item was not claimed by a pipeline; only such an item locks related rows")
+            raise PipelineError(
+                "this item was not claimed by a pipeline; only such an item locks related rows"
+            )
         condition = getattr(where, "expression", where)
         if not isinstance(condition, ColumnElement):
             raise PipelineError(
-                f"lock_related takes one SQL expression, such as {model.__name__}.parent_id == item.id, not {where!r:.100}"
+                f"lock_related takes one SQL expression, such as {model.__name__}.parent_id =="
+                f" item.id, not {where!r:.100}"
             )
         return await self.locker.lock(self, model, condition, shared=shared)
 

@@ -1,6 +1,7 @@
 """What leases ask of each database: to claim, to find rows by their leases, to compare.
 
-The conformance tests (``tests/conformance``) run against every dialect, and say what each of these must do.
+The conformance tests (``tests/conformance``) run against every dialect, and say what each of these
+must do.
 """
 
 from __future__ import annotations
@@ -26,23 +27,33 @@ from rowlock.rows.leased_table import LeasedTable
 
 
 class LeaseDialect(ABC):
-    """One database's way to claim and renew. Every function joins the connection's transaction, except `excluding`."""
+    """One database's way to claim and renew. Every function joins the connection's transaction,
+    except `excluding`.
+    """
 
     @abstractmethod
     def excluding(self, leased: LeasedTable) -> AbstractAsyncContextManager[frozenset[Any]]:
-        """Hold off those of this process who lock keys, around a claim; gives the keys that they hold."""
+        """Hold off those of this process who lock keys, around a claim; gives the keys that they
+        hold.
+        """
 
     @abstractmethod
-    async def claim(self, connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]) -> list[ClaimedRow]:
+    async def claim(
+        self, connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]
+    ) -> list[ClaimedRow]:
         """Lease the rows that `request` describes, save those of `held`; oldest first."""
 
     @abstractmethod
     def claims_surely(self, request: ClaimRequest, dialect: Dialect) -> bool:
-        """Return whether `claim` is one statement that cannot fail once rows are leased, so that it need not be rolled back."""
+        """Return whether `claim` is one statement that cannot fail once rows are leased, so that
+        it need not be rolled back.
+        """
 
     @abstractmethod
     def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:
-        """Return the condition that key and token of a row are those of one of the leases in `lease_parameters`."""
+        """Return the condition that key and token of a row are those of one of the leases in
+        `lease_parameters`.
+        """
 
     @abstractmethod
     def lease_parameters(self, leases: Sequence[Lease]) -> dict[str, Any]:
@@ -54,7 +65,9 @@ class LeaseDialect(ABC):
 
     @abstractmethod
     def reads_alike(self, slots: Sequence[Slot]) -> bool:
-        """Return whether values of these types are the same, in Python, whenever they are read; asked where no arrays are taken."""
+        """Return whether values of these types are the same, in Python, whenever they are read;
+        asked where no arrays are taken.
+        """
 
     @abstractmethod
     def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
@@ -87,7 +100,8 @@ LEASES: DialectPart[LeaseDialect] = DialectPart("leases", LeaseDialect)
 async def lockset_guard(
     session_factory: SessionFactory, leased: LeasedTable, *, timeout: timedelta
 ) -> AsyncIterator[frozenset[Any]]:
-    """Hold off those of this process who take rows by a lockset, around a transaction that leases rows; gives their keys.
+    """Hold off those of this process who take rows by a lockset, around a transaction that leases
+    rows; gives their keys.
 
     Raises:
         LockWaitTimeout: somebody kept the lockset still for so long.
@@ -96,7 +110,8 @@ async def lockset_guard(
     async with AsyncExitStack() as stack:
         wait_s = timeout.total_seconds()
         try:
-            # Bounded by itself: once leases are sent for, they must not be dropped by anybody's timeout.
+            # Bounded by itself: once leases are sent for, they must not be dropped by anybody's
+            # timeout.
             async with asyncio.timeout(wait_s):
                 held = await stack.enter_async_context(dialect.excluding(leased))
         except TimeoutError:

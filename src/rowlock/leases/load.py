@@ -1,6 +1,7 @@
 """Load: read rows under their tokens when work on them begins.
 
-Many items are read by one SELECT. A row whose token has changed meanwhile is not handed out: its item is stale before it starts.
+Many items are read by one SELECT. A row whose token has changed meanwhile is not handed out: its
+item is stale before it starts.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ async def load_rows(
     options: Sequence[LoaderOption] = (),
     compared: Sequence[Column[Any]] = (),
 ) -> list[ModelT | None]:
-    """Return, in the order of `items`, each row as a detached instance, or None where the lease is no longer theirs.
+    """Return, in the order of `items`, each row as a detached instance, or None where the lease is
+    no longer theirs.
 
     Joins the caller's transaction.
 
@@ -42,14 +44,19 @@ async def load_rows(
     dialect = LEASES.on(bind.dialect.name)
 
     def build() -> Select[Any]:
-        names = [*leased.lease_columns, *(leased.mapper.get_property_by_column(column).key for column in compared)]
+        names = [
+            *leased.lease_columns,
+            *(leased.mapper.get_property_by_column(column).key for column in compared),
+        ]
         # Last, so that a host's load_only cannot leave out what the outcome is planned from.
         needed = [undefer(leased.attribute(name)) for name in names]
         return select(leased.model).where(dialect.matches_leases(leased)).options(*options, *needed)
 
     # Options are the host's, made anew each time.
     statement = build() if options else leased.prepared((load_rows, dialect, *compared), build)
-    found = await session.scalars(statement, dialect.lease_parameters(leases_of(items)), bind_arguments={"bind": bind})
+    found = await session.scalars(
+        statement, dialect.lease_parameters(leases_of(items)), bind_arguments={"bind": bind}
+    )
     by_key: dict[Any, ModelT] = {getattr(row, leased.key_name): row for row in found.unique().all()}
     session.expunge_all()
     return [_if_held(by_key.get(item.id), item) for item in items]

@@ -1,7 +1,8 @@
 """Patch: write something to rows while their leases go on, under the same guard as an outcome.
 
-For what must be seen before the work is done, such as a state, a progress, a stage that need not be repeated. It writes no lock
-column, ends nothing and counts nothing. Many are written in one transaction, like outcomes.
+For what must be seen before the work is done, such as a state, a progress, a stage that need not be
+repeated. It writes no lock column, ends nothing and counts nothing. Many are written in one
+transaction, like outcomes.
 """
 
 from __future__ import annotations
@@ -41,20 +42,25 @@ class Patch(Generic[ModelT]):
 async def write_patches(
     connection: AsyncConnection, leased: LeasedTable, patches: Sequence[Patch[ModelT]]
 ) -> list[ColumnValues | None]:
-    """Write patches of different rows, except to those that somebody has locked; joins the caller's transaction.
+    """Write patches of different rows, except to those that somebody has locked; joins the caller's
+    transaction.
 
     Returns:
-        What was written, for each; None if nothing was, since the row was locked or its guard did not match.
+        What was written, for each; None if nothing was, since the row was locked or its guard did
+        not match.
     """
     now, locked = await lock_for_apply(connection, leased, [each.item for each in patches])
     if now is None:
         return [None] * len(patches)
     return [
-        await _write(connection, leased, each, now=now) if each.item.lock_token in locked else None for each in patches
+        await _write(connection, leased, each, now=now) if each.item.lock_token in locked else None
+        for each in patches
     ]
 
 
-async def write_patch(connection: AsyncConnection, leased: LeasedTable, patch: Patch[ModelT]) -> ColumnValues | None:
+async def write_patch(
+    connection: AsyncConnection, leased: LeasedTable, patch: Patch[ModelT]
+) -> ColumnValues | None:
     """Write one patch, and wait for whoever has locked the row; joins the caller's transaction.
 
     Returns:
@@ -75,7 +81,12 @@ async def _write(
         update(leased.table)
         .where(leased.key == bindparam("rowlock_key", patch.item.id, type_=leased.key.type))
         .where(token == bindparam("rowlock_token", patch.item.lock_token, type_=token.type))
-        .where(*(unchanged(column, value) for column, value in column_values(leased, patch.unless_changed).items()))
+        .where(
+            *(
+                unchanged(column, value)
+                for column, value in column_values(leased, patch.unless_changed).items()
+            )
+        )
         .values(written)
     )
     return written if (await connection.execute(statement)).rowcount > 0 else None
@@ -84,12 +95,19 @@ async def _write(
 async def is_unchanged(
     connection: AsyncConnection, leased: LeasedTable, item: PipelineItem[ModelT], *, values: Values
 ) -> bool:
-    """Whether the row of `item` is still under its token and has `values`; joins the caller's transaction."""
+    """Whether the row of `item` is still under its token and has `values`; joins the caller's
+    transaction.
+    """
     dialect = LEASES.of(connection)
     found = (
         select(leased.key)
         .where(leased.key == item.id, leased.column("lock_token") == item.lock_token)
-        .where(*(dialect.is_unchanged(column, value) for column, value in column_values(leased, values).items()))
+        .where(
+            *(
+                dialect.is_unchanged(column, value)
+                for column, value in column_values(leased, values).items()
+            )
+        )
     )
     return (await connection.execute(found)).first() is not None
 

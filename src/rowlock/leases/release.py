@@ -1,4 +1,6 @@
-"""Release: release rows that were claimed and not worked on; and clear what nobody will come back for."""
+"""Release: release rows that were claimed and not worked on; and clear what nobody will come
+back for.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,34 @@ SWEPT_ROWS_MAX = 1000
 async def release(
     connection: AsyncConnection, leased: LeasedTable, items: Sequence[PipelineItem[Any]]
 ) -> frozenset[Any]:
-    """Unlock rows that were not worked on, as if they had never been claimed; joins the caller's transaction.
+    """Unlock rows that were not worked on, as if they had never been claimed; joins the caller's
+    transaction.
 
     Returns:
         The keys of the rows that were released. The others were no longer ours to give.
     """
     dialect = LEASES.of(connection)
     values = without_onupdate(leased, unlocked_values(leased))
-    statement = update(leased.table).where(dialect.matches_leases(leased)).values(values).returning(leased.key)
-    return frozenset((await connection.scalars(statement, dialect.lease_parameters(leases_of(items)))).all())
+    statement = (
+        update(leased.table)
+        .where(dialect.matches_leases(leased))
+        .values(values)
+        .returning(leased.key)
+    )
+    return frozenset(
+        (await connection.scalars(statement, dialect.lease_parameters(leases_of(items)))).all()
+    )
 
 
 async def release_dead(
-    connection: AsyncConnection, leased: LeasedTable, dead_tokens: Sequence[Any], *, only_ended: bool = False
+    connection: AsyncConnection,
+    leased: LeasedTable,
+    dead_tokens: Sequence[Any],
+    *,
+    only_ended: bool = False,
 ) -> int:
-    """Free related rows that dead holders left under their tokens; joins the transaction that claims their main rows.
+    """Free related rows that dead holders left under their tokens; joins the transaction that
+    claims their main rows.
 
     A row that somebody has locked for the moment is left to its expiry.
 
@@ -47,8 +62,9 @@ async def release_dead(
         connection: of a transaction that may write.
         leased: the table of the related rows.
         dead_tokens: of the dead holders.
-        only_ended: leave live leases alone. For tokens of other pipelines: where such a one is not known here, the row that was
-            claimed may have been a related row itself, and its holder be alive.
+        only_ended: leave live leases alone. For tokens of other pipelines: where such a one is not
+            known here, the row that was claimed may have been a related row itself, and its holder
+            be alive.
 
     Returns:
         How many rows were freed.
@@ -61,13 +77,19 @@ async def release_dead(
 
 
 async def sweep(
-    connection: AsyncConnection, leased: LeasedTable, *, older_than: timedelta, owner: str | None = None
+    connection: AsyncConnection,
+    leased: LeasedTable,
+    *,
+    older_than: timedelta,
+    owner: str | None = None,
 ) -> int:
-    """Clear the lock columns of rows that were left behind longer than `older_than` ago; joins the caller's transaction.
+    """Clear the lock columns of rows that were left behind longer than `older_than` ago; joins the
+    caller's transaction.
 
-    A crashed holder's lease is normally taken over within one `lock_timeout`. But its row may no longer be ready, or its pipeline
-    may be gone from the code: then nobody claims it, and what is written there would say for ever that somebody died with it.
-    The same goes for a row that was reset and whose owner never came back, and for half a lock that somebody left by hand, or one
+    A crashed holder's lease is normally taken over within one `lock_timeout`. But its row may no
+    longer be ready, or its pipeline may be gone from the code: then nobody claims it, and what is
+    written there would say for ever that somebody died with it. The same goes for a row that was
+    reset and whose owner never came back, and for half a lock that somebody left by hand, or one
     with an end that is no time.
 
     Args:
@@ -83,7 +105,9 @@ async def sweep(
     token, last = leased.column("lock_token"), leased.column("last_processed_at")
     limit = database_time_after(-older_than)
     # One that is so far ahead was written before the clock was set back, or by hand.
-    never_returned = and_(token.is_(None), or_(last < limit, last > database_time_after(older_than)))
+    never_returned = and_(
+        token.is_(None), or_(last < limit, last > database_time_after(older_than))
+    )
     # No lease is without an end, and no row is reset without a stamp.
     half_a_lock = and_(expires_at.is_(None), or_(token.is_not(None), last.is_(None)))
     # An end that is no time may stand behind all times, and would never come.
@@ -95,9 +119,11 @@ async def sweep(
 
 
 async def mend_stamps(connection: AsyncConnection, leased: LeasedTable) -> int:
-    """Let rows whose last stamp is far ahead of the clock count as processed now; joins the caller's transaction.
+    """Let rows whose last stamp is far ahead of the clock count as processed now; joins the
+    caller's transaction.
 
-    Without a schedule, such a row would have its next turn when that time has come: in an hour, or in a hundred years.
+    Without a schedule, such a row would have its next turn when that time has come: in an hour, or
+    in a hundred years.
 
     Returns:
         How many rows were mended, at most `SWEPT_ROWS_MAX`.
@@ -105,10 +131,16 @@ async def mend_stamps(connection: AsyncConnection, leased: LeasedTable) -> int:
     last = leased.column("last_processed_at")
     ahead = and_(leased.column("lock_token").is_(None), last > database_time_after(STAMP_AHEAD_MAX))
     narrowed = LEASES.of(connection).skip_locked(leased, ahead, limit=SWEPT_ROWS_MAX)
-    statement = update(leased.table).where(narrowed).values(without_onupdate(leased, {last: database_now()}))
+    statement = (
+        update(leased.table)
+        .where(narrowed)
+        .values(without_onupdate(leased, {last: database_now()}))
+    )
     return (await connection.execute(statement)).rowcount
 
 
-async def _clear_lock_columns(connection: AsyncConnection, leased: LeasedTable, condition: ColumnElement[bool]) -> int:
+async def _clear_lock_columns(
+    connection: AsyncConnection, leased: LeasedTable, condition: ColumnElement[bool]
+) -> int:
     values = without_onupdate(leased, unlocked_values(leased))
     return (await connection.execute(update(leased.table).where(condition).values(values))).rowcount

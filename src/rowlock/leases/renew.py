@@ -1,8 +1,9 @@
 """Renew: one statement extends many leases, each under its own token.
 
-Only a lease that is still valid by the database's clock is extended: a late heartbeat never revives an expired one, since between
-its end and the heartbeat others may have looked at the row and rightly found it free. Rows that somebody else has locked are
-skipped, so that one long transaction does not hold up the renewal of all others; the next beat tries them again.
+Only a lease that is still valid by the database's clock is extended: a late heartbeat never revives
+an expired one, since between its end and the heartbeat others may have looked at the row and
+rightly found it free. Rows that somebody else has locked are skipped, so that one long transaction
+does not hold up the renewal of all others; the next beat tries them again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from rowlock.rows.lease_values import renewed_values
 from rowlock.rows.leased_table import LeasedTable
 
 LEASES_PER_STATEMENT_MAX = 1000
-"""Most leases that one statement renews or releases; SQLite's limit on bound variables is far above three times this."""
+"""Most leases that one statement renews or releases; SQLite's limit on bound variables is far
+above three times this.
+"""
 
 
 async def renew(
@@ -33,15 +36,20 @@ async def renew(
     *,
     lock_timeout: timedelta,
 ) -> dict[Any, datetime]:
-    """Extend the leases of `items`, at most `LEASES_PER_STATEMENT_MAX`, in the caller's transaction.
+    """Extend the leases of `items`, at most `LEASES_PER_STATEMENT_MAX`, in the caller's
+    transaction.
 
     Returns:
-        The new expiry by token, for those that were confirmed. The others were lost, or locked by somebody for the moment.
+        The new expiry by token, for those that were confirmed. The others were lost, or locked by
+        somebody for the moment.
     """
     dialect = LEASES.of(connection)
 
     def build() -> ReturningUpdate[*tuple[Any, ...]]:
-        token, expires_at = leased.column("lock_token"), type_coerce(leased.column("lock_expires_at"), UtcDateTime)
+        token, expires_at = (
+            leased.column("lock_token"),
+            type_coerce(leased.column("lock_expires_at"), UtcDateTime),
+        )
         return _renewal(dialect, leased, lock_timeout=lock_timeout).returning(token, expires_at)
 
     statement = leased.prepared((renew, dialect, lock_timeout), build)
@@ -56,7 +64,8 @@ async def renew_each(
     *,
     lock_timeout: timedelta,
 ) -> frozenset[Any]:
-    """As `renew`, for pairs of key and token: leases of related rows, under their main rows' tokens.
+    """As `renew`, for pairs of key and token: leases of related rows, under their main rows'
+    tokens.
 
     Returns:
         The keys whose leases were extended.
@@ -67,7 +76,9 @@ async def renew_each(
 
 
 def _renewal(dialect: LeaseDialect, leased: LeasedTable, *, lock_timeout: timedelta) -> Update:
-    valid = and_(dialect.matches_leases(leased), leased.column("lock_expires_at") > database_instant())
+    valid = and_(
+        dialect.matches_leases(leased), leased.column("lock_expires_at") > database_instant()
+    )
     values = renewed_values(leased, expires_at=database_time_after(lock_timeout))
     return update(leased.table).where(dialect.skip_locked(leased, valid)).values(values)
 
@@ -75,8 +86,12 @@ def _renewal(dialect: LeaseDialect, leased: LeasedTable, *, lock_timeout: timede
 async def tokens_still_held(
     connection: AsyncConnection, leased: LeasedTable, items: Sequence[PipelineItem[Any]]
 ) -> frozenset[Any]:
-    """Return the tokens of those `items` whose lease is still theirs and valid; joins the caller's transaction."""
+    """Return the tokens of those `items` whose lease is still theirs and valid; joins the
+    caller's transaction.
+    """
     token, expires_at = leased.column("lock_token"), leased.column("lock_expires_at")
     dialect = LEASES.of(connection)
     statement = select(token).where(dialect.matches_leases(leased), expires_at > database_instant())
-    return frozenset((await connection.scalars(statement, dialect.lease_parameters(leases_of(items)))).all())
+    return frozenset(
+        (await connection.scalars(statement, dialect.lease_parameters(leases_of(items)))).all()
+    )

@@ -1,11 +1,12 @@
 """Advisory locks: locks on a name, of which only those know who ask for the same name.
 
-The one idea: a lock ends with the transaction that it was taken in, so never before the commit. On PostgreSQL the server
-sees to that (``pg_advisory_xact_lock``), also behind a pooler in transaction mode; on SQLite the lock is one of this process
-and event loop (``locks/until_commit.py``).
+The one idea: a lock ends with the transaction that it was taken in, so never before the commit. On
+PostgreSQL the server sees to that (``pg_advisory_xact_lock``), also behind a pooler in transaction
+mode; on SQLite the lock is one of this process and event loop (``locks/until_commit.py``).
 
-Whose transaction: the caller's, handed in as an `AsyncSession` or an `AsyncConnection`; nothing here begins or ends it. On SQLite
-only a session of an engine will do: a bare connection does not tell when its commit is done.
+Whose transaction: the caller's, handed in as an `AsyncSession` or an `AsyncConnection`; nothing
+here begins or ends it. On SQLite only a session of an engine will do: a bare connection does not
+tell when its commit is done.
 
 Not here: leases, which outlive the connection; names to choose freely (``locks/unique_names.py``).
 
@@ -46,38 +47,49 @@ _LOCK_NOT_AVAILABLE = "55P03"
 
 
 def string_to_lock_id(resource: str) -> int:
-    """Return the number under which PostgreSQL knows the lock on `resource`: 0 to 2^63 - 1, so it fits a ``bigint``.
+    """Return the number under which PostgreSQL knows the lock on `resource`: 0 to 2^63 - 1, so it
+    fits a ``bigint``.
 
-    It is the first 8 bytes, big-endian, of the SHA-256 of the text in UTF-8, without the topmost bit. This will not change:
-    processes of different versions must mean the same lock. The text is taken as it is, neither normalised nor stripped.
+    It is the first 8 bytes, big-endian, of the SHA-256 of the text in UTF-8, without the topmost
+    bit. This will not change: processes of different versions must mean the same lock. The text is
+    taken as it is, neither normalised nor stripped.
 
     Raises:
         TypeError: `resource` is not a text.
     """
     if not isinstance(resource, str):
-        raise TypeError(f"an advisory lock is named by a str, not by the {type(resource).__name__} {resource!r}")
+        raise TypeError(
+            f"an advisory lock is named by a str, not by the {type(resource).__name__} {resource!r}"
+        )
     digest = hashlib.sha256(resource.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") & _LOCK_ID_MAX
 
 
 @asynccontextmanager
 async def advisory_lock_ctx(
-    connection: AsyncConnection | AsyncSession, resource: str, *, timeout: timedelta | float | None = None
+    connection: AsyncConnection | AsyncSession,
+    resource: str,
+    *,
+    timeout: timedelta | float | None = None,
 ) -> AsyncIterator[None]:
     """Lock `resource` until the caller's transaction ends; joins it and never ends it.
 
-    The end of the block does not unlock, the commit or rollback does, inside the block or after it. Within one transaction
-    the lock may be taken again. On SQLite take it before the transaction's first statement.
+    The end of the block does not unlock, the commit or rollback does, inside the block or after it.
+    Within one transaction the lock may be taken again. On SQLite take it before the transaction's
+    first statement.
 
     Args:
-        connection: an `AsyncSession`, or on PostgreSQL an `AsyncConnection`. It waits with its connection in hand.
+        connection: an `AsyncSession`, or on PostgreSQL an `AsyncConnection`. It waits with its
+            connection in hand.
         resource: the name of the lock, one per database; on SQLite one per database and event loop.
-        timeout: longest wait, a number being seconds; 0 asks once, None waits for as long as it takes.
+        timeout: longest wait, a number being seconds; 0 asks once, None waits for as long as it
+            takes.
 
     Raises:
         LockWaitTimeout: it was not free in time; the transaction can go on.
         Refusal: too many wait for advisory locks already (SQLite).
-        ConfigurationError: the lock could not last until the commit (autocommit, a bare connection on SQLite).
+        ConfigurationError: the lock could not last until the commit (autocommit, a bare connection
+            on SQLite).
         UnsupportedDialectError: the database is unknown, or all its sessions share one connection.
     """
     timeout_s = wait_limit_s(timeout)
@@ -87,8 +99,11 @@ async def advisory_lock_ctx(
 
 
 @asynccontextmanager
-async def try_advisory_lock_ctx(connection: AsyncConnection | AsyncSession, resource: str) -> AsyncIterator[bool]:
-    """As `advisory_lock_ctx`, without waiting: the block is entered either way and told whether the lock is held.
+async def try_advisory_lock_ctx(
+    connection: AsyncConnection | AsyncSession, resource: str
+) -> AsyncIterator[bool]:
+    """As `advisory_lock_ctx`, without waiting: the block is entered either way and told whether the
+    lock is held.
 
     Raises:
         Refusal: as `advisory_lock_ctx`.
@@ -102,12 +117,15 @@ async def try_advisory_lock_ctx(connection: AsyncConnection | AsyncSession, reso
 async def session_level_advisory_lock_ctx(
     engine: AsyncEngine, resource: str, *, timeout: timedelta | float | None = None
 ) -> AsyncIterator[None]:
-    """Lock `resource` for the time of the block, over any number of transactions; opens a connection of its own.
+    """Lock `resource` for the time of the block, over any number of transactions; opens a
+    connection of its own.
 
-    For what is longer than a transaction, such as migrations. The connection is in no transaction meanwhile. The lock ends
-    with the block: unlocked on the same connection, which is closed instead if anything goes wrong; and with the connection
-    if that breaks. Excludes `advisory_lock_ctx` of the same name. Not for a pooler in transaction mode, whose connection to
-    the server would keep the lock. On SQLite it opens nothing, and holds within this process and event loop.
+    For what is longer than a transaction, such as migrations. The connection is in no transaction
+    meanwhile. The lock ends with the block: unlocked on the same connection, which is closed
+    instead if anything goes wrong; and with the connection if that breaks. Excludes
+    `advisory_lock_ctx` of the same name. Not for a pooler in transaction mode, whose connection to
+    the server would keep the lock. On SQLite it opens nothing, and holds within this process and
+    event loop.
 
     Raises:
         LockWaitTimeout: it was not free in time.
@@ -116,7 +134,9 @@ async def session_level_advisory_lock_ctx(
     timeout_s, lock_id = wait_limit_s(timeout), _bound_lock_id(resource)
     locker = get_locker(engine.dialect.name)
     if engine.dialect.name == "sqlite":
-        async with locker.lock_ctx(ADVISORY_NAMESPACE, [process_key(engine.sync_engine, resource)], timeout=timeout_s):
+        async with locker.lock_ctx(
+            ADVISORY_NAMESPACE, [process_key(engine.sync_engine, resource)], timeout=timeout_s
+        ):
             yield
         return
     # An engine under AUTOCOMMIT would forget the time limit before the wait.
@@ -124,46 +144,66 @@ async def session_level_advisory_lock_ctx(
         try:
             async with connection.begin():
                 granted = await _granted(
-                    connection, func.pg_try_advisory_lock(lock_id), func.pg_advisory_lock(lock_id), timeout_s=timeout_s
+                    connection,
+                    func.pg_try_advisory_lock(lock_id),
+                    func.pg_advisory_lock(lock_id),
+                    timeout_s=timeout_s,
                 )
             if granted:
                 yield
                 await connection.execute(select(func.pg_advisory_unlock(lock_id)))
         except BaseException:
             # The pool would keep the connection, and the connection the lock.
-            await finish(connection.invalidate(), purpose="close a connection that keeps an advisory lock")
+            await finish(
+                connection.invalidate(), purpose="close a connection that keeps an advisory lock"
+            )
             raise
     if not granted:
         raise timed_out(resource, timeout_s)
 
 
-async def _hold(connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None) -> bool:
+async def _hold(
+    connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None
+) -> bool:
     string_to_lock_id(resource)
     if dialect_name_of(connection) == "sqlite":
         session = session_on_sqlite(connection)
         if not is_held_in_process(session, resource):
             await untouched_connection(session)
         return await hold_in_process(session, resource, timeout_s)
-    joined = connection if isinstance(connection, AsyncConnection) else await connection.connection()
+    joined = (
+        connection if isinstance(connection, AsyncConnection) else await connection.connection()
+    )
     return await hold_in_database(joined, resource, timeout_s)
 
 
-async def hold_in_database(connection: AsyncConnection, resource: str, timeout_s: float | None) -> bool:
-    """Lock until the transaction of the connection ends, and return whether that was granted in time; joins it."""
+async def hold_in_database(
+    connection: AsyncConnection, resource: str, timeout_s: float | None
+) -> bool:
+    """Lock until the transaction of the connection ends, and return whether that was granted in
+    time; joins it.
+    """
     lock_id = _bound_lock_id(resource)
     raw = await connection.get_raw_connection()
     if getattr(raw.dbapi_connection, "autocommit", False):
         raise ConfigurationError(
-            "under AUTOCOMMIT each statement is a transaction, and the lock would end with the one that takes it; use a "
-            "connection with transactions"
+            "under AUTOCOMMIT each statement is a transaction, and the lock would end with the one"
+            " that takes it; use a connection with transactions"
         )
     return await _granted(
-        connection, func.pg_try_advisory_xact_lock(lock_id), func.pg_advisory_xact_lock(lock_id), timeout_s=timeout_s
+        connection,
+        func.pg_try_advisory_xact_lock(lock_id),
+        func.pg_advisory_xact_lock(lock_id),
+        timeout_s=timeout_s,
     )
 
 
 async def _granted(
-    connection: AsyncConnection, attempt: ColumnElement[Any], wait: ColumnElement[Any], *, timeout_s: float | None
+    connection: AsyncConnection,
+    attempt: ColumnElement[Any],
+    wait: ColumnElement[Any],
+    *,
+    timeout_s: float | None,
 ) -> bool:
     # The server does not let an attempt overtake those who wait.
     if timeout_s is not None and await connection.scalar(select(attempt)):
@@ -171,8 +211,11 @@ async def _granted(
     return timeout_s != 0 and await within_lock_timeout(connection, select(wait), timeout_s)
 
 
-async def within_lock_timeout(connection: AsyncConnection, statement: Executable, timeout_s: float | None) -> bool:
-    """Execute `statement`, which waits for locks, and return whether it had them in time; joins the transaction.
+async def within_lock_timeout(
+    connection: AsyncConnection, statement: Executable, timeout_s: float | None
+) -> bool:
+    """Execute `statement`, which waits for locks, and return whether it had them in time; joins the
+    transaction.
 
     If not, the transaction can go on.
     """
@@ -184,7 +227,9 @@ async def within_lock_timeout(connection: AsyncConnection, statement: Executable
         # Without the savepoint the timeout would abort the caller's transaction.
         async with connection.begin_nested():
             before = await connection.scalar(select(func.current_setting("lock_timeout")))
-            await connection.execute(select(func.set_config("lock_timeout", f"{timeout_ms}ms", True)))
+            await connection.execute(
+                select(func.set_config("lock_timeout", f"{timeout_ms}ms", True))
+            )
             await connection.execute(statement)
             await connection.execute(select(func.set_config("lock_timeout", before, True)))
     except DBAPIError as error:
@@ -210,7 +255,9 @@ def dialect_name_of(connection: AsyncConnection | AsyncSession) -> str:
     elif isinstance(connection, AsyncSession):
         name = connection.get_bind().dialect.name
     else:
-        raise TypeError(f"pass an AsyncSession or an AsyncConnection, not a {type(connection).__name__}")
+        raise TypeError(
+            f"pass an AsyncSession or an AsyncConnection, not a {type(connection).__name__}"
+        )
     get_locker(name)
     return name
 
@@ -229,4 +276,6 @@ def wait_limit_s(timeout: timedelta | float | None) -> float | None:
 
 def timed_out(resource: str, timeout_s: float | None) -> LockWaitTimeout:
     """Return the error that says that the lock on `resource` was not free in time."""
-    return LockWaitTimeout(namespace=ADVISORY_NAMESPACE, keys=(resource,), timeout_s=timeout_s or 0.0)
+    return LockWaitTimeout(
+        namespace=ADVISORY_NAMESPACE, keys=(resource,), timeout_s=timeout_s or 0.0
+    )

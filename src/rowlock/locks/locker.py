@@ -1,13 +1,17 @@
-"""Who locks keys in this process, and by which way: `get_locker` knows it from the name of the database.
+"""Who locks keys in this process, and by which way: `get_locker` knows it from the name of the
+database.
 
-On SQLite keys are locked in memory, which holds within one process and one event loop. On PostgreSQL rows are locked in
-the database, so here nothing is: code written against a `ResourceLocker` runs on both.
+On SQLite keys are locked in memory, which holds within one process and one event loop. On
+PostgreSQL rows are locked in the database, so here nothing is: code written against a
+`ResourceLocker` runs on both.
 
-The one idea: locks belong to the event loop in which they were taken. What a closed loop left behind is forgotten, not
-waited for; and the set of a namespace that nobody locks, awaits or refers to is forgotten too.
+The one idea: locks belong to the event loop in which they were taken. What a closed loop left
+behind is forgotten, not waited for; and the set of a namespace that nobody locks, awaits or refers
+to is forgotten too.
 
-Release after the commit, never before: enter `lock_ctx` outside the session's block, or on an ``AsyncExitStack`` around
-both. On SQLite begin a new transaction once the lock is yours, or you read a snapshot from before.
+Release after the commit, never before: enter `lock_ctx` outside the session's block, or on an
+``AsyncExitStack`` around both. On SQLite begin a new transaction once the lock is yours, or you
+read a snapshot from before.
 
 Not here: leases, which outlive the process.
 
@@ -39,12 +43,14 @@ class ResourceLocker(ABC):
     def lock_ctx(
         self, namespace: str, keys: Iterable[Hashable], *, timeout: timedelta | float | None = None
     ) -> AbstractAsyncContextManager[None]:
-        """Hold all of `keys` inside the block. Order and repetition do not matter; the lock is not re-entrant.
+        """Hold all of `keys` inside the block. Order and repetition do not matter; the lock is not
+        re-entrant.
 
         Args:
             namespace: what the keys are keys of.
             keys: hashable, of one type per namespace; none at all is allowed.
-            timeout: longest wait, a number being seconds; 0 asks once, None waits for as long as it takes.
+            timeout: longest wait, a number being seconds; 0 asks once, None waits for as long as it
+                takes.
 
         Raises:
             LockWaitTimeout: not all were free in time; none is held.
@@ -58,7 +64,9 @@ class ResourceLocker(ABC):
 
 @dataclass(slots=True)
 class _LocksetsOfLoop:
-    """The locksets of one event loop: alive while somebody refers to them, or while a key is held or waited for."""
+    """The locksets of one event loop: alive while somebody refers to them, or while a key is
+    held or waited for.
+    """
 
     known: WeakValueDictionary[str, Lockset] = field(default_factory=WeakValueDictionary)
     busy: dict[str, Lockset] = field(default_factory=dict)
@@ -101,7 +109,9 @@ class InMemoryLocker(ResourceLocker):
     def statistics(self) -> tuple[LocksetStatistics, ...]:
         """Return the numbers of all event loops that are not closed."""
         open_loops = [locksets for loop, locksets in self._by_loop.items() if not loop.is_closed()]
-        return tuple(lockset.statistics() for locksets in open_loops for lockset in locksets.busy.values())
+        return tuple(
+            lockset.statistics() for locksets in open_loops for lockset in locksets.busy.values()
+        )
 
     def _lockset(self, namespace: str) -> Lockset:
         locksets = self._locksets_of_running_loop()
@@ -133,7 +143,9 @@ class _NoLockset(Lockset):
 
 
 class InDatabaseLocker(ResourceLocker):
-    """Locks nothing in this process: the rows themselves are locked, ``with_for_update(key_share=True)``."""
+    """Locks nothing in this process: the rows themselves are locked,
+    ``with_for_update(key_share=True)``.
+    """
 
     def __repr__(self) -> str:
         return "<InDatabaseLocker>"
@@ -159,14 +171,16 @@ _LOCKERS: dict[str, ResourceLocker] = {"postgresql": InDatabaseLocker(), "sqlite
 
 
 def get_locker(dialect_name: str) -> ResourceLocker:
-    """Return this process's locker for SQLAlchemy's name of the database, such as ``engine.dialect.name``.
+    """Return this process's locker for SQLAlchemy's name of the database, such as
+    ``engine.dialect.name``.
 
     Raises:
         UnsupportedDialectError: rowlock does not know the database.
     """
     if dialect_name not in _LOCKERS:
         raise UnsupportedDialectError(
-            f"rowlock locks on {' and '.join(_LOCKERS)}, not on {dialect_name!r}; pass engine.dialect.name",
+            f"rowlock locks on {' and '.join(_LOCKERS)}, not on {dialect_name!r}; pass"
+            " engine.dialect.name",
             dialect_name=dialect_name,
         )
     return _LOCKERS[dialect_name]
@@ -179,12 +193,15 @@ def in_order(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
         TypeError: it is a single key.
     """
     if isinstance(keys, str | bytes):
-        raise TypeError(f"keys must be a collection of keys, not the single key {keys!r}; pass [{keys!r}]")
+        raise TypeError(
+            f"keys must be a collection of keys, not the single key {keys!r}; pass [{keys!r}]"
+        )
     return tuple(sorted(dict.fromkeys(keys), key=_place))
 
 
 def _place(key: Hashable) -> tuple[str, int, str]:
-    # Keys of one namespace need not be comparable with each other; their types' names, numbers and texts are.
+    # Keys of one namespace need not be comparable with each other; their types' names, numbers and
+    # texts are.
     return type(key).__name__, key if isinstance(key, int) else 0, repr(key)
 
 

@@ -1,15 +1,17 @@
 """The locked keys of one namespace in this process, and the queues of those who wait for them.
 
-The one idea: a `LockRequest` joins the queues of all its keys in one step and holds them, all or none, once it is first
-in each. So nobody holds some keys while waiting for others, nobody overtakes on a key that both want, and to give up
-waiting is the same step as to release: leave the queues.
+The one idea: a `LockRequest` joins the queues of all its keys in one step and holds them, all or
+none, once it is first in each. So nobody holds some keys while waiting for others, nobody overtakes
+on a key that both want, and to give up waiting is the same step as to release: leave the queues.
 
-Invariants: whoever holds a key is first in its queue; `lock_ctx` is granted nothing while somebody is inside the lock
-of the set; the only future is that of a request, and goes with it.
+Invariants: whoever holds a key is first in its queue; `lock_ctx` is granted nothing while somebody
+is inside the lock of the set; the only future is that of a request, and goes with it.
 
-Not here: which lockset belongs to a namespace and to an event loop (``locker.py``); other processes.
+Not here: which lockset belongs to a namespace and to an event loop (``locker.py``); other
+processes.
 
-Source: the request queues of a database's lock manager (Gray and Reuter, "Transaction Processing", ch. 8).
+Source: the request queues of a database's lock manager (Gray and Reuter, "Transaction Processing",
+ch. 8).
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class LockRequest:
     wakeup: asyncio.Future[None] | None = None
 
     def grant(self) -> None:
-        """Hand over; the waiter holds from this moment on, even if it is cancelled before it wakes."""
+        """Hand over; the waiter holds from this moment on, even if it is cancelled before it
+        wakes.
+        """
         self.granted = True
         if self.wakeup is not None:
             self.wakeup.set_result(None)
@@ -48,7 +52,8 @@ class LockRequest:
         """Return whether the request was granted in time."""
         if not self.granted:
             self.wakeup = asyncio.get_running_loop().create_future()
-            # Awaited by itself, the future would be cancelled with its waiter, and could not be granted any more.
+            # Awaited by itself, the future would be cancelled with its waiter, and could not be
+            # granted any more.
             await asyncio.wait((self.wakeup,), timeout=timeout_s)
         return self.granted
 
@@ -65,12 +70,14 @@ class LocksetStatistics:
 class Lockset(Set[Hashable]):
     """A set of locked keys. What is added by hand and what `lock_ctx` takes exclude each other.
 
-    It belongs to the event loop in which it was got; do not keep it for another. Use one type of key per namespace: a
-    UUID and its text are two keys.
+    It belongs to the event loop in which it was got; do not keep it for another. Use one type of
+    key per namespace: a UUID and its text are two keys.
     """
 
     def __init__(self, namespace: str, busy: dict[str, Lockset]) -> None:
-        """Make an empty lockset that keeps itself alive in `busy` while a key is held or waited for."""
+        """Make an empty lockset that keeps itself alive in `busy` while a key is held or waited
+        for.
+        """
         self.namespace = namespace
         self._busy = busy
         self._held: dict[Hashable, LockRequest] = {}
@@ -89,7 +96,9 @@ class Lockset(Set[Hashable]):
         return len(self._held)
 
     def __repr__(self) -> str:
-        return f"<Lockset {self.namespace!r}: {len(self._held)} locked, {len(self._waiting)} waiting>"
+        return (
+            f"<Lockset {self.namespace!r}: {len(self._held)} locked, {len(self._waiting)} waiting>"
+        )
 
     @classmethod
     def _from_iterable(cls, it: Iterable[_T]) -> set[_T]:
@@ -97,7 +106,9 @@ class Lockset(Set[Hashable]):
 
     @property
     def wanted(self) -> frozenset[Hashable]:
-        """Keys that somebody waits for, held or not. Who takes keys by hand and leaves these alone starves nobody."""
+        """Keys that somebody waits for, held or not. Who takes keys by hand and leaves these
+        alone starves nobody.
+        """
         return frozenset(key for request in self._waiting for key in request.keys)
 
     def statistics(self) -> LocksetStatistics:
@@ -109,14 +120,16 @@ class Lockset(Set[Hashable]):
         return set(self._held).difference(keys)
 
     def add(self, key: Hashable) -> None:
-        """Lock a free key by hand; do it inside the lock of the set, in which it was seen to be free.
+        """Lock a free key by hand; do it inside the lock of the set, in which it was seen to be
+        free.
 
         Raises:
             ValueError: the key is locked; two holders would each think that it is theirs.
         """
         if key in self._held:
             raise ValueError(
-                f"{key!r} of {self.namespace!r} is locked already; add only keys that are not in the lockset"
+                f"{key!r} of {self.namespace!r} is locked already; add only keys that are not in"
+                " the lockset"
             )
         holder = LockRequest((key,), by_hand=True, granted=True)
         queue = self._queues.setdefault(key, OrderedDict())
@@ -128,10 +141,12 @@ class Lockset(Set[Hashable]):
         self._busy[self.namespace] = self
 
     def remove(self, key: Hashable) -> None:
-        """Unlock a key that was added by hand, and wake who waits for it. The lock of the set is not needed.
+        """Unlock a key that was added by hand, and wake who waits for it. The lock of the set is
+        not needed.
 
         Raises:
-            KeyError: no such key was added by hand; what `lock_ctx` took, only that `lock_ctx` releases.
+            KeyError: no such key was added by hand; what `lock_ctx` took, only that `lock_ctx`
+                releases.
         """
         holder = self._held.get(key)
         if holder is None or not holder.by_hand:
@@ -192,7 +207,9 @@ class Lockset(Set[Hashable]):
         return request
 
     def leave_inside(self, request: LockRequest) -> None:
-        """Release the lock of the set, or the place in its queue. Who waits for keys goes before the next inside."""
+        """Release the lock of the set, or the place in its queue. Who waits for keys goes before
+        the next inside.
+        """
         if request is not self.inside:
             del self._waiting_outside[request]
             return
@@ -204,7 +221,8 @@ class Lockset(Set[Hashable]):
     def _check_room(self) -> None:
         if len(self._waiting) + len(self._waiting_outside) >= WAITERS_MAX:
             raise Refusal(
-                f"{WAITERS_MAX} requests wait for locks of {self.namespace!r} already; hold them for less time"
+                f"{WAITERS_MAX} requests wait for locks of {self.namespace!r} already; hold them"
+                " for less time"
             )
 
     def _grant_if_first(self, request: LockRequest) -> None:
@@ -220,7 +238,8 @@ class Lockset(Set[Hashable]):
 
 
 class LocksetLock:
-    """The lock of the set: while somebody is inside, only they take keys. First come, first served; not re-entrant.
+    """The lock of the set: while somebody is inside, only they take keys. First come, first served;
+    not re-entrant.
 
     `lock_ctx` takes its keys while nobody is inside: do not enter it inside.
     """

@@ -1,12 +1,13 @@
-"""Unique names: look which names are taken, take a free one, commit; while nobody else does the same.
+"""Unique names: look which names are taken, take a free one, commit; while nobody else does the
+same.
 
-The one idea: whoever has the lock must see what the last holder committed. So the lock lasts until after the commit, and the
-reading starts after the lock: on PostgreSQL each statement of READ COMMITTED has a snapshot of its own; on SQLite a
-transaction is begun anew once the lock is ours, at once as a writing one (``BEGIN IMMEDIATE``), which keeps other
-processes on the file out as well.
+The one idea: whoever has the lock must see what the last holder committed. So the lock lasts until
+after the commit, and the reading starts after the lock: on PostgreSQL each statement of READ
+COMMITTED has a snapshot of its own; on SQLite a transaction is begun anew once the lock is ours, at
+once as a writing one (``BEGIN IMMEDIATE``), which keeps other processes on the file out as well.
 
-Not here: the unique constraint, which the table should have all the same; locks without a snapshot to mind
-(``locks/advisory.py``).
+Not here: the unique constraint, which the table should have all the same; locks without a snapshot
+to mind (``locks/advisory.py``).
 
 Source: SQLite, "Isolation In SQLite"; PostgreSQL, "Transaction Isolation" (13.2).
 """
@@ -38,7 +39,9 @@ from rowlock.locks.until_commit import (
 from rowlock.shielding import finish
 
 FILE_WAIT_S_MAX = 1.0
-"""Longest single wait for SQLite's write lock, in seconds: so long may a cancellation be kept waiting."""
+"""Longest single wait for SQLite's write lock, in seconds: so long may a cancellation be kept
+waiting.
+"""
 
 _FRESH_SNAPSHOTS = ("read committed", "read uncommitted")
 _WRITING_IN = "rowlock_writing_in"
@@ -48,22 +51,25 @@ _WRITING_IN = "rowlock_writing_in"
 async def lock_unique_names(
     session: AsyncSession, namespace: str, *, timeout: timedelta | float | None = None
 ) -> AsyncIterator[None]:
-    """Be the only one who takes names of `namespace`, until the session's transaction ends; joins it and never ends it.
+    """Be the only one who takes names of `namespace`, until the session's transaction ends; joins
+    it and never ends it.
 
-    The lock ends with the commit or rollback, inside the block or after it. To write in the block after that is an error: a
-    second name would be taken without the lock. What the session has not flushed stays as it is.
+    The lock ends with the commit or rollback, inside the block or after it. To write in the block
+    after that is an error: a second name would be taken without the lock. What the session has not
+    flushed stays as it is.
 
     Args:
-        session: of an engine on PostgreSQL with READ COMMITTED, the default; or on SQLite, and there before the first
-            statement of its transaction.
+        session: of an engine on PostgreSQL with READ COMMITTED, the default; or on SQLite, and
+            there before the first statement of its transaction.
         namespace: what the names must be unique in, such as ``f"fleet_names_{project_id}"``.
-        timeout: longest wait, a number being seconds; 0 asks once, None waits for as long as it takes.
+        timeout: longest wait, a number being seconds; 0 asks once, None waits for as long as it
+            takes.
 
     Raises:
         LockWaitTimeout: it was not free in time; the transaction can go on.
         Refusal: too many wait for names already (SQLite).
-        ConfigurationError: the session would not see the names that others took before, or could lose the lock before
-            the commit; or it wrote after the lock had ended.
+        ConfigurationError: the session would not see the names that others took before, or could
+            lose the lock before the commit; or it wrote after the lock had ended.
         UnsupportedDialectError: the database is unknown, or all its sessions share one connection.
     """
     timeout_s = wait_limit_s(timeout)
@@ -71,7 +77,8 @@ async def lock_unique_names(
         raise TypeError(f"pass an AsyncSession, not a {type(session).__name__}")
     if session.in_nested_transaction():
         raise ConfigurationError(
-            "a lock that is taken in a savepoint ends if that is rolled back; take it before begin_nested()"
+            "a lock that is taken in a savepoint ends if that is rolled back; take it before"
+            " begin_nested()"
         )
     acquire = _acquire_on_sqlite if dialect_name_of(session) == "sqlite" else _acquire_on_postgresql
     if not await acquire(session, namespace, timeout_s):
@@ -87,8 +94,8 @@ def _no_writes_without_lock(session: Session, namespace: str) -> Iterator[None]:
     def check(session: Session, *_: object) -> None:
         if session.get_transaction() is not locked_in:
             raise ConfigurationError(
-                f"the lock on {namespace!r} ended with the transaction, and this would be written without it; leave the "
-                "block first, and take the lock again for another name"
+                f"the lock on {namespace!r} ended with the transaction, and this would be written"
+                " without it; leave the block first, and take the lock again for another name"
             )
 
     event.listen(session, "before_flush", check)
@@ -98,18 +105,22 @@ def _no_writes_without_lock(session: Session, namespace: str) -> Iterator[None]:
         event.remove(session, "before_flush", check)
 
 
-async def _acquire_on_postgresql(session: AsyncSession, namespace: str, timeout_s: float | None) -> bool:
+async def _acquire_on_postgresql(
+    session: AsyncSession, namespace: str, timeout_s: float | None
+) -> bool:
     connection = await session.connection()
     isolation = await connection.scalar(select(func.current_setting("transaction_isolation")))
     if isolation not in _FRESH_SNAPSHOTS:
         raise ConfigurationError(
-            f"under {str(isolation).upper()} the snapshot is older than the lock, and names that were taken meanwhile are "
-            "not seen; use a session with READ COMMITTED"
+            f"under {str(isolation).upper()} the snapshot is older than the lock, and names that"
+            " were taken meanwhile are not seen; use a session with READ COMMITTED"
         )
     return await hold_in_database(connection, namespace, timeout_s)
 
 
-async def _acquire_on_sqlite(session: AsyncSession, namespace: str, timeout_s: float | None) -> bool:
+async def _acquire_on_sqlite(
+    session: AsyncSession, namespace: str, timeout_s: float | None
+) -> bool:
     session_on_sqlite(session)
     if is_writing_alone(session):
         return True
@@ -130,7 +141,9 @@ async def hold_and_write_alone(
     *,
     timeout_s: float | None,
 ) -> bool:
-    """Hold something in this process, then begin the session's transaction as the one that writes: both in time, or neither."""
+    """Hold something in this process, then begin the session's transaction as the one that
+    writes: both in time, or neither.
+    """
     connection = await untouched_connection(session)
     started = monotonic()
     async with outside_of_transaction(connection):
@@ -147,13 +160,18 @@ async def hold_and_write_alone(
 
 
 def is_writing_alone(session: AsyncSession) -> bool:
-    """Whether SQLite's write lock is the session's since before the first statement of its transaction."""
+    """Whether SQLite's write lock is the session's since before the first statement of its
+    transaction.
+    """
     transaction = session.sync_session.get_transaction()
     return transaction is not None and session.info.get(_WRITING_IN) is transaction
 
 
-async def write_alone(session: AsyncSession, connection: AsyncConnection, timeout_s: float | None) -> bool:
-    """Begin the session's transaction as the one that writes, and return whether that was granted in time.
+async def write_alone(
+    session: AsyncSession, connection: AsyncConnection, timeout_s: float | None
+) -> bool:
+    """Begin the session's transaction as the one that writes, and return whether that was granted
+    in time.
 
     Then nobody else writes to the file until it ends, in this process or another.
     """
@@ -165,7 +183,9 @@ async def write_alone(session: AsyncSession, connection: AsyncConnection, timeou
 
 @asynccontextmanager
 async def outside_of_transaction(connection: AsyncConnection) -> AsyncIterator[None]:
-    """Leave a transaction that the host's engine has begun and that did nothing so far; in the block, another may be begun."""
+    """Leave a transaction that the host's engine has begun and that did nothing so far; in the
+    block, another may be begun.
+    """
     begun_by_host = await is_in_transaction(connection)
     if begun_by_host:
         # It may have begun as a writing one: then whom we wait for could not commit.
@@ -174,7 +194,8 @@ async def outside_of_transaction(connection: AsyncConnection) -> AsyncIterator[N
         yield
     finally:
         if begun_by_host and not await is_in_transaction(connection):
-            # Such a host may have switched the driver's own transactions off: each statement would commit by itself.
+            # Such a host may have switched the driver's own transactions off: each statement would
+            # commit by itself.
             await connection.exec_driver_sql("BEGIN")
 
 
@@ -184,7 +205,8 @@ async def _begin_writing(connection: AsyncConnection, timeout_s: float | None) -
         left_s = FILE_WAIT_S_MAX if ends_at is None else max(0.0, ends_at - monotonic())
         # A cancelled BEGIN would leave the file's write lock to the garbage collector.
         if await finish(
-            _begin_writing_within(connection, min(left_s, FILE_WAIT_S_MAX)), purpose="take the write lock of the file"
+            _begin_writing_within(connection, min(left_s, FILE_WAIT_S_MAX)),
+            purpose="take the write lock of the file",
         ):
             return True
         if not left_s:

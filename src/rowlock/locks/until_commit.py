@@ -1,7 +1,8 @@
 """SQLite's advisory locks: keys of this process that a session holds until its transaction ends.
 
-The one idea: the session itself says when its outermost transaction is over, after the database has committed; then the key is
-released. A block could not know: the commit may come inside it, after it, or fail.
+The one idea: the session itself says when its outermost transaction is over, after the database has
+committed; then the key is released. A block could not know: the commit may come inside it, after
+it, or fail.
 
 Not here: other processes. `lock_unique_names` keeps them out by the file's own lock.
 
@@ -23,52 +24,59 @@ from rowlock.errors import ConfigurationError, UnsupportedDialectError
 from rowlock.locks.locker import get_locker
 
 ADVISORY_NAMESPACE = "advisory locks"
-"""What `LockWaitTimeout` and the statistics of SQLite's locker call the namespace of these locks."""
+"""What `LockWaitTimeout` and the statistics of SQLite's locker call the namespace of these
+locks.
+"""
 
 _HELD = "rowlock_locks_in_process"
 
 
 def session_on_sqlite(session: AsyncConnection | AsyncSession) -> AsyncSession:
-    """Return the session if it tells when its transaction has ended, and shares it with no other session.
+    """Return the session if it tells when its transaction has ended, and shares it with no other
+    session.
 
     Raises:
-        ConfigurationError: it is no session, or it has its connection from elsewhere, and with it the commit.
+        ConfigurationError: it is no session, or it has its connection from elsewhere, and with it
+            the commit.
         UnsupportedDialectError: all sessions of the engine share one connection.
     """
     if not isinstance(session, AsyncSession) or not isinstance(bind := session.get_bind(), Engine):
         raise ConfigurationError(
-            "on SQLite the lock ends with the transaction of a session; pass an AsyncSession that is bound to an engine, "
-            "not a connection, nor a session that was given one"
+            "on SQLite the lock ends with the transaction of a session; pass an AsyncSession that"
+            " is bound to an engine, not a connection, nor a session that was given one"
         )
     if isinstance(bind.pool, StaticPool | SingletonThreadPool):
         raise UnsupportedDialectError(
-            "all sessions of this engine share one connection, and with it one transaction (SQLite in memory?); use a file, "
-            "such as sqlite+aiosqlite:///app.db",
+            "all sessions of this engine share one connection, and with it one transaction (SQLite"
+            " in memory?); use a file, such as sqlite+aiosqlite:///app.db",
             dialect_name=bind.dialect.name,
         )
     return session
 
 
 async def untouched_connection(session: AsyncSession) -> AsyncConnection:
-    """Return the session's connection, joined and not used so far; before the wait, so that a holder never wants for one.
+    """Return the session's connection, joined and not used so far; before the wait, so that a
+    holder never wants for one.
 
     Raises:
-        ConfigurationError: it has a snapshot from before the lock, or has written, and would wait for the lock with
-            SQLite's write lock in hand.
+        ConfigurationError: it has a snapshot from before the lock, or has written, and would wait
+            for the lock with SQLite's write lock in hand.
     """
     connection, is_new = await joined_connection(session)
     if not is_new and await is_in_transaction(connection):
         raise ConfigurationError(
-            "the session is in a transaction that has read or written already; take the lock before its first statement, "
-            "or commit or roll back first"
+            "the session is in a transaction that has read or written already; take the lock before"
+            " its first statement, or commit or roll back first"
         )
     return connection
 
 
 async def joined_connection(session: AsyncSession) -> tuple[AsyncConnection, bool]:
-    """Return the session's connection, and whether it came to it just now, for the transaction itself and no savepoint.
+    """Return the session's connection, and whether it came to it just now, for the transaction
+    itself and no savepoint.
 
-    Then nothing was done in it, also where an engine of the host has begun SQLite's transaction with it.
+    Then nothing was done in it, also where an engine of the host has begun SQLite's transaction
+    with it.
     """
     for_savepoints: list[bool] = []
 
@@ -84,7 +92,9 @@ async def joined_connection(session: AsyncSession) -> tuple[AsyncConnection, boo
 
 
 async def is_in_transaction(connection: AsyncConnection) -> bool:
-    """Whether SQLite itself is in a transaction; by default its driver begins one with the first write only."""
+    """Whether SQLite itself is in a transaction; by default its driver begins one with the first
+    write only.
+    """
     raw = await connection.get_raw_connection()
     driver_connection: Any = raw.driver_connection
     return bool(driver_connection.in_transaction)
@@ -96,7 +106,9 @@ def is_held_in_process(session: AsyncSession, resource: str) -> bool:
 
 
 async def hold_in_process(session: AsyncSession, resource: str, timeout_s: float | None) -> bool:
-    """Lock until the transaction that the session is in ends, and return whether that was granted in time; joins it."""
+    """Lock until the transaction that the session is in ends, and return whether that was
+    granted in time; joins it.
+    """
     if is_held_in_process(session, resource):
         return True
     key = process_key(session.get_bind().engine, resource)
@@ -116,7 +128,8 @@ async def hold_in_process(session: AsyncSession, resource: str, timeout_s: float
 async def hold_keys_in_process(
     session: AsyncSession, namespace: str, keys: tuple[Hashable, ...], *, timeout_s: float | None
 ) -> bool:
-    """Lock `keys` of a lockset until the session's transaction ends, all or none; return whether that was granted in time.
+    """Lock `keys` of a lockset until the session's transaction ends, all or none; return whether
+    that was granted in time.
 
     Keys that the transaction holds already are its own.
     """
@@ -137,8 +150,12 @@ async def hold_keys_in_process(
     return granted
 
 
-def release_keys_in_process(session: AsyncSession, namespace: str, keys: tuple[Hashable, ...]) -> None:
-    """Unlock keys before the transaction has ended; only for a lock under which nothing was done."""
+def release_keys_in_process(
+    session: AsyncSession, namespace: str, keys: tuple[Hashable, ...]
+) -> None:
+    """Unlock keys before the transaction has ended; only for a lock under which nothing was
+    done.
+    """
     held = _held_by(session.sync_session)
     for key in keys:
         held.pop((namespace, "key", key), _nothing)()

@@ -1,12 +1,15 @@
-"""How many rows are claimed ahead of the workers: more while rows start at once, fewer as soon as they wait.
+"""How many rows are claimed ahead of the workers: more while rows start at once, fewer as soon as
+they wait.
 
-A claim takes the same few round trips for one row and for hundreds. Where work takes microseconds, a queue of two rows per worker
-keeps the workers waiting for claims; where work takes seconds, every further row in the queue is one that another replica could
-have begun. So the capacity is not guessed but found: it doubles while the rows of full claims start within `GROWS_BELOW_S`, and is
-halved when one has waited for longer than `SHRINKS_ABOVE_S`, or when a claim has taken longer than `CLAIM_S_MAX`. A claim that
-brings less than was asked for ends it.
+A claim takes the same few round trips for one row and for hundreds. Where work takes microseconds,
+a queue of two rows per worker keeps the workers waiting for claims; where work takes seconds, every
+further row in the queue is one that another replica could have begun. So the capacity is not
+guessed but found: it doubles while the rows of full claims start within `GROWS_BELOW_S`, and is
+halved when one has waited for longer than `SHRINKS_ABOVE_S`, or when a claim has taken longer than
+`CLAIM_S_MAX`. A claim that brings less than was asked for ends it.
 
-Decides only; the fetcher acts. Not here: what becomes of rows that wait all the same (``pipelines/fetching/unstarted.py``).
+Decides only; the fetcher acts. Not here: what becomes of rows that wait all the same
+(``pipelines/fetching/unstarted.py``).
 
 Source: the congestion window of TCP, which is found in the same way.
 """
@@ -20,11 +23,13 @@ GROWS_BELOW_S = 0.02
 SHRINKS_ABOVE_S = 0.05
 """The capacity shrinks when a row starts later than this after it was queued, in seconds.
 
-More than twice `GROWS_BELOW_S`, or a capacity that has doubled would shrink again. Together with the time of a claim it is less
-than `FRESH_S`, so that work begins with the rows that claims bring.
+More than twice `GROWS_BELOW_S`, or a capacity that has doubled would shrink again. Together with
+the time of a claim it is less than `FRESH_S`, so that work begins with the rows that claims bring.
 """
 CLAIM_S_MAX = 0.1
-"""The capacity shrinks when a claim takes longer than this, in seconds: wide rows, or a database that is busy enough."""
+"""The capacity shrinks when a claim takes longer than this, in seconds: wide rows, or a database
+that is busy enough.
+"""
 
 
 class Ahead:
@@ -60,7 +65,9 @@ class Ahead:
             self._longest_wait_s = max(self._longest_wait_s or 0.0, now - queued_at)
 
     def look(self, now: float, *, is_low: bool) -> None:
-        """Set the capacity for the next claim. Rows that started since the queue was last low are what it goes by."""
+        """Set the capacity for the next claim. Rows that started since the queue was last low
+        are what it goes by.
+        """
         waited_s = self._longest_wait_s
         if waited_s is not None and waited_s > SHRINKS_ABOVE_S:
             self._shrink()

@@ -1,4 +1,6 @@
-"""Short tasks of one pipeline that nobody waits for while it runs, and that must end before it has stopped."""
+"""Short tasks of one pipeline that nobody waits for while it runs, and that must end before it
+has stopped.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ logger = get_logger(__name__)
 
 
 class BackgroundTasks:
-    """Begins tasks, and keeps them until they have ended: the event loop itself keeps none that waits.
+    """Begins tasks, and keeps them until they have ended: the event loop itself keeps none that
+    waits.
 
     Args:
         name: of the pipeline.
@@ -30,7 +33,9 @@ class BackgroundTasks:
         return len(self._tasks)
 
     async def wait_for_one(self, timeout_s: float | None = None) -> None:
-        """Wait until one of them has ended, for `timeout_s` at most; returns at once if there is none."""
+        """Wait until one of them has ended, for `timeout_s` at most; returns at once if there is
+        none.
+        """
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
@@ -43,7 +48,8 @@ class BackgroundTasks:
             raise
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, purpose))
-        # One that was cancelled before its first step has not begun `work`, which Python would warn of.
+        # One that was cancelled before its first step has not begun `work`, which Python would warn
+        # of.
         task.add_done_callback(lambda _task: work.close())
         return task
 

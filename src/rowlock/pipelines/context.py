@@ -1,4 +1,6 @@
-"""What the actors of one pipeline share: its table, settings, hooks, queue, counters and way to the database."""
+"""What the actors of one pipeline share: its table, settings, hooks, queue, counters and way to
+the database.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,13 @@ class PipelineContext(Generic[ModelT]):
         locker: locks related rows.
         locking_pipelines: asks who locks rows of this model as related rows.
         intent: columns that services own.
-        claims_rows: whether a claim can give whole rows: the host wants no options, and the model is plain.
+        claims_rows: whether a claim can give whole rows: the host wants no options, and the model
+            is plain.
         is_ending: whether the event loop ends everything; set by the run.
         failures: which loops fail now.
         in_progress: items that workers have in hand.
-        running: attempts by lock token; the worker that began one adds it, and takes it out when it has ended.
+        running: attempts by lock token; the worker that began one adds it, and takes it out when it
+            has ended.
         grace_over: the grace of a shutdown is over; nothing is waited out any more.
         background: short tasks that must end before the pipeline has stopped.
         calls: makes attempts at calls of the host's code.
@@ -86,7 +90,9 @@ class PipelineContext(Generic[ModelT]):
         autocommit: bool = False,
         timeout: timedelta | None = None,
     ) -> T:
-        """Run `work` in one transaction of its own, bounded by `timeout` (`database_timeout`) and shielded from cancellation."""
+        """Run `work` in one transaction of its own, bounded by `timeout` (`database_timeout`)
+        and shielded from cancellation.
+        """
         return await in_transaction(
             self.session_factory,
             self.leased,

@@ -1,4 +1,5 @@
-"""Copies of outcomes: what was said when `process` returned stands, whatever the host goes on to do with its dicts and lists.
+"""Copies of outcomes: what was said when `process` returned stands, whatever the host goes on to do
+with its dicts and lists.
 
 Not here: the outcomes, and whether they can be written (`outcomes`).
 """
@@ -21,11 +22,13 @@ T = TypeVar("T")
 
 
 def copied(returned: T) -> T:
-    """Return an outcome as it is now, whatever the host goes on to do with the dicts and lists in it; anything else as it is.
+    """Return an outcome as it is now, whatever the host goes on to do with the dicts and lists in
+    it; anything else as it is.
 
-    Each field is read once, and of what is returned no field runs code of the host's: writers read it where nothing is contained.
-    An outcome of a host's own class keeps its class if that is so of it. Nothing has been checked yet. Values of other kinds, such
-    as a column type of the host's own may take, are shared with the host.
+    Each field is read once, and of what is returned no field runs code of the host's: writers read
+    it where nothing is contained. An outcome of a host's own class keeps its class if that is so of
+    it. Nothing has been checked yet. Values of other kinds, such as a column type of the host's own
+    may take, are shared with the host.
 
     Raises:
         BaseException: whatever the host's own properties, mappings and sequences raise.
@@ -37,7 +40,9 @@ def copied(returned: T) -> T:
     kind = type(returned) if type(returned) in _COPIES else _kind_of(returned)
     if kind is None:
         return returned
-    fields = {name: copy_field(getattr(returned, name)) for name, copy_field in _COPIES[kind].items()}
+    fields = {
+        name: copy_field(getattr(returned, name)) for name, copy_field in _COPIES[kind].items()
+    }
     if type(returned) is not kind and (same := _of_the_same_class(returned, fields)) is not None:
         return same
     return cast("T", kind(**fields))
@@ -48,13 +53,16 @@ def _kind_of(returned: object) -> type[Outcome] | None:
 
 
 def _of_the_same_class(returned: T, fields: Mapping[str, object]) -> T | None:
-    """Return a copy with `fields`, or None if these could not be read from it without running code of the host's."""
+    """Return a copy with `fields`, or None if these could not be read from it without running
+    code of the host's.
+    """
     cls = type(returned)
     if not _is_read_plainly(cls, fields):
         return None
     try:
-        # Not made by its own arguments, which may be others; nor by copy(), whose `__getstate__` is that of a dataclass with slots:
-        # it forgets what the host keeps beside the fields, and `on_stale` needs that to clean up.
+        # Not made by its own arguments, which may be others; nor by copy(), whose `__getstate__` is
+        # that of a dataclass with slots: it forgets what the host keeps beside the fields, and
+        # `on_stale` needs that to clean up.
         made = object.__new__(cls)
         _take_over(made, returned)
         for name, value in fields.items():
@@ -69,7 +77,12 @@ def _take_over(made: object, original: object) -> None:
     cls = type(original)
     if hasattr(original, "__dict__"):
         made.__dict__.update(original.__dict__)
-    slots = (member for base in cls.__mro__ for member in vars(base).values() if type(member) is MemberDescriptorType)
+    slots = (
+        member
+        for base in cls.__mro__
+        for member in vars(base).values()
+        if type(member) is MemberDescriptorType
+    )
     for slot in slots:
         # An empty one stays so.
         with suppress(AttributeError):
@@ -78,7 +91,10 @@ def _take_over(made: object, original: object) -> None:
 
 def _is_read_plainly(cls: type, names: Iterable[str]) -> bool:
     # `__class__`, too: it is what isinstance() asks for.
-    if any(getattr_static(cls, name) is not getattr_static(object, name) for name in ("__class__", "__getattribute__")):
+    if any(
+        getattr_static(cls, name) is not getattr_static(object, name)
+        for name in ("__class__", "__getattribute__")
+    ):
         return False
     kinds = [type(getattr_static(cls, name)) for name in names]
     return all(kind is MemberDescriptorType or not hasattr(kind, "__get__") for kind in kinds)
@@ -95,14 +111,18 @@ def _copied_values(values: object) -> object:
         return values.copy()
     if type(values) is not dict and not isinstance(values, Mapping):
         return values
-    return {key: value if type(value) in _FLAT else _copied_if_it_ends(value) for key, value in values.items()}
+    return {
+        key: value if type(value) in _FLAT else _copied_if_it_ends(value)
+        for key, value in values.items()
+    }
 
 
 def _copied_if_it_ends(value: object) -> object:
     try:
         return copied_value(value)
     except RecursionError:
-        # It contains itself, or is too deep: the database's serializer refuses it, and `on_stale` is given the outcome.
+        # It contains itself, or is too deep: the database's serializer refuses it, and `on_stale`
+        # is given the outcome.
         return value
 
 
@@ -139,7 +159,8 @@ _FLAT = frozenset({bool, bytes, datetime, float, int, NoneType, str, UUID})
 def copied_value(value: Any) -> Any:  # noqa: ANN401 - whatever the host's column holds
     """Return a value with dicts, lists, tuples and sets of its own, at every depth.
 
-    Those of a host's own class are what a column type of the host's may take: they keep their class, and what is in them is shared.
+    Those of a host's own class are what a column type of the host's may take: they keep their
+    class, and what is in them is shared.
     """
     cls = type(value)
     if cls is dict:

@@ -1,11 +1,13 @@
 """The bounded queue between fetcher and workers, with two watermarks.
 
-The order is that of the claims, also across fetches: a row that was hinted and heads the order does not wait behind
-what an earlier fetch brought. Capacity bounds memory and what a crash leaves to be recovered, and grows with demand where the host
-leaves it to the pipeline (``pipelines/ahead.py``); below the low watermark the fetcher fetches. One fetcher puts, the pool takes.
-Nobody polls: the pool is told by `on_items`, the fetcher by `on_room`.
+The order is that of the claims, also across fetches: a row that was hinted and heads the order does
+not wait behind what an earlier fetch brought. Capacity bounds memory and what a crash leaves to be
+recovered, and grows with demand where the host leaves it to the pipeline (``pipelines/ahead.py``);
+below the low watermark the fetcher fetches. One fetcher puts, the pool takes. Nobody polls: the
+pool is told by `on_items`, the fetcher by `on_room`.
 
-Not here: asyncio's ``QueueFull``. The fetcher puts no more than there are `places`, so an overflow is a bug and says so.
+Not here: asyncio's ``QueueFull``. The fetcher puts no more than there are `places`, so an overflow
+is a bug and says so.
 """
 
 from __future__ import annotations
@@ -29,16 +31,22 @@ class ItemQueue(Generic[ModelT]):
         capacity: most items.
         low_watermark: fewer than this many make the fetcher fetch.
         holds_ahead: whether there is room for items that nobody waits for.
-        ahead: finds the capacity for claims ahead of the workers, and hears how long items waited; None where it is fixed.
-        starts_soon: whether items are currently started while the rows that their claims gave are fresh; if not, claims skip the
-            rows.
+        ahead: finds the capacity for claims ahead of the workers, and hears how long items waited;
+            None where it is fixed.
+        starts_soon: whether items are currently started while the rows that their claims gave are
+            fresh; if not, claims skip the rows.
         on_room: called whenever a place was freed.
         on_items: called when there is something to take.
         idle: tells how many wait for items.
     """
 
     def __init__(
-        self, capacity: int, low_watermark: int, *, holds_ahead: bool = True, ahead: Ahead | None = None
+        self,
+        capacity: int,
+        low_watermark: int,
+        *,
+        holds_ahead: bool = True,
+        ahead: Ahead | None = None,
     ) -> None:
         self.capacity = capacity
         self.low_watermark = low_watermark
@@ -63,13 +71,19 @@ class ItemQueue(Generic[ModelT]):
         return f"<ItemQueue {len(self)}/{self.capacity}, low {self.low_watermark}{state}>"
 
     def waiting(self) -> list[tuple[PipelineItem[ModelT], float]]:
-        """Return the items in their order, each with the time at which it was queued, on the monotonic clock in seconds."""
+        """Return the items in their order, each with the time at which it was queued, on the
+        monotonic clock in seconds.
+        """
         return [(item, queued_at) for _, _, item, queued_at in sorted(self._heap)]
 
     @property
     def room(self) -> int:
         """How many items should be claimed."""
-        return self.places if self.holds_ahead else max(0, min(self.places, self.idle() - len(self._heap)))
+        return (
+            self.places
+            if self.holds_ahead
+            else max(0, min(self.places, self.idle() - len(self._heap)))
+        )
 
     @property
     def places(self) -> int:
@@ -86,7 +100,8 @@ class ItemQueue(Generic[ModelT]):
         if self.ahead is not None:
             self.ahead.look(monotonic(), is_low=self.is_low)
             self.low_watermark = self.ahead.low_watermark
-            # What is queued already stays; and each item that is taken frees a place, or a hinted row would wait for many of them.
+            # What is queued already stays; and each item that is taken frees a place, or a hinted
+            # row would wait for many of them.
             self.capacity = max(self.ahead.capacity, min(self.capacity, len(self._heap) + 1))
 
     def put(self, items: Iterable[PipelineItem[ModelT]]) -> None:
@@ -96,7 +111,8 @@ class ItemQueue(Generic[ModelT]):
             InternalError: there is no room for all of them; none was added.
         """
         arriving = tuple(items)
-        # Whoever waited for them may have been cancelled since they were asked for: then they wait here.
+        # Whoever waited for them may have been cancelled since they were asked for: then they wait
+        # here.
         if len(arriving) > self.places:
             raise InternalError(f"{len(arriving)} items for {self.places} places")
         now = monotonic()

@@ -1,7 +1,9 @@
-"""Which pipeline locks whose rows: declared by `locks` on the class, checked for circles before anything starts.
+"""Which pipeline locks whose rows: declared by `locks` on the class, checked for circles before
+anything starts.
 
-Two uses. A row is not claimed by its own pipeline while a row of a pipeline that locks it waits for it, so that busy children do
-not starve their parent. And pipelines that lock each other's rows in a circle are refused, since each may wait for the next.
+Two uses. A row is not claimed by its own pipeline while a row of a pipeline that locks it waits for
+it, so that busy children do not starve their parent. And pipelines that lock each other's rows in a
+circle are refused, since each may wait for the next.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ class Related:
 
     Attributes:
         model: the related model.
-        on: which related rows belong to a main row, such as ``Instance.fleet_id == Fleet.id``. Needed where there is not
-            exactly one foreign key that says so.
+        on: which related rows belong to a main row, such as ``Instance.fleet_id == Fleet.id``.
+            Needed where there is not exactly one foreign key that says so.
     """
 
     model: type
@@ -57,14 +59,20 @@ class Locking(Hooks[Any], Protocol):
         ...
 
 
-def declared_locks(name: str, leased: LeasedTable, locks: Sequence[type | Related]) -> tuple[DeclaredLock, ...]:
+def declared_locks(
+    name: str, leased: LeasedTable, locks: Sequence[type | Related]
+) -> tuple[DeclaredLock, ...]:
     """Check what a pipeline declares in `locks`.
 
     Raises:
-        ModelError: an entry is no model that can be leased, or nothing says how its rows belong to the pipeline's.
+        ModelError: an entry is no model that can be leased, or nothing says how its rows belong to
+            the pipeline's.
     """
     if not isinstance(locks, list | tuple):
-        raise ModelError(f"{name}.locks is a list of models, not {locks!r:.100}; put it in brackets", model=leased.name)
+        raise ModelError(
+            f"{name}.locks is a list of models, not {locks!r:.100}; put it in brackets",
+            model=leased.name,
+        )
     declared = []
     for entry in locks:
         related = entry if isinstance(entry, Related) else Related(entry)
@@ -76,7 +84,8 @@ def declared_locks(name: str, leased: LeasedTable, locks: Sequence[type | Relate
             on = relation_between(leased, table)
         elif not isinstance(on, ColumnElement):
             raise ModelError(
-                f"{name}.locks: `on` is one SQL expression over {table.name} and {leased.name}, not {on!r:.100}",
+                f"{name}.locks: `on` is one SQL expression over {table.name} and {leased.name}, not"
+                f" {on!r:.100}",
                 model=table.name,
             )
         declared.append(DeclaredLock(table, None if on is None else with_names_of_its_own(on)))
@@ -94,9 +103,11 @@ class LockGraph:
         self._pipelines.append(pipeline)
 
     def locking_pipelines_of(self, leased: LeasedTable, *, but: str) -> tuple[LockingPipeline, ...]:
-        """Return who locks rows of this model as related ones, except the pipeline named `but`. Asks the `ready` of each.
+        """Return who locks rows of this model as related ones, except the pipeline named `but`.
+        Asks the `ready` of each.
 
-        One whose own rows are in the same table is not among them: its intent could not be told from the row's own state.
+        One whose own rows are in the same table is not among them: its intent could not be told
+        from the row's own state.
         """
         return tuple(
             LockingPipeline(
@@ -105,16 +116,24 @@ class LockGraph:
                 ready=ready_condition(pipeline.name, pipeline.leased, pipeline),
                 on=lock.on,
                 precedence_timeout=pipeline.settings.orphaned_after,
-                precedence_timeout_at_work=pipeline.settings.retry_delay + pipeline.settings.lock_timeout,
+                precedence_timeout_at_work=pipeline.settings.retry_delay
+                + pipeline.settings.lock_timeout,
             )
             for pipeline in self._pipelines
             for lock in pipeline.declared_locks
-            if pipeline.name != but and _overlap(lock.leased, leased) and pipeline.leased.table is not leased.table
+            if pipeline.name != but
+            and _overlap(lock.leased, leased)
+            and pipeline.leased.table is not leased.table
         )
 
     def intent_of(self, leased: LeasedTable) -> tuple[Column[Any], ...]:
         """Return which columns of this model services own, as its pipelines say."""
-        columns = (column for p in self._pipelines if _overlap(p.leased, leased) for column in p.intent_columns)
+        columns = (
+            column
+            for p in self._pipelines
+            if _overlap(p.leased, leased)
+            for column in p.intent_columns
+        )
         return tuple(dict.fromkeys(columns))
 
     def check(self) -> None:
@@ -128,14 +147,19 @@ class LockGraph:
         if cycle:
             drawn = " → ".join((*cycle, cycle[0]))
             raise LockCycleError(
-                f"pipelines lock each other's rows in a circle: {drawn}; each may wait for the next for ever. Let one of them do "
-                "without the lock, for example by a request (request_update) to the other",
+                f"pipelines lock each other's rows in a circle: {drawn}; each may wait for the next"
+                " for ever. Let one of them do without the lock, for example by a request"
+                " (request_update) to the other",
                 cycle=cycle,
             )
 
     def _locked_by(self, pipeline: Locking) -> list[str]:
         locks = pipeline.declared_locks
-        return [other.name for other in self._pipelines if any(_overlap(lock.leased, other.leased) for lock in locks)]
+        return [
+            other.name
+            for other in self._pipelines
+            if any(_overlap(lock.leased, other.leased) for lock in locks)
+        ]
 
 
 def _overlap(one: LeasedTable, other: LeasedTable) -> bool:

@@ -31,7 +31,9 @@ PIPELINES_MAX = 1000
 """Most pipelines of one manager."""
 
 RENEW_TIMEOUT = timedelta(seconds=1)
-"""Longest time for a renewal that is assumed of pipelines which are registered later, if there are none at the start."""
+"""Longest time for a renewal that is assumed of pipelines which are registered later, if there
+are none at the start.
+"""
 
 DRAIN_GRACE = timedelta(seconds=30)
 """How long running work may go on after a shutdown, unless `drain` is told otherwise."""
@@ -43,18 +45,21 @@ class PipelineManager:
     Args:
         session_factory: the host's; every transaction has a session of its own.
         pipelines: more may come by `register`.
-        notify: exchange hints with other replicas, over a connection outside the pool (PostgreSQL with asyncpg only). A name
-            instead of True tells hosts apart that work in one schema; processes that reach each other say the same. A process
-            that runs no pipelines may have a manager without any, to send its hints.
-        heartbeat_thread: renew leases in a thread, over a connection beside the pool, so that code that blocks the event loop costs
-            no lease. Without it they are renewed on the loop, over the host's pool.
+        notify: exchange hints with other replicas, over a connection outside the pool (PostgreSQL
+            with asyncpg only). A name instead of True tells hosts apart that work in one schema;
+            processes that reach each other say the same. A process that runs no pipelines may have
+            a manager without any, to send its hints.
+        heartbeat_thread: renew leases in a thread, over a connection beside the pool, so that code
+            that blocks the event loop costs no lease. Without it they are renewed on the loop, over
+            the host's pool.
 
     Attributes:
-        hinter: reaches the pipelines of this manager; `pipeline_hinter` reaches those of every started one.
+        hinter: reaches the pipelines of this manager; `pipeline_hinter` reaches those of every
+            started one.
 
     Raises:
-        ConfigurationError: the session factory cannot serve a pipeline, two pipelines have one name, or the database cannot
-            notify.
+        ConfigurationError: the session factory cannot serve a pipeline, two pipelines have one
+            name, or the database cannot notify.
     """
 
     def __init__(
@@ -75,7 +80,9 @@ class PipelineManager:
         self._started = False
         self._shut_down = False
         if not isinstance(pipelines, Iterable):
-            raise ConfigurationError("pipelines is a list: PipelineManager(session_factory, [VolumePipeline()])")
+            raise ConfigurationError(
+                "pipelines is a list: PipelineManager(session_factory, [VolumePipeline()])"
+            )
         for pipeline in pipelines:
             self.register(pipeline)
         if notify is not False:
@@ -88,17 +95,21 @@ class PipelineManager:
         """Add `pipeline`; if the manager runs, it is started at once.
 
         Raises:
-            ConfigurationError: the name is taken, there are too many, the session factory cannot serve it, it works in another
-                database than those that notify, or, in a manager that runs, the pipelines would lock each other's rows in a circle.
+            ConfigurationError: the name is taken, there are too many, the session factory cannot
+                serve it, it works in another database than those that notify, or, in a manager that
+                runs, the pipelines would lock each other's rows in a circle.
             PipelineError: the manager was shut down, or the pipeline was started before.
         """
         if not isinstance(pipeline, Pipeline):
-            raise ConfigurationError(f"a pipeline is an instance of a Pipeline subclass, not {pipeline!r:.100}")
+            raise ConfigurationError(
+                f"a pipeline is an instance of a Pipeline subclass, not {pipeline!r:.100}"
+            )
         if self._shut_down:
             raise PipelineError("the manager was shut down; build a new one")
         if pipeline.name in self._pipelines:
             raise ConfigurationError(
-                f"two pipelines are named {pipeline.name}; the class name is the owner of their leases: rename one"
+                f"two pipelines are named {pipeline.name}; the class name is the owner of their"
+                " leases: rename one"
             )
         _need_new(pipeline)
         if len(self._pipelines) >= PIPELINES_MAX:
@@ -124,7 +135,9 @@ class PipelineManager:
             LockCycleError: the pipelines lock each other's rows in a circle; none was started.
         """
         if self._shut_down:
-            raise PipelineError("the manager was shut down and cannot be started again; build a new one")
+            raise PipelineError(
+                "the manager was shut down and cannot be started again; build a new one"
+            )
         if self._started:
             return
         _need_running_loop()
@@ -134,7 +147,9 @@ class PipelineManager:
         self._started = True
         if self._wants_heartbeat_thread and is_real():
             limits = [pipeline.settings.renew_timeout for pipeline in self._pipelines.values()]
-            self._heartbeats = HeartbeatThread(self._session_factory, renew_timeout=min(limits, default=RENEW_TIMEOUT))
+            self._heartbeats = HeartbeatThread(
+                self._session_factory, renew_timeout=min(limits, default=RENEW_TIMEOUT)
+            )
         if self._notifier is not None:
             self._notifier.start()
             for hinter in (self.hinter, pipeline_hinter):
@@ -144,8 +159,8 @@ class PipelineManager:
     def shutdown(self) -> None:
         """Fetch no more and release what was not started; work that runs goes on until `drain`.
 
-        Does nothing before `start`. After that it may be called at any time, from any thread, and from a signal handler: the loop
-        does it in its next turn.
+        Does nothing before `start`. After that it may be called at any time, from any thread, and
+        from a signal handler: the loop does it in its next turn.
         """
         if not self._started:
             return
@@ -156,9 +171,11 @@ class PipelineManager:
             pipeline.shutdown()
 
     async def drain(self, timeout: timedelta | float | None = None) -> None:
-        """Shut down, wait for running work for `timeout` (default `DRAIN_GRACE`; a number is seconds), then interrupt it.
+        """Shut down, wait for running work for `timeout` (default `DRAIN_GRACE`; a number is
+        seconds), then interrupt it.
 
-        Interrupted rows are released. It returns when every loop has ended. Until then hints are still sent to other replicas.
+        Interrupted rows are released. It returns when every loop has ended. Until then hints are
+        still sent to other replicas.
         """
         grace = DRAIN_GRACE if timeout is None else timeout
         grace = grace if isinstance(grace, timedelta) else timedelta(seconds=grace)
@@ -175,7 +192,10 @@ class PipelineManager:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.shutdown()
         await self.drain()
@@ -188,7 +208,11 @@ class PipelineManager:
         """Return whether every pipeline works, and what became of the channel to other replicas."""
         notifications = None if self._notifier is None else self._notifier.statistics()
         stall_s = 0.0 if self._heartbeats is None else self._heartbeats.monitor.longest_stall_s
-        return ManagerHealth(tuple(pipeline.health() for pipeline in self._pipelines.values()), notifications, stall_s)
+        return ManagerHealth(
+            tuple(pipeline.health() for pipeline in self._pipelines.values()),
+            notifications,
+            stall_s,
+        )
 
     def _start_all(self) -> None:
         for pipeline in self._pipelines.values():
@@ -198,14 +222,18 @@ class PipelineManager:
             self.shutdown()
 
     def _start(self, pipeline: Pipeline[Any]) -> None:
-        pipeline.start(self._session_factory, self.hinter, self._graph, heartbeat_thread=self._heartbeats)
+        pipeline.start(
+            self._session_factory, self.hinter, self._graph, heartbeat_thread=self._heartbeats
+        )
         for hinter in (self.hinter, pipeline_hinter):
             hinter.attach(pipeline.leased.name, pipeline.hint)
 
     def _build_notifier(self, notify: object) -> Notifier:
         if notify is not True:
             check_name(notify)
-        return Notifier(self._notifying_engine(), None if notify is True else str(notify), hinter=self.hinter)
+        return Notifier(
+            self._notifying_engine(), None if notify is True else str(notify), hinter=self.hinter
+        )
 
     def _notifying_engine(self, *more: Pipeline[Any]) -> AsyncEngine:
         tables = [pipeline.leased for pipeline in (*self._pipelines.values(), *more)]
@@ -213,7 +241,9 @@ class PipelineManager:
 
     async def _stop_threads(self) -> None:
         # A drain that was cancelled leaves work behind, which still needs its leases.
-        if self._heartbeats is not None and all(pipeline.state == "stopped" for pipeline in self._pipelines.values()):
+        if self._heartbeats is not None and all(
+            pipeline.state == "stopped" for pipeline in self._pipelines.values()
+        ):
             await self._heartbeats.stop()
         if self._notifier is None:
             return

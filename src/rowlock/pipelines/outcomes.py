@@ -1,6 +1,7 @@
 """What `process` may return: pure data, checked before any transaction is opened.
 
-Not here: what each outcome writes (``pipelines/settling/planner.py``) and who writes it (``pipelines/settling/writer.py``).
+Not here: what each outcome writes (``pipelines/settling/planner.py``) and who writes it
+(``pipelines/settling/writer.py``).
 """
 
 from __future__ import annotations
@@ -33,13 +34,17 @@ class Apply:
 
     Attributes:
         values: update map of the row; `NOW_PLACEHOLDER` stands for the transaction's time.
-        related: update maps of related rows that this item has locked (`PipelineItem.lock_related`): ``{row: values}``, or
-            ``{(Model, key): values}`` where rows are not hashable.
-        also: runs in the same transaction after the guard matched, as ``await also(session, now)``; it must not commit. Where the
-            database rolls that back (an outage, a serialization failure, a deadlock) it runs again in the next one, so it must have
-            no other effect than what it writes through `session`.
-        after: when the row is due again, from now; default `min_processing_interval`. Needs `ScheduleColumns`.
-        unless_changed: columns that must still be as they were in ``item.row``, or nothing is written.
+        related: update maps of related rows that this item has locked
+            (`PipelineItem.lock_related`): ``{row: values}``, or ``{(Model, key): values}`` where
+            rows are not hashable.
+        also: runs in the same transaction after the guard matched, as ``await also(session, now)``;
+            it must not commit. Where the database rolls that back (an outage, a serialization
+            failure, a deadlock) it runs again in the next one, so it must have no other effect than
+            what it writes through `session`.
+        after: when the row is due again, from now; default `min_processing_interval`. Needs
+            `ScheduleColumns`.
+        unless_changed: columns that must still be as they were in ``item.row``, or nothing is
+            written.
         hint: models to hint after the commit.
     """
 
@@ -68,7 +73,9 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A related lock was not to be had: unlock the row but keep its owner, so that this pipeline comes back for it first."""
+    """A related lock was not to be had: unlock the row but keep its owner, so that this pipeline
+    comes back for it first.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,8 @@ def as_outcome(returned: object) -> Outcome:
             return returned
         case _:
             raise OutcomeError(
-                f"process must return Apply, Retry, Reset, Park or None, not an object of type {type(returned).__name__}"
+                "process must return Apply, Retry, Reset, Park or None, not an object of type"
+                f" {type(returned).__name__}"
             )
 
 
@@ -129,7 +137,12 @@ def check_outcome(leased: LeasedTable, outcome: Outcome) -> None:
 def has_values_alone(outcome: Apply) -> bool:
     """Whether an outcome is what nearly every one is: values, and nothing else."""
     is_alone = outcome.also is None and outcome.after is None and outcome.unless_changed is NOTHING
-    return is_alone and outcome.hint is NOTHING and type(outcome.related) is dict and not outcome.related
+    return (
+        is_alone
+        and outcome.hint is NOTHING
+        and type(outcome.related) is dict
+        and not outcome.related
+    )
 
 
 def delay_of(after: timedelta | float) -> timedelta:
@@ -143,7 +156,9 @@ def delay_of(after: timedelta | float) -> timedelta:
     except (TypeError, ValueError, OverflowError):
         delay = -DELAY_MAX
     if not timedelta(0) <= delay <= DELAY_MAX:
-        raise OutcomeError(f"after must be a timedelta or seconds, from zero to {DELAY_MAX.days} days")
+        raise OutcomeError(
+            f"after must be a timedelta or seconds, from zero to {DELAY_MAX.days} days"
+        )
     return delay
 
 
@@ -182,13 +197,17 @@ def _sequence(value: object, name: str) -> Sequence[Any]:
 
 def _need_schedule(leased: LeasedTable, what: str) -> None:
     if not leased.has_schedule:
-        raise OutcomeError(f"{what} needs ScheduleColumns, which {leased.name} does not have; mix them in")
+        raise OutcomeError(
+            f"{what} needs ScheduleColumns, which {leased.name} does not have; mix them in"
+        )
 
 
 RELATED_KINDS_MAX = 100
-"""Most kinds of update maps in `related` of one outcome: of one kind are those that name the same columns, and whose expressions of
-SQL differ in bound values alone. Each needs a statement at least, and the most rows that an item may hold, written a hundred at a
-time, as many again: both together take half of the default `database_timeout` where a round trip takes 25 ms."""
+"""Most kinds of update maps in `related` of one outcome: of one kind are those that name the
+same columns, and whose expressions of SQL differ in bound values alone. Each needs a statement
+at least, and the most rows that an item may hold, written a hundred at a time, as many again:
+both together take half of the default `database_timeout` where a round trip takes 25 ms.
+"""
 
 
 def related_items(related: object) -> Iterable[tuple[Any, Values]]:
@@ -198,12 +217,15 @@ def related_items(related: object) -> Iterable[tuple[Any, Values]]:
         OutcomeError: `related` is something else than a dict.
     """
     if type(related) is not dict and not isinstance(related, Mapping):
-        raise OutcomeError(f"related must be a dict of locked rows and values, not {type(related).__name__}")
+        raise OutcomeError(
+            f"related must be a dict of locked rows and values, not {type(related).__name__}"
+        )
     return related.items()
 
 
 def check_related(item: PipelineItem[Any], related: object) -> None:
-    """Refuse what cannot be written to the related rows of `item`, before any transaction is opened.
+    """Refuse what cannot be written to the related rows of `item`, before any transaction is
+    opened.
 
     Raises:
         OutcomeError: says which row or value, and what to change.
@@ -216,8 +238,9 @@ def check_related(item: PipelineItem[Any], related: object) -> None:
         kinds.add((leased.model, split(written)[0]))
         if len(kinds) > RELATED_KINDS_MAX:
             raise OutcomeError(
-                f"related writes more than {RELATED_KINDS_MAX} kinds of values, each of which costs a statement; name the same "
-                "columns for all rows, and write values, or SQL expressions that differ in bound values alone"
+                f"related writes more than {RELATED_KINDS_MAX} kinds of values, each of which costs"
+                " a statement; name the same columns for all rows, and write values, or SQL"
+                " expressions that differ in bound values alone"
             )
         if (leased.model, key) in seen:
             raise OutcomeError(f"{leased.name} {key} is in related twice")

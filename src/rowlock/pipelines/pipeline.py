@@ -1,6 +1,7 @@
 """A pipeline: the host's subclass, one per resource type, with its settings and hooks.
 
-Construction checks everything that can be checked without a database. Starting is the manager's business.
+Construction checks everything that can be checked without a database. Starting is the manager's
+business.
 """
 
 from __future__ import annotations
@@ -47,15 +48,16 @@ from rowlock.rows.updates import compared_column
 class Pipeline(SettingsAttributes, Generic[ModelT]):
     """Works on the rows of one model in the background.
 
-    Subclass it, set `model`, write `ready` and `process`. Every setting is a class attribute and a keyword of the constructor;
-    `PipelineSettings` documents each with its bounds.
+    Subclass it, set `model`, write `ready` and `process`. Every setting is a class attribute and a
+    keyword of the constructor; `PipelineSettings` documents each with its bounds.
 
     Attributes:
         model: the host's mapped class.
-        locks: models of which `process` locks rows with `PipelineItem.lock_related`. Their own pipelines leave rows alone that a
-            row of this pipeline waits for.
-        intent: columns that services write while a row is worked on, such as ``[Volume.to_be_deleted]``. An outcome that was
-            computed from older values is not written; the row is due again at once (`Apply.unless_changed`).
+        locks: models of which `process` locks rows with `PipelineItem.lock_related`. Their own
+            pipelines leave rows alone that a row of this pipeline waits for.
+        intent: columns that services write while a row is worked on, such as
+            ``[Volume.to_be_deleted]``. An outcome that was computed from older values is not
+            written; the row is due again at once (`Apply.unless_changed`).
         settings: the validated settings of this instance.
         leased: what was found on the model.
 
@@ -74,16 +76,23 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
     heartbeater_class: ClassVar[type[Heartbeater[Any]]] = Heartbeater
 
     def __init__(self, **settings: Unpack[SettingsKeywords]) -> None:
-        values: dict[str, Any] = {name: getattr(self, name) for name in SETTING_NAMES} | dict(settings)
+        values: dict[str, Any] = {name: getattr(self, name) for name in SETTING_NAMES} | dict(
+            settings
+        )
         self.settings: PipelineSettings = build_settings(self.name, values)
         for name in settings:
             setattr(self, name, getattr(self.settings, name))
         if getattr(self, "model", None) is None:
-            raise ModelError(f"{self.name} has no model; set `model = YourModel` on the class", model=self.name)
+            raise ModelError(
+                f"{self.name} has no model; set `model = YourModel` on the class", model=self.name
+            )
         self.leased: LeasedTable = LeasedTable.of(self.model)
         self.leased.check_owner(self.name)
-        self.declared_locks: tuple[DeclaredLock, ...] = declared_locks(self.name, self.leased, self.locks)
-        # Read as it stands there: a column without its brackets would be asked for its value in a pipeline.
+        self.declared_locks: tuple[DeclaredLock, ...] = declared_locks(
+            self.name, self.leased, self.locks
+        )
+        # Read as it stands there: a column without its brackets would be asked for its value in a
+        # pipeline.
         self.intent_columns: tuple[Column[Any], ...] = intent_columns(
             self.name, self.leased, inspect.getattr_static(self, "intent")
         )
@@ -96,7 +105,8 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         taken = sorted(_RESERVED & set(vars(cls))) if reserved else []
         if taken:
             raise ConfigurationError(
-                f"{cls.__name__}.{taken[0]} hides what rowlock needs of a Pipeline; give it another name"
+                f"{cls.__name__}.{taken[0]} hides what rowlock needs of a Pipeline; give it another"
+                " name"
             )
 
     def __repr__(self) -> str:
@@ -113,28 +123,37 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         return "new" if self._run is None else self._run.state
 
     def ready(self) -> ColumnElement[bool]:
-        """Return which rows want work, as one SQL expression over `model`. Called before every claim."""
+        """Return which rows want work, as one SQL expression over `model`. Called before every
+        claim.
+        """
         raise PipelineError(f"{self.name} must say which rows want work: override ready()")
 
     def process(self, item: PipelineItem[ModelT]) -> Outcome | Awaitable[Outcome | None] | None:
-        """Work on one row and return an outcome. No session is open; it may run again for the same row, so be idempotent.
+        """Work on one row and return an outcome. No session is open; it may run again for the same
+        row, so be idempotent.
 
         A plain function runs in a worker thread.
         """
         raise PipelineError(f"{self.name} must say what to do with a row: override process(item)")
 
     def options(self) -> Sequence[LoaderOption]:
-        """Return loader options with which the row is read, such as ``selectinload(Volume.attachments)``."""
+        """Return loader options with which the row is read, such as
+        ``selectinload(Volume.attachments)``.
+        """
         return ()
 
     def on_stale(self, item: PipelineItem[ModelT], outcome: Outcome) -> Awaitable[None] | None:
-        """Clean up the side effects of `outcome`, which could not be applied. A plain function runs in a worker thread."""
+        """Clean up the side effects of `outcome`, which could not be applied. A plain function
+        runs in a worker thread.
+        """
         return None
 
     def on_refused(self, item: PipelineItem[ModelT], error: Exception) -> Outcome:
-        """Return what comes of a row whose outcome the database refused with `error`: by default a `Retry`, like any failure.
+        """Return what comes of a row whose outcome the database refused with `error`: by default a
+        `Retry`, like any failure.
 
-        Called on the event loop, before `on_stale`. Override it where the same work would only be refused again.
+        Called on the event loop, before `on_stale`. Override it where the same work would only be
+        refused again.
         """
         return Retry(error=error)
 
@@ -171,7 +190,8 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         hinter: PipelineHinter,
         graph: LockGraph | None = None,
     ) -> PipelineRun[ModelT]:
-        """Return the actors of this pipeline, not started: for `start`, and for tests that take one step at a time.
+        """Return the actors of this pipeline, not started: for `start`, and for tests that take one
+        step at a time.
 
         Args:
             session_factory: the host's.
@@ -187,7 +207,9 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
             size,
             low_watermark,
             holds_ahead=self.settings.queue_upper_limit_factor > 0,
-            ahead=Ahead(size, low_watermark) if self._leaves_queue_size and size < AHEAD_MAX else None,
+            ahead=(
+                Ahead(size, low_watermark) if self._leaves_queue_size and size < AHEAD_MAX else None
+            ),
         )
         beside = LockGraph([self]) if graph is None else graph
         locker = RelatedLocker(
@@ -209,7 +231,8 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
             locker,
             locking_pipelines=partial(beside.locking_pipelines_of, self.leased, but=self.name),
             intent=self.intent_columns,
-            claims_rows=self.leased.is_plain and getattr(self.options, "__func__", None) is Pipeline.options,
+            claims_rows=self.leased.is_plain
+            and getattr(self.options, "__func__", None) is Pipeline.options,
         )
         return PipelineRun(
             context,
@@ -220,7 +243,9 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
 
     @property
     def _leaves_queue_size(self) -> bool:
-        """Whether the host says nothing about the queue's size, and has no fetches of its own, which may go by it."""
+        """Whether the host says nothing about the queue's size, and has no fetches of its own,
+        which may go by it.
+        """
         bases = type(self).__mro__[: type(self).__mro__.index(Pipeline)]
         sizes = ("queue_lower_limit_factor", "queue_upper_limit_factor")
         is_stated = any(name in vars(one) for one in (self, *bases) for name in sizes)
@@ -255,7 +280,9 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
     def statistics(self) -> PipelineStatistics:
         """Return a snapshot of what was done since the start."""
         return (
-            PipelineStatistics(self.name, 0, 0, 0, asdict(Counters())) if self._run is None else self._run.statistics()
+            PipelineStatistics(self.name, 0, 0, 0, asdict(Counters()))
+            if self._run is None
+            else self._run.statistics()
         )
 
     def health(self) -> PipelineHealth:
@@ -269,23 +296,32 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
             ready_condition(self.name, self.leased, self)
         except AttributeError as error:
             raise ModelError(
-                f"{self.name}.ready() cannot be asked yet ({error}): it is called once while the pipeline is built, so set what "
-                "it needs before super().__init__()",
+                f"{self.name}.ready() cannot be asked yet ({error}): it is called once while the"
+                " pipeline is built, so set what it needs before super().__init__()",
                 model=self.leased.name,
             ) from error
 
     def check_parts(self) -> None:
-        """Check what is needed to run and not to be built: `process`, and the classes of the actors.
+        """Check what is needed to run and not to be built: `process`, and the classes of the
+        actors.
 
         Raises:
             ConfigurationError: says what to override.
         """
         if type(self).process is Pipeline.process:
-            raise ConfigurationError(f"{self.name} must say what to do with a row: override process(item)")
-        for name, part in (("fetcher_class", Fetcher), ("worker_class", Worker), ("heartbeater_class", Heartbeater)):
+            raise ConfigurationError(
+                f"{self.name} must say what to do with a row: override process(item)"
+            )
+        for name, part in (
+            ("fetcher_class", Fetcher),
+            ("worker_class", Worker),
+            ("heartbeater_class", Heartbeater),
+        ):
             chosen = getattr(self, name)
             if not (isinstance(chosen, type) and issubclass(chosen, part)):
-                raise ConfigurationError(f"{self.name}.{name} must be {part.__name__} or a subclass of it")
+                raise ConfigurationError(
+                    f"{self.name}.{name} must be {part.__name__} or a subclass of it"
+                )
 
 
 _RESERVED = frozenset(
@@ -316,15 +352,20 @@ def intent_columns(name: str, leased: LeasedTable, intent: object) -> tuple[Colu
         ModelError: the model has no such column, or rowlock writes it itself.
     """
     if isinstance(intent, str) or not isinstance(intent, Sequence):
-        raise ModelError(f"{name}.intent is a list of columns, not {intent!r:.100}", model=leased.name)
+        raise ModelError(
+            f"{name}.intent is a list of columns, not {intent!r:.100}", model=leased.name
+        )
     try:
         columns = tuple(dict.fromkeys(compared_column(leased, key) for key in intent))
     except OutcomeError as error:
-        raise ModelError(f"{name}.intent: {error.args[0]}", model=leased.name, column=error.column) from None
+        raise ModelError(
+            f"{name}.intent: {error.args[0]}", model=leased.name, column=error.column
+        ) from None
     for column in columns:
         if column.key in leased.lease_columns or column is leased.key:
             raise ModelError(
-                f"{name}.intent names {leased.name}.{column.name}, which no service changes for itself; list columns of the host's",
+                f"{name}.intent names {leased.name}.{column.name}, which no service changes for"
+                " itself; list columns of the host's",
                 model=leased.name,
                 column=column.name,
             )

@@ -1,7 +1,9 @@
-"""One run of a pipeline, from its start to its last drained item: builds the actors and ends them in order.
+"""One run of a pipeline, from its start to its last drained item: builds the actors and ends them
+in order.
 
-The order of ending: the fetcher stops, what was queued is released, running work gets its grace and then is interrupted, and the
-heartbeater goes last, since it keeps the leases of all that still runs.
+The order of ending: the fetcher stops, what was queued is released, running work gets its grace and
+then is interrupted, and the heartbeater goes last, since it keeps the leases of all that still
+runs.
 """
 
 from __future__ import annotations
@@ -87,7 +89,9 @@ class PipelineRun(Generic[ModelT]):
         self._supervisor.keep(FETCHER, self.fetcher.run)
 
     def _close_pool_if_ending(self) -> bool:
-        """Whether the event loop ends everything; then no row is begun any more, for nobody would wait for it."""
+        """Whether the event loop ends everything; then no row is begun any more, for nobody
+        would wait for it.
+        """
         if self._supervisor.is_ending:
             self.pool.is_open = False
         return self._supervisor.is_ending
@@ -111,14 +115,20 @@ class PipelineRun(Generic[ModelT]):
         self.fetcher.hint()
 
     def release_strays(self) -> None:
-        """Release each tracked item that has no place in the queue, no worker and no settlement: a bug lost it on its way.
+        """Release each tracked item that has no place in the queue, no worker and no settlement: a
+        bug lost it on its way.
 
-        Without this its lease would be renewed for ever, and nobody would work on its row. On this loop nothing else happens
-        between two places of an item, so that none is taken for a stray which is on its way.
+        Without this its lease would be renewed for ever, and nobody would work on its row. On this
+        loop nothing else happens between two places of an item, so that none is taken for a stray
+        which is on its way.
         """
         queued, in_progress = frozenset(self.context.queue), self.context.in_progress
         tracked = self.heartbeater.tracked()
-        strays = [item for item in tracked if not (item in queued or item in in_progress or item in self.settler)]
+        strays = [
+            item
+            for item in tracked
+            if not (item in queued or item in in_progress or item in self.settler)
+        ]
         self.context.counters.strays += len(strays)
         for item in strays:
             self.settler.settle_later(item, Ended.INTERRUPTED)
@@ -127,7 +137,8 @@ class PipelineRun(Generic[ModelT]):
 
     def _tell_stray(self, item: PipelineItem[ModelT]) -> None:
         logger.error(
-            "%s: nobody had row %s in hand, so it is released; please report this, with what was logged before",
+            "%s: nobody had row %s in hand, so it is released; please report this, with what was"
+            " logged before",
             self.context.name,
             item.id,
             extra={"pipeline": self.context.name, "row_id": item.id},
@@ -135,10 +146,12 @@ class PipelineRun(Generic[ModelT]):
         events.emit(events.StrayFound(self.context.name, item.id, item.lock_token))
 
     def shutdown(self) -> None:
-        """Start nothing more and release what was not started; what runs goes on until it is drained.
+        """Start nothing more and release what was not started; what runs goes on until it is
+        drained.
 
-        May be called from any thread, and from a signal handler, which stops this one wherever it is: within the queue, say. So
-        nothing is done here and now, but in the next turn of the loop.
+        May be called from any thread, and from a signal handler, which stops this one wherever it
+        is: within the queue, say. So nothing is done here and now, but in the next turn of the
+        loop.
         """
         if self._stopping:
             return
@@ -177,7 +190,8 @@ class PipelineRun(Generic[ModelT]):
             self._interrupt()
             # Each wait behind this is bounded: by the cancel grace, then by the writes' own limits.
             if not await self._work_ends(monotonic() + self._last_wait_s()):
-                # What was interrupted may have been cleaned up after since, by code that does not end.
+                # What was interrupted may have been cleaned up after since, by code that does not
+                # end.
                 self._interrupt()
         self.pool.stop()
         await self._supervisor.wait({FETCHER}, timeout_s=self._last_wait_s())
@@ -193,7 +207,9 @@ class PipelineRun(Generic[ModelT]):
         self.settler.interrupt()
 
     async def _work_ends(self, ends_at: float) -> bool:
-        """Wait until `ends_at` at most for the work to end and for its last outcomes to be settled."""
+        """Wait until `ends_at` at most for the work to end and for its last outcomes to be
+        settled.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, ends_at - monotonic())):
                 await self.pool.wait_until_idle()

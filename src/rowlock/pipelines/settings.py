@@ -1,13 +1,15 @@
 """A pipeline's settings: names, defaults, bounds, and what must hold between them.
 
-`PipelineSettings` says it all. Type checkers and editors cannot read that, so names and types stand here
-twice more; a test compares.
+`PipelineSettings` says it all. Type checkers and editors cannot read that, so names and types stand
+here twice more; a test compares.
 
-Durations are `timedelta`; a plain number is seconds. Every contradiction is found when the pipeline is built.
+Durations are `timedelta`; a plain number is seconds. Every contradiction is found when the pipeline
+is built.
 
-The timing budget. Trust in a lease ends at ``lock_timeout - lease_margin`` after the last confirmed claim or renewal was sent.
-Renewal starts when `heartbeat_trigger` is left of the lease. Within ``heartbeat_trigger - lease_margin`` there must be room for two
-beats, each late by the jitter, and one renewal that takes all its time: so one failed renewal loses no lease.
+The timing budget. Trust in a lease ends at ``lock_timeout - lease_margin`` after the last confirmed
+claim or renewal was sent. Renewal starts when `heartbeat_trigger` is left of the lease. Within
+``heartbeat_trigger - lease_margin`` there must be room for two beats, each late by the jitter, and
+one renewal that takes all its time: so one failed renewal loses no lease.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ _DurationOrZero = Annotated[timedelta, Field(ge=timedelta(0), le=DURATION_MAX)]
 
 
 _DERIVED: Any = Field(default=None, validate_default=True)
-"""None, also when it is given, becomes a default that another setting tells: `PipelineSettings.derive`."""
+"""None, also when it is given, becomes a default that another setting tells:
+`PipelineSettings.derive`.
+"""
 
 
 def _seconds(*values: float) -> tuple[timedelta, ...]:
@@ -49,16 +53,21 @@ def _seconds(*values: float) -> tuple[timedelta, ...]:
 
 
 class PipelineSettings(BaseModel):
-    """The settings of one pipeline; each is a class attribute of `Pipeline` and a keyword of its constructor."""
+    """The settings of one pipeline; each is a class attribute of `Pipeline` and a keyword of its
+    constructor.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     workers_num: Annotated[int, Field(ge=1, le=WORKERS_MAX)] = 10
     """How many rows are processed at once."""
     queue_lower_limit_factor: Annotated[float, Field(ge=0.0, le=QUEUE_FACTOR_MAX)] = 0.5
-    """The fetcher fetches when fewer than this many items per worker are queued; in a queue that has grown, in proportion."""
+    """The fetcher fetches when fewer than this many items per worker are queued; in a queue that
+    has grown, in proportion.
+    """
     queue_upper_limit_factor: Annotated[float, Field(ge=0.0, le=QUEUE_FACTOR_MAX)] = 2.0
-    """At most this many items per worker are queued. 0: a row is claimed only for a worker that is idle.
+    """At most this many items per worker are queued. 0: a row is claimed only for a worker that is
+    idle.
 
     A pipeline that sets neither factor has more queued, 500 rows at most, while rows start at once.
     """
@@ -68,10 +77,12 @@ class PipelineSettings(BaseModel):
     """How long a lease lasts that is not renewed: how long the rows of a dead replica wait."""
     heartbeat_trigger: _Duration = timedelta(seconds=15)
     """A lease is renewed when less than this is left of it."""
-    fetch_delays: Annotated[tuple[_Duration, ...], Field(min_length=1, max_length=FETCH_DELAYS_MAX)] = _seconds(
-        0.5, 1, 2, 5
-    )
-    """Rests after the first, second, ... fetch in a row that found nothing; the last one repeats."""
+    fetch_delays: Annotated[
+        tuple[_Duration, ...], Field(min_length=1, max_length=FETCH_DELAYS_MAX)
+    ] = _seconds(0.5, 1, 2, 5)
+    """Rests after the first, second, ... fetch in a row that found nothing; the last one
+    repeats.
+    """
     lease_margin: _Duration = _DERIVED
     """By how much a holder's trust ends before its lease. Default: a tenth of `lock_timeout`."""
     heartbeat_interval: _Duration = _DERIVED
@@ -91,19 +102,33 @@ class PipelineSettings(BaseModel):
     max_attempts: Annotated[int, Field(ge=1, le=ATTEMPTS_MAX)] = 20
     """After this many failed attempts in a row a row is parked (`ScheduleColumns`)."""
     stall_limit: _Duration = _DERIVED
-    """How long leases are renewed while the host's event loop stands still. Default: ten times `lock_timeout`."""
+    """How long leases are renewed while the host's event loop stands still. Default: ten times
+    `lock_timeout`.
+    """
     orphaned_after: _Duration = _DERIVED
-    """Lock columns that nobody came back for are cleared after this. Default: ten times `lock_timeout`."""
+    """Lock columns that nobody came back for are cleared after this. Default: ten times
+    `lock_timeout`.
+    """
 
     @field_validator(
-        "lease_margin", "heartbeat_interval", "renew_timeout", "stall_limit", "orphaned_after", mode="wrap"
+        "lease_margin",
+        "heartbeat_interval",
+        "renew_timeout",
+        "stall_limit",
+        "orphaned_after",
+        mode="wrap",
     )
     @classmethod
     def derive(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:  # noqa: ANN401
-        """Return `value` as it is validated, or for None the default that another setting tells, whatever its bounds."""
+        """Return `value` as it is validated, or for None the default that another setting tells,
+        whatever its bounds.
+        """
         if value is not None:
             return handler(value)
-        lock_timeout, heartbeat_trigger = info.data.get("lock_timeout"), info.data.get("heartbeat_trigger")
+        lock_timeout, heartbeat_trigger = (
+            info.data.get("lock_timeout"),
+            info.data.get("heartbeat_trigger"),
+        )
         if lock_timeout is None or heartbeat_trigger is None:
             # One of these is invalid, and told as such.
             return None
@@ -125,7 +150,9 @@ class PipelineSettings(BaseModel):
     @property
     def queue_low_watermark(self) -> int:
         """The fetcher fetches when fewer items than this are queued."""
-        return min(self.queue_capacity, max(1, math.ceil(self.workers_num * self.queue_lower_limit_factor)))
+        return min(
+            self.queue_capacity, max(1, math.ceil(self.workers_num * self.queue_lower_limit_factor))
+        )
 
     @property
     def fetch_delays_s(self) -> tuple[float, ...]:
@@ -161,7 +188,9 @@ class SettingsKeywords(TypedDict, total=False):
 
 
 class SettingsAttributes:
-    """The class attributes of a pipeline, for type checkers and editors: as long as none is set, the defaults of the settings."""
+    """The class attributes of a pipeline, for type checkers and editors: as long as none is set,
+    the defaults of the settings.
+    """
 
     workers_num: int
     queue_lower_limit_factor: float
@@ -193,7 +222,8 @@ def build_settings(pipeline: str, values: dict[str, Any]) -> PipelineSettings:
     """Validate `values` for the pipeline of that name.
 
     Raises:
-        SettingsError: a value is unknown, out of bounds, or contradicts another; the text says what to change.
+        SettingsError: a value is unknown, out of bounds, or contradicts another; the text says what
+            to change.
     """
     try:
         settings = PipelineSettings(**values)
@@ -206,7 +236,9 @@ def build_settings(pipeline: str, values: dict[str, Any]) -> PipelineSettings:
 
 def _as_settings_error(pipeline: str, error: ValidationError) -> SettingsError:
     names = tuple(dict.fromkeys(str(problem["loc"][0]) for problem in error.errors()))
-    unknown = [str(problem["loc"][0]) for problem in error.errors() if problem["type"] == "extra_forbidden"]
+    unknown = [
+        str(problem["loc"][0]) for problem in error.errors() if problem["type"] == "extra_forbidden"
+    ]
     if unknown:
         text = f"no setting is named {', '.join(unknown)}; there are {', '.join(SETTING_NAMES)}"
     else:
@@ -224,38 +256,56 @@ def _contradictions(s: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
         (
             s.queue_lower_limit_factor > s.queue_upper_limit_factor,
             ("queue_lower_limit_factor", "queue_upper_limit_factor"),
-            f"queue_lower_limit_factor ({s.queue_lower_limit_factor:g}) is above queue_upper_limit_factor "
-            f"({s.queue_upper_limit_factor:g}); lower the first or raise the second",
+            (
+                f"queue_lower_limit_factor ({s.queue_lower_limit_factor:g}) is above"
+                f" queue_upper_limit_factor ({s.queue_upper_limit_factor:g}); lower the first or"
+                " raise the second"
+            ),
         ),
         (
             s.heartbeat_trigger >= s.lock_timeout,
             ("heartbeat_trigger", "lock_timeout"),
-            f"heartbeat_trigger ({_text(s.heartbeat_trigger)}) must be less than lock_timeout ({_text(s.lock_timeout)}), or "
-            "every lease would be renewed at every beat; half of lock_timeout is a good value",
+            (
+                f"heartbeat_trigger ({_text(s.heartbeat_trigger)}) must be less than lock_timeout"
+                f" ({_text(s.lock_timeout)}), or every lease would be renewed at every beat; half"
+                " of lock_timeout is a good value"
+            ),
         ),
         (
             needed > s.heartbeat_trigger,
             ("heartbeat_trigger", "lease_margin", "heartbeat_interval", "renew_timeout"),
-            f"heartbeat_trigger ({_text(s.heartbeat_trigger)}) leaves no room for lease_margin ({_text(s.lease_margin)}) + two "
-            f"beats of heartbeat_interval ({_text(s.heartbeat_interval)}, with jitter) + renew_timeout "
-            f"({_text(s.renew_timeout)}) = {_text(needed)}; raise heartbeat_trigger or lower the others",
+            (
+                f"heartbeat_trigger ({_text(s.heartbeat_trigger)}) leaves no room for lease_margin"
+                f" ({_text(s.lease_margin)}) + two beats of heartbeat_interval"
+                f" ({_text(s.heartbeat_interval)}, with jitter) + renew_timeout"
+                f" ({_text(s.renew_timeout)}) = {_text(needed)}; raise heartbeat_trigger or lower"
+                " the others"
+            ),
         ),
         (
             s.retry_delay > s.retry_delay_max,
             ("retry_delay", "retry_delay_max"),
-            f"retry_delay ({_text(s.retry_delay)}) is above retry_delay_max ({_text(s.retry_delay_max)})",
+            (
+                f"retry_delay ({_text(s.retry_delay)}) is above retry_delay_max"
+                f" ({_text(s.retry_delay_max)})"
+            ),
         ),
         (
             s.stall_limit < s.lock_timeout,
             ("stall_limit", "lock_timeout"),
-            f"stall_limit ({_text(s.stall_limit)}) must not be less than lock_timeout ({_text(s.lock_timeout)}): so long a lease "
-            "lasts anyway",
+            (
+                f"stall_limit ({_text(s.stall_limit)}) must not be less than lock_timeout"
+                f" ({_text(s.lock_timeout)}): so long a lease lasts anyway"
+            ),
         ),
         (
             s.orphaned_after <= s.lock_timeout,
             ("orphaned_after", "lock_timeout"),
-            f"orphaned_after ({_text(s.orphaned_after)}) must be more than lock_timeout ({_text(s.lock_timeout)}): a lease "
-            "that just expired belongs to its pipeline first",
+            (
+                f"orphaned_after ({_text(s.orphaned_after)}) must be more than lock_timeout"
+                f" ({_text(s.lock_timeout)}): a lease that just expired belongs to its pipeline"
+                " first"
+            ),
         ),
     ]
     return [(names, problem) for broken, names, problem in rules if broken]

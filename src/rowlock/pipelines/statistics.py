@@ -1,4 +1,6 @@
-"""What a pipeline has done and how it is: counters for dashboards, health for probes. Frozen snapshots of bounded size."""
+"""What a pipeline has done and how it is: counters for dashboards, health for probes. Frozen
+snapshots of bounded size.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from rowlock.hints.notifier import NotificationStatistics
 
 @dataclass(slots=True)
 class Counters:
-    """Running totals of one pipeline since its start. Written by its actors, read through `PipelineStatistics`."""
+    """Running totals of one pipeline since its start. Written by its actors, read through
+    `PipelineStatistics`.
+    """
 
     fetches: int = 0
     fetches_empty: int = 0
@@ -119,10 +123,10 @@ class ManagerHealth:
 
     Attributes:
         pipelines: each of them.
-        notifications: the channel to other replicas, if the manager was told to `notify`. Without it all works, if later, so it
-            makes nobody unhealthy.
-        longest_stall_s: for how long the event loop stood still at most since the start, in seconds, to half a second; 0
-            without a heartbeat thread.
+        notifications: the channel to other replicas, if the manager was told to `notify`. Without
+            it all works, if later, so it makes nobody unhealthy.
+        longest_stall_s: for how long the event loop stood still at most since the start, in
+            seconds, to half a second; 0 without a heartbeat thread.
     """
 
     pipelines: tuple[PipelineHealth, ...]

@@ -1,1 +1,3 @@
-"""What rowlock asks of the host's table: columns, eligibility, updates. This room builds SQL and never runs it."""
+"""What rowlock asks of the host's table: columns, eligibility, updates. This room builds SQL and
+never runs it.
+"""

@@ -1,7 +1,8 @@
-"""Assignments of an UPDATE as data: values, and the one rule that depends on what the row holds at that moment.
+"""Assignments of an UPDATE as data: values, and the one rule that depends on what the row holds at
+that moment.
 
-The one idea: outcomes of one shape differ only in their parameters. Kept apart from their SQL, many of them become one statement
-executed with many parameter sets.
+The one idea: outcomes of one shape differ only in their parameters. Kept apart from their SQL, many
+of them become one statement executed with many parameter sets.
 """
 
 from __future__ import annotations
@@ -26,20 +27,26 @@ ColumnValues: TypeAlias = dict[Column[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class UnlessChanged:
-    """The time `value` if the row still holds the time `as_read`; else what the row holds stands."""
+    """The time `value` if the row still holds the time `as_read`; else what the row holds
+    stands.
+    """
 
     value: Any
     as_read: Any
 
 
 Shape: TypeAlias = tuple[tuple[Column[Any], object], ...]
-"""Columns and what happens to each: None for a plain value, a rule, a formula, or the very SQL expression."""
+"""Columns and what happens to each: None for a plain value, a rule, a formula, or the very SQL
+expression.
+"""
 Slot: TypeAlias = tuple[str, TypeEngine[Any]]
 """Name and type of a parameter."""
 
 
 def split(values: Mapping[Column[Any], Any]) -> tuple[Shape, list[Any]]:
-    """Return the shape of a map, which maps have in common that one statement can write, and the parameters that are its own."""
+    """Return the shape of a map, which maps have in common that one statement can write, and the
+    parameters that are its own.
+    """
     shape: list[tuple[Column[Any], object]] = []
     parameters: list[Any] = []
     for column, value in values.items():
@@ -68,7 +75,9 @@ _RULES = frozenset({None, UnlessChanged})
 
 
 def can_be_kept(shape: Shape) -> bool:
-    """Whether a statement of this shape may be written again: an expression that is like no other is made anew each time."""
+    """Whether a statement of this shape may be written again: an expression that is like no
+    other is made anew each time.
+    """
     return all(rule in _RULES or isinstance(rule, Column | Formula) for _, rule in shape)
 
 
@@ -78,7 +87,9 @@ def is_like_no_other(value: object) -> bool:
 
 
 def slots_of(shape: Shape) -> list[Slot]:
-    """Return names and types of the parameters of maps of this shape, in the order in which `split` gives them."""
+    """Return names and types of the parameters of maps of this shape, in the order in which
+    `split` gives them.
+    """
     slots: list[Slot] = []
     for number, (column, rule) in enumerate(shape):
         if isinstance(rule, Formula):
@@ -91,13 +102,19 @@ def slots_of(shape: Shape) -> list[Slot]:
 
 
 def _slots_of_formula(formula: Formula, number: int) -> list[Slot]:
-    return [(f"rowlock_in_{number}_{place}", parameter.type) for place, parameter in enumerate(formula.bound)]
+    return [
+        (f"rowlock_in_{number}_{place}", parameter.type)
+        for place, parameter in enumerate(formula.bound)
+    ]
 
 
-def set_clause(shape: Shape, given: Mapping[str, ColumnElement[Any]] | None = None) -> dict[Column[Any], Any]:
+def set_clause(
+    shape: Shape, given: Mapping[str, ColumnElement[Any]] | None = None
+) -> dict[Column[Any], Any]:
     """Return the SET clause for every map of this shape.
 
-    Its parameters are named as `slots_of` says; what is `given` by their names stands in their place.
+    Its parameters are named as `slots_of` says; what is `given` by their names stands in their
+    place.
     """
     return {
         column: _expression(column, rule, number=number, given=given or {})
@@ -111,20 +128,28 @@ def varying(rows: Sequence[Sequence[Any]]) -> list[int]:
 
 
 def _all_same(values: Sequence[Any]) -> bool:
-    # Of most types equal values may be written differently: 1 and True within JSON, decimals, times in other zones.
+    # Of most types equal values may be written differently: 1 and True within JSON, decimals, times
+    # in other zones.
     first, type_ = values[0], type(values[0])
     is_flat = type_ in _FLAT
-    return all(value is first or (is_flat and type(value) is type_ and value == first) for value in values)
+    return all(
+        value is first or (is_flat and type(value) is type_ and value == first) for value in values
+    )
 
 
 _FLAT = frozenset({bool, bytes, int, str, UUID})
 """Types of which equal values are written alike."""
 
 
-# Parameters carry our name: SQLAlchemy refuses one that is called like a column of the host's table.
-def _expression(column: Column[Any], rule: object, *, number: int, given: Mapping[str, ColumnElement[Any]]) -> Any:  # noqa: ANN401 - whatever SET takes
+# Parameters carry our name: SQLAlchemy refuses one that is called like a column of the host's
+# table.
+def _expression(
+    column: Column[Any], rule: object, *, number: int, given: Mapping[str, ColumnElement[Any]]
+) -> Any:  # noqa: ANN401 - whatever SET takes
     if isinstance(rule, Formula):
-        return rule.filled([_parameter(name, type_, given) for name, type_ in _slots_of_formula(rule, number)])
+        return rule.filled(
+            [_parameter(name, type_, given) for name, type_ in _slots_of_formula(rule, number)]
+        )
     if rule not in _RULES:
         return rule
     new = _parameter(f"rowlock_new_{number}", column.type, given)
@@ -134,7 +159,9 @@ def _expression(column: Column[Any], rule: object, *, number: int, given: Mappin
     return new
 
 
-def _parameter(name: str, type_: TypeEngine[Any], given: Mapping[str, ColumnElement[Any]]) -> ColumnElement[Any]:
+def _parameter(
+    name: str, type_: TypeEngine[Any], given: Mapping[str, ColumnElement[Any]]
+) -> ColumnElement[Any]:
     return given[name] if name in given else bindparam(name, type_=type_)
 
 

@@ -1,13 +1,14 @@
 """The columns that a host's table lends us, as mixins.
 
-`LockColumns` is required, `ScheduleColumns` optional. Hosts may as well spell the same columns themselves: what counts is what
-``rows/leased_table.py`` finds on the mapped class.
+`LockColumns` is required, `ScheduleColumns` optional. Hosts may as well spell the same columns
+themselves: what counts is what ``rows/leased_table.py`` finds on the mapped class.
 
-In a model that is a mapped dataclass they are columns, and no fields: neither ``__init__`` nor ``repr`` nor ``==`` knows them.
+In a model that is a mapped dataclass they are columns, and no fields: neither ``__init__`` nor
+``repr`` nor ``==`` knows them.
 
-None of them is indexed by the mixin, and no index should contain a ``lock_*`` column: an update that touches an indexed column
-cannot be heap-only on PostgreSQL, and every heartbeat would write every index of the table. ``rows/migrations.py`` has the one
-index that serves the claim.
+None of them is indexed by the mixin, and no index should contain a ``lock_*`` column: an update
+that touches an indexed column cannot be heap-only on PostgreSQL, and every heartbeat would write
+every index of the table. ``rows/migrations.py`` has the one index that serves the claim.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ MixinT = TypeVar("MixinT")
 def for_type_checkers(mixin: type[MixinT]) -> type[MixinT]:
     """Keep the annotations of `mixin` from SQLAlchemy, which is told all by the columns themselves.
 
-    Of a model that is a mapped dataclass it makes fields of what is annotated, and refuses a mixin that is no dataclass. Were it
-    one, every model would be one, and serializers would take it apart by the fields of the mixin.
+    Of a model that is a mapped dataclass it makes fields of what is annotated, and refuses a mixin
+    that is no dataclass. Were it one, every model would be one, and serializers would take it apart
+    by the fields of the mixin.
     """
     mixin.__annotations__ = {}
     return mixin
@@ -44,9 +46,11 @@ class LockColumns:
 
     Attributes:
         lock_token: fences writes of this one claim; null = nobody holds the row.
-        lock_owner: the pipeline that holds it, or that asked to be the next to hold it; null = anybody may.
+        lock_owner: the pipeline that holds it, or that asked to be the next to hold it; null =
+            anybody may.
         lock_expires_at: until when the lease is valid, by the database's clock.
-        last_processed_at: when an outcome was last written; null = never processed, which sorts first.
+        last_processed_at: when an outcome was last written; null = never processed, which sorts
+            first.
     """
 
     lock_token: Mapped[uuid.UUID | None] = mapped_column(Uuid, default=None)

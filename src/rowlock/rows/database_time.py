@@ -1,7 +1,7 @@
 """The database's clock, in SQL, and the column type that keeps its times aware.
 
-The one idea: leases are judged by one clock, the database's, whatever the replicas' own clocks say. So "now" is an SQL
-expression here, never a Python value that travels to the server.
+The one idea: leases are judged by one clock, the database's, whatever the replicas' own clocks say.
+So "now" is an SQL expression here, never a Python value that travels to the server.
 
 Not here: how each database says so (``rows/row_dialect.py``, and ``rows.py`` of each dialect).
 """
@@ -11,7 +11,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, ColumnElement, DateTime, Dialect, Float, bindparam, literal
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    DateTime,
+    Dialect,
+    Float,
+    bindparam,
+    literal,
+)
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -39,7 +48,8 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value.tzinfo is None or value.utcoffset() is None:
             # The value stands last: what comes before it is kept where values are cut.
             raise ValueError(
-                f"a time has no time zone; pass an aware datetime, such as datetime.now(UTC), not {value!r}"
+                "a time has no time zone; pass an aware datetime, such as datetime.now(UTC), not"
+                f" {value!r}"
             )
         utc = value.astimezone(UTC)
         return utc if ROWS.on(dialect.name).keeps_zones else utc.replace(tzinfo=None)
@@ -53,7 +63,9 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:  # noqa: ANN401 - SQLAlchemy keeps its name to itself
-        """Return what reads a value, by the shortest way where the driver gives UTC times already."""
+        """Return what reads a value, by the shortest way where the driver gives UTC times
+        already.
+        """
         if ROWS.on(dialect.name).reads_utc(dialect.driver):
             return _as_utc
         return super().result_processor(dialect, coltype)
@@ -73,10 +85,12 @@ class database_now(FunctionElement[datetime]):  # noqa: N801 - reads like a func
 
 
 class due_at_once(FunctionElement[datetime]):  # noqa: N801
-    """A time that is over, as the default of a column: the database's current one, and on SQLite the first of the epoch.
+    """A time that is over, as the default of a column: the database's current one, and on SQLite
+    the first of the epoch.
 
-    SQLite adds no column to a table that is there unless its default is a constant. A row that is inserted past the model is due at
-    once on both; on SQLite it is also the first in the order of claims.
+    SQLite adds no column to a table that is there unless its default is a constant. A row that is
+    inserted past the model is due at once on both; on SQLite it is also the first in the order of
+    claims.
     """
 
     name = "due_at_once"
@@ -87,7 +101,8 @@ class due_at_once(FunctionElement[datetime]):  # noqa: N801
 class database_instant(FunctionElement[datetime]):  # noqa: N801
     """The database's time at this very moment, also where a transaction has been open for long.
 
-    For the question whether a lease has ended: the start of the transaction would answer it for an earlier moment.
+    For the question whether a lease has ended: the start of the transaction would answer it for an
+    earlier moment.
     """
 
     name = "database_instant"
@@ -113,7 +128,9 @@ class same_time(FunctionElement[bool]):  # noqa: N801
 
 
 class readable_time(FunctionElement[datetime]):  # noqa: N801
-    """The time in a column, in the shape in which it is read: ``readable_time(column)``. Null on SQLite if it is none."""
+    """The time in a column, in the shape in which it is read: ``readable_time(column)``. Null on
+    SQLite if it is none.
+    """
 
     name = "readable_time"
     type = UtcDateTime()
@@ -121,10 +138,11 @@ class readable_time(FunctionElement[datetime]):  # noqa: N801
 
 
 class is_no_time(FunctionElement[bool]):  # noqa: N801
-    """Whether something is written in a column of times that Python cannot read: ``is_no_time(column)``.
+    """Whether something is written in a column of times that Python cannot read:
+    ``is_no_time(column)``.
 
-    On PostgreSQL a time before the year 1 or after the year 9999, and not the infinite ones, which drivers read as the first
-    and the last that Python has. On SQLite whatever is no time there.
+    On PostgreSQL a time before the year 1 or after the year 9999, and not the infinite ones, which
+    drivers read as the first and the last that Python has. On SQLite whatever is no time there.
     """
 
     name = "is_no_time"
@@ -133,7 +151,9 @@ class is_no_time(FunctionElement[bool]):  # noqa: N801
 
 
 class is_beyond_time(FunctionElement[bool]):  # noqa: N801
-    """Whether what is written in a column of times lies behind all times that Python reads, or is none."""
+    """Whether what is written in a column of times lies behind all times that Python reads, or
+    is none.
+    """
 
     name = "is_beyond_time"
     type = Boolean()
@@ -152,9 +172,13 @@ class _DatabaseSeconds(FunctionElement[int]):
 
 
 def is_in_window(period: timedelta, window: timedelta) -> ColumnElement[bool]:
-    """Return whether the database's time is within the last `window` of a `period`, counted from the epoch in whole seconds."""
+    """Return whether the database's time is within the last `window` of a `period`, counted from
+    the epoch in whole seconds.
+    """
     period_s, window_s = (max(1, round(delay.total_seconds())) for delay in (period, window))
-    return _DatabaseSeconds() % literal(period_s, BigInteger) >= literal(max(0, period_s - window_s), BigInteger)
+    return _DatabaseSeconds() % literal(period_s, BigInteger) >= literal(
+        max(0, period_s - window_s), BigInteger
+    )
 
 
 @compiles(database_now)

@@ -1,11 +1,12 @@
 """The one index that serves the claim, for models and for migrations.
 
-The one idea: of a large table only the rows that are ready are in it, in the order in which they are claimed; so a claim costs
-the same however many settled rows there are. The key stands behind the time, so that a claim finds where the last one ended, also
-among rows that were never processed or became due at one time. Parked rows are not in an index of ``due_at``: they are ready and
-were due long ago, and would all stand before the first row that can be claimed. No lock column is mentioned, because a heartbeat
-must not have to write an index: an update that changes a column of any index (also one in its condition) cannot be heap-only on
-PostgreSQL.
+The one idea: of a large table only the rows that are ready are in it, in the order in which they
+are claimed; so a claim costs the same however many settled rows there are. The key stands behind
+the time, so that a claim finds where the last one ended, also among rows that were never processed
+or became due at one time. Parked rows are not in an index of ``due_at``: they are ready and were
+due long ago, and would all stand before the first row that can be claimed. No lock column is
+mentioned, because a heartbeat must not have to write an index: an update that changes a column of
+any index (also one in its condition) cannot be heap-only on PostgreSQL.
 
 Not here: the steps that build it in a table of a host (``migrations.py``).
 """
@@ -42,13 +43,16 @@ def due_index(
     column: DueOrder = "last_processed_at",
     name: str | None = None,
 ) -> Index:
-    """Return the index for the model's ``__table_args__``, where ``create_all`` and Alembic's autogenerate look for it.
+    """Return the index for the model's ``__table_args__``, where ``create_all`` and Alembic's
+    autogenerate look for it.
 
     Args:
         table_name: the host's table.
-        ready: what the pipeline's ``ready()`` says, as SQL: ``"status = 'submitted'"``. The database uses the index only
-            where the claim's condition implies this one. With ``due_at``, ``parked_at IS NULL`` is added.
-        column: by which rows are claimed; with the primary key, if that is not ``id``: ``("due_at", "job_id")``.
+        ready: what the pipeline's ``ready()`` says, as SQL: ``"status = 'submitted'"``. The
+            database uses the index only where the claim's condition implies this one. With
+            ``due_at``, ``parked_at IS NULL`` is added.
+        column: by which rows are claimed; with the primary key, if that is not ``id``: ``("due_at",
+            "job_id")``.
         name: of the index, ``ix_<table>_<column>`` by default.
 
     Raises:
@@ -66,7 +70,8 @@ def due_index_name(table_name: str, column: DueOrder) -> str:
 def due_index_parts(
     table_name: str, *, ready: str | ColumnElement[bool], column: DueOrder
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the columns and the options of the index, as ``Index`` and ``op.create_index`` take them.
+    """Return the columns and the options of the index, as ``Index`` and ``op.create_index`` take
+    them.
 
     Raises:
         ModelError: `ready` mentions a lock column, or rows are not claimed by `column`.
@@ -81,11 +86,13 @@ def due_index_parts(
 
 
 def _refuse_lock_columns(table_name: str, ready: str | ColumnElement[bool]) -> None:
-    # An expression is compiled without its values, and strings in the host's own SQL may say anything: columns are left.
+    # An expression is compiled without its values, and strings in the host's own SQL may say
+    # anything: columns are left.
     if found := _LOCK_COLUMN.search(_STRING.sub("''", str(ready))):
         raise ModelError(
-            f"no index of {table_name} may mention {found[0]}: every claim and heartbeat changes it, and would have to write "
-            "every index of the table; take it out of `ready`, the claim looks at the lock columns by itself",
+            f"no index of {table_name} may mention {found[0]}: every claim and heartbeat changes"
+            " it, and would have to write every index of the table; take it out of `ready`, the"
+            " claim looks at the lock columns by itself",
             model=table_name,
             column=found[0].lower(),
         )
@@ -98,7 +105,8 @@ def _order_column(table_name: str, column: str) -> Any:  # noqa: ANN401 - a name
         case "last_processed_at":
             return _NullsFirst(named_column(column))
     raise ModelError(
-        f"rows are claimed by due_at or by last_processed_at, so an index on {column!r} serves no claim; name one of the two",
+        f"rows are claimed by due_at or by last_processed_at, so an index on {column!r} serves no"
+        " claim; name one of the two",
         model=table_name,
         column=column,
     )

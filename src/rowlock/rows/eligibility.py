@@ -1,9 +1,11 @@
 """Which rows may be claimed, and in which order: the one place that says it.
 
-A row is eligible when it is ready ∧ free or expired ∧ not reserved for another pipeline ∧ its time has come ∧ no other pipeline
-awaits it as a related row. Pure expressions for SELECTs of the model; locked rows are skipped by whoever runs them.
+A row is eligible when it is ready ∧ free or expired ∧ not reserved for another pipeline ∧ its time
+has come ∧ no other pipeline awaits it as a related row. Pure expressions for SELECTs of the model;
+locked rows are skipped by whoever runs them.
 
-An expired lease is free for everybody who wants the row, whoever held it. A reservation, which `Reset` leaves, ends by itself.
+An expired lease is free for everybody who wants the row, whoever held it. A reservation, which
+`Reset` leaves, ends by itself.
 """
 
 from __future__ import annotations
@@ -18,18 +20,29 @@ from sqlalchemy import ColumnElement, and_, case, exists, not_, or_, true
 from sqlalchemy.orm import InstrumentedAttribute
 
 from rowlock.backoff import JITTER
-from rowlock.rows.database_time import database_now, database_time_after, is_beyond_time, is_in_window
+from rowlock.rows.database_time import (
+    database_now,
+    database_time_after,
+    is_beyond_time,
+    is_in_window,
+)
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.reservation_tokens import is_reservation_token
 
 OWNER_SEPARATOR = ":"
-"""Between the name of an owner and whom exactly it holds a row for: a main row, or one hold of a service."""
+"""Between the name of an owner and whom exactly it holds a row for: a main row, or one hold of a
+service.
+"""
 DIGEST_BYTES = 8
 """How long the digest of a key is that is too long for an owner's name."""
 RESERVED_BEYOND = timedelta(seconds=6)
-"""How long a reset row is kept for its owner beyond the time at which that comes back: the longest rest between two fetches."""
+"""How long a reset row is kept for its owner beyond the time at which that comes back: the
+longest rest between two fetches.
+"""
 WINDOW_MAX = timedelta(seconds=6)
-"""Longest window for related rows of which nobody knows how long they have waited: the longest rest between two fetches."""
+"""Longest window for related rows of which nobody knows how long they have waited: the longest
+rest between two fetches.
+"""
 PRECEDENCE_TIMEOUTS_PER_WINDOW = 4
 """How rarely that window comes: once in so many times the precedence timeout."""
 
@@ -42,10 +55,12 @@ class LockingPipeline:
         leased: the table of its own, main rows.
         owner: its name.
         ready: which of its rows want work.
-        on: which main row a related row belongs to; None if nobody knows: then each main row may want each related row.
-        precedence_timeout: how long it is respected: related rows that have waited longer, and main rows that stepped back
-            longer ago, do not count.
-        precedence_timeout_at_work: the same for a main row that is at work again and may still lock.
+        on: which main row a related row belongs to; None if nobody knows: then each main row may
+            want each related row.
+        precedence_timeout: how long it is respected: related rows that have waited longer, and main
+            rows that stepped back longer ago, do not count.
+        precedence_timeout_at_work: the same for a main row that is at work again and may still
+            lock.
     """
 
     leased: LeasedTable
@@ -65,7 +80,8 @@ def is_free(leased: LeasedTable) -> ColumnElement[bool]:
 def is_claimable_by(
     leased: LeasedTable, owner: str, *, reserved_for: timedelta = RESERVED_BEYOND
 ) -> ColumnElement[bool]:
-    """The row is not reserved for another pipeline. A lease that has ended keeps nobody away, whoever held it.
+    """The row is not reserved for another pipeline. A lease that has ended keeps nobody away,
+    whoever held it.
 
     A reservation lasts for `reserved_for` from the outcome that left it.
     """
@@ -76,7 +92,8 @@ def is_claimable_by(
         leased.attribute("lock_token").is_not(None),
         last.is_(None),
         last <= database_time_after(-reserved_for),
-        # Ahead of the clock: it was set back. A moment ahead is an outcome that was written while this transaction began.
+        # Ahead of the clock: it was set back. A moment ahead is an outcome that was written while
+        # this transaction began.
         last >= database_time_after(reserved_for),
     )
 
@@ -84,8 +101,8 @@ def is_claimable_by(
 def was_main_lease(leased: LeasedTable, lockers: Collection[str] = ()) -> ColumnElement[bool]:
     """The lease on the row is, or was, that of a pipeline which worked on this very row.
 
-    Not that of a service, nor of a pipeline that had the row locked as a related one: `lockers` are the names of those that may
-    lock rows of this model for themselves alone.
+    Not that of a service, nor of a pipeline that had the row locked as a related one: `lockers` are
+    the names of those that may lock rows of this model for themselves alone.
     """
     lock_owner = leased.attribute("lock_owner")
     is_plain = not_(lock_owner.contains(OWNER_SEPARATOR))
@@ -102,7 +119,9 @@ def related_owner(leased: LeasedTable, owner: str, main_key: object) -> str:
     """
     name = f"{owner}{OWNER_SEPARATOR}{main_key}"
     if not leased.fits_owner(name):
-        digest = blake2b(str(main_key).encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).hexdigest()
+        digest = blake2b(
+            str(main_key).encode(errors="surrogatepass"), digest_size=DIGEST_BYTES
+        ).hexdigest()
         name = f"{owner}{OWNER_SEPARATOR}{digest}"
     leased.check_owner(name)
     return name
@@ -128,31 +147,42 @@ def is_due(
 ) -> ColumnElement[bool]:
     """The row's time has come; for a row that `owner` has reset, after `reset_interval`."""
     if leased.has_schedule:
-        return and_(leased.attribute("parked_at").is_(None), leased.attribute("due_at") <= database_now())
+        return and_(
+            leased.attribute("parked_at").is_(None), leased.attribute("due_at") <= database_now()
+        )
     last = leased.attribute("last_processed_at")
-    # A stamp behind all times, that somebody wrote by hand, would never be over; it is mended by whoever claims the row.
-    due = or_(last.is_(None), last <= database_time_after(-min_processing_interval), is_beyond_time(last))
+    # A stamp behind all times, that somebody wrote by hand, would never be over; it is mended by
+    # whoever claims the row.
+    due = or_(
+        last.is_(None), last <= database_time_after(-min_processing_interval), is_beyond_time(last)
+    )
     if owner is None or reset_interval is None:
         return due
-    return or_(due, and_(is_reserved_by(leased, owner), last <= database_time_after(-reset_interval)))
+    return or_(
+        due, and_(is_reserved_by(leased, owner), last <= database_time_after(-reset_interval))
+    )
 
 
 def is_awaited(
     leased: LeasedTable, locking: LockingPipeline, min_processing_interval: timedelta
 ) -> ColumnElement[bool]:
-    """A main row of `locking` came back for locks that it could not get, and this row may be one of those.
+    """A main row of `locking` came back for locks that it could not get, and this row may be one of
+    those.
 
-    The reservation is written in the main row alone, so it ends with it: whatever becomes of that row, no related row is left
-    behind with a mark that nobody clears.
+    The reservation is written in the main row alone, so it ends with it: whatever becomes of that
+    row, no related row is left behind with a mark that nobody clears.
     """
     main = locking.leased
     token, stepped_back_at = main.attribute("lock_token"), main.attribute("last_processed_at")
     awaits = and_(
         main.attribute("lock_owner") == locking.owner,
         or_(
-            and_(token.is_(None), stepped_back_at > database_time_after(-locking.precedence_timeout)),
             and_(
-                is_reservation_token(token), stepped_back_at > database_time_after(-locking.precedence_timeout_at_work)
+                token.is_(None), stepped_back_at > database_time_after(-locking.precedence_timeout)
+            ),
+            and_(
+                is_reservation_token(token),
+                stepped_back_at > database_time_after(-locking.precedence_timeout_at_work),
             ),
         ),
         main.attribute("parked_at").is_(None) if main.has_schedule else true(),
@@ -163,11 +193,15 @@ def is_awaited(
     )
     place = order_column(leased)
     waits_at_most = (
-        locking.precedence_timeout if leased.has_schedule else locking.precedence_timeout + min_processing_interval
+        locking.precedence_timeout
+        if leased.has_schedule
+        else locking.precedence_timeout + min_processing_interval
     )
-    # Nobody knows how long a row has waited that was never processed: such rows have a window now and then.
+    # Nobody knows how long a row has waited that was never processed: such rows have a window now
+    # and then.
     window = is_in_window(
-        PRECEDENCE_TIMEOUTS_PER_WINDOW * locking.precedence_timeout, min(WINDOW_MAX, locking.precedence_timeout / 10)
+        PRECEDENCE_TIMEOUTS_PER_WINDOW * locking.precedence_timeout,
+        min(WINDOW_MAX, locking.precedence_timeout / 10),
     )
     has_waited_long = case(
         (place.is_(None), window),
@@ -192,14 +226,18 @@ def eligible(
         is_free(leased),
         is_claimable_by(leased, owner, reserved_for=reserved_for),
         is_due(leased, min_processing_interval, owner=owner, reset_interval=reset_interval),
-        *(not_(is_awaited(leased, locking, min_processing_interval)) for locking in locking_pipelines),
+        *(
+            not_(is_awaited(leased, locking, min_processing_interval))
+            for locking in locking_pipelines
+        ),
     )
 
 
 def is_lockable(leased: LeasedTable, token: object) -> ColumnElement[bool]:
     """The row may be locked as a related one: nobody's live lease is on it, or `token`'s own.
 
-    Whoever owned it before does not matter. A reset row in particular never blocks who needs it for a row above.
+    Whoever owned it before does not matter. A reset row in particular never blocks who needs it for
+    a row above.
     """
     return or_(is_free(leased), leased.attribute("lock_token") == token)
 
@@ -210,9 +248,14 @@ def order_column(leased: LeasedTable) -> InstrumentedAttribute[Any]:
 
 
 def oldest_first(leased: LeasedTable) -> tuple[ColumnElement[Any], ...]:
-    """Return the order of claims: oldest due first, or longest not processed first and never processed before all.
+    """Return the order of claims: oldest due first, or longest not processed first and never
+    processed before all.
 
-    Rows of one place stand in the order of their keys, so that a claim can tell where the last one ended.
+    Rows of one place stand in the order of their keys, so that a claim can tell where the last one
+    ended.
     """
     place = order_column(leased).asc()
-    return (place if leased.has_schedule else place.nulls_first(), leased.attribute(leased.key_name).asc())
+    return (
+        place if leased.has_schedule else place.nulls_first(),
+        leased.attribute(leased.key_name).asc(),
+    )

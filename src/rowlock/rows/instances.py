@@ -1,7 +1,9 @@
-"""Mapped instances made of the columns of a row, as SQLAlchemy would have loaded them: detached, nothing changed, nothing expired.
+"""Mapped instances made of the columns of a row, as SQLAlchemy would have loaded them: detached,
+nothing changed, nothing expired.
 
-The one idea: only where an instance is no more than its row. Whatever else belongs to it (relationships that come along,
-expressions, a class for each kind of row, somebody who listens when rows are loaded) is SQLAlchemy's to load, by a SELECT.
+The one idea: only where an instance is no more than its row. Whatever else belongs to it
+(relationships that come along, expressions, a class for each kind of row, somebody who listens when
+rows are loaded) is SQLAlchemy's to load, by a SELECT.
 """
 
 from __future__ import annotations
@@ -36,13 +38,20 @@ def _is_plain_column(prop: Any) -> bool:  # noqa: ANN401 - a ColumnProperty
 
 def attributes_of(mapper: Mapper[Any]) -> dict[str, Column[Any]]:
     """Return the columns of a plain mapper by the names of their attributes."""
-    return {prop.key: prop.columns[0] for prop in mapper.column_attrs if isinstance(prop.columns[0], Column)}
+    return {
+        prop.key: prop.columns[0]
+        for prop in mapper.column_attrs
+        if isinstance(prop.columns[0], Column)
+    }
 
 
 def instance_of(mapper: Mapper[Any], values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of the mapped class
-    """Return a detached instance of a plain mapper that has these `values`, by attribute name, as if just loaded."""
+    """Return a detached instance of a plain mapper that has these `values`, by attribute name,
+    as if just loaded.
+    """
     instance = mapper.class_manager.new_instance()
-    # Where SQLAlchemy's own loading puts them; there is no history yet that `set_committed_value` would have to keep.
+    # Where SQLAlchemy's own loading puts them; there is no history yet that `set_committed_value`
+    # would have to keep.
     instance_dict(instance).update(values)
     make_transient_to_detached(instance)
     return instance

@@ -1,7 +1,7 @@
 """Which values the lock columns take when a row is leased, renewed, unlocked or reset.
 
-Leasing is not a change of the row's content, so columns with an ``onupdate`` (an ``updated_at``, say) are pinned to what they are;
-otherwise SQLAlchemy would stamp them on every heartbeat.
+Leasing is not a change of the row's content, so columns with an ``onupdate`` (an ``updated_at``,
+say) are pinned to what they are; otherwise SQLAlchemy would stamp them on every heartbeat.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from rowlock.rows.assignments import ColumnValues, UnlessChanged, without_onupda
 from rowlock.rows.leased_table import LeasedTable
 
 
-def leased_values(leased: LeasedTable, *, token: object, owner: str, expires_at: object) -> ColumnValues:
+def leased_values(
+    leased: LeasedTable, *, token: object, owner: str, expires_at: object
+) -> ColumnValues:
     """The row belongs to `owner` under `token` until `expires_at`."""
     return without_onupdate(
         leased,
@@ -31,7 +33,9 @@ def renewed_values(leased: LeasedTable, *, expires_at: object) -> ColumnValues:
 
 def unlocked_values(leased: LeasedTable, *, owner: str | None = None) -> ColumnValues:
     """The row is free for everybody; or for `owner`, which had reset it before it was locked."""
-    token, lock_owner, expires_at = (leased.column(name) for name in ("lock_token", "lock_owner", "lock_expires_at"))
+    token, lock_owner, expires_at = (
+        leased.column(name) for name in ("lock_token", "lock_owner", "lock_expires_at")
+    )
     return {token: None, lock_owner: owner, expires_at: None}
 
 
@@ -46,8 +50,10 @@ def processed_values(leased: LeasedTable, stamp: datetime) -> ColumnValues:
 
 
 def due_values(leased: LeasedTable, due_at: datetime, *, as_read: datetime | None) -> ColumnValues:
-    """The row is due at `due_at`, unless somebody changed its due time since it was read: then that time stands.
+    """The row is due at `due_at`, unless somebody changed its due time since it was read: then that
+    time stands.
 
-    So a service that makes a row due while an attempt runs is heard, and no minimum interval delays its request.
+    So a service that makes a row due while an attempt runs is heard, and no minimum interval delays
+    its request.
     """
     return {leased.column("due_at"): UnlessChanged(due_at, as_read=as_read)}

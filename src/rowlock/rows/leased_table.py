@@ -1,7 +1,8 @@
 """A host's mapped class, read once and checked: which column is which.
 
-The one idea: everything that could be wrong with a model is found when the pipeline is built, before anything was started, and
-told by the name of the column with what to change. After that, the rest of the code asks `LeasedTable` and checks nothing again.
+The one idea: everything that could be wrong with a model is found when the pipeline is built,
+before anything was started, and told by the name of the column with what to change. After that, the
+rest of the code asks `LeasedTable` and checks nothing again.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ class LeasedTable:
         return attribute
 
     def value_as_read(self, row: object, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
-        """Return what `column` was when `row` was loaded, also where the instance was changed since.
+        """Return what `column` was when `row` was loaded, also where the instance was changed
+        since.
 
         Raises:
             OutcomeError: the column was not loaded.
@@ -120,7 +122,8 @@ class LeasedTable:
         return {column: place for place, column in enumerate(self.attributes.values())}
 
     def prepared(self, key: Hashable, build: Callable[[], StatementT]) -> StatementT:
-        """Return what `build` gives, built once for each `key`: to build a statement takes longer than to execute it.
+        """Return what `build` gives, built once for each `key`: to build a statement takes longer
+        than to execute it.
 
         What differs from one execution to the next must be bound by name.
         """
@@ -148,7 +151,9 @@ class LeasedTable:
 
     @cached_property
     def resolved(self) -> dict[object, Column[Any]]:
-        """What keys of update maps were found to mean; written by ``rows/updates.py``, bounded by `RESOLVED_MAX`."""
+        """What keys of update maps were found to mean; written by ``rows/updates.py``, bounded
+        by `RESOLVED_MAX`.
+        """
         return {}
 
     @cached_property
@@ -158,12 +163,16 @@ class LeasedTable:
 
     @cached_property
     def spoilt_keys(self) -> set[object]:
-        """What stands in keys that do not find their rows; written, and bounded, by ``dialects/sqlite/written_keys.py``."""
+        """What stands in keys that do not find their rows; written, and bounded, by
+        ``dialects/sqlite/written_keys.py``.
+        """
         return set()
 
     @cached_property
     def sound_key_classes(self) -> set[type]:
-        """Classes of keys that are equal where their values are; written, and bounded, by ``leases/equal_keys.py``."""
+        """Classes of keys that are equal where their values are; written, and bounded, by
+        ``leases/equal_keys.py``.
+        """
         return set()
 
     @cached_property
@@ -172,7 +181,9 @@ class LeasedTable:
         return self.mapper.get_property_by_column(self.key).key
 
     def new_token(self, *, is_reserved: bool = False) -> Any:  # noqa: ANN401 - a UUID, or its text where the column is so
-        """Return a fresh lock token in the shape in which the column is read; `is_reserved`: of a holder that comes back."""
+        """Return a fresh lock token in the shape in which the column is read; `is_reserved`: of
+        a holder that comes back.
+        """
         return self.as_token(reservation_token() if is_reserved else uuid.uuid4())
 
     def as_token(self, token: Any) -> Any:  # noqa: ANN401 - as `new_token`
@@ -181,7 +192,11 @@ class LeasedTable:
 
     @cached_property
     def _token_class(self) -> type[uuid.UUID] | type[str]:
-        return uuid.UUID if getattr(innermost(self.column("lock_token").type), "as_uuid", True) else str
+        return (
+            uuid.UUID
+            if getattr(innermost(self.column("lock_token").type), "as_uuid", True)
+            else str
+        )
 
     def fits_owner(self, owner: str) -> bool:
         """Whether the column can hold the name of `owner`."""
@@ -197,8 +212,8 @@ class LeasedTable:
         if not self.fits_owner(owner):
             length = getattr(innermost(self.column("lock_owner").type), "length", None)
             raise ModelError(
-                f"the name {owner} does not fit into {self.name}.lock_owner ({length} characters); widen the column "
-                "or shorten the class name",
+                f"the name {owner} does not fit into {self.name}.lock_owner ({length} characters);"
+                " widen the column or shorten the class name",
                 model=self.name,
                 column="lock_owner",
             )
@@ -213,8 +228,8 @@ class LeasedTable:
         declared, there = innermost(type_), innermost(type_, dialect)
         if not isinstance(there, Uuid) or there.as_uuid != getattr(declared, "as_uuid", True):
             raise ModelError(
-                f"{self.name}.lock_token has the type {there!r} on {dialect.name}; it must be Uuid on every database, with the "
-                "same as_uuid: take the variant away",
+                f"{self.name}.lock_token has the type {there!r} on {dialect.name}; it must be Uuid"
+                " on every database, with the same as_uuid: take the variant away",
                 model=self.name,
                 column="lock_token",
             )
@@ -235,7 +250,9 @@ class LeasedTable:
         return attributes_of(self.mapper)
 
     def instance(self, values: Sequence[Any]) -> Any:  # noqa: ANN401 - a row of the host's model
-        """Return a detached instance of a plain model with the `values` of all its `attributes`, as if just loaded."""
+        """Return a detached instance of a plain model with the `values` of all its `attributes`,
+        as if just loaded.
+        """
         return instance_of(self.mapper, dict(zip(self.attributes, values, strict=True)))
 
     @cached_property
@@ -243,17 +260,28 @@ class LeasedTable:
         """Every column by its attribute name and, where that name is free, by its own."""
         by_attribute = {prop.key: prop.columns[0] for prop in self.mapper.column_attrs}
         by_column = {column.name: column for column in self.table.columns}
-        return {**by_column, **{name: column for name, column in by_attribute.items() if isinstance(column, Column)}}
+        return {
+            **by_column,
+            **{name: column for name, column in by_attribute.items() if isinstance(column, Column)},
+        }
 
     @cached_property
     def version_column(self) -> Column[Any] | None:
-        """The host's ``version_id_col``, where it counts: SQLAlchemy itself only moves it for instances."""
+        """The host's ``version_id_col``, where it counts: SQLAlchemy itself only moves it for
+        instances.
+        """
         column = self.mapper.version_id_col
-        return column if isinstance(column, Column) and isinstance(innermost(column.type), Integer) else None
+        return (
+            column
+            if isinstance(column, Column) and isinstance(innermost(column.type), Integer)
+            else None
+        )
 
     @cached_property
     def next_version(self) -> dict[Column[Any], Any]:
-        """What is written to that column: the same expression for all rows, so that they can share a statement."""
+        """What is written to that column: the same expression for all rows, so that they can
+        share a statement.
+        """
         column = self.version_column
         return {} if column is None else {column: column + 1}
 
@@ -266,5 +294,7 @@ class LeasedTable:
     def columns_stamped_by_host_code(self) -> frozenset[Column[Any]]:
         """Those of them for which Python is called for each row that is written."""
         return frozenset(
-            column for column in self.columns_with_onupdate if getattr(column.onupdate, "is_callable", False)
+            column
+            for column in self.columns_with_onupdate
+            if getattr(column.onupdate, "is_callable", False)
         )

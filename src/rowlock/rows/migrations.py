@@ -1,17 +1,21 @@
 """Steps for the host's own migrations: adopt a table, index it, and undo both.
 
-The one idea: the host's migration stays in charge. It hands in Alembic's ``op``, which runs the steps in the host's order and in
-the host's transaction; this room imports no Alembic and begins nothing. And what a step does to columns never changes: a migration
-that was written once must do the same in three years, so they are spelt here a second time, and a later column will come as a
+The one idea: the host's migration stays in charge. It hands in Alembic's ``op``, which runs the
+steps in the host's order and in the host's transaction; this room imports no Alembic and begins
+nothing. And what a step does to columns never changes: a migration that was written once must do
+the same in three years, so they are spelt here a second time, and a later column will come as a
 later step. An index is what the claims of this version want.
 
-Locks, on PostgreSQL: adding and dropping columns takes ``ACCESS EXCLUSIVE`` for a moment and rewrites nothing (``now()`` is stable,
-so even ``due_at`` is a change of the catalogue alone). The moment begins when older transactions let go of the table, and
-whoever comes later queues behind it: run ``SET LOCAL lock_timeout = '3s'`` first, and try again.
+Locks, on PostgreSQL: adding and dropping columns takes ``ACCESS EXCLUSIVE`` for a moment and
+rewrites nothing (``now()`` is stable, so even ``due_at`` is a change of the catalogue alone). The
+moment begins when older transactions let go of the table, and whoever comes later queues behind it:
+run ``SET LOCAL lock_timeout = '3s'`` first, and try again.
 
-Not here: what the index is made of (``due_index.py``), and the columns as a model has them (``columns.py``).
+Not here: what the index is made of (``due_index.py``), and the columns as a model has them
+(``columns.py``).
 
-Source: PostgreSQL, "ALTER TABLE", "CREATE INDEX" and "Heap-Only Tuples"; Alembic, "Running batch migrations".
+Source: PostgreSQL, "ALTER TABLE", "CREATE INDEX" and "Heap-Only Tuples"; Alembic, "Running batch
+migrations".
 """
 
 from __future__ import annotations
@@ -27,7 +31,9 @@ from rowlock.rows.due_index import DueOrder, due_index_name, due_index_parts
 from rowlock.rows.row_dialect import ROWS, RowDialect
 
 FILLFACTOR = 70
-"""Advised share of a page that PostgreSQL fills at first, in percent: the rest takes new versions of the same rows."""
+"""Advised share of a page that PostgreSQL fills at first, in percent: the rest takes new
+versions of the same rows.
+"""
 FILLFACTOR_MIN, FILLFACTOR_MAX = 10, 100
 """What PostgreSQL accepts."""
 
@@ -35,7 +41,9 @@ BESIDE = "_next"
 """Ends the name of an index while the one that it replaces is still there."""
 
 MigrationOperations: TypeAlias = Any
-"""Alembic's ``op``, or an ``Operations`` object. Not told more exactly, because Alembic is the host's dependency and not ours."""
+"""Alembic's ``op``, or an ``Operations`` object. Not told more exactly, because Alembic is the
+host's dependency and not ours.
+"""
 
 
 def lock_columns() -> list[Column[Any]]:
@@ -59,8 +67,11 @@ def schedule_columns() -> list[Column[Any]]:
     ]
 
 
-def add_lock_columns(op: MigrationOperations, table_name: str, *, schema: str | None = None) -> None:
-    """Add the columns of `LockColumns`. Rows that are there have never been processed, and nobody holds them.
+def add_lock_columns(
+    op: MigrationOperations, table_name: str, *, schema: str | None = None
+) -> None:
+    """Add the columns of `LockColumns`. Rows that are there have never been processed, and nobody
+    holds them.
 
     Reads and writes no row, on both databases. PostgreSQL: ``ACCESS EXCLUSIVE`` for a moment.
     """
@@ -68,16 +79,21 @@ def add_lock_columns(op: MigrationOperations, table_name: str, *, schema: str | 
         op.add_column(table_name, new, schema=schema)
 
 
-def drop_lock_columns(op: MigrationOperations, table_name: str, *, schema: str | None = None) -> None:
+def drop_lock_columns(
+    op: MigrationOperations, table_name: str, *, schema: str | None = None
+) -> None:
     """Take back `add_lock_columns`. Stop the pipelines and drop the index first.
 
-    PostgreSQL: ``ACCESS EXCLUSIVE`` for a moment, nothing is rewritten. SQLite (3.35 or newer) rewrites the rows.
+    PostgreSQL: ``ACCESS EXCLUSIVE`` for a moment, nothing is rewritten. SQLite (3.35 or newer)
+    rewrites the rows.
     """
     for old in reversed(lock_columns()):
         op.drop_column(table_name, old.name, schema=schema)
 
 
-def add_schedule_columns(op: MigrationOperations, table_name: str, *, schema: str | None = None) -> None:
+def add_schedule_columns(
+    op: MigrationOperations, table_name: str, *, schema: str | None = None
+) -> None:
     """Add the columns of `ScheduleColumns`. Rows that are there are due now.
 
     Reads and writes no row, on both databases. PostgreSQL: ``ACCESS EXCLUSIVE`` for a moment.
@@ -86,7 +102,9 @@ def add_schedule_columns(op: MigrationOperations, table_name: str, *, schema: st
         op.add_column(table_name, new, schema=schema)
 
 
-def drop_schedule_columns(op: MigrationOperations, table_name: str, *, schema: str | None = None) -> None:
+def drop_schedule_columns(
+    op: MigrationOperations, table_name: str, *, schema: str | None = None
+) -> None:
     """Take back `add_schedule_columns`. Locks and costs are those of `drop_lock_columns`."""
     for old in reversed(schedule_columns()):
         op.drop_column(table_name, old.name, schema=schema)
@@ -102,27 +120,31 @@ def add_due_index(
     name: str | None = None,
     concurrently: bool = False,
 ) -> None:
-    """Add the one index that serves the claim: the due column and the key of the rows that are ready, in the order of claims.
+    """Add the one index that serves the claim: the due column and the key of the rows that are
+    ready, in the order of claims.
 
     Parked rows are not in the index of ``due_at``.
 
-    So a claim costs the same however many settled rows there are. One for each pipeline, if several share the table.
+    So a claim costs the same however many settled rows there are. One for each pipeline, if several
+    share the table.
 
     Args:
         op: Alembic's, handed in by the migration.
         table_name: the host's table.
-        ready: what the pipeline's ``ready()`` says, as SQL (``"status = 'submitted'"``); the database uses the index only
-            where the claim's condition implies this one.
-        column: ``"due_at"`` for models with `ScheduleColumns`; with the primary key, if that is not ``id``:
-            ``("due_at", "job_id")``.
+        ready: what the pipeline's ``ready()`` says, as SQL (``"status = 'submitted'"``); the
+            database uses the index only where the claim's condition implies this one.
+        column: ``"due_at"`` for models with `ScheduleColumns`; with the primary key, if that is not
+            ``id``: ``("due_at", "job_id")``.
         schema: where the table is.
         name: of the index, ``ix_<table>_<column>`` by default.
-        concurrently: on PostgreSQL, let reads and writes go on meanwhile. It commits the transaction so far and runs outside
-            one, so give it a migration of its own. What an interrupted run left behind is dropped first. Without
-            it, writes wait (``SHARE``) for as long as reading the table takes. SQLite: no such thing; writes wait.
+        concurrently: on PostgreSQL, let reads and writes go on meanwhile. It commits the
+            transaction so far and runs outside one, so give it a migration of its own. What an
+            interrupted run left behind is dropped first. Without it, writes wait (``SHARE``) for as
+            long as reading the table takes. SQLite: no such thing; writes wait.
 
     Raises:
-        ModelError: `ready` mentions a lock column, or `column` is not one by which rows are claimed.
+        ModelError: `ready` mentions a lock column, or `column` is not one by which rows are
+            claimed.
     """
     name = name or due_index_name(table_name, column)
     columns, options = due_index_parts(table_name, ready=ready, column=column)
@@ -131,8 +153,9 @@ def add_due_index(
         op.create_index(name, table_name, columns, schema=schema, **options)
         return
     with op.get_context().autocommit_block():
-        # An interrupted build leaves an invalid index of this name, which costs every write and serves no read. A valid one of
-        # a former shape goes, too: `replace_due_index` builds the new one first.
+        # An interrupted build leaves an invalid index of this name, which costs every write and
+        # serves no read. A valid one of a former shape goes, too: `replace_due_index` builds the
+        # new one first.
         op.drop_index(name, table_name, schema=schema, if_exists=True, **concurrent)
         op.create_index(name, table_name, columns, schema=schema, **concurrent, **options)
 
@@ -147,18 +170,23 @@ def replace_due_index(
     name: str | None = None,
     concurrently: bool = False,
 ) -> None:
-    """Build the index that `add_due_index` would add, drop the one that has its name, and give it that name.
+    """Build the index that `add_due_index` would add, drop the one that has its name, and give it
+    that name.
 
-    For an index of a former shape, such as one of ``due_at`` with parked rows in it. On PostgreSQL claims have one of the two
-    throughout. The arguments are those of `add_due_index`. There is nothing to take back: the new one serves former releases, too.
+    For an index of a former shape, such as one of ``due_at`` with parked rows in it. On PostgreSQL
+    claims have one of the two throughout. The arguments are those of `add_due_index`. There is
+    nothing to take back: the new one serves former releases, too.
 
     Raises:
-        ModelError: `ready` mentions a lock column, or `column` is not one by which rows are claimed.
+        ModelError: `ready` mentions a lock column, or `column` is not one by which rows are
+            claimed.
     """
     name = name or due_index_name(table_name, column)
     beside, dialect = f"{name}{BESIDE}", _dialect(op)
     preparer = op.get_context().dialect.identifier_preparer
-    renamed = dialect.rename_index(preparer.format_table(table(beside, schema=schema)), preparer.quote(name))
+    renamed = dialect.rename_index(
+        preparer.format_table(table(beside, schema=schema)), preparer.quote(name)
+    )
     if renamed is None:
         # An index keeps its name there; both steps are in the migration's transaction.
         op.drop_index(name, table_name, schema=schema, if_exists=True)
@@ -181,7 +209,9 @@ def drop_due_index(
     name: str | None = None,
     concurrently: bool = False,
 ) -> None:
-    """Take back `add_due_index`; the arguments are the same. PostgreSQL: ``ACCESS EXCLUSIVE`` unless `concurrently`."""
+    """Take back `add_due_index`; the arguments are the same. PostgreSQL: ``ACCESS EXCLUSIVE``
+    unless `concurrently`.
+    """
     name = name or due_index_name(table_name, column)
     concurrent = _dialect(op).concurrently if concurrently else None
     if concurrent is None:
@@ -192,12 +222,18 @@ def drop_due_index(
 
 
 def set_fillfactor(
-    op: MigrationOperations, table_name: str, percent: int | None = FILLFACTOR, *, schema: str | None = None
+    op: MigrationOperations,
+    table_name: str,
+    percent: int | None = FILLFACTOR,
+    *,
+    schema: str | None = None,
 ) -> None:
-    """Leave room in each page of a PostgreSQL table, so that a heartbeat writes the row's new version beside the old one.
+    """Leave room in each page of a PostgreSQL table, so that a heartbeat writes the row's new
+    version beside the old one.
 
-    No index is touched then (a heap-only update). Rewrites nothing: pages that are full already stay so until their rows
-    move. Takes ``SHARE UPDATE EXCLUSIVE``, which lets reads and writes go on. Does nothing on SQLite.
+    No index is touched then (a heap-only update). Rewrites nothing: pages that are full already
+    stay so until their rows move. Takes ``SHARE UPDATE EXCLUSIVE``, which lets reads and writes go
+    on. Does nothing on SQLite.
 
     Args:
         op: Alembic's, handed in by the migration.
@@ -212,7 +248,9 @@ def set_fillfactor(
         raise ConfigurationError(
             f"fillfactor {percent} is out of bounds: {FILLFACTOR_MIN} to {FILLFACTOR_MAX}, or None"
         )
-    quoted = op.get_context().dialect.identifier_preparer.format_table(table(table_name, schema=schema))
+    quoted = op.get_context().dialect.identifier_preparer.format_table(
+        table(table_name, schema=schema)
+    )
     statement = _dialect(op).set_fillfactor(quoted, percent)
     if statement is not None:
         op.execute(_text(statement))

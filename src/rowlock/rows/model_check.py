@@ -1,4 +1,5 @@
-"""What a host's model must have to be leased: every mistake is found here, and named with what to change.
+"""What a host's model must have to be leased: every mistake is found here, and named with what to
+change.
 
 Not here: what is built from such a model (`leased_table`).
 """
@@ -51,10 +52,13 @@ def mapper_of(model: type[Any]) -> Mapper[Any]:
         mapper.registry.configure()
     except (NoInspectionAvailable, AttributeError):
         raise ModelError(
-            f"{name} is not a mapped class; set `model` to a declarative SQLAlchemy model", model=name
+            f"{name} is not a mapped class; set `model` to a declarative SQLAlchemy model",
+            model=name,
         ) from None
     except SQLAlchemyError as error:
-        raise ModelError(f"the mapping of {name} does not hold together: {error}", model=name) from error
+        raise ModelError(
+            f"the mapping of {name} does not hold together: {error}", model=name
+        ) from error
     return mapper
 
 
@@ -68,8 +72,8 @@ def single_table(mapper: Mapper[Any]) -> Table:
     table = mapper.local_table
     if not isinstance(table, Table) or mapper.persist_selectable is not table:
         raise ModelError(
-            f"{name} is spread over several tables; a lease lives in one row of one table, so give the pipeline the model "
-            "of the table that has the lock columns",
+            f"{name} is spread over several tables; a lease lives in one row of one table, so give"
+            " the pipeline the model of the table that has the lock columns",
             model=name,
         )
     return table
@@ -85,8 +89,8 @@ def single_key(mapper: Mapper[Any]) -> Column[Any]:
     if len(mapper.primary_key) != 1:
         columns = ", ".join(column.name for column in mapper.primary_key)
         raise ModelError(
-            f"{name} has a composite primary key ({columns}); rowlock needs a single-column key: add a surrogate key and "
-            "keep the others as a unique constraint",
+            f"{name} has a composite primary key ({columns}); rowlock needs a single-column key:"
+            " add a surrogate key and keep the others as a unique constraint",
             model=name,
         )
     key = mapper.primary_key[0]
@@ -103,13 +107,15 @@ def spells_schedule(mapper: Mapper[Any]) -> bool:
     present = [name for name in SCHEDULE_COLUMNS if name in mapper.columns]
     if len(present) == len(SCHEDULE_COLUMNS):
         return True
-    # A column named due_at or attempts may well be the host's own; together they are somebody's unfinished schedule.
+    # A column named due_at or attempts may well be the host's own; together they are somebody's
+    # unfinished schedule.
     if "due_at" in present and len(present) > 1:
         missing = [name for name in SCHEDULE_COLUMNS if name not in present]
         model = mapper.class_.__name__
         raise ModelError(
-            f"{model} has {', '.join(present)} but lacks {', '.join(missing)}; mix in ScheduleColumns, or add the missing "
-            "columns, or rename those that mean something else",
+            f"{model} has {', '.join(present)} but lacks {', '.join(missing)}; mix in"
+            " ScheduleColumns, or add the missing columns, or rename those that mean something"
+            " else",
             model=model,
             column=missing[0],
         )
@@ -117,7 +123,8 @@ def spells_schedule(mapper: Mapper[Any]) -> bool:
 
 
 def check_column(mapper: Mapper[Any], name: str) -> None:
-    """Check that a model has a column of a name that rowlock needs, and that it is what it should be.
+    """Check that a model has a column of a name that rowlock needs, and that it is what it should
+    be.
 
     Raises:
         ModelError: it is otherwise.
@@ -127,7 +134,8 @@ def check_column(mapper: Mapper[Any], name: str) -> None:
     if name not in mapper.columns:
         mixin = "LockColumns" if name in LOCK_COLUMNS else "ScheduleColumns"
         raise ModelError(
-            f"{model} has no column {name}; mix in {mixin}, or add {name}: Mapped[...] = mapped_column({wanted})",
+            f"{model} has no column {name}; mix in {mixin}, or add {name}: Mapped[...] ="
+            f" mapped_column({wanted})",
             model=model,
             column=name,
         )
@@ -136,36 +144,48 @@ def check_column(mapper: Mapper[Any], name: str) -> None:
         raise ModelError(f"{model}.{name} is not a column of the table", model=model, column=name)
     if not fits(innermost(column.type)):
         raise ModelError(
-            f"{model}.{name} has the type {column.type!r}; it must be {wanted}" + _time_zone_hint(column.type),
+            f"{model}.{name} has the type {column.type!r}; it must be {wanted}"
+            + _time_zone_hint(column.type),
             model=model,
             column=name,
         )
     if column.nullable and name in _NEVER_NULL:
         raise ModelError(
-            f"{model}.{name} must not be nullable: a row without it would never be claimed", model=model, column=name
+            f"{model}.{name} must not be nullable: a row without it would never be claimed",
+            model=model,
+            column=name,
         )
     if not column.nullable and name not in _NEVER_NULL:
-        raise ModelError(f"{model}.{name} must be nullable: null means that it is free", model=model, column=name)
+        raise ModelError(
+            f"{model}.{name} must be nullable: null means that it is free", model=model, column=name
+        )
 
 
 def with_zone(value: Any, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
     """Return what was read of `column`, aware if it is a time."""
-    # SQLite keeps no zone: a plain DateTime(timezone=True) is read naive there, and it was written in UTC.
+    # SQLite keeps no zone: a plain DateTime(timezone=True) is read naive there, and it was written
+    # in UTC.
     is_naive = isinstance(value, datetime) and value.tzinfo is None and _is_time(column.type)
     return value.replace(tzinfo=UTC) if is_naive else value
 
 
 def keeps_time(type_: TypeEngine[Any], dialect: Dialect | None = None) -> bool:
-    """Whether a column of this type keeps dates with times, with a zone or without; `dialect` as for `innermost`."""
+    """Whether a column of this type keeps dates with times, with a zone or without; `dialect` as
+    for `innermost`.
+    """
     return isinstance(innermost(type_, dialect), DateTime)
 
 
 def innermost(type_: TypeEngine[Any], dialect: Dialect | None = None) -> TypeEngine[Any]:
-    """Return what a decorated type comes down to; with a `dialect`, what it is there, where a variant may be another type."""
+    """Return what a decorated type comes down to; with a `dialect`, what it is there, where a
+    variant may be another type.
+    """
     if dialect is not None:
         type_ = type_.dialect_impl(dialect)
     while isinstance(type_, TypeDecorator):
-        type_ = type_.impl_instance if dialect is None else type_.impl_instance.dialect_impl(dialect)
+        type_ = (
+            type_.impl_instance if dialect is None else type_.impl_instance.dialect_impl(dialect)
+        )
     return type_
 
 

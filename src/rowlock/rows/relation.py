@@ -10,7 +10,8 @@ from rowlock.rows.leased_table import LeasedTable
 
 
 def relation_between(leased: LeasedTable, related: LeasedTable) -> ColumnElement[bool] | None:
-    """Return the condition that a related row belongs to a main row; None if there is no foreign key to say so.
+    """Return the condition that a related row belongs to a main row; None if there is no foreign
+    key to say so.
 
     Raises:
         ModelError: there are several foreign keys.
@@ -21,11 +22,15 @@ def relation_between(leased: LeasedTable, related: LeasedTable) -> ColumnElement
         return join(leased.table, related.table).onclause
     except ArgumentError as error:
         raise ModelError(
-            f"several foreign keys connect {leased.name} and {related.name}; say which rows belong together: "
-            f"Related({related.name}, on=...)",
+            f"several foreign keys connect {leased.name} and {related.name}; say which rows belong"
+            f" together: Related({related.name}, on=...)",
             model=related.name,
         ) from error
 
 
 def _has_foreign_key(one: LeasedTable, other: LeasedTable) -> bool:
-    return any(key.references(b.table) for a, b in ((one, other), (other, one)) for key in a.table.foreign_keys)
+    return any(
+        key.references(b.table)
+        for a, b in ((one, other), (other, one))
+        for key in a.table.foreign_keys
+    )

@@ -1,8 +1,9 @@
 """Reservation tokens: they say that their holder came back for locks it could not get.
 
-A row that was reset keeps its owner: a reservation, which the pipelines of its related rows respect. The next claim must not
-end that reservation before the related rows are locked, or busy children would be claimed in between, every time. No column is left
-to say so; the token itself can: a claim that comes back has a UUID of version 8, as random as any of version 4.
+A row that was reset keeps its owner: a reservation, which the pipelines of its related rows
+respect. The next claim must not end that reservation before the related rows are locked, or busy
+children would be claimed in between, every time. No column is left to say so; the token itself can:
+a claim that comes back has a UUID of version 8, as random as any of version 4.
 
 Not here: who respects the reservation (``rows/eligibility.py``).
 

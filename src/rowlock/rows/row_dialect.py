@@ -1,6 +1,8 @@
-"""What rows ask of each database: its clock and its times as SQL, its indexes, and the steps of a migration.
+"""What rows ask of each database: its clock and its times as SQL, its indexes, and the steps of a
+migration.
 
-Each method of `RowDialect` that gives SQL is called while a statement is compiled, with the SQL of its operands.
+Each method of `RowDialect` that gives SQL is called while a statement is compiled, with the SQL of
+its operands.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ class RowDialect(ABC):
     Attributes:
         keeps_zones: whether a time is bound with its zone; otherwise without, in UTC.
         alters_defaults: whether the default of a column can be changed.
-        concurrently: options by which ``op.create_index`` and ``op.drop_index`` let reads and writes go on; None if there
-            are none.
+        concurrently: options by which ``op.create_index`` and ``op.drop_index`` let reads and
+            writes go on; None if there are none.
     """
 
     keeps_zones: bool
@@ -31,7 +33,9 @@ class RowDialect(ABC):
 
     @abstractmethod
     def reads_utc(self, driver: str) -> bool:
-        """Whether a driver, by SQLAlchemy's name of it, gives times in UTC: aware ones, and naive ones for the infinite."""
+        """Whether a driver, by SQLAlchemy's name of it, gives times in UTC: aware ones, and
+        naive ones for the infinite.
+        """
 
     @abstractmethod
     def now(self, compiler: SQLCompiler) -> str:
@@ -59,7 +63,9 @@ class RowDialect(ABC):
 
     @abstractmethod
     def readable_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Return a written time in the shape in which it is read; null, or itself, if it is none."""
+        """Return a written time in the shape in which it is read; null, or itself, if it is
+        none.
+        """
 
     @abstractmethod
     def is_no_time(self, written: str, compiler: SQLCompiler) -> str:
@@ -67,7 +73,9 @@ class RowDialect(ABC):
 
     @abstractmethod
     def is_beyond_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Return whether what is written lies behind all times that Python reads, or is none; never null."""
+        """Return whether what is written lies behind all times that Python reads, or is none;
+        never null.
+        """
 
     @abstractmethod
     def nulls_first(self, column: str) -> str:
@@ -75,13 +83,17 @@ class RowDialect(ABC):
 
     @abstractmethod
     def empty_object(self) -> str:
-        """Return an empty JSON object as a column's default, spelt as the database gives that back."""
+        """Return an empty JSON object as a column's default, spelt as the database gives that
+        back.
+        """
 
     @abstractmethod
     def insert_unless_there(
         self, model: type[Any], values: dict[str, Any], *, unique: str, where: TextClause
     ) -> Executable:
-        """Return an INSERT that returns the row; none if a row of the partial unique index on `unique` is in its way."""
+        """Return an INSERT that returns the row; none if a row of the partial unique index on
+        `unique` is in its way.
+        """
 
     @abstractmethod
     def rename_index(self, index: str, name: str) -> str | None:
@@ -89,7 +101,9 @@ class RowDialect(ABC):
 
     @abstractmethod
     def set_fillfactor(self, table: str, percent: int | None) -> str | None:
-        """Return the statement that leaves room in the pages of a quoted table; None where pages have no such room."""
+        """Return the statement that leaves room in the pages of a quoted table; None where pages
+        have no such room.
+        """
 
 
 ROWS: DialectPart[RowDialect] = DialectPart("rows", RowDialect)
@@ -105,5 +119,11 @@ def rows_of(compiler: SQLCompiler) -> RowDialect:
 
 
 def partial_index_options(where: ColumnElement[Any] | TextClause) -> dict[str, Any]:
-    """Return the options by which ``Index`` has only the rows for which `where` is true, on every known database."""
-    return {f"{dialect.name}_where": where for dialect in known_dialects() if dialect.has_partial_indexes}
+    """Return the options by which ``Index`` has only the rows for which `where` is true, on
+    every known database.
+    """
+    return {
+        f"{dialect.name}_where": where
+        for dialect in known_dialects()
+        if dialect.has_partial_indexes
+    }

@@ -1,7 +1,7 @@
 """What an outcome may write, as maps from columns to values.
 
-Outcomes are written as update maps, never by mutating the detached row: only the named columns are touched, and one
-`NOW_PLACEHOLDER`, resolved once per transaction, gives all of them the same time.
+Outcomes are written as update maps, never by mutating the detached row: only the named columns are
+touched, and one `NOW_PLACEHOLDER`, resolved once per transaction, gives all of them the same time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from rowlock.rows.model_check import innermost
 NAMES_SHOWN_MAX = 30
 """Most column names that an error lists."""
 RESOLVED_MAX = 1000
-"""Most keys of update maps that a table remembers; one that is made anew each time is resolved each time."""
+"""Most keys of update maps that a table remembers; one that is made anew each time is resolved
+each time.
+"""
 
 
 class _NowPlaceholder(Enum):
@@ -43,15 +45,20 @@ Values: TypeAlias = Mapping[Any, Any]
 def resolve_now_placeholders(values: Values, now: datetime) -> dict[Any, Any]: ...
 @overload
 def resolve_now_placeholders(values: list[Values], now: datetime) -> list[dict[Any, Any]]: ...
-def resolve_now_placeholders(values: Values | list[Values], now: datetime) -> dict[Any, Any] | list[dict[Any, Any]]:
+def resolve_now_placeholders(
+    values: Values | list[Values], now: datetime
+) -> dict[Any, Any] | list[dict[Any, Any]]:
     """Return a copy of an update map, or of a list of them, with `now` for every `NOW_PLACEHOLDER`.
 
-    At the top of a map the placeholder becomes the datetime itself. Inside a value (a dict or list bound for a JSON column)
-    it becomes ISO 8601 text, which is what JSON can hold.
+    At the top of a map the placeholder becomes the datetime itself. Inside a value (a dict or list
+    bound for a JSON column) it becomes ISO 8601 text, which is what JSON can hold.
     """
     if isinstance(values, list):
         return [resolve_now_placeholders(one, now) for one in values]
-    return {key: now if value is NOW_PLACEHOLDER else _resolve_nested(value, now) for key, value in values.items()}
+    return {
+        key: now if value is NOW_PLACEHOLDER else _resolve_nested(value, now)
+        for key, value in values.items()
+    }
 
 
 def _resolve_nested(value: Any, now: datetime) -> Any:  # noqa: ANN401 - whatever the host's column holds
@@ -69,7 +76,8 @@ def _resolve_nested(value: Any, now: datetime) -> Any:  # noqa: ANN401 - whateve
 
 
 def column_of(leased: LeasedTable, key: object) -> Column[Any]:
-    """Return the table's column that `key` (a mapped attribute, an attribute name or a column name) means.
+    """Return the table's column that `key` (a mapped attribute, an attribute name or a column name)
+    means.
 
     Raises:
         OutcomeError: the model has no such column.
@@ -94,12 +102,15 @@ def _resolve(leased: LeasedTable, key: object) -> Column[Any]:
     column = leased.columns_by_name.get(name) if isinstance(name, str) else None
     if column is None:
         known = ", ".join(sorted(leased.columns_by_name)[:NAMES_SHOWN_MAX])
-        raise OutcomeError(f"{leased.name} has no column {name!r}; it has {known}", column=str(name))
+        raise OutcomeError(
+            f"{leased.name} has no column {name!r}; it has {known}", column=str(name)
+        )
     return column
 
 
 def compared_column(leased: LeasedTable, key: object) -> Column[Any]:
-    """Return the column that `key` means, if what was read of it can be compared with what is there.
+    """Return the column that `key` means, if what was read of it can be compared with what is
+    there.
 
     Raises:
         OutcomeError: the model has no such column, or its type says too little.
@@ -108,14 +119,14 @@ def compared_column(leased: LeasedTable, key: object) -> Column[Any]:
     type_ = innermost(column.type)
     if isinstance(type_, NullType):
         raise OutcomeError(
-            f"{leased.name}.{column.name} has no type that SQLAlchemy knows, so it cannot be compared; declare one, or compare "
-            "another column, such as a version",
+            f"{leased.name}.{column.name} has no type that SQLAlchemy knows, so it cannot be"
+            " compared; declare one, or compare another column, such as a version",
             column=column.name,
         )
     if isinstance(column.type, PickleType):
         raise OutcomeError(
-            f"{leased.name}.{column.name} holds pickles, which may differ although the objects are equal; compare another "
-            "column, such as a version",
+            f"{leased.name}.{column.name} holds pickles, which may differ although the objects are"
+            " equal; compare another column, such as a version",
             column=column.name,
         )
     return column
@@ -125,19 +136,23 @@ def column_values(leased: LeasedTable, values: Values) -> dict[Column[Any], Any]
     """Return the host's update map keyed by the table's columns.
 
     Raises:
-        OutcomeError: it is no map, or a key is unknown, named twice, the primary key, or a column that rowlock itself keeps.
+        OutcomeError: it is no map, or a key is unknown, named twice, the primary key, or a column
+            that rowlock itself keeps.
     """
     return dict(zip(columns_written(leased, values), values.values(), strict=True))
 
 
 def columns_written(leased: LeasedTable, values: Values) -> tuple[Column[Any], ...]:
-    """Return the table's columns that an update map writes, in its order; worked out once for maps with the same keys.
+    """Return the table's columns that an update map writes, in its order; worked out once for maps
+    with the same keys.
 
     Raises:
         OutcomeError: as `column_values`.
     """
     if type(values) is not dict and not isinstance(values, Mapping):
-        raise OutcomeError(f"values must be a dict of columns and values, not {type(values).__name__}")
+        raise OutcomeError(
+            f"values must be a dict of columns and values, not {type(values).__name__}"
+        )
     keys = tuple(values)
     try:
         known = leased.columns_by_keys.get(keys)
@@ -158,15 +173,18 @@ def _columns_written(leased: LeasedTable, keys: Iterable[object]) -> tuple[Colum
         column = column_of(leased, key)
         if column in kept:
             raise OutcomeError(
-                f"{leased.name}.{column.name} is written by rowlock; take it out of the values and return the outcome that "
-                "means what you want",
+                f"{leased.name}.{column.name} is written by rowlock; take it out of the values and"
+                " return the outcome that means what you want",
                 column=column.name,
             )
         if column is leased.key:
             raise OutcomeError(
-                f"{leased.name}.{column.name} is the primary key; it cannot be changed", column=column.name
+                f"{leased.name}.{column.name} is the primary key; it cannot be changed",
+                column=column.name,
             )
         if column in written:
-            raise OutcomeError(f"{leased.name}.{column.name} is in the values twice", column=column.name)
+            raise OutcomeError(
+                f"{leased.name}.{column.name} is in the values twice", column=column.name
+            )
         written[column] = None
     return tuple(written)

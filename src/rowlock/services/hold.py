@@ -1,9 +1,12 @@
-"""Hold rows as a service: the lease of a pipeline, taken by an API handler that must change what pipelines work on.
+"""Hold rows as a service: the lease of a pipeline, taken by an API handler that must change what
+pipelines work on.
 
-The one idea: nobody waits with a connection in hand. To take the rows is one short transaction, tried again until they are free or
-time is up; to hold them is a lease in the rows, renewed meanwhile by a task; the service's own transactions are its own business.
+The one idea: nobody waits with a connection in hand. To take the rows is one short transaction,
+tried again until they are free or time is up; to hold them is a lease in the rows, renewed
+meanwhile by a task; the service's own transactions are its own business.
 
-Not here: changes that need not be made at once. `request_update` asks the pipeline to make them, and waits for nobody.
+Not here: changes that need not be made at once. `request_update` asks the pipeline to make them,
+and waits for nobody.
 
 Source: dstack, "all write APIs must respect DB-level locks".
 """
@@ -72,7 +75,8 @@ class HeldByService(Generic[ModelT]):
     """Rows that a service holds, for the time of the block.
 
     Attributes:
-        rows: as they were once they were held, in the order of their keys, detached. Rows that do not exist are not among them.
+        rows: as they were once they were held, in the order of their keys, detached. Rows that do
+            not exist are not among them.
         lock_token: fences this hold.
         lock_owner: what pipelines and other services see as the holder.
     """
@@ -83,7 +87,9 @@ class HeldByService(Generic[ModelT]):
     leased: LeasedTable = field(repr=False)
     keys: tuple[Any, ...] = field(repr=False)
     trusted_until: float = field(repr=False)
-    guarded: list[tuple[Session, SessionTransaction | None]] = field(default_factory=list, repr=False)
+    guarded: list[tuple[Session, SessionTransaction | None]] = field(
+        default_factory=list, repr=False
+    )
 
     @property
     def remaining(self) -> timedelta:
@@ -91,10 +97,12 @@ class HeldByService(Generic[ModelT]):
         return timedelta(seconds=max(0.0, self.trusted_until - monotonic()))
 
     async def guard(self, session: AsyncSession) -> list[ModelT]:
-        """Make sure that the rows are held until the session's transaction ends, and return them as they are now; joins it.
+        """Make sure that the rows are held until the session's transaction ends, and return them as
+        they are now; joins it.
 
-        Call it first in a transaction that writes them: what is committed then was written under the lease, whatever delayed it.
-        Commit before the block of `hold_rows` ends. Instances that the session has already are refreshed.
+        Call it first in a transaction that writes them: what is committed then was written under
+        the lease, whatever delayed it. Commit before the block of `hold_rows` ends. Instances that
+        the session has already are refreshed.
 
         Raises:
             LeaseLost: they are held no longer.
@@ -110,7 +118,8 @@ class HeldByService(Generic[ModelT]):
     def is_committed(self) -> bool:
         """Whether every transaction that `guard` has joined has ended."""
         return all(
-            transaction is None or session.get_transaction() is not transaction for session, transaction in self.guarded
+            transaction is None or session.get_transaction() is not transaction
+            for session, transaction in self.guarded
         )
 
 
@@ -124,25 +133,36 @@ async def hold(
     lock_timeout: timedelta | float,
     owner: str,
 ) -> AsyncIterator[HeldByService[Any]]:
-    """Hold rows for the time of the block: `hold_rows` of ``services/handlers.py``, without its hint."""
+    """Hold rows for the time of the block: `hold_rows` of ``services/handlers.py``, without its
+    hint.
+    """
     check_session_factory(session_factory, leased)
-    keys, lease_s, timeout_s = _checked_keys(ids), _checked_lease_s(lock_timeout), wait_limit_s(timeout)
+    keys, lease_s, timeout_s = (
+        _checked_keys(ids),
+        _checked_lease_s(lock_timeout),
+        wait_limit_s(timeout),
+    )
     if timeout_s is None:
         raise ValueError("hold_rows waits for a limited time; pass a number of seconds")
     token = leased.new_token()
     name = f"{owner}{OWNER_SEPARATOR}{str(token)[:8]}"
     leased.check_owner(name)
-    holder: _Holder[Any] = _Holder(session_factory, leased, keys, token=token, owner=name, lease_s=lease_s)
+    holder: _Holder[Any] = _Holder(
+        session_factory, leased, keys, token=token, owner=name, lease_s=lease_s
+    )
     try:
         held = await holder.acquire(timeout_s)
-        holder.renewing = contained_task(holder.renew(held), name=f"rowlock: hold rows of {leased.name}")
+        holder.renewing = contained_task(
+            holder.renew(held), name=f"rowlock: hold rows of {leased.name}"
+        )
         yield held
         # Letting go would wait for that very transaction.
         if not held.is_committed():
             holder.acquired = None
             raise PipelineError(
-                "a guarded transaction is still open at the end of hold_rows, and would be committed without the lease; commit "
-                "inside the block. The rows stay leased until that expires"
+                "a guarded transaction is still open at the end of hold_rows, and would be"
+                " committed without the lease; commit inside the block. The rows stay leased until"
+                " that expires"
             )
         if held.keys and monotonic() >= held.trusted_until:
             raise LeaseLost(pipeline=name, row_id=", ".join(map(str, held.keys)))
@@ -172,7 +192,9 @@ class _Holder(Generic[ModelT]):
         ends_at, tries = monotonic() + timeout_s, 0
         while True:
             tries += 1
-            lockset_wait_s = min(DATABASE_TIMEOUT.total_seconds(), max(LOOK_AGAIN_S, ends_at - monotonic()))
+            lockset_wait_s = min(
+                DATABASE_TIMEOUT.total_seconds(), max(LOOK_AGAIN_S, ends_at - monotonic())
+            )
             try:
                 return await self._acquire_once(lockset_wait=timedelta(seconds=lockset_wait_s))
             except (RelatedLockUnavailable, LockWaitTimeout, DBAPIError) as error:
@@ -181,12 +203,16 @@ class _Holder(Generic[ModelT]):
                 left_s = ends_at - monotonic()
                 if left_s <= 0:
                     raise await self._timed_out(timeout_s) from None
-            await sleep(min(left_s, exponential(tries, first_s=LOOK_AGAIN_S, most_s=LOOK_AGAIN_S_MAX)))
+            await sleep(
+                min(left_s, exponential(tries, first_s=LOOK_AGAIN_S, most_s=LOOK_AGAIN_S_MAX))
+            )
 
     async def _acquire_once(self, lockset_wait: timedelta) -> HeldByService[ModelT]:
         leased, lock_timeout = self.leased, timedelta(seconds=self.lease_s)
         named = leased.attribute(leased.key_name).in_(self.keys)
-        request = AcquireRequest(leased, named, self.token, self.owner, database_time_after(lock_timeout))
+        request = AcquireRequest(
+            leased, named, self.token, self.owner, database_time_after(lock_timeout)
+        )
         async with lockset_guard(self.session_factory, leased, timeout=lockset_wait) as in_lockset:
             sent_at = monotonic()
 
@@ -196,14 +222,18 @@ class _Holder(Generic[ModelT]):
 
             rows = await self._transact(work, purpose="hold rows")
             assert self.acquired is not None
-        return HeldByService(rows, self.token, self.owner, leased, self.acquired.keys, self._trusted_from(sent_at))
+        return HeldByService(
+            rows, self.token, self.owner, leased, self.acquired.keys, self._trusted_from(sent_at)
+        )
 
     async def renew(self, held: HeldByService[ModelT]) -> None:
         """Renew the lease three times in its length; a failure is tried again while it lasts."""
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> Renewed:
             until = database_time_after(timedelta(seconds=self.lease_s))
-            return await renew_keys(connection, self.leased, held.keys, token=self.token, expires_at=until)
+            return await renew_keys(
+                connection, self.leased, held.keys, token=self.token, expires_at=until
+            )
 
         while held.keys and monotonic() < held.trusted_until:
             await sleep(self.lease_s / RENEWALS_PER_LEASE)
@@ -234,11 +264,16 @@ class _Holder(Generic[ModelT]):
                 await self._transact(work, purpose="let go of held rows")
             except Exception as error:
                 logger.warning(
-                    "Held rows were not freed and stay leased until they expire: %s", self.leased.name, exc_info=error
+                    "Held rows were not freed and stay leased until they expire: %s",
+                    self.leased.name,
+                    exc_info=error,
                 )
 
     async def _timed_out(self, timeout_s: float) -> LockWaitTimeout:
-        expires_at, owner = self.leased.attribute("lock_expires_at"), self.leased.attribute("lock_owner")
+        expires_at, owner = (
+            self.leased.attribute("lock_expires_at"),
+            self.leased.attribute("lock_owner"),
+        )
         key = self.leased.attribute(self.leased.key_name)
         statement = (
             select(owner, type_coerce(expires_at, UtcDateTime), database_now())
@@ -247,21 +282,38 @@ class _Holder(Generic[ModelT]):
             .limit(1)
         )
 
-        async def work(session: AsyncSession, connection: AsyncConnection) -> tuple[str | None, float | None]:
+        async def work(
+            session: AsyncSession, connection: AsyncConnection
+        ) -> tuple[str | None, float | None]:
             row = (await connection.execute(statement)).one_or_none()
             return (None, None) if row is None else (row[0], (row[1] - row[2]).total_seconds())
 
         # Without an answer it is a row lock or a lockset, of which nobody knows who holds it.
-        holder, seconds_left = await self._transact(work, purpose="see who holds rows", writes=False)
+        holder, seconds_left = await self._transact(
+            work, purpose="see who holds rows", writes=False
+        )
         return LockWaitTimeout(
-            namespace=self.leased.name, keys=self.keys, timeout_s=timeout_s, holder=holder, seconds_left=seconds_left
+            namespace=self.leased.name,
+            keys=self.keys,
+            timeout_s=timeout_s,
+            holder=holder,
+            seconds_left=seconds_left,
         )
 
     async def _transact(
-        self, work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]], *, purpose: str, writes: bool = True
+        self,
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+        *,
+        purpose: str,
+        writes: bool = True,
     ) -> T:
         return await in_transaction(
-            self.session_factory, self.leased, work, purpose=purpose, timeout=DATABASE_TIMEOUT, writes=writes
+            self.session_factory,
+            self.leased,
+            work,
+            purpose=purpose,
+            timeout=DATABASE_TIMEOUT,
+            writes=writes,
         )
 
     def _trusted_from(self, sent_at: float) -> float:
@@ -280,5 +332,7 @@ def _checked_keys(ids: Iterable[Any]) -> tuple[Any, ...]:
 def _checked_lease_s(lock_timeout: timedelta | float) -> float:
     seconds = lock_timeout.total_seconds() if isinstance(lock_timeout, timedelta) else lock_timeout
     if not LEASE_S_MIN <= seconds <= WAIT_S_MAX:
-        raise ValueError(f"lock_timeout must be {LEASE_S_MIN:g} to {WAIT_S_MAX:g} seconds, not {lock_timeout!r}")
+        raise ValueError(
+            f"lock_timeout must be {LEASE_S_MIN:g} to {WAIT_S_MAX:g} seconds, not {lock_timeout!r}"
+        )
     return seconds

@@ -1,7 +1,9 @@
-"""Requests of services: write columns of the service's own to a row without its lease, and make it due.
+"""Requests of services: write columns of the service's own to a row without its lease, and make it
+due.
 
-A lease keeps pipelines apart; it does not keep a service from saying what it wants. What it writes is seen by the next attempt, and
-an outcome that was computed before is kept from overwriting it by the pipeline's `intent`. Writes no lock column.
+A lease keeps pipelines apart; it does not keep a service from saying what it wants. What it writes
+is seen by the next attempt, and an outcome that was computed before is kept from overwriting it by
+the pipeline's `intent`. Writes no lock column.
 """
 
 from __future__ import annotations
@@ -19,10 +21,14 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import Values, column_values, resolve_now_placeholders
 
 
-async def write_request(session: AsyncSession, leased: LeasedTable, key: object, *, values: Values) -> bool:
-    """Write `values` to the row of `key` and make it due, in the caller's transaction; False if there is no such row.
+async def write_request(
+    session: AsyncSession, leased: LeasedTable, key: object, *, values: Values
+) -> bool:
+    """Write `values` to the row of `key` and make it due, in the caller's transaction; False if
+    there is no such row.
 
-    What is pending in the session is flushed first; an instance that the session has is set to what was written.
+    What is pending in the session is flushed first; an instance that the session has is set to what
+    was written.
 
     Raises:
         OutcomeError: a column is unknown, the key, or one that rowlock keeps.
@@ -42,24 +48,39 @@ async def write_request(session: AsyncSession, leased: LeasedTable, key: object,
     return await write_past_lease(session, leased, key, values=written)
 
 
-async def write_past_lease(session: AsyncSession, leased: LeasedTable, key: object, *, values: ColumnValues) -> bool:
-    """Write to a row whoever holds its lease, in the caller's transaction; False if there is no such row.
+async def write_past_lease(
+    session: AsyncSession, leased: LeasedTable, key: object, *, values: ColumnValues
+) -> bool:
+    """Write to a row whoever holds its lease, in the caller's transaction; False if there is no
+    such row.
 
-    An instance that the session has shows what was written, and no longer does if that is rolled back.
+    An instance that the session has shows what was written, and no longer does if that is rolled
+    back.
     """
     is_it = leased.attribute(leased.key_name) == key
     if not values:
         found = select(leased.key).where(leased.key == key)
-        return (await session.execute(found, bind_arguments={"bind": bind_of(session, leased)})).first() is not None
+        return (
+            await session.execute(found, bind_arguments={"bind": bind_of(session, leased)})
+        ).first() is not None
     names = {_name_of(leased, column): value for column, value in values.items()}
-    touched = list(dict.fromkeys([*names, *(_name_of(leased, column) for column in leased.columns_with_onupdate)]))
+    touched = list(
+        dict.fromkeys(
+            [*names, *(_name_of(leased, column) for column in leased.columns_with_onupdate)]
+        )
+    )
     # By way of the ORM, which notes the instance as changed in this transaction or savepoint.
-    statement = update(leased.model).where(is_it).values(names).returning(*map(leased.attribute, touched))
+    statement = (
+        update(leased.model).where(is_it).values(names).returning(*map(leased.attribute, touched))
+    )
     result = await session.execute(statement, execution_options={"synchronize_session": "fetch"})
     row = result.one_or_none()
-    instance: object | None = session.sync_session.identity_map.get(leased.mapper.identity_key_from_primary_key((key,)))
+    instance: object | None = session.sync_session.identity_map.get(
+        leased.mapper.identity_key_from_primary_key((key,))
+    )
     if row is not None and instance is not None:
-        # What the statement returned, and not a refresh: a session that sends reads to a replica would read what was before.
+        # What the statement returned, and not a refresh: a session that sends reads to a replica
+        # would read what was before.
         for name, value in zip(touched, row, strict=True):
             set_committed_value(instance, name, value)
     return row is not None

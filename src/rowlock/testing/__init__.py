@@ -2,12 +2,14 @@
 
 The one idea: a test moves the time, the database's and the event loop's, and never waits for it.
 
-`stepping` takes a pipeline one step at a time, `contract` has the tests that every pipeline should pass. `crash_everywhere` kills
-its `process` at every await, `failpoints` are at every statement, `simulation` plays whole replicas with faults that are drawn from
-a number. `history` lets the database write down what becomes of leases, and `checker` judges it. `virtual_time` is the event loop,
-`inline_sqlite` the database that runs in it, `database_clock` the database's time, `databases` the real databases of a test. Only
-who imports them loads what they need: `plugin` has all of it as fixtures of pytest, `strategies` draws outcomes, settings and steps
-for Hypothesis. Not here: anything that production code needs.
+`stepping` takes a pipeline one step at a time, `contract` has the tests that every pipeline should
+pass. `crash_everywhere` kills its `process` at every await, `failpoints` are at every statement,
+`simulation` plays whole replicas with faults that are drawn from a number. `history` lets the
+database write down what becomes of leases, and `checker` judges it. `virtual_time` is the event
+loop, `inline_sqlite` the database that runs in it, `database_clock` the database's time,
+`databases` the real databases of a test. Only who imports them loads what they need: `plugin` has
+all of it as fixtures of pytest, `strategies` draws outcomes, settings and steps for Hypothesis. Not
+here: anything that production code needs.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ from rowlock.testing.crashes.crash_everywhere import CrashContract, CrashError, 
 from rowlock.testing.crashes.failpoints import Failpoints
 from rowlock.testing.databases.clock import DatabaseClock
 from rowlock.testing.databases.inline_sqlite import inline_sqlite_engine
-from rowlock.testing.databases.temporary import PostgresqlServer, TemporaryDatabase, inline_sqlite_database
+from rowlock.testing.databases.temporary import (
+    PostgresqlServer,
+    TemporaryDatabase,
+    inline_sqlite_database,
+)
 from rowlock.testing.judge.checker import Violation, check
 from rowlock.testing.judge.history import (
     Change,
@@ -28,10 +34,21 @@ from rowlock.testing.judge.history import (
     read_history,
 )
 from rowlock.testing.judge.timeline import timeline
-from rowlock.testing.simulation import PromiseBrokenError, Scenario, Simulation, SimulationReport, simulate
+from rowlock.testing.simulation import (
+    PromiseBrokenError,
+    Scenario,
+    Simulation,
+    SimulationReport,
+    simulate,
+)
 from rowlock.testing.stepping import Steps, run_until_settled, stepping
 from rowlock.testing.steps import Step, StepKind, take_step
-from rowlock.testing.virtual_time import VirtualTimeLoop, run_virtual, virtual_time, virtual_time_now
+from rowlock.testing.virtual_time import (
+    VirtualTimeLoop,
+    run_virtual,
+    virtual_time,
+    virtual_time_now,
+)
 
 __all__ = [
     "Change",

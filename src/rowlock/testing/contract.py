@@ -1,7 +1,8 @@
-"""What every pipeline should be tested for, to be inherited: eligibility and order, unlock on success, stale token, contention.
+"""What every pipeline should be tested for, to be inherited: eligibility and order, unlock on
+success, stale token, contention.
 
-A host writes a test class that says how its rows are made; the tests come with it. They are plain ``async def`` methods, for
-pytest-asyncio in auto mode or anyio's plugin.
+A host writes a test class that says how its rows are made; the tests come with it. They are plain
+``async def`` methods, for pytest-asyncio in auto mode or anyio's plugin.
 
     class TestVolumePipeline(PipelineContract[Volume]):
         pipeline_class = VolumePipeline
@@ -12,8 +13,8 @@ pytest-asyncio in auto mode or anyio's plugin.
         def unready_row(self) -> Volume:
             return Volume(status="active")
 
-Rows that need others, because of a foreign key, say so in `prepare`; a pipeline with `locks` says in `related_rows` which rows it
-locks. It needs a fixture `session_factory`, and a database that has
+Rows that need others, because of a foreign key, say so in `prepare`; a pipeline with `locks` says
+in `related_rows` which rows it locks. It needs a fixture `session_factory`, and a database that has
 the tables.
 """
 
@@ -51,22 +52,32 @@ class PipelineContract(Generic[ModelT]):
     settings: dict[str, Any] = {}  # noqa: RUF012 - read only, and a ClassVar cannot be overridden by an instance
 
     def ready_row(self) -> ModelT:
-        """Return a new row, with a new key, that wants work and on which `process` succeeds; one test calls this twice."""
+        """Return a new row, with a new key, that wants work and on which `process` succeeds; one
+        test calls this twice.
+        """
         raise TypeError(f"{type(self).__name__} must say what a ready row is: override ready_row()")
 
     def unready_row(self) -> ModelT:
         """Return a new row that wants no work."""
-        raise TypeError(f"{type(self).__name__} must say what an unready row is: override unready_row()")
+        raise TypeError(
+            f"{type(self).__name__} must say what an unready row is: override unready_row()"
+        )
 
     def related_rows(self, row: ModelT) -> Sequence[Any]:
-        """Return new related rows, all of which `process` locks when it works on `row`, whose key is known by now.
+        """Return new related rows, all of which `process` locks when it works on `row`, whose key
+        is known by now.
 
-        Needed where the pipeline declares `locks`: one test has somebody else hold the last of them.
+        Needed where the pipeline declares `locks`: one test has somebody else hold the last of
+        them.
         """
-        raise TypeError(f"{type(self).__name__} must say which rows `process` locks: override related_rows(row)")
+        raise TypeError(
+            f"{type(self).__name__} must say which rows `process` locks: override related_rows(row)"
+        )
 
     async def prepare(self, session: AsyncSession) -> None:
-        """Add what rows need, such as parents that their foreign keys name; called once, in the transaction that adds them."""
+        """Add what rows need, such as parents that their foreign keys name; called once, in the
+        transaction that adds them.
+        """
 
     def build(self) -> Pipeline[ModelT]:
         """Return a new pipeline."""
@@ -93,7 +104,10 @@ class PipelineContract(Generic[ModelT]):
     async def test_leaves_a_row_that_somebody_holds(self, session_factory: Sessions) -> None:
         """Two replicas would work on one row."""
         await self._add(session_factory, self.ready_row())
-        async with stepping(session_factory, self.build()) as first, stepping(session_factory, self.build()) as second:
+        async with (
+            stepping(session_factory, self.build()) as first,
+            stepping(session_factory, self.build()) as second,
+        ):
             assert len(await first.fetch_once()) == 1
             assert await second.fetch_once() == []
 
@@ -124,8 +138,12 @@ class PipelineContract(Generic[ModelT]):
         assert after.lock_token == token
         assert after.last_processed_at is None
 
-    async def test_steps_back_while_somebody_holds_a_related_row(self, session_factory: Sessions) -> None:
-        """Work would go on without rows that somebody else holds, keep some of them locked, or never be done."""
+    async def test_steps_back_while_somebody_holds_a_related_row(
+        self, session_factory: Sessions
+    ) -> None:
+        """Work would go on without rows that somebody else holds, keep some of them locked, or
+        never be done.
+        """
         pipeline, row = self.build(), self.ready_row()
         if not pipeline.declared_locks:
             raise SkipTest(f"{pipeline.name} declares no locks")
@@ -140,10 +158,14 @@ class PipelineContract(Generic[ModelT]):
                 await steps.fetch_once()
                 await steps.work_once()
                 assert counters.applied == 0, "process went on though somebody held a related row"
-                assert await _locked(session_factory, row, *related[:-1]) == [], "a refusal left rows locked"
+                assert await _locked(session_factory, row, *related[:-1]) == [], (
+                    "a refusal left rows locked"
+                )
             await _make_due(session_factory, row)
             items = await steps.fetch_once()
-            assert [item.id for item in items] == [_key(row)], "it did not come back for rows that are free now"
+            assert [item.id for item in items] == [_key(row)], (
+                "it did not come back for rows that are free now"
+            )
             await steps.work_once()
             assert counters.applied == 1, "process did not succeed with all related rows free"
         assert await _locked(session_factory, row, *related) == []
@@ -156,11 +178,15 @@ class PipelineContract(Generic[ModelT]):
             session.add_all(rows)
 
 
-def _overtaken(pipeline: Pipeline[ModelT], session_factory: Sessions, token: object) -> Pipeline[ModelT]:
+def _overtaken(
+    pipeline: Pipeline[ModelT], session_factory: Sessions, token: object
+) -> Pipeline[ModelT]:
     """Return `pipeline`, whose rows somebody else takes over while `process` runs."""
     process = pipeline.process
 
-    async def process_and_be_overtaken(item: PipelineItem[ModelT]) -> Any:  # noqa: ANN401 - as the host's own
+    async def process_and_be_overtaken(
+        item: PipelineItem[ModelT],
+    ) -> Any:  # noqa: ANN401 - as the host's own
         outcome = process(item)
         outcome = await outcome if isawaitable(outcome) else outcome
         await _take_over(session_factory, pipeline.leased, item, token=token)
@@ -170,8 +196,14 @@ def _overtaken(pipeline: Pipeline[ModelT], session_factory: Sessions, token: obj
     return pipeline
 
 
-async def _take_over(session_factory: Sessions, leased: LeasedTable, item: PipelineItem[Any], *, token: object) -> None:
-    statement = update(leased.table).where(leased.key == item.id).values({leased.column("lock_token"): token})
+async def _take_over(
+    session_factory: Sessions, leased: LeasedTable, item: PipelineItem[Any], *, token: object
+) -> None:
+    statement = (
+        update(leased.table)
+        .where(leased.key == item.id)
+        .values({leased.column("lock_token"): token})
+    )
     async with session_factory.begin() as session:
         await session.execute(statement)
 
@@ -184,7 +216,11 @@ def _set_age(row: Any, age: timedelta) -> None:  # noqa: ANN401 - any host's row
 async def _make_due(session_factory: Sessions, row: Any) -> None:  # noqa: ANN401 - any host's row
     leased = LeasedTable.of(type(row))
     # Who steps back may rest first; the day that this takes is nobody's business here.
-    values = {"due_at": utc_now() - timedelta(days=1)} if leased.has_schedule else {"last_processed_at": None}
+    values = (
+        {"due_at": utc_now() - timedelta(days=1)}
+        if leased.has_schedule
+        else {"last_processed_at": None}
+    )
     columns = {leased.column(name): value for name, value in values.items()}
     async with session_factory.begin() as session:
         await session.execute(update(leased.table).where(leased.key == _key(row)).values(columns))
@@ -192,7 +228,11 @@ async def _make_due(session_factory: Sessions, row: Any) -> None:  # noqa: ANN40
 
 async def _locked(session_factory: Sessions, *rows: object) -> list[tuple[str, Any]]:
     read = [(type(row).__name__, await _read(session_factory, row)) for row in rows]
-    return [(name, _key(row)) for name, row in read if row.lock_token is not None or row.lock_expires_at is not None]
+    return [
+        (name, _key(row))
+        for name, row in read
+        if row.lock_token is not None or row.lock_expires_at is not None
+    ]
 
 
 def _key(row: object) -> Any:  # noqa: ANN401 - any key

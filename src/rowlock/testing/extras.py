@@ -1,6 +1,7 @@
 """What a tool of ours needs beyond the plain install: there, or an error that says how to get it.
 
-Not here: the imports themselves, which stand where they are used, so that ``import rowlock.testing`` loads none of them.
+Not here: the imports themselves, which stand where they are used, so that ``import
+rowlock.testing`` loads none of them.
 """
 
 from __future__ import annotations
@@ -22,5 +23,8 @@ def need(module: str, *, what_for: str, otherwise: str = "") -> None:
         ModuleNotFoundError: it is not installed; the text names the extra that brings it.
     """
     if find_spec(module) is None:
-        text = f"{what_for} needs {module}, which is not installed: pip install 'rowlock[testing]'. {otherwise}"
+        text = (
+            f"{what_for} needs {module}, which is not installed: pip install 'rowlock[testing]'."
+            f" {otherwise}"
+        )
         raise ModuleNotFoundError(text.rstrip(), name=module)

@@ -1,9 +1,11 @@
-"""A pytest plugin: databases, clocks and steps as fixtures, and the check that nothing is left behind.
+"""A pytest plugin: databases, clocks and steps as fixtures, and the check that nothing is left
+behind.
 
-The one idea: every fixture is a plain one. It is set up outside the test's loop and closed inside it (`closing`), so it means the
-same to whoever runs async tests.
+The one idea: every fixture is a plain one. It is set up outside the test's loop and closed inside
+it (`closing`), so it means the same to whoever runs async tests.
 
-It is loaded by who asks for it, by ``-p rowlock.testing.plugin`` or in the conftest.py of the root of the tests:
+It is loaded by who asks for it, by ``-p rowlock.testing.plugin`` or in the conftest.py of the root
+of the tests:
 
     pytest_plugins = ["rowlock.testing.plugin"]
 
@@ -25,12 +27,14 @@ It is loaded by who asks for it, by ``-p rowlock.testing.plugin`` or in the conf
 | `rowlock_postgresql_url` | the administrative URL of the run's server |
 | `rowlock_postgresql_server` | a factory of servers of the test's own, to be stopped and restarted |
 
-``--rowlock-database=sqlite|postgresql|both``, or the setting ``rowlock_database``, chooses. PostgreSQL comes from a wheel, one
-server for a whole run and all its parallel workers, started at the first use; with the setting ``rowlock_postgresql_url`` or the
-environment variable ROWLOCK_TEST_POSTGRESQL_URL another one is used. Every database is real, empty, of one test, and dropped.
+``--rowlock-database=sqlite|postgresql|both``, or the setting ``rowlock_database``, chooses.
+PostgreSQL comes from a wheel, one server for a whole run and all its parallel workers, started at
+the first use; with the setting ``rowlock_postgresql_url`` or the environment variable
+ROWLOCK_TEST_POSTGRESQL_URL another one is used. Every database is real, empty, of one test, and
+dropped.
 
-Not here: how they are closed (`closing`), the databases themselves (`databases`), and the tests that each pipeline should pass
-(`contract`).
+Not here: how they are closed (`closing`), the databases themselves (`databases`), and the tests
+that each pipeline should pass (`contract`).
 """
 
 from __future__ import annotations
@@ -81,7 +85,9 @@ _WORKER_INPUT: Final = "rowlock_server_directory"
 class OpenSteps(Protocol):
     """What `rowlock_steps` is."""
 
-    async def __call__(self, pipeline: Pipeline[ModelT], *, beside: Sequence[Pipeline[Any]] = ()) -> Steps[ModelT]:
+    async def __call__(
+        self, pipeline: Pipeline[ModelT], *, beside: Sequence[Pipeline[Any]] = ()
+    ) -> Steps[ModelT]:
         """Return the steps of `pipeline`; see `stepping`."""
         ...
 
@@ -107,12 +113,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="run tests on this database only",
     )
-    parser.addini("rowlock_database", "sqlite, postgresql or both: on which databases tests run", default="both")
-    parser.addini("rowlock_postgresql_url", "a PostgreSQL server to use; else one is started", default="")
+    parser.addini(
+        "rowlock_database",
+        "sqlite, postgresql or both: on which databases tests run",
+        default="both",
+    )
+    parser.addini(
+        "rowlock_postgresql_url", "a PostgreSQL server to use; else one is started", default=""
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Fix where the run's PostgreSQL server lives; it is started by the first test that needs it."""
+    """Fix where the run's PostgreSQL server lives; it is started by the first test that needs
+    it.
+    """
     _chosen(config)
     workerinput: dict[str, Any] | None = getattr(config, "workerinput", None)
     config.stash[_SERVER_DIRECTORY] = (
@@ -159,12 +173,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _chosen(config: pytest.Config) -> tuple[str, ...]:
     choice: str = config.getoption("--rowlock-database") or config.getini("rowlock_database")
     if choice not in (*DATABASES, "both"):
-        raise pytest.UsageError(f"rowlock_database must be sqlite, postgresql or both, not {choice!r}")
+        raise pytest.UsageError(
+            f"rowlock_database must be sqlite, postgresql or both, not {choice!r}"
+        )
     return DATABASES if choice == "both" else (choice,)
 
 
 def _new_server_directory(prefix: str) -> Path:
-    # Not TMPDIR: it may be long (a socket's path is limited) or below root's home, whose modes the server would change.
+    # Not TMPDIR: it may be long (a socket's path is limited) or below root's home, whose modes the
+    # server would change.
     return Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp" if Path("/tmp").is_dir() else None))
 
 
@@ -181,9 +198,17 @@ def _remove_server(server: PostgresqlServer) -> None:
 @pytest.fixture(scope="session")
 def rowlock_postgresql_url(pytestconfig: pytest.Config) -> URL:
     """The URL of a PostgreSQL server's administrative database."""
-    need("asyncpg", what_for="a test on PostgreSQL", otherwise="Without it: pytest --rowlock-database=sqlite")
+    need(
+        "asyncpg",
+        what_for="a test on PostgreSQL",
+        otherwise="Without it: pytest --rowlock-database=sqlite",
+    )
     given = os.environ.get(SERVER_VARIABLE) or pytestconfig.getini("rowlock_postgresql_url")
-    return make_url(given) if given else PostgresqlServer(pytestconfig.stash[_SERVER_DIRECTORY]).start()
+    return (
+        make_url(given)
+        if given
+        else PostgresqlServer(pytestconfig.stash[_SERVER_DIRECTORY]).start()
+    )
 
 
 @pytest.fixture
@@ -227,8 +252,12 @@ def _open_postgresql(
     rowlock_postgresql_url: URL, rowlock_metadata: MetaData | None, rowlock_opened: AsyncExitStack
 ) -> Callable[[DatabaseClock | None], TemporaryDatabase]:
     def open_it(clock: DatabaseClock | None) -> TemporaryDatabase:
-        database = run_in_thread(partial(create_postgresql_database, rowlock_postgresql_url, clock=clock))
-        rowlock_opened.push_async_callback(drop_postgresql_database, rowlock_postgresql_url, database)
+        database = run_in_thread(
+            partial(create_postgresql_database, rowlock_postgresql_url, clock=clock)
+        )
+        rowlock_opened.push_async_callback(
+            drop_postgresql_database, rowlock_postgresql_url, database
+        )
         rowlock_opened.push_async_callback(database.aclose)
         return _with_tables(database, rowlock_metadata)
 
@@ -251,7 +280,9 @@ async def _create_tables(url: URL, metadata: MetaData) -> None:
 
 
 @pytest.fixture
-def rowlock_sqlite_database(_open_sqlite: Callable[[DatabaseClock | None], TemporaryDatabase]) -> TemporaryDatabase:
+def rowlock_sqlite_database(
+    _open_sqlite: Callable[[DatabaseClock | None], TemporaryDatabase],
+) -> TemporaryDatabase:
     """An SQLite file, through the real aiosqlite."""
     return _open_sqlite(None)
 
@@ -281,23 +312,37 @@ def rowlock_postgresql_database_with_clock(
 
 
 @pytest.fixture
-def rowlock_database(rowlock_database_name: str, request: pytest.FixtureRequest) -> TemporaryDatabase:
+def rowlock_database(
+    rowlock_database_name: str, request: pytest.FixtureRequest
+) -> TemporaryDatabase:
     """A database of each chosen kind in turn."""
-    database: TemporaryDatabase = request.getfixturevalue(f"rowlock_{rowlock_database_name}_database")
+    database: TemporaryDatabase = request.getfixturevalue(
+        f"rowlock_{rowlock_database_name}_database"
+    )
     return database
 
 
 @pytest.fixture
-def rowlock_database_with_clock(rowlock_database_name: str, request: pytest.FixtureRequest) -> TemporaryDatabase:
+def rowlock_database_with_clock(
+    rowlock_database_name: str, request: pytest.FixtureRequest
+) -> TemporaryDatabase:
     """A database of each chosen kind in turn, whose time is moved by its `clock`."""
-    database: TemporaryDatabase = request.getfixturevalue(f"rowlock_{rowlock_database_name}_database_with_clock")
+    database: TemporaryDatabase = request.getfixturevalue(
+        f"rowlock_{rowlock_database_name}_database_with_clock"
+    )
     return database
 
 
 @pytest.fixture
-def rowlock_virtual_database(tmp_path: Path, rowlock_metadata: MetaData | None) -> Iterator[TemporaryDatabase]:
-    """An inline SQLite database whose time follows the virtual loop's, moved further by its `clock`."""
-    database = inline_sqlite_database(tmp_path / "rowlock_virtual.db", clock=DatabaseClock(source=virtual_time_now))
+def rowlock_virtual_database(
+    tmp_path: Path, rowlock_metadata: MetaData | None
+) -> Iterator[TemporaryDatabase]:
+    """An inline SQLite database whose time follows the virtual loop's, moved further by its
+    `clock`.
+    """
+    database = inline_sqlite_database(
+        tmp_path / "rowlock_virtual.db", clock=DatabaseClock(source=virtual_time_now)
+    )
     yield _with_tables(database, rowlock_metadata)
     run_virtual(database.aclose)
 
@@ -306,7 +351,9 @@ def rowlock_virtual_database(tmp_path: Path, rowlock_metadata: MetaData | None) 
 
 
 @pytest.fixture
-def rowlock_session_factory(rowlock_database: TemporaryDatabase) -> async_sessionmaker[AsyncSession]:
+def rowlock_session_factory(
+    rowlock_database: TemporaryDatabase,
+) -> async_sessionmaker[AsyncSession]:
     """Sessions on `rowlock_database`; override it if your sessions are of a kind of their own."""
     return rowlock_database.session_factory
 
@@ -317,8 +364,12 @@ def rowlock_steps(
 ) -> OpenSteps:
     """Take pipelines one step at a time; after the test, what is still queued is released."""
 
-    async def open_steps(pipeline: Pipeline[ModelT], *, beside: Sequence[Pipeline[Any]] = ()) -> Steps[ModelT]:
-        return await rowlock_opened.enter_async_context(stepping(rowlock_session_factory, pipeline, beside=beside))
+    async def open_steps(
+        pipeline: Pipeline[ModelT], *, beside: Sequence[Pipeline[Any]] = ()
+    ) -> Steps[ModelT]:
+        return await rowlock_opened.enter_async_context(
+            stepping(rowlock_session_factory, pipeline, beside=beside)
+        )
 
     return open_steps
 

@@ -1,6 +1,8 @@
-"""Async work done at once, from wherever the caller is: in a thread of its own, with a loop of its own.
+"""Async work done at once, from wherever the caller is: in a thread of its own, with a loop of its
+own.
 
-Not here: a loop on which time is moved (`virtual_time`). What is opened in here must be closed in here.
+Not here: a loop on which time is moved (`virtual_time`). What is opened in here must be closed in
+here.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ R = TypeVar("R")
 
 
 def run_in_thread(async_function: Callable[[], Coroutine[Any, Any, R]]) -> R:
-    """Run an async function without parameters to its end and return its result; the calling thread waits."""
+    """Run an async function without parameters to its end and return its result; the calling
+    thread waits.
+    """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="rowlock-test") as thread:
         return thread.submit(lambda: asyncio.run(async_function())).result()

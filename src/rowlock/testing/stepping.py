@@ -1,7 +1,8 @@
-"""One step of a pipeline at a time: fetch, work, beat, sweep. No loop runs and no time passes unless the test says so.
+"""One step of a pipeline at a time: fetch, work, beat, sweep. No loop runs and no time passes
+unless the test says so.
 
-The one idea: a test of a pipeline is about one row's day, so it takes that day step by step, with the real actors on a real
-database, and looks at the row in between.
+The one idea: a test of a pipeline is about one row's day, so it takes that day step by step, with
+the real actors on a real database, and looks at the row in between.
 
     async with stepping(session_factory, VolumePipeline()) as steps:
         await steps.fetch_once()
@@ -47,7 +48,9 @@ class Steps(Generic[ModelT]):
         return tuple(self.run.context.queue)
 
     async def fetch_once(self, limit: int | None = None) -> list[PipelineItem[ModelT]]:
-        """Claim up to `limit` rows (default: as many as the queue has room for), queue them and return their items."""
+        """Claim up to `limit` rows (default: as many as the queue has room for), queue them and
+        return their items.
+        """
         places = self.run.context.queue.places
         before = {item.lock_token for item in self.queued}
         await self.run.fetcher.fetch_once(places if limit is None else min(limit, places))
@@ -96,10 +99,12 @@ async def stepping(
     Args:
         session_factory: the host's.
         pipeline: the one to step.
-        beside: pipelines that would run in the same manager: rows that one of them waits for are left alone (`Pipeline.locks`).
+        beside: pipelines that would run in the same manager: rows that one of them waits for are
+            left alone (`Pipeline.locks`).
 
     Raises:
-        ConfigurationError: the session factory cannot serve the pipeline, or the pipelines lock each other's rows in a circle.
+        ConfigurationError: the session factory cannot serve the pipeline, or the pipelines lock
+            each other's rows in a circle.
     """
     graph = LockGraph([pipeline, *beside])
     graph.check()
@@ -116,7 +121,8 @@ async def stepping(
 async def run_until_settled(
     session_factory: async_sessionmaker[AsyncSession], pipelines: Sequence[Pipeline[Any]]
 ) -> int:
-    """Fetch and work, pipeline by pipeline, until a whole round finds no eligible row; return how many items were worked on.
+    """Fetch and work, pipeline by pipeline, until a whole round finds no eligible row; return how
+    many items were worked on.
 
     Rows that are due later stay as they are.
 
@@ -134,4 +140,6 @@ async def run_until_settled(
         if in_this_round == 0:
             return worked
         worked += in_this_round
-    raise PipelineError(f"the rows have not settled after {ROUNDS_MAX} rounds; is there one that is always due?")
+    raise PipelineError(
+        f"the rows have not settled after {ROUNDS_MAX} rounds; is there one that is always due?"
+    )

@@ -1,4 +1,5 @@
-"""What may happen to a pipeline, as a value: one step of one replica, some time that passes, or a write of a service.
+"""What may happen to a pipeline, as a value: one step of one replica, some time that passes, or a
+write of a service.
 
 The one idea: a sequence of steps is data, so it can be drawn, shrunk, printed and taken again.
 

@@ -1,6 +1,8 @@
-"""Hypothesis strategies: outcomes, lease states of a row, settings, and what may happen to a pipeline, step by step.
+"""Hypothesis strategies: outcomes, lease states of a row, settings, and what may happen to a
+pipeline, step by step.
 
-The one idea: what is drawn is valid, so that a property test is about the pipeline under test and not about refusals.
+The one idea: what is drawn is valid, so that a property test is about the pipeline under test and
+not about refusals.
 
     @given(outcomes(Volume, columns={Volume.status: st.sampled_from(["active", "failed"])}))
     @given(lease_states(Volume, owner="VolumePipeline"))
@@ -10,7 +12,8 @@ The one idea: what is drawn is valid, so that a property test is about the pipel
 Not here: how a drawn step is taken (`steps`), which needs no Hypothesis.
 
 Raises:
-    ModuleNotFoundError: at import, if Hypothesis is not installed; ``pip install 'rowlock[testing]'`` brings it.
+    ModuleNotFoundError: at import, if Hypothesis is not installed; ``pip install
+        'rowlock[testing]'`` brings it.
 """
 
 from __future__ import annotations
@@ -38,7 +41,14 @@ need("hypothesis", what_for="rowlock.testing.strategies")
 
 from hypothesis import strategies as st  # noqa: E402 - after the check that it is there
 
-__all__ = ["LeaseState", "lease_states", "outcomes", "pipeline_settings", "step_sequences", "values_of"]
+__all__ = [
+    "LeaseState",
+    "lease_states",
+    "outcomes",
+    "pipeline_settings",
+    "step_sequences",
+    "values_of",
+]
 
 TEXT_CHARS_MAX: Final = 40
 """Longest text that is drawn, where the column takes as much. **Unit** characters."""
@@ -50,7 +60,8 @@ DELAY_S_MAX: Final = 600.0
 STEPS_MAX: Final = 40
 """Most steps of a sequence."""
 
-# Every database stores these, and returns them as they were: no surrogates, and no null characters for PostgreSQL.
+# Every database stores these, and returns them as they were: no surrogates, and no null characters
+# for PostgreSQL.
 _CHARACTERS: Final = st.characters(codec="utf-8", exclude_characters="\x00")
 _TIMES: Final = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
 
@@ -61,17 +72,22 @@ _TIMES: Final = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezon
 def values_of(
     model: type[Any], *, columns: Mapping[Any, st.SearchStrategy[Any]] | None = None
 ) -> st.SearchStrategy[dict[str, Any]]:
-    """Draw update maps for a model: any of the columns that an outcome may write, each with a value that it takes.
+    """Draw update maps for a model: any of the columns that an outcome may write, each with a value
+    that it takes.
 
-    Left out are the key, foreign keys, columns that rowlock keeps, and types that are not known here.
+    Left out are the key, foreign keys, columns that rowlock keeps, and types that are not known
+    here.
 
     Args:
         model: the host's mapped class.
-        columns: what to draw for a column instead, by attribute or name; for one of a type that is not known here, too.
+        columns: what to draw for a column instead, by attribute or name; for one of a type that is
+            not known here, too.
     """
     leased = LeasedTable.of(model)
     given = {column_of(leased, key): strategy for key, strategy in (columns or {}).items()}
-    names = {column: leased.mapper.get_property_by_column(column).key for column in leased.table.columns}
+    names = {
+        column: leased.mapper.get_property_by_column(column).key for column in leased.table.columns
+    }
     drawn = {}
     for column, name in names.items():
         strategy = given[column] if column in given else _values_of(leased, column)
@@ -99,7 +115,9 @@ def outcomes(
     text = st.text(_CHARACTERS, max_size=TEXT_CHARS_MAX)
     choices: dict[type[Any], st.SearchStrategy[Any]] = {
         Apply: st.builds(Apply, values, after=after),
-        Retry: st.builds(Retry, after, error=st.none() | text | text.map(RuntimeError), values=values),
+        Retry: st.builds(
+            Retry, after, error=st.none() | text | text.map(RuntimeError), values=values
+        ),
         Reset: st.just(Reset()),
         type(None): st.none(),
     }
@@ -110,7 +128,12 @@ def outcomes(
 
 def _values_of(leased: LeasedTable, column: Column[Any]) -> st.SearchStrategy[Any] | None:
     names = leased.lease_columns
-    if column.primary_key or column.foreign_keys or column.computed is not None or column.key in names:
+    if (
+        column.primary_key
+        or column.foreign_keys
+        or column.computed is not None
+        or column.key in names
+    ):
         return None
     strategy = _of_type(column.type)
     if strategy is None:
@@ -122,7 +145,9 @@ def _of_type(type_: TypeEngine[Any]) -> st.SearchStrategy[Any] | None:
     return next((draw(type_) for kind, draw in _BY_TYPE if isinstance(type_, kind)), None)
 
 
-def _enum(type_: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401 - SQLAlchemy's Enum, whose attributes are not annotated
+def _enum(
+    type_: Any,
+) -> st.SearchStrategy[Any]:  # noqa: ANN401 - SQLAlchemy's Enum, whose attributes are not annotated
     return st.sampled_from(type_.enums if type_.enum_class is None else list(type_.enum_class))
 
 
@@ -169,7 +194,8 @@ class LeaseState:
     Attributes:
         name: ``free``, ``held``, ``expired``, ``reset`` or ``parked``.
         is_due: whether its time has come.
-        is_claimable: whether the owner that it was drawn for may claim it, if it is ready and no main row awaits it.
+        is_claimable: whether the owner that it was drawn for may claim it, if it is ready and no
+            main row awaits it.
         values: what the lock and schedule columns hold, for the constructor of the row.
     """
 
@@ -180,15 +206,22 @@ class LeaseState:
 
 
 def lease_states(
-    model: type[Any], *, owner: str, now: datetime = DEFAULT_START, interval: timedelta = timedelta(seconds=15)
+    model: type[Any],
+    *,
+    owner: str,
+    now: datetime = DEFAULT_START,
+    interval: timedelta = timedelta(seconds=15),
 ) -> st.SearchStrategy[LeaseState]:
-    """Draw lease states of a row: free, held, expired, reset or parked; due or not; by this owner or another pipeline.
+    """Draw lease states of a row: free, held, expired, reset or parked; due or not; by this owner
+    or another pipeline.
 
     Args:
         model: the host's mapped class.
         owner: the name of the pipeline that is to claim the row.
-        now: the database's time, such as ``database.clock.now``; at that moment the states are what they are called.
-        interval: the pipeline's `min_processing_interval`, by which rows without `ScheduleColumns` are due.
+        now: the database's time, such as ``database.clock.now``; at that moment the states are what
+            they are called.
+        interval: the pipeline's `min_processing_interval`, by which rows without `ScheduleColumns`
+            are due.
     """
     leased = LeasedTable.of(model)
     names = ["free", "held", "expired", "reset", *(["parked"] if leased.has_schedule else [])]
@@ -223,8 +256,11 @@ def _lease_state(
         values["due_at"] = now - away if is_due else now + away
         values["parked_at"] = now - away if name == "parked" else None
     else:
-        # A row that was reset comes back sooner than others, so it is due for certain only after the interval.
-        values["last_processed_at"] = now - interval - away if is_due else now - min(interval, away) / 2
+        # A row that was reset comes back sooner than others, so it is due for certain only after
+        # the interval.
+        values["last_processed_at"] = (
+            now - interval - away if is_due else now - min(interval, away) / 2
+        )
     if name == "reset":
         # Reserved for its owner a moment ago, or for so long that nobody is kept away any more.
         is_kept = away < _KEPT_NO_MORE and (leased.has_schedule or not is_due)
@@ -242,7 +278,14 @@ _KEPT_NO_MORE: Final = timedelta(minutes=30)
 # ---------------------------------------------------------------- settings
 
 _DEPEND_ON_ONE_ANOTHER: Final = (
-    {"lock_timeout", "heartbeat_trigger", "lease_margin", "heartbeat_interval", "renew_timeout", "orphaned_after"},
+    {
+        "lock_timeout",
+        "heartbeat_trigger",
+        "lease_margin",
+        "heartbeat_interval",
+        "renew_timeout",
+        "orphaned_after",
+    },
     {"queue_lower_limit_factor", "queue_upper_limit_factor"},
     {"retry_delay", "retry_delay_max"},
 )
@@ -254,12 +297,14 @@ def pipeline_settings(draw: st.DrawFn, /, **fixed: Any) -> SettingsKeywords:  # 
 
     Args:
         draw: given by Hypothesis.
-        fixed: settings that are to be just so. Those that depend on one another are drawn together or not at all: beside a
-            `lock_timeout` that is fixed, say, the others about leases are left out, so that they have their defaults.
+        fixed: settings that are to be just so. Those that depend on one another are drawn together
+            or not at all: beside a `lock_timeout` that is fixed, say, the others about leases are
+            left out, so that they have their defaults.
     """
     lock_timeout_s = draw(st.floats(0.5, 3600))
     trigger_s = lock_timeout_s * draw(st.floats(0.05, 0.95))
-    # Margin, two late beats and one renewal share what is left of a lease when its renewal is triggered.
+    # Margin, two late beats and one renewal share what is left of a lease when its renewal is
+    # triggered.
     share = st.floats(0.02, 0.3)
     margin_s, beats_s, renewal_s = (trigger_s * draw(share) for _ in range(3))
     lower, upper = sorted(draw(st.tuples(st.floats(0.01, 10), st.floats(0.01, 10))))
@@ -297,7 +342,8 @@ def step_sequences(
     seconds_max: float = 60.0,
     max_size: int = STEPS_MAX,
 ) -> st.SearchStrategy[list[Step]]:
-    """Draw what happens, in order: fetches, work, beats and sweeps of each replica, the time that passes, writes of services.
+    """Draw what happens, in order: fetches, work, beats and sweeps of each replica, the time that
+    passes, writes of services.
 
     Args:
         replicas: how many there are.

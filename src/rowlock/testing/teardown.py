@@ -1,7 +1,9 @@
-"""What the fixtures of the plugin opened is closed in the loop of the test, and tasks that are still alive fail it.
+"""What the fixtures of the plugin opened is closed in the loop of the test, and tasks that are
+still alive fail it.
 
-The one idea: one fixture is async, and there is one of it for each that may run the test: pytest-asyncio, in either mode and with a
-loop of any scope, anyio, or nobody. `rowlock_opened` picks the right one; all others push what they open on its stack.
+The one idea: one fixture is async, and there is one of it for each that may run the test:
+pytest-asyncio, in either mode and with a loop of any scope, anyio, or nobody. `rowlock_opened`
+picks the right one; all others push what they open on its stack.
 
 Not here: what is opened (`plugin`, which loads this one).
 """
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
 _ANYIO_OWN: Final = frozenset({"TestRunner._call_in_runner_task", "_shutdown_process_pool_on_exit"})
-"""Tasks of anyio: in one it waits for whatever it runs, a new one each time; the other ends worker processes with the loop."""
+"""Tasks of anyio: in one it waits for whatever it runs, a new one each time; the other ends
+worker processes with the loop.
+"""
 _LOOP_SCOPES: Final = ("function", "class", "module", "package", "session")
 
 
@@ -34,7 +38,9 @@ def _opened_in_loop() -> Callable[[], AsyncIterator[AsyncExitStack]]:
     """Return a new function each time: pytest-asyncio notes on it which loop it is for."""
 
     async def opened() -> AsyncIterator[AsyncExitStack]:
-        """Close what the fixtures opened, in the loop of the test; then look for tasks that are still alive."""
+        """Close what the fixtures opened, in the loop of the test; then look for tasks that are
+        still alive.
+        """
         before = asyncio.all_tasks()
         async with AsyncExitStack() as stack:
             stack.callback(_check_tasks, before)
@@ -45,7 +51,9 @@ def _opened_in_loop() -> Callable[[], AsyncIterator[AsyncExitStack]]:
 
 def _check_tasks(before: set[asyncio.Task[Any]]) -> None:
     alive = asyncio.all_tasks() - before - {asyncio.current_task()}
-    left = {task for task in alive if getattr(task.get_coro(), "__qualname__", "") not in _ANYIO_OWN}
+    left = {
+        task for task in alive if getattr(task.get_coro(), "__qualname__", "") not in _ANYIO_OWN
+    }
     if left:
         msg = f"cancel and await what you start; still alive after the test: {left}"
         raise TasksLeftBehindError(msg)
@@ -54,7 +62,9 @@ def _check_tasks(before: set[asyncio.Task[Any]]) -> None:
 _rowlock_opened_under_anyio = pytest.fixture(_opened_in_loop())
 if pytest_asyncio is not None:
     for _scope in _LOOP_SCOPES:
-        globals()[f"_rowlock_opened_in_{_scope}"] = pytest_asyncio.fixture(loop_scope=_scope)(_opened_in_loop())
+        globals()[f"_rowlock_opened_in_{_scope}"] = pytest_asyncio.fixture(loop_scope=_scope)(
+            _opened_in_loop()
+        )
 
 
 @pytest.fixture
@@ -75,7 +85,10 @@ def rowlock_opened(request: pytest.FixtureRequest) -> AsyncExitStack:
 def _runner_of(request: pytest.FixtureRequest) -> str:
     if "anyio_backend" in request.fixturenames:
         if request.getfixturevalue("anyio_backend_name") != "asyncio":
-            pytest.fail("rowlock runs on asyncio: have your fixture `anyio_backend` return 'asyncio'", pytrace=False)
+            pytest.fail(
+                "rowlock runs on asyncio: have your fixture `anyio_backend` return 'asyncio'",
+                pytrace=False,
+            )
         return "_rowlock_opened_under_anyio"
     plugins = request.config.pluginmanager
     if pytest_asyncio is None or not any(map(plugins.hasplugin, ("asyncio", "pytest_asyncio"))):

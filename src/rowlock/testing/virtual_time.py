@@ -1,15 +1,16 @@
 """An asyncio event loop on which time is moved, never waited for.
 
-The one idea: when no callback is ready the loop jumps to its next timer. Hours pass in milliseconds, and the order of
-events depends on the program alone. A program that can do nothing any more, or that never comes to rest, is an error
-with a list of the tasks concerned, not a hang.
+The one idea: when no callback is ready the loop jumps to its next timer. Hours pass in
+milliseconds, and the order of events depends on the program alone. A program that can do nothing
+any more, or that never comes to rest, is an error with a list of the tasks concerned, not a hang.
 
-Not here: the database (`inline_sqlite` runs statements in the loop), the database's clock (`database_clock`), and the
-choice among callbacks that are ready at the same time (first come, first served). Real sockets are not supported: the
-loop would jump over the wait for them. `asyncio.to_thread` is: virtual time stands still while a thread runs.
+Not here: the database (`inline_sqlite` runs statements in the loop), the database's clock
+(`database_clock`), and the choice among callbacks that are ready at the same time (first come,
+first served). Real sockets are not supported: the loop would jump over the wait for them.
+`asyncio.to_thread` is: virtual time stands still while a thread runs.
 
-Source: the selector seam of `asyncio.BaseEventLoop._run_once`; the idea of jumping clocks is known from trio's
-`MockClock` and from looptime.
+Source: the selector seam of `asyncio.BaseEventLoop._run_once`; the idea of jumping clocks is known
+from trio's `MockClock` and from looptime.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ __all__ = [
 ]
 
 START_S: Final = 1000.0
-"""`loop.time()` of a new loop. Not zero, so that code which takes 0 for "never" is found out. **Unit** seconds."""
+"""`loop.time()` of a new loop. Not zero, so that code which takes 0 for "never" is found out.
+**Unit** seconds.
+"""
 
 MAX_VIRTUAL_S: Final = 24 * 3600.0
 """How far one run may move the time. **Unit** seconds."""
@@ -82,13 +85,17 @@ class _JumpingSelector(selectors.BaseSelector):
         self.real = selectors.DefaultSelector()
         self.on_idle: Callable[[float | None], float] = lambda _timeout: 0.0
 
-    def register(self, fileobj: FileDescriptorLike, events: int, data: object = None) -> selectors.SelectorKey:
+    def register(
+        self, fileobj: FileDescriptorLike, events: int, data: object = None
+    ) -> selectors.SelectorKey:
         return self.real.register(fileobj, events, data)
 
     def unregister(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:
         return self.real.unregister(fileobj)
 
-    def modify(self, fileobj: FileDescriptorLike, events: int, data: object = None) -> selectors.SelectorKey:
+    def modify(
+        self, fileobj: FileDescriptorLike, events: int, data: object = None
+    ) -> selectors.SelectorKey:
         return self.real.modify(fileobj, events, data)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
@@ -110,7 +117,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     Attributes:
         max_virtual_s: How far one run may move the time. **Unit** seconds.
         max_iterations: How many turns one run may take.
-        is_virtual: Says that its time is not the true one, so that nothing of what runs in it is put into a thread.
+        is_virtual: Says that its time is not the true one, so that nothing of what runs in it is
+            put into a thread.
 
     Raises:
         NothingCanHappenError: From the running call, when every task waits for ever.
@@ -120,7 +128,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     _scheduled: list[asyncio.TimerHandle]
     is_virtual: Final = True
 
-    def __init__(self, *, max_virtual_s: float = MAX_VIRTUAL_S, max_iterations: int = MAX_ITERATIONS) -> None:
+    def __init__(
+        self, *, max_virtual_s: float = MAX_VIRTUAL_S, max_iterations: int = MAX_ITERATIONS
+    ) -> None:
         """Set the limits.
 
         Raises:
@@ -136,7 +146,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super().__init__(selector)
         if max_virtual_s <= 0 or max_iterations <= 0:
             self.close()
-            msg = f"limits must be positive, not max_virtual_s={max_virtual_s} and max_iterations={max_iterations}"
+            msg = (
+                f"limits must be positive, not max_virtual_s={max_virtual_s} and"
+                f" max_iterations={max_iterations}"
+            )
             raise ValueError(msg)
         selector.on_idle = self._before_select
         self._set_now(START_S)
@@ -173,30 +186,35 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def _set_now(self, now: float) -> None:
         self._now = now
-        # asyncio fires timers up to one clock resolution early. Here a timer fires at its own time, to the last digit:
-        # code that then compares times must not find that its deadline is still ahead.
+        # asyncio fires timers up to one clock resolution early. Here a timer fires at its own time,
+        # to the last digit: code that then compares times must not find that its deadline is still
+        # ahead.
         self._clock_resolution = math.ulp(now)
 
     def _before_select(self, timeout: float | None) -> float:
         """Move the time if nothing else can happen; return for how long to wait in real time."""
         self._iterations += 1
         if self._iterations > self.max_iterations:
-            raise self._livelock(f"{self.max_iterations:,} turns of the loop at virtual time {self._now}")
+            raise self._livelock(
+                f"{self.max_iterations:,} turns of the loop at virtual time {self._now}"
+            )
         if timeout == 0:
             return 0.0
         if self._threads:
             return THREAD_WAIT_S_MAX
         if timeout is None:
             msg = (
-                f"nothing can happen any more at virtual time {self._now}: no callback is ready, no timer is set. "
-                "Something must set the event that these tasks wait for (sockets, and threads other than "
-                f"asyncio.to_thread, cannot on virtual time): {_describe(asyncio.all_tasks(self))}"
+                f"nothing can happen any more at virtual time {self._now}: no callback is ready, no"
+                " timer is set. Something must set the event that these tasks wait for (sockets,"
+                " and threads other than asyncio.to_thread, cannot on virtual time):"
+                f" {_describe(asyncio.all_tasks(self))}"
             )
             raise NothingCanHappenError(msg)
         return self._jump()
 
     def _jump(self) -> float:
-        # Not `now + timeout`: a sum of floats may fall short of the timer, and `timeout` is capped by asyncio.
+        # Not `now + timeout`: a sum of floats may fall short of the timer, and `timeout` is capped
+        # by asyncio.
         then = self._scheduled[0].when()
         if then > self._end:
             raise self._livelock(f"{self.max_virtual_s:g} virtual seconds")
@@ -239,7 +257,9 @@ def run_virtual(
         LivelockError: A limit was passed.
         TasksLeftBehindError: The function returned while tasks that it had started were alive.
     """
-    make_loop = functools.partial(VirtualTimeLoop, max_virtual_s=max_virtual_s, max_iterations=max_iterations)
+    make_loop = functools.partial(
+        VirtualTimeLoop, max_virtual_s=max_virtual_s, max_iterations=max_iterations
+    )
     with asyncio.Runner(loop_factory=make_loop) as runner:
         result = runner.run(async_function())
         if left := asyncio.all_tasks(runner.get_loop()):
@@ -265,7 +285,8 @@ def virtual_time(
     max_virtual_s: float = MAX_VIRTUAL_S,
     max_iterations: int = MAX_ITERATIONS,
 ) -> Any:
-    """Make an `async def` test a plain one that runs on a virtual-time loop; its fixtures stay as they are.
+    """Make an `async def` test a plain one that runs on a virtual-time loop; its fixtures stay as
+    they are.
 
     Such a test must not use *async* fixtures: they would live on another loop.
 
@@ -277,11 +298,17 @@ def virtual_time(
         ```
     """
     if test is None:
-        return functools.partial(virtual_time, max_virtual_s=max_virtual_s, max_iterations=max_iterations)
+        return functools.partial(
+            virtual_time, max_virtual_s=max_virtual_s, max_iterations=max_iterations
+        )
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        return run_virtual(lambda: test(*args, **kwargs), max_virtual_s=max_virtual_s, max_iterations=max_iterations)
+        return run_virtual(
+            lambda: test(*args, **kwargs),
+            max_virtual_s=max_virtual_s,
+            max_iterations=max_iterations,
+        )
 
     return run
 

@@ -1,9 +1,12 @@
-"""chancy drains jobs that do nothing: ``drain_chancy.py DSN ROWS CONCURRENCY`` prints jobs per second, in its own environment.
+"""chancy drains jobs that do nothing: ``drain_chancy.py DSN ROWS CONCURRENCY`` prints jobs per
+second, in its own environment.
 
-Its settings, as its documentation names them: the executor for asyncio; `eager_polling`, without which it fetches `concurrency`
-jobs per polling interval and not more (some 500 jobs/s); outcomes written ten times a second (`send_outgoing_interval`; with its
-default of one second, most of a short drain is waiting for the last of them). It is at its fastest with 1,000 jobs at once.
-`no_default_plugins` takes half of the work away, and with it metrics, workflows and the recovery of jobs whose worker died.
+Its settings, as its documentation names them: the executor for asyncio; `eager_polling`, without
+which it fetches `concurrency` jobs per polling interval and not more (some 500 jobs/s); outcomes
+written ten times a second (`send_outgoing_interval`; with its default of one second, most of a
+short drain is waiting for the last of them). It is at its fastest with 1,000 jobs at once.
+`no_default_plugins` takes half of the work away, and with it metrics, workflows and the recovery of
+jobs whose worker died.
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ async def drain(dsn: str, rows: int, concurrency: int) -> float:
     """Return jobs per second from the start of the worker until the last outcome is committed."""
     committed, log = Committed(rows), logging.getLogger("bench")
     log.setLevel(logging.WARNING)  # by default each job is logged
-    queue = Queue("default", concurrency=concurrency, executor=Chancy.Executor.Async, eager_polling=True)
+    queue = Queue(
+        "default", concurrency=concurrency, executor=Chancy.Executor.Async, eager_polling=True
+    )
     async with Chancy(dsn, plugins=[committed], log=log, no_default_plugins=True) as chancy:
         await chancy.migrate()
         await chancy.declare(queue)

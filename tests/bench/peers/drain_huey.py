@@ -1,4 +1,6 @@
-"""huey drains tasks that do nothing: ``drain_huey.py FILE ROWS FSYNC`` prints rows per second, in its own environment."""
+"""huey drains tasks that do nothing: ``drain_huey.py FILE ROWS FSYNC`` prints rows per second,
+in its own environment.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""pgqueuer drains jobs that do nothing: ``drain_pgqueuer.py DSN ROWS BATCH`` prints rows per second, in its own environment."""
+"""pgqueuer drains jobs that do nothing: ``drain_pgqueuer.py DSN ROWS BATCH`` prints rows per
+second, in its own environment.
+"""
 
 from __future__ import annotations
 

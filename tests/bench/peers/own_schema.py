@@ -1,4 +1,6 @@
-"""A schema for a peer that cannot take its tables away itself: made anew before a drain, dropped after it."""
+"""A schema for a peer that cannot take its tables away itself: made anew before a drain, dropped
+after it.
+"""
 
 from __future__ import annotations
 

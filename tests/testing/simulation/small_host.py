@@ -1,4 +1,6 @@
-"""The smallest host there is, for tests of the simulator; ``python small_host.py SEED ...`` prints what its runs leave behind."""
+"""The smallest host there is, for tests of the simulator; ``python small_host.py SEED ...``
+prints what its runs leave behind.
+"""
 
 from __future__ import annotations
 

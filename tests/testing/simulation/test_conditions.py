@@ -1,4 +1,6 @@
-"""What a run has from its beginning to its end: a database that is far away, and code of the host that raises."""
+"""What a run has from its beginning to its end: a database that is far away, and code of the
+host that raises.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +48,17 @@ def test_each_kind_is_drawn_and_only_what_may_be() -> None:
         all_drawn = Conditions.drawn(tuple(Fault), seed=seed)
         assert Conditions.drawn([Fault.KILL], seed=seed) == Conditions()
         assert Conditions.drawn([Fault.LATENCY], seed=seed) == Conditions(all_drawn.round_trip_s)
-        assert Conditions.drawn([*ALL_ALONG - {Fault.LATENCY}], seed=seed) == Conditions(hostile=all_drawn.hostile)
+        assert Conditions.drawn([*ALL_ALONG - {Fault.LATENCY}], seed=seed) == Conditions(
+            hostile=all_drawn.hostile
+        )
 
 
 def test_a_run_without_them_is_the_run_that_it_was() -> None:
     """Whoever adds a kind to a scenario would lose every seed that had told something."""
     plain = [kind for kind in Fault if kind not in ALL_ALONG]
-    seeds = [seed for seed in SEEDS if Conditions.drawn(tuple(Fault), seed=seed) == Conditions()][:2]
+    seeds = [seed for seed in SEEDS if Conditions.drawn(tuple(Fault), seed=seed) == Conditions()][
+        :2
+    ]
     assert fingerprints(plain, seeds) == fingerprints(list(Fault), seeds)
     far = [seed for seed in SEEDS if Conditions.drawn(tuple(Fault), seed=seed).round_trip_s][:2]
     assert fingerprints(plain, far) != fingerprints([*plain, Fault.LATENCY], far)
@@ -79,7 +85,9 @@ def engines() -> Iterator[Engines]:
 
 
 def test_every_statement_takes_a_round_trip(engines: Engines) -> None:
-    """A BEGIN, a COMMIT or a ROLLBACK would be as quick as next door, so a batch would end in its time."""
+    """A BEGIN, a COMMIT or a ROLLBACK would be as quick as next door, so a batch would end in
+    its time.
+    """
     faulty_connection = FaultyConnection(Random(1))
     pooled = engines.next_engine(faulty_connection)
 
@@ -87,7 +95,11 @@ def test_every_statement_takes_a_round_trip(engines: Engines) -> None:
         async with pooled.engine.connect() as connection:
             faulty_connection.round_trip_s = 1.0
             took = [virtual_time_now()]
-            for statement in ("BEGIN IMMEDIATE", "SELECT 1", "INSERT INTO tasks (id, status) VALUES ('1', 'todo')"):
+            for statement in (
+                "BEGIN IMMEDIATE",
+                "SELECT 1",
+                "INSERT INTO tasks (id, status) VALUES ('1', 'todo')",
+            ):
                 await connection.execute(text(statement))
                 took.append(virtual_time_now())
             await connection.commit()
@@ -106,7 +118,9 @@ def test_every_statement_takes_a_round_trip(engines: Engines) -> None:
 def test_every_process_is_far_away() -> None:
     """Statements would take their time in the story alone."""
     seed = next(
-        seed for seed in SEEDS if Conditions.drawn([Fault.LATENCY], seed=seed).round_trip_s == max(ROUND_TRIPS_S)
+        seed
+        for seed in SEEDS
+        if Conditions.drawn([Fault.LATENCY], seed=seed).round_trip_s == max(ROUND_TRIPS_S)
     )
     near, far = first_claim_s(seed), first_claim_s(seed, Fault.LATENCY)
     assert far >= near + max(ROUND_TRIPS_S)
@@ -115,7 +129,9 @@ def test_every_process_is_far_away() -> None:
 def first_claim_s(seed: int, *kinds: Fault) -> float:
     """Return when the first row was taken."""
     with Simulation(scenario_of(Once, *kinds)) as simulation:
-        return next(entry.at_s for entry in simulation.run(seed).entries if "taken by" in str(entry))
+        return next(
+            entry.at_s for entry in simulation.run(seed).entries if "taken by" in str(entry)
+        )
 
 
 @pytest.mark.parametrize("seed", range(1, 13))
@@ -134,16 +150,26 @@ def test_log_calls_raise(seed: int) -> None:
 
 def test_logging_is_given_back() -> None:
     """The tests that follow would have a logger that raises."""
-    before = logging.getLogRecordFactory(), [*logging.getLogger("rowlock").handlers], logging.getLogger("rowlock").level
+    before = (
+        logging.getLogRecordFactory(),
+        [*logging.getLogger("rowlock").handlers],
+        logging.getLogger("rowlock").level,
+    )
     for seed in range(1, 9):
         with host_of(Fault.LOGGING, seed=seed).at_home():
             pass
-    now = logging.getLogRecordFactory(), logging.getLogger("rowlock").handlers, logging.getLogger("rowlock").level
+    now = (
+        logging.getLogRecordFactory(),
+        logging.getLogger("rowlock").handlers,
+        logging.getLogger("rowlock").level,
+    )
     assert now == before
 
 
 def test_what_one_run_counted_is_nothing_to_the_next() -> None:
-    """The lines of the run before would decide which lines of this one raise, and no seed be replayed."""
+    """The lines of the run before would decide which lines of this one raise, and no seed be
+    replayed.
+    """
     for seed in (1, 2):
         told = logs.get_logger("rowlock.of_a_test")
         told.error("100% wrong", exc_info=ValueError())
@@ -247,7 +273,9 @@ def test_a_log_call_that_is_let_out_is_found() -> None:
 def test_hooks_raise_until_the_faults_are_over() -> None:
     """Hosts whose `also` and hooks raise would be nowhere tested, or their rows never settle."""
     scenario = scenario_of(Once, Fault.HOOKS, Fault.CLOCK)
-    seeds = [seed for seed in SEEDS if Fault.HOOKS in Conditions.drawn([Fault.HOOKS], seed=seed).hostile][:12]
+    seeds = [
+        seed for seed in SEEDS if Fault.HOOKS in Conditions.drawn([Fault.HOOKS], seed=seed).hostile
+    ][:12]
     with Simulation(scenario) as simulation:
         reports = list(simulation.run_all(seeds))
     assert all(report.is_good for report in reports)

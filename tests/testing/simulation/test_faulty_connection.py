@@ -59,7 +59,9 @@ def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_the_end_closes_every_connection(engines: Engines) -> None:
-    """Each simulation would leave its files open, of which Python warns since 3.13 in whatever test comes next."""
+    """Each simulation would leave its files open, of which Python warns since 3.13 in whatever
+    test comes next.
+    """
     faulty_connection = FaultyConnection(Random(1))
     pooled = engines.next_engine(faulty_connection)
     play(partial(add, pooled))
@@ -146,7 +148,9 @@ def test_a_slow_line_takes_its_time(engines: Engines) -> None:
 
 
 def test_troubles_meet_the_statement_they_were_arranged_for(engines: Engines) -> None:
-    """The boundary between two statements that a fault was drawn for would not be the one that it meets."""
+    """The boundary between two statements that a fault was drawn for would not be the one that
+    it meets.
+    """
     met: list[int] = []
     faulty_connection = FaultyConnection(Random(1))
     pooled = engines.next_engine(faulty_connection)
@@ -157,7 +161,9 @@ def test_troubles_meet_the_statement_they_were_arranged_for(engines: Engines) ->
 
         return act
 
-    faulty_connection.troubles += [Trouble(note(n), n, commits=False, answers=False) for n in (3, 1)]
+    faulty_connection.troubles += [
+        Trouble(note(n), n, commits=False, answers=False) for n in (3, 1)
+    ]
 
     async def scene() -> None:
         await add(pooled)  # a statement and its COMMIT
@@ -170,9 +176,13 @@ def test_troubles_meet_the_statement_they_were_arranged_for(engines: Engines) ->
 
 
 def test_a_commit_is_told_in_the_turn_in_which_it_was_made(engines: Engines) -> None:
-    """What a process committed just before it died would be put down under the name of who commits next."""
+    """What a process committed just before it died would be put down under the name of who
+    commits next.
+    """
     told: list[int] = []
-    pooled = engines.next_engine(FaultyConnection(Random(1), on_commit=lambda: told.append(added(engines))))
+    pooled = engines.next_engine(
+        FaultyConnection(Random(1), on_commit=lambda: told.append(added(engines)))
+    )
 
     async def scene() -> None:
         adding = asyncio.ensure_future(add(pooled))

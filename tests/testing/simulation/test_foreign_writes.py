@@ -33,7 +33,8 @@ def story() -> Story:
 
 
 @pytest.mark.parametrize(
-    ("wait_s", "text"), [(LEASE_S - 1, "A2: replica 2 ended the lease of replica 1, 1.000 s"), (LEASE_S, "")]
+    ("wait_s", "text"),
+    [(LEASE_S - 1, "A2: replica 2 ended the lease of replica 1, 1.000 s"), (LEASE_S, "")],
 )
 @pytest.mark.parametrize("end", ["free", "claim"])
 def test_a_lease_is_its_takers_to_its_end(story: Story, end: str, wait_s: float, text: str) -> None:
@@ -56,7 +57,9 @@ def test_a_lease_is_its_takers_to_prolong(story: Story) -> None:
 
 @pytest.mark.parametrize("wait_s", [1, LEASE_S + 1])
 def test_an_outcome_is_its_takers_to_write(story: Story, wait_s: float) -> None:
-    """An outcome of the last holder would end the lease of its heir, and look like the heir's own."""
+    """An outcome of the last holder would end the lease of its heir, and look like the heir's
+    own.
+    """
     story.wait(wait_s)
     story.apply()
     assert told(story) == "A1: replica 2 wrote an outcome under the lease of replica 1"
@@ -82,7 +85,10 @@ CLEARED = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
             {"lock_expires_at": database_time_after(timedelta(seconds=5))},
             "A3: meddle 1 changed the end of the lease of replica",
         ),
-        ({**CLEARED, "last_processed_at": database_now()}, "A1: meddle 1 wrote an outcome under the lease of replica"),
+        (
+            {**CLEARED, "last_processed_at": database_now()},
+            "A1: meddle 1 wrote an outcome under the lease of replica",
+        ),
     ],
 )
 def test_a_simulation_knows_whose_hand_it_was(values: dict[str, Any], text: str) -> None:
@@ -98,7 +104,9 @@ def test_a_simulation_knows_whose_hand_it_was(values: dict[str, Any], text: str)
             for _ in range(20):
                 await asyncio.sleep(0.05)
                 async with self.world.session_factory.begin() as session:
-                    await session.execute(update(Task).where(Task.lock_token.is_not(None)).values(values))
+                    await session.execute(
+                        update(Task).where(Task.lock_token.is_not(None)).values(values)
+                    )
 
     with Simulation(Meddled) as simulation:
         reports = list(simulation.run_all(range(1, 8)))

@@ -61,7 +61,9 @@ def told(
     """Return what is said of the row, some time after the last change."""
     pipeline = Quick(World(0, None, None), [])  # type: ignore[arg-type]
     changes = [*story.changes]
-    patience = Liveness([pipeline], changes, since=START, rounds_max=rounds_max, round_trip=round_trip)
+    patience = Liveness(
+        [pipeline], changes, since=START, rounds_max=rounds_max, round_trip=round_trip
+    )
     now = story.now + timedelta(seconds=seconds)
     late = patience.look(session, now, unsettled=[PLACE], hungry=(), served=served)
     return "; ".join(text for _, text in late)
@@ -76,7 +78,9 @@ def test_a_row_that_nothing_happens_to_is_named(story: Story, session: Session) 
 
 
 def test_only_round_trips_make_a_bound_longer(story: Story, session: Session) -> None:
-    """Runs whose database is next door would have the bounds of those that are far away, or these would fail for nothing."""
+    """Runs whose database is next door would have the bounds of those that are far away, or
+    these would fail for nothing.
+    """
     bound_s, round_trip = 1 + 2 * 1.2 * 10 + 1.2 + 3 + 1, timedelta(milliseconds=25)
     assert told(story, session, seconds=bound_s + 0.1)
     assert told(story, session, seconds=bound_s + 1, round_trip=round_trip) == ""
@@ -92,14 +96,18 @@ def test_a_row_may_rest_until_it_is_due(story: Story, session: Session) -> None:
 
 
 def test_a_row_that_one_attempt_keeps_is_named(story: Story, session: Session) -> None:
-    """An attempt that never ends, and whose lease is renewed all the time, would be waited for by the hour."""
+    """An attempt that never ends, and whose lease is renewed all the time, would be waited for
+    by the hour.
+    """
     story.claim(owner="Quick")
     bound_s = (1 + 2) * (4 + 1) + 6 + 1.2 + 3 + 1
     for _ in range(2):
         story.wait(13)
         story.renew()
     assert told(story, session, seconds=bound_s - 26) == ""
-    assert "one attempt of Quick has held it for 26.3" in told(story, session, seconds=bound_s - 26 + 0.1)
+    assert "one attempt of Quick has held it for 26.3" in told(
+        story, session, seconds=bound_s - 26 + 0.1
+    )
 
 
 def test_a_row_that_goes_round_for_ever_is_named(story: Story, session: Session) -> None:
@@ -184,9 +192,11 @@ def scenario_of(kind: type[TaskPipeline]) -> type[Scenario]:
     ],
 )
 def test_who_waits_for_too_long_is_told_soon(kind: type[TaskPipeline], text: str) -> None:
-    """A row that nobody takes, a hint that nobody hears, and a row that goes round for ever would cost minutes, or pass."""
+    """A row that nobody takes, a hint that nobody hears, and a row that goes round for ever
+    would cost minutes, or pass.
+    """
     with Simulation(scenario_of(kind)) as simulation:
-        (failed, *_) = [report for report in simulation.run_all(range(1, 6)) if not report.is_good]
+        failed, *_ = [report for report in simulation.run_all(range(1, 6)) if not report.is_good]
     assert any(text in str(wrong) for wrong in failed.wrongs)
     assert failed.entries[-1].at_s < 1000
 

@@ -14,7 +14,9 @@ from rowlock.testing.simulation.environment.processes import Process, current_pr
 
 def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run a scene on a simulation's loop."""
-    with asyncio.Runner(loop_factory=lambda: SimulationLoop(max_virtual_s=100, max_iterations=10_000)) as runner:
+    with asyncio.Runner(
+        loop_factory=lambda: SimulationLoop(max_virtual_s=100, max_iterations=10_000)
+    ) as runner:
         runner.run(scene())
 
 
@@ -34,7 +36,9 @@ async def beat(notes: list[str]) -> None:
 
 
 def test_a_killed_process_does_nothing_any_more() -> None:
-    """A replica that was killed would release its rows in a ``finally``, as no killed process does."""
+    """A replica that was killed would release its rows in a ``finally``, as no killed process
+    does.
+    """
 
     async def scene() -> None:
         it, notes = process(), list[str]()

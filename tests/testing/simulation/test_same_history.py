@@ -25,7 +25,9 @@ def told_by_another_process(hash_seed: str) -> str:
     """Return what a process with other hashes says of the same runs."""
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, HOST, *SEEDS]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=100).stdout
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True, timeout=100
+    ).stdout
 
 
 def test_another_process_tells_the_same() -> None:

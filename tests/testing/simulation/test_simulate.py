@@ -29,7 +29,9 @@ from .small_host import Task, TaskPipeline, Tasks
 def first_failure(scenario: type[Scenario], *, seeds_max: int = 30) -> SimulationReport:
     """Return the first run that fails."""
     with Simulation(scenario, replay="play {seed} again") as simulation:
-        return next(report for report in simulation.run_all(range(1, seeds_max)) if not report.is_good)
+        return next(
+            report for report in simulation.run_all(range(1, seeds_max)) if not report.is_good
+        )
 
 
 class Calm(Tasks):
@@ -62,7 +64,7 @@ class NeverDone(Calm):
 def test_rows_that_do_not_settle_are_named() -> None:
     """A pipeline that goes round in circles would pass."""
     report = first_failure(NeverDone)
-    (wrong, *_) = report.wrongs
+    wrong, *_ = report.wrongs
     assert "has not settled 20 s after the faults: still wants work" in wrong.text
     assert wrong.place is not None
     assert f"what happened to tasks {wrong.place[1]}" in str(report)
@@ -83,7 +85,9 @@ class Watched(Calm):
 
     def always(self) -> None:
         """Nothing is done."""
-        assert not self.world.file.execute("SELECT 1 FROM tasks WHERE status = 'done'").fetchall(), "it is done"
+        assert not self.world.file.execute(
+            "SELECT 1 FROM tasks WHERE status = 'done'"
+        ).fetchall(), "it is done"
 
 
 class Served(Calm):
@@ -165,7 +169,9 @@ def test_every_fault_happens() -> None:
     }
     assert signs.keys() == set(Fault) - ALL_ALONG
     with Simulation(Tasks) as simulation:
-        told = "\n".join(str(entry) for seed in range(1, 26) for entry in simulation.run(seed).entries)
+        told = "\n".join(
+            str(entry) for seed in range(1, 26) for entry in simulation.run(seed).entries
+        )
     assert [fault for fault, sign in signs.items() if sign not in told] == []
 
 
@@ -176,7 +182,9 @@ class ListeningPipeline(TaskPipeline):
         """Look."""
         process = self.world.process
         assert process is not None
-        self.world.note(f"{process.name} has {len(pipeline_hinter._wakes.get('Task', ()))} listener")
+        self.world.note(
+            f"{process.name} has {len(pipeline_hinter._wakes.get('Task', ()))} listener"
+        )
         return await super().process(item)
 
 
@@ -193,7 +201,9 @@ class Listening(Calm):
 def test_listeners_of_one_replica_are_not_anothers() -> None:
     """A hint to one replica would wake all of them, as no hint does between processes."""
     with Simulation(Listening) as simulation:
-        told = "\n".join(str(entry) for seed in range(1, 9) for entry in simulation.run(seed).check().entries)
+        told = "\n".join(
+            str(entry) for seed in range(1, 9) for entry in simulation.run(seed).check().entries
+        )
     assert "replica 1 has 1 listener" in told
     assert "replica 2 has 1 listener" in told
     assert not re.search("has (?!1 )\\d+ listener", told)

@@ -77,7 +77,10 @@ class SilentService(Calm):
         (Silent, "the check fails: AssertionError, test_telling.py, line "),
         (Silent, ": raise AssertionError"),
         (Mistaken, "the check fails: KeyError: 'no such disk', test_telling.py, line "),
-        (MistakenAlways, "what must always be true is not: KeyError: 'no such disk', test_telling.py, line "),
+        (
+            MistakenAlways,
+            "what must always be true is not: KeyError: 'no such disk', test_telling.py, line ",
+        ),
         (SilentService, "a service says: AssertionError, test_telling.py, line "),
     ],
 )
@@ -109,7 +112,10 @@ class Careless(Calm):
         return [CarelessPipeline(self.world, self.done)]
 
 
-TOLD = "replica 1: the task a task of the host died, and nobody asked why: RuntimeError: nobody asks, test_telling.py"
+TOLD = (
+    "replica 1: the task a task of the host died, and nobody asked why: RuntimeError: nobody asks,"
+    " test_telling.py"
+)
 
 
 def test_a_task_that_dies_unasked_is_told() -> None:
@@ -118,7 +124,9 @@ def test_a_task_that_dies_unasked_is_told() -> None:
     assert TOLD in "\n".join(map(str, report.entries))
 
 
-def test_a_task_of_the_library_that_dies_unasked_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_of_the_library_that_dies_unasked_fails_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A loop of the library would die silently (B3)."""
     monkeypatch.setattr(run, "OURS", Path(__file__).parent)
     with Simulation(Careless) as simulation:
@@ -138,7 +146,9 @@ class Overwriting(Told):
 
 
 def test_watched_columns_are_told_and_judged() -> None:
-    """The story of a row would leave out what was written, and nobody could say whose a column is."""
+    """The story of a row would leave out what was written, and nobody could say whose a column
+    is.
+    """
     with Simulation(Told) as simulation:
         told = "\n".join(map(str, simulation.run(1).check().entries))
     assert "status 'todo' -> 'done'" in told
@@ -180,7 +190,9 @@ def _fail(_scenario: Scenario) -> None:
     pytest.fail("as pytest does it")
 
 
-@pytest.mark.parametrize(("end", "says"), [(_exit, "SystemExit: no"), (_fail, "Failed: as pytest does it")])
+@pytest.mark.parametrize(
+    ("end", "says"), [(_exit, "SystemExit: no"), (_fail, "Failed: as pytest does it")]
+)
 def test_a_check_that_ends_the_test_is_a_failure_with_a_seed(end: Any, says: str) -> None:
     """A failure would come without its story, and without a way to play it again."""
     for method in ("check", "always"):
@@ -189,7 +201,9 @@ def test_a_check_that_ends_the_test_is_a_failure_with_a_seed(end: Any, says: str
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: _is_awaited(Calm), lambda: 7, lambda: print], ids=["coroutine", "number", "def"]
+    "make",
+    [lambda: _is_awaited(Calm), lambda: 7, lambda: print],
+    ids=["coroutine", "number", "def"],
 )
 def test_a_service_that_is_none_is_refused(make: Callable[[], Any]) -> None:
     """What nobody runs would pass."""
@@ -204,7 +218,9 @@ async def _slips() -> None:
 
 def test_a_slip_of_a_service_is_a_failure() -> None:
     """A service that never does what it should would pass, since the database may fail it, too."""
-    with pytest.raises(PromiseBrokenError, match="a service has a slip: TypeError: no such keyword"):
+    with pytest.raises(
+        PromiseBrokenError, match="a service has a slip: TypeError: no such keyword"
+    ):
         simulate(type("Slipping", (Calm,), {"services": lambda _self: [_slips]}), seed=1)
 
 
@@ -217,8 +233,12 @@ async def test_a_running_loop_is_told_what_to_do() -> None:
 def test_a_report_is_bounded_and_readable() -> None:
     """A failure would fill the screen, and its lines be those of Python."""
     place = ("tasks", "7")
-    entries = [Entry(0.5, "replica 1", f"line {number} of it", place) for number in range(LINES_MAX + 5)]
-    told = str(SimulationReport(3, [Wrong("it is wrong", place)], entries, 1.0, "again")).splitlines()
+    entries = [
+        Entry(0.5, "replica 1", f"line {number} of it", place) for number in range(LINES_MAX + 5)
+    ]
+    told = str(
+        SimulationReport(3, [Wrong("it is wrong", place)], entries, 1.0, "again")
+    ).splitlines()
     assert told[1] == "  tasks 7: it is wrong"
     assert "line 4 of it" not in "\n".join(told)
     assert "  ... 5 lines before" in "\n".join(told)
@@ -250,5 +270,7 @@ class Resetting(Calm):
 def test_a_row_that_is_kept_for_somebody_says_so() -> None:
     """That a row waits for its pipeline would be told by silence."""
     with Simulation(Resetting) as simulation:
-        told = "\n".join(str(entry) for seed in range(1, 6) for entry in simulation.run(seed).entries)
+        told = "\n".join(
+            str(entry) for seed in range(1, 6) for entry in simulation.run(seed).entries
+        )
     assert ", kept for TaskPipeline" in told

@@ -1,4 +1,6 @@
-"""PostgreSQL: any number of replicas; row locks keep them apart, and every statement is one round trip."""
+"""PostgreSQL: any number of replicas; row locks keep them apart, and every statement is one
+round trip.
+"""
 
 from __future__ import annotations
 

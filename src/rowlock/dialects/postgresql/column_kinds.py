@@ -1,7 +1,9 @@
-"""What a column's type is on PostgreSQL: whether arrays can give its values, and how two of them are compared.
+"""What a column's type is on PostgreSQL: whether arrays can give its values, and how two of them
+are compared.
 
-The one idea: a type is judged as SQLAlchemy resolves it for this database. A variant, or what a decorator loads, may be another
-type here than in the model, and a statement that takes it for the model's is refused for every row.
+The one idea: a type is judged as SQLAlchemy resolves it for this database. A variant, or what a
+decorator loads, may be another type here than in the model, and a statement that takes it for the
+model's is refused for every row.
 """
 
 from __future__ import annotations
@@ -57,15 +59,20 @@ def fits_array(type_: TypeEngine[Any]) -> bool:
 
 
 def is_read_surely(type_: TypeEngine[Any]) -> bool:
-    """Return whether whatever the database keeps of the type can be read, but for times that Python has no value for."""
-    is_any_value_one = isinstance(as_there(type_), (*_PLAIN, LargeBinary, JSON)) and not isinstance(type_, Enum)
+    """Return whether whatever the database keeps of the type can be read, but for times that
+    Python has no value for.
+    """
+    is_any_value_one = isinstance(as_there(type_), (*_PLAIN, LargeBinary, JSON)) and not isinstance(
+        type_, Enum
+    )
     return is_any_value_one and is_ours(type_, _dialect())
 
 
 def unbounded(type_: TypeEngine[Any]) -> TypeEngine[Any]:
     """Return the type of an array's values: of texts, without their greatest length."""
-    # An array is cast to its type, and an explicit cast to VARCHAR(5) cuts what is longer without a word. What is no text here
-    # must stay what it is, or the server would have to compare it with a text.
+    # An array is cast to its type, and an explicit cast to VARCHAR(5) cuts what is longer without a
+    # word. What is no text here must stay what it is, or the server would have to compare it with a
+    # text.
     there = type_.dialect_impl(_dialect())
     return String() if isinstance(there, String) and not isinstance(there, Enum) else type_
 
@@ -76,12 +83,17 @@ def compared(type_: TypeEngine[Any]) -> Compared:
     if isinstance(there, JSON):
         return Compared.AS_DOCUMENT
     # SQLAlchemy's class for the server's own intervals is none of `Interval`.
-    if isinstance(there, _PLAIN_OR_BYTES) or isinstance(type_, Interval) or there.__visit_name__ == "INTERVAL":
+    if (
+        isinstance(there, _PLAIN_OR_BYTES)
+        or isinstance(type_, Interval)
+        or there.__visit_name__ == "INTERVAL"
+    ):
         return Compared.AS_IT_IS
     return Compared.AS_TEXT
 
 
 @cache
 def _dialect() -> Dialect:
-    # Of no engine: it resolves variants, for which its name is enough. It needs no driver, and is imported only on PostgreSQL.
+    # Of no engine: it resolves variants, for which its name is enough. It needs no driver, and is
+    # imported only on PostgreSQL.
     return make_url("postgresql+asyncpg://").get_dialect()()

@@ -1,7 +1,8 @@
 """Leases on PostgreSQL: one statement each; row locks keep replicas apart.
 
-Locks are ``FOR NO KEY UPDATE``: a plain ``FOR UPDATE`` would collide with the ``FOR KEY SHARE`` that every insert of a
-referencing row takes. They skip what is locked, so that one long transaction of somebody's holds up nobody else's row.
+Locks are ``FOR NO KEY UPDATE``: a plain ``FOR UPDATE`` would collide with the ``FOR KEY SHARE``
+that every insert of a referencing row takes. They skip what is locked, so that one long transaction
+of somebody's holds up nobody else's row.
 """
 
 from __future__ import annotations
@@ -67,21 +68,43 @@ from rowlock.rows.reservation_tokens import VERSION_DIGIT_AT
 
 
 def _claimed(request: ClaimRequest, returned: Sequence[Any]) -> ClaimedRow:
-    _number, unreadable, is_whole, place, expires_at, dead_token, died_here, attempts, *row = returned
+    _number, unreadable, is_whole, place, expires_at, dead_token, died_here, attempts, *row = (
+        returned
+    )
     places = request.leased.places
-    key, token = (row[places[request.leased.key_name]], row[places["lock_token"]]) if request.with_rows else row
+    key, token = (
+        (row[places[request.leased.key_name]], row[places["lock_token"]])
+        if request.with_rows
+        else row
+    )
     values = row if request.with_rows and is_whole else None
-    return ClaimedRow(key, token, expires_at, dead_token, attempts, place, place, values, bool(died_here), unreadable)
+    return ClaimedRow(
+        key,
+        token,
+        expires_at,
+        dead_token,
+        attempts,
+        place,
+        place,
+        values,
+        bool(died_here),
+        unreadable,
+    )
 
 
 def _claiming(request: ClaimRequest, key_range: Range) -> ReturningUpdate[*tuple[Any, ...]]:
     leased = request.leased
-    token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
+    token, attempts = (
+        leased.column("lock_token"),
+        leased.column("attempts") if leased.has_schedule else null(),
+    )
     ordered = (
         select(
             leased.key.label("id"),
             case((was_main_lease(leased, request.lockers), token), else_=None).label("dead_token"),
-            and_(token.is_not(None), leased.column("lock_owner") == request.owner).label("died_here"),
+            and_(token.is_not(None), leased.column("lock_owner") == request.owner).label(
+                "died_here"
+            ),
             is_reserved_by(leased, request.owner).label("is_reserved"),
             type_coerce(order_column(leased), UtcDateTime).label("place"),
         )
@@ -104,12 +127,20 @@ def _claiming(request: ClaimRequest, key_range: Range) -> ReturningUpdate[*tuple
         attempts.cast(Integer),
         *(_whole_row(leased) if request.with_rows else (leased.key, token)),
     )
-    return update(leased.table).where(leased.key == due.c.id).values(_values(request, due)).returning(*returned)
+    return (
+        update(leased.table)
+        .where(leased.key == due.c.id)
+        .values(_values(request, due))
+        .returning(*returned)
+    )
 
 
 def _whole_row(leased: LeasedTable) -> list[ColumnElement[Any]]:
     times = {id(time) for time in _times_of(leased)}
-    return [if_readable(column) if id(column) in times else column for column in leased.attributes.values()]
+    return [
+        if_readable(column) if id(column) in times else column
+        for column in leased.attributes.values()
+    ]
 
 
 def _is_whole(leased: LeasedTable) -> ColumnElement[bool]:
@@ -118,12 +149,17 @@ def _is_whole(leased: LeasedTable) -> ColumnElement[bool]:
 
 
 def _times_of(leased: LeasedTable) -> list[Column[Any]]:
-    return [column for column in leased.attributes.values() if isinstance(as_there(column.type), Date | DateTime)]
+    return [
+        column
+        for column in leased.attributes.values()
+        if isinstance(as_there(column.type), Date | DateTime)
+    ]
 
 
 def _is_behind(leased: LeasedTable, key_range: Range) -> ColumnElement[bool]:
-    # Each is one range of the index. Both kinds of rows in one condition would be an OR, for which the index is walked from its
-    # start; so the rows that were never processed are a line of their own.
+    # Each is one range of the index. Both kinds of rows in one condition would be an OR, for which
+    # the index is walked from its start; so the rows that were never processed are a line of their
+    # own.
     place, key = leased.column(order_column(leased).key), leased.key
     after_key = bindparam("rowlock_after_key", type_=key.type)
     match key_range:
@@ -132,7 +168,9 @@ def _is_behind(leased: LeasedTable, key_range: Range) -> ColumnElement[bool]:
         case Range.NEVER_PROCESSED:
             return and_(place.is_(None), key > after_key)
         case Range.PLACED:
-            return tuple_(place, key) > tuple_(bindparam("rowlock_after_place", type_=place.type), after_key)
+            return tuple_(place, key) > tuple_(
+                bindparam("rowlock_after_place", type_=place.type), after_key
+            )
 
 
 def _values(request: ClaimRequest, due: CTE) -> ColumnValues:
@@ -166,7 +204,11 @@ _TYPE_IN_DATABASE = text(
 
 def _name_of(connection: AsyncConnection, column: Column[Any]) -> str:
     """Return the name of the column's table as the connection's statements have it."""
-    sync, quote, table = connection.sync_connection, connection.dialect.identifier_preparer.quote, column.table
+    sync, quote, table = (
+        connection.sync_connection,
+        connection.dialect.identifier_preparer.quote,
+        column.table,
+    )
     assert sync is not None
     translated = sync.get_execution_options().get("schema_translate_map") or {}
     schema = translated.get(table.schema, table.schema)
@@ -193,32 +235,46 @@ class PostgresqlLeases(LeaseDialect):
         """Exclude nobody: row locks do it."""
         yield frozenset()
 
-    async def claim(self, connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]) -> list[ClaimedRow]:
+    async def claim(
+        self, connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]
+    ) -> list[ClaimedRow]:
         """Lease in one statement: the locking SELECT feeds the UPDATE.
 
-        The SELECT stands in a CTE, which PostgreSQL evaluates once; as a plain subquery the planner may run it again for each
-        row and lease more than the limit.
+        The SELECT stands in a CTE, which PostgreSQL evaluates once; as a plain subquery the planner
+        may run it again for each row and lease more than the limit.
         """
         key_range = Range.of(request.after)
-        statement = request.prepared((_claiming, key_range, request.with_rows), lambda: _claiming(request, key_range))
+        statement = request.prepared(
+            (_claiming, key_range, request.with_rows), lambda: _claiming(request, key_range)
+        )
         rows = (await connection.execute(statement, claim_parameters(request))).all()
         return [_claimed(request, row) for row in sorted(rows, key=itemgetter(0))]
 
     def claims_surely(self, request: ClaimRequest, dialect: Dialect) -> bool:
-        """Return whether whatever it asks for can be read: a type or a deserializer of the host's may refuse what is there."""
+        """Return whether whatever it asks for can be read: a type or a deserializer of the
+        host's may refuse what is there.
+        """
         columns = request.leased.attributes.values() if request.with_rows else [request.leased.key]
         types = [column.type for column in columns]
         reads_documents = getattr(dialect, "_json_deserializer", None) is not None
-        return all(is_read_surely(one) and not (reads_documents and isinstance(as_there(one), JSON)) for one in types)
+        return all(
+            is_read_surely(one) and not (reads_documents and isinstance(as_there(one), JSON))
+            for one in types
+        )
 
     def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:
         """Compare with two arrays side by side: one plan for any number of leases."""
         pairs = self.unnested(leased, ())
-        return tuple_(leased.key, leased.column("lock_token")).in_(select(pairs.c.key, pairs.c.token))
+        return tuple_(leased.key, leased.column("lock_token")).in_(
+            select(pairs.c.key, pairs.c.token)
+        )
 
     def lease_parameters(self, leases: Sequence[Lease]) -> dict[str, Any]:
         """Return an array of keys and one of tokens."""
-        return {"rowlock_held_key": [key for key, _ in leases], "rowlock_held_token": [token for _, token in leases]}
+        return {
+            "rowlock_held_key": [key for key, _ in leases],
+            "rowlock_held_token": [token for _, token in leases],
+        }
 
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
         """Return whether they are all of types whose arrays every driver knows."""
@@ -232,7 +288,10 @@ class PostgresqlLeases(LeaseDialect):
         """Unnest arrays."""
         types = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
         types += slots
-        arrays = [bindparam(f"rowlock_held_{name}", type_=ARRAY(unbounded(type_))) for name, type_ in types]
+        arrays = [
+            bindparam(f"rowlock_held_{name}", type_=ARRAY(unbounded(type_)))
+            for name, type_ in types
+        ]
         return (
             func.unnest(*arrays)
             .table_valued(*(column(name, type_) for name, type_ in types))
@@ -252,16 +311,19 @@ class PostgresqlLeases(LeaseDialect):
         return leased.key.in_(select(free.cte("free").c.key))
 
     def is_unchanged(self, column: Column[Any], value: object) -> ColumnElement[bool]:
-        """Compare; ``json`` has no equality of its own and is compared as ``jsonb``, whose null is read as None like SQL's.
+        """Compare; ``json`` has no equality of its own and is compared as ``jsonb``, whose null is
+        read as None like SQL's.
 
-        What SQLAlchemy does not know to have an equality is compared as text: ``xml``, ``point`` and others have none, ``box``
-        compares areas, and a text is no ``tsvector`` to the server. Text is what it was written from, so it tells all values apart.
+        What SQLAlchemy does not know to have an equality is compared as text: ``xml``, ``point``
+        and others have none, ``box`` compares areas, and a text is no ``tsvector`` to the server.
+        Text is what it was written from, so it tells all values apart.
         """
         # A bare value would get the type that SQLAlchemy guesses from it.
         given = literal(value, column.type)
         kind = compared(column.type)
         if kind is Compared.AS_DOCUMENT:
-            # Imported only where it is needed: SQLAlchemy's dialect is large, and a host on SQLite has no use for it.
+            # Imported only where it is needed: SQLAlchemy's dialect is large, and a host on SQLite
+            # has no use for it.
             from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415
 
             as_jsonb = cast(column, JSONB)

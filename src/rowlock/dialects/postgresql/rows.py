@@ -1,6 +1,7 @@
 """Rows on PostgreSQL: its clock and its indexes.
 
-``now()`` is the start of the transaction: an expiry computed from it can only be too early, which is the safe side.
+``now()`` is the start of the transaction: an expiry computed from it can only be too early, which
+is the safe side.
 
 Source: PostgreSQL, "Date/Time Functions and Operators", "CREATE INDEX" and "ALTER INDEX".
 """
@@ -59,8 +60,13 @@ class PostgresqlRows(RowDialect):
         return written
 
     def is_no_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Compare with the first and the last time of Python's; drivers read the infinite ones as those."""
-        return f"coalesce(({written} < {_FIRST_TIME} OR {written} >= {_NO_MORE_TIME}) AND isfinite({written}), false)"
+        """Compare with the first and the last time of Python's; drivers read the infinite ones
+        as those.
+        """
+        return (
+            f"coalesce(({written} < {_FIRST_TIME} OR {written} >= {_NO_MORE_TIME}) AND"
+            f" isfinite({written}), false)"
+        )
 
     def is_beyond_time(self, written: str, compiler: SQLCompiler) -> str:
         """Compare with the last time of Python's."""
@@ -78,7 +84,11 @@ class PostgresqlRows(RowDialect):
         self, model: type[Any], values: dict[str, Any], *, unique: str, where: TextClause
     ) -> Executable:
         """Insert; ON CONFLICT, do nothing."""
-        free = insert(model).values(values).on_conflict_do_nothing(index_elements=[unique], index_where=where)
+        free = (
+            insert(model)
+            .values(values)
+            .on_conflict_do_nothing(index_elements=[unique], index_where=where)
+        )
         return free.returning(model)
 
     def rename_index(self, index: str, name: str) -> str:

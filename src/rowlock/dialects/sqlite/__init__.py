@@ -1,4 +1,6 @@
-"""SQLite: one writer at a time, so the file's write lock is taken first, and keys are locked within the process."""
+"""SQLite: one writer at a time, so the file's write lock is taken first, and keys are locked
+within the process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a column's type is on SQLite: how two of its values are compared, in SQL or once they are read."""
+"""What a column's type is on SQLite: how two of its values are compared, in SQL or once they are
+read.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,16 @@ _PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
 
 
 def is_read_alike(type_: TypeEngine[Any]) -> bool:
-    """Return whether a value of the type is the same, in Python, whenever it is read: a host's own may compare as it likes."""
+    """Return whether a value of the type is the same, in Python, whenever it is read: a host's
+    own may compare as it likes.
+    """
     return isinstance(innermost(type_, _dialect()), _PLAIN) and is_ours(type_, _dialect())
 
 
 def is_unchanged_document(column: Column[Any], value: object) -> ColumnElement[bool] | None:
-    """Return the condition that a JSON column has `value`; None if the column is no such column. JSON's null is read as SQL's."""
+    """Return the condition that a JSON column has `value`; None if the column is no such column.
+    JSON's null is read as SQL's.
+    """
     if not isinstance(innermost(column.type, _dialect()), JSON):
         return None
     if value is None:
@@ -56,9 +62,11 @@ def is_time(column: Column[Any]) -> bool:
 
 
 def _is_same_document(column: Column[Any], value: object) -> ColumnElement[bool]:
-    """Compare as text without its blanks; and by values, since a letter or a number may be written in several ways.
+    """Compare as text without its blanks; and by values, since a letter or a number may be written
+    in several ways.
 
-    The paths of `json_tree` keep names as they are written: with letters as they are, or escaped as Python does it.
+    The paths of `json_tree` keep names as they are written: with letters as they are, or escaped as
+    Python does it.
     """
     given = literal(value, column.type)
     alike = [func.json(column) == func.json(given), _values_of(column) == _values_of(given)]
@@ -66,7 +74,8 @@ def _is_same_document(column: Column[Any], value: object) -> ColumnElement[bool]
         unescaped = json.dumps(value, ensure_ascii=False)
         unescaped.encode()
     except (TypeError, ValueError):
-        # The host's own serializer knows how to write it, or it holds half a letter, which is always escaped.
+        # The host's own serializer knows how to write it, or it holds half a letter, which is
+        # always escaped.
         return or_(*alike)
     return or_(*alike, _values_of(column) == _values_of(literal(unescaped, Text)))
 

@@ -1,10 +1,12 @@
 """Leases on SQLite: one writer at a time, so a claim may read first and write then.
 
-``BEGIN IMMEDIATE`` takes the file's write lock before the first read, which keeps several processes on one file apart and never
-fails half-way for want of an upgrade; WAL lets readers go on meanwhile. Within a process, keys that somebody holds through the
-lockset of the table are left alone, as ``SKIP LOCKED`` does elsewhere.
+``BEGIN IMMEDIATE`` takes the file's write lock before the first read, which keeps several processes
+on one file apart and never fails half-way for want of an upgrade; WAL lets readers go on meanwhile.
+Within a process, keys that somebody holds through the lockset of the table are left alone, as
+``SKIP LOCKED`` does elsewhere.
 
-SQLAlchemy's driver would begin a deferred transaction by itself before the first write; ours is begun by hand, so it does not.
+SQLAlchemy's driver would begin a deferred transaction by itself before the first write; ours is
+begun by hand, so it does not.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ UNREADABLE: Any = object()
 """Stands for a time that is none."""
 
 
-async def _read_due(connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]) -> list[tuple[Any, Any]]:
+async def _read_due(
+    connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]
+) -> list[tuple[Any, Any]]:
     """Return what is due, each row with its key.
 
     A row that its key does not find takes no place of the others: they are read again without it.
@@ -75,7 +79,11 @@ async def _read_due(connection: AsyncConnection, request: ClaimRequest, held: fr
     keys_of, spoilt = WrittenKeys.of(leased, connection.dialect), leased.spoilt_keys
     while True:
         known, build = len(spoilt), partial(_due, request, key_range, held)
-        due = build() if held else request.prepared((_due, key_range, request.with_rows, known > 0), build)
+        due = (
+            build()
+            if held
+            else request.prepared((_due, key_range, request.with_rows, known > 0), build)
+        )
         parameters = claim_parameters(request) | (spoilt_parameters(leased) if spoilt else {})
         rows = (await connection.execute(due, parameters)).all()
         keys = await keys_of.keys_of(connection, [row.id for row in rows])
@@ -92,13 +100,17 @@ async def _has_triggers(connection: AsyncConnection, request: ClaimRequest) -> b
         table = request.leased.table
         schema = f"{table.schema}." if table.schema else ""
         found = f"SELECT count(*) FROM {schema}sqlite_master WHERE type = 'trigger' AND tbl_name = :name"  # noqa: S608
-        request.statements[_has_triggers] = bool(await connection.scalar(text(found), {"name": table.name}))
+        request.statements[_has_triggers] = bool(
+            await connection.scalar(text(found), {"name": table.name})
+        )
     return bool(request.statements[_has_triggers])
 
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """Reads what SQLite gives: a column may hold anything there, and one such row must not fail the claim of all others."""
+    """Reads what SQLite gives: a column may hold anything there, and one such row must not fail
+    the claim of all others.
+    """
 
     token: Reader | None
     place: Reader | None
@@ -112,10 +124,16 @@ class _Values:
 
         leased = request.leased
         times = {name: reader(column.type) for name, column in times_read(leased).items()}
-        return cls(reader(leased.column("lock_token").type), reader(UtcDateTime()), reader(Integer()), times)
+        return cls(
+            reader(leased.column("lock_token").type),
+            reader(UtcDateTime()),
+            reader(Integer()),
+            times,
+        )
 
     def read_token(self, written: object) -> Any:  # noqa: ANN401 - of the column's kind
-        # A token that is none says all the same that somebody died with it; nothing is held under the one told instead.
+        # A token that is none says all the same that somebody died with it; nothing is held under
+        # the one told instead.
         return None if written is None else self._read(self.token, written, otherwise=uuid4())
 
     def read_place(self, written: object) -> datetime | None:
@@ -139,7 +157,9 @@ class _Values:
             return otherwise
 
 
-def _claimed(request: ClaimRequest, due: Sequence[Any], values: _Values, *, key: Any, now: datetime) -> ClaimedRow:  # noqa: ANN401
+def _claimed(
+    request: ClaimRequest, due: Sequence[Any], values: _Values, *, key: Any, now: datetime
+) -> ClaimedRow:  # noqa: ANN401
     leased, count = request.leased, len(values.times)
     times = values.read_times(due[:count])
     _written, dead, died_here, is_reserved, failed, place_as_written, _now, *row = due[count:]
@@ -170,13 +190,23 @@ def _claimed(request: ClaimRequest, due: Sequence[Any], values: _Values, *, key:
     )
 
 
-def _due(request: ClaimRequest, key_range: Range, held: frozenset[Any]) -> TypedReturnsRows[*tuple[Any, ...]]:
+def _due(
+    request: ClaimRequest, key_range: Range, held: frozenset[Any]
+) -> TypedReturnsRows[*tuple[Any, ...]]:
     leased = request.leased
-    token, attempts = leased.column("lock_token"), leased.column("attempts") if leased.has_schedule else null()
+    token, attempts = (
+        leased.column("lock_token"),
+        leased.column("attempts") if leased.has_schedule else null(),
+    )
     ordered = select(
-        *(type_coerce(time, Text).label(f"rowlock_time_{name}") for name, time in times_read(leased).items()),
+        *(
+            type_coerce(time, Text).label(f"rowlock_time_{name}")
+            for name, time in times_read(leased).items()
+        ),
         written_key(leased).label("id"),
-        type_coerce(case((was_main_lease(leased, request.lockers), token), else_=None), Text).label("dead_token"),
+        type_coerce(case((was_main_lease(leased, request.lockers), token), else_=None), Text).label(
+            "dead_token"
+        ),
         and_(token.is_not(None), leased.column("lock_owner") == request.owner).label("died_here"),
         is_reserved_by(leased, request.owner).label("is_reserved"),
         type_coerce(attempts, Text).label("attempts"),
@@ -200,7 +230,11 @@ def _whole_row(request: ClaimRequest) -> list[ColumnElement[Any]]:
     columns = leased.attributes.values() if request.with_rows else ()
     # What is there in these is read otherwise, or not at all.
     names = ("lock_token", "lock_expires_at", *(("attempts",) if leased.has_schedule else ()))
-    as_written = {leased.key, *(leased.column(name) for name in names), *times_read(leased).values()}
+    as_written = {
+        leased.key,
+        *(leased.column(name) for name in names),
+        *times_read(leased).values(),
+    }
     as_read = (type_coerce(column, Text) if column in as_written else column for column in columns)
     return [column.label(f"rowlock_row_{number}") for number, column in enumerate(as_read)]
 
@@ -218,8 +252,8 @@ def _ranges(leased: LeasedTable, key_range: Range) -> list[ColumnElement[bool]]:
         case Range.NEVER_PROCESSED:
             return [and_(place.is_(None), key > after_key)]
         case Range.PLACED:
-            # Two ranges that are merged as they are read. Of a comparison of pairs SQLite would use the first column alone, if
-            # the key is the rowid, and walk all rows of the place again.
+            # Two ranges that are merged as they are read. Of a comparison of pairs SQLite would use
+            # the first column alone, if the key is the rowid, and walk all rows of the place again.
             return [and_(place == after_place, key > after_key), place > after_place]
 
 
@@ -234,12 +268,24 @@ def _lease_each(request: ClaimRequest) -> Update:
     if leased.has_schedule:
         values[leased.column("attempts")] = bindparam("rowlock_attempts", type_=Integer)
     # As written: another row's key may be the same value in another shape.
-    return update(leased.table).where(written_key(leased) == bindparam("rowlock_key", type_=Text)).values(values)
+    return (
+        update(leased.table)
+        .where(written_key(leased) == bindparam("rowlock_key", type_=Text))
+        .values(values)
+    )
 
 
 def _parameters(request: ClaimRequest, row: ClaimedRow, written: object) -> dict[str, Any]:
-    parameters = {"rowlock_key": written, "rowlock_token": row.lock_token, "rowlock_expiry": row.lock_expires_at}
-    return {**parameters, "rowlock_attempts": row.attempts} if request.leased.has_schedule else parameters
+    parameters = {
+        "rowlock_key": written,
+        "rowlock_token": row.lock_token,
+        "rowlock_expiry": row.lock_expires_at,
+    }
+    return (
+        {**parameters, "rowlock_attempts": row.attempts}
+        if request.leased.has_schedule
+        else parameters
+    )
 
 
 class SqliteLeases(LeaseDialect):
@@ -252,7 +298,9 @@ class SqliteLeases(LeaseDialect):
         async with lock:
             yield frozenset(lockset)
 
-    async def claim(self, connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]) -> list[ClaimedRow]:
+    async def claim(
+        self, connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]
+    ) -> list[ClaimedRow]:
         """Read what is due, then lease it, under the write lock taken at the start."""
         if request.with_rows and await _has_triggers(connection, request):
             # What they write when the row is leased would not be in it.
@@ -265,7 +313,9 @@ class SqliteLeases(LeaseDialect):
         assert now is not None
         claimed = [_claimed(request, row, values, key=key, now=now) for row, key in found]
         lease_each = request.prepared(_lease_each, lambda: _lease_each(request))
-        parameters = [_parameters(request, row, due.id) for row, (due, _) in zip(claimed, found, strict=True)]
+        parameters = [
+            _parameters(request, row, due.id) for row, (due, _) in zip(claimed, found, strict=True)
+        ]
         await connection.execute(lease_each, parameters)
         return claimed
 
@@ -286,7 +336,9 @@ class SqliteLeases(LeaseDialect):
         return {"rowlock_held_key": [key for key, _ in leases], "rowlock_held_lease": list(leases)}
 
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
-        """Return False: there are no arrays, and a statement that is executed many times costs little here."""
+        """Return False: there are no arrays, and a statement that is executed many times costs
+        little here.
+        """
         return False
 
     def reads_alike(self, slots: Sequence[Slot]) -> bool:
@@ -305,7 +357,11 @@ class SqliteLeases(LeaseDialect):
         self, leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None
     ) -> ColumnElement[bool]:
         """Narrow to `limit` rows; with the write lock in hand there is nobody to wait for."""
-        return condition if limit is None else leased.key.in_(select(leased.key).where(condition).limit(limit))
+        return (
+            condition
+            if limit is None
+            else leased.key.in_(select(leased.key).where(condition).limit(limit))
+        )
 
     def is_unchanged(self, column: Column[Any], value: object) -> ColumnElement[bool]:
         """Compare; times and JSON are text here, which others may write in another shape."""

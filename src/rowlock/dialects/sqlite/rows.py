@@ -1,7 +1,7 @@
 """Rows on SQLite: times are text.
 
-There is no time type: times are text in the shape in which SQLAlchemy writes them (``YYYY-MM-DD HH:MM:SS.ffffff``), in UTC, so
-they compare as text; the clock has milliseconds.
+There is no time type: times are text in the shape in which SQLAlchemy writes them (``YYYY-MM-DD
+HH:MM:SS.ffffff``), in UTC, so they compare as text; the clock has milliseconds.
 
 Source: SQLite, "Date And Time Functions", "UPSERT" and "ALTER TABLE".
 """
@@ -39,7 +39,9 @@ class SqliteRows(RowDialect):
         return self.now(compiler)
 
     def due_at_once(self, compiler: SQLCompiler) -> str:
-        """Return the epoch: a column that is added to a table that is there has a constant for its default."""
+        """Return the epoch: a column that is added to a table that is there has a constant for
+        its default.
+        """
         return "'1970-01-01 00:00:00.000000'"
 
     def time_after(self, seconds: str, compiler: SQLCompiler) -> str:
@@ -70,7 +72,9 @@ class SqliteRows(RowDialect):
         return self.is_no_time(written, compiler)
 
     def nulls_first(self, column: str) -> str:
-        """Return the column: nulls come first by themselves, and in an index SQLite refuses to be told."""
+        """Return the column: nulls come first by themselves, and in an index SQLite refuses to
+        be told.
+        """
         return column
 
     def empty_object(self) -> str:
@@ -81,7 +85,11 @@ class SqliteRows(RowDialect):
         self, model: type[Any], values: dict[str, Any], *, unique: str, where: TextClause
     ) -> Executable:
         """Insert; ON CONFLICT, do nothing."""
-        free = insert(model).values(values).on_conflict_do_nothing(index_elements=[unique], index_where=where)
+        free = (
+            insert(model)
+            .values(values)
+            .on_conflict_do_nothing(index_elements=[unique], index_where=where)
+        )
         return free.returning(model)
 
     def rename_index(self, index: str, name: str) -> None:
@@ -96,5 +104,6 @@ def _format(compiler: SQLCompiler) -> str:
 
 
 def _escaped(literal: str, compiler: SQLCompiler) -> str:
-    # Some drivers read a percent sign as a placeholder; the compiler knows whether it has to be written twice.
+    # Some drivers read a percent sign as a placeholder; the compiler knows whether it has to be
+    # written twice.
     return literal.replace("%", "%%") if compiler.preparer._double_percents else literal

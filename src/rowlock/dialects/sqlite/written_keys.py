@@ -1,7 +1,9 @@
-"""Keys as SQLite gives them: which row can be found by its key, and which are left alone because they cannot.
+"""Keys as SQLite gives them: which row can be found by its key, and which are left alone because
+they cannot.
 
-The one idea: a row whose key is no value of its column, or is written in a shape in which nobody looks for it, can be neither
-leased nor written. It is told once, remembered by what is written there, and no claim reads it again; all others go on.
+The one idea: a row whose key is no value of its column, or is written in a shape in which nobody
+looks for it, can be neither leased nor written. It is told once, remembered by what is written
+there, and no claim reads it again; all others go on.
 
 Not here: the other columns of a claim, where anything else may be read instead (``sqlite.py``).
 """
@@ -19,7 +21,9 @@ from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable
 
 SPOILT_KEYS_MAX = 500
-"""Most rows of a table that a pipeline leaves alone because of their keys, in rows. Further ones take places of each claim."""
+"""Most rows of a table that a pipeline leaves alone because of their keys, in rows. Further ones
+take places of each claim.
+"""
 
 SPOILT: Any = object()
 """Stands for a key that does not find its row."""
@@ -48,11 +52,14 @@ class WrittenKeys:
         return cls(leased, type_.result_processor(dialect, None), type_.bind_processor(dialect))
 
     async def keys_of(self, connection: AsyncConnection, written: Sequence[Any]) -> list[Any]:
-        """Return a key for each value that is `written`, or `SPOILT`; joins the caller's transaction."""
+        """Return a key for each value that is `written`, or `SPOILT`; joins the caller's
+        transaction.
+        """
         keys = []
         for value in written:
             key, sought = self._read(value)
-            # The same value may be written in two ways (a collation, a number as text); the database knows.
+            # The same value may be written in two ways (a collation, a number as text); the
+            # database knows.
             if sought != value and not await self._finds(connection, key, value):
                 key = SPOILT
             keys.append(key)
@@ -81,9 +88,16 @@ class WrittenKeys:
         spoilt.add(written)
         extra = {"pipeline": owner}
         shown = (owner, self.leased.name, written)
-        logger.error("%s: skipping a row of %s: its key %.100r cannot be read back", *shown, extra=extra)
+        logger.error(
+            "%s: skipping a row of %s: its key %.100r cannot be read back", *shown, extra=extra
+        )
         if len(spoilt) == SPOILT_KEYS_MAX:
-            logger.error("%s: skipping %d rows; no more of them are told", owner, SPOILT_KEYS_MAX, extra=extra)
+            logger.error(
+                "%s: skipping %d rows; no more of them are told",
+                owner,
+                SPOILT_KEYS_MAX,
+                extra=extra,
+            )
 
 
 def _finding(leased: LeasedTable) -> Select[Any]:

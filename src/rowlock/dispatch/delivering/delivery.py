@@ -1,10 +1,11 @@
 """One attempt at one row, from the offer to what it comes to.
 
-    orphan? pending again → past its deadline? failed → nobody accepts? later → accepted: running → events → completed | failed
+    orphan? pending again → past its deadline? failed → nobody accepts? later → accepted: running →
+    events → completed | failed
 
-Every write on the way is guarded by the lease's token and by the status; if the guard does not match, somebody else decides
-about the row, and the attempt is closed without a word. What `Delivery.run` returns, the pipeline writes like any other
-outcome.
+Every write on the way is guarded by the lease's token and by the status; if the guard does not
+match, somebody else decides about the row, and the attempt is closed without a word. What
+`Delivery.run` returns, the pipeline writes like any other outcome.
 
 Not here: who is asked (``placement.py``), and how an attempt's events come about (``engines/``).
 """
@@ -47,7 +48,16 @@ from rowlock.dispatch.states import (
     RUNNING,
     refuse_own_columns,
 )
-from rowlock.dispatch.task import AttemptEvent, Completed, Failed, Handler, Heartbeat, Progress, StageDone, Task
+from rowlock.dispatch.task import (
+    AttemptEvent,
+    Completed,
+    Failed,
+    Handler,
+    Heartbeat,
+    Progress,
+    StageDone,
+    Task,
+)
 from rowlock.errors import (
     LeaseLost,
     NoWorkersAvailable,
@@ -68,7 +78,9 @@ from rowlock.shielding import finish
 logger = get_logger(__name__)
 
 END_S_MAX = 240.0
-"""How long a handler may take to end when its time limit is over, in seconds; then its row is failed while it runs on."""
+"""How long a handler may take to end when its time limit is over, in seconds; then its row is
+failed while it runs on.
+"""
 LOOK_EVERY_S = 10.0
 """An attempt that is silent but for its beats looks at its row so often at most, in seconds."""
 STAGES_MAX = 1_000
@@ -125,7 +137,8 @@ class Delivery(Generic[ModelT]):
             )
             return Apply(unless_changed=["status"])
         except asyncio.CancelledError:
-            # Of a lost lease there is nothing to write; after a shutdown another replica takes the row at once.
+            # Of a lost lease there is nothing to write; after a shutdown another replica takes the
+            # row at once.
             if not self._item.is_trusted():
                 raise
             return self._apply({"status": PENDING}, after=0)
@@ -139,7 +152,9 @@ class Delivery(Generic[ModelT]):
             return self.failed_by(error)
 
     def failed_by(self, error: Exception) -> Outcome:
-        """Return what the row comes to if `error` is its own, such as that of a database which refuses its result."""
+        """Return what the row comes to if `error` is its own, such as that of a database which
+        refuses its result.
+        """
         return self._failed(INTERNAL, describe(error))
 
     async def _run(self) -> Outcome:
@@ -149,11 +164,15 @@ class Delivery(Generic[ModelT]):
         if self._row.status == RUNNING:
             await self._recover_orphan()
         if self._row.losses >= self._context.settings.max_losses:
-            return self._failed(HEARTBEAT_LOST, f"{self._row.losses} attempts died with their worker or replica")
+            return self._failed(
+                HEARTBEAT_LOST, f"{self._row.losses} attempts died with their worker or replica"
+            )
         if self._waited() >= self._context.settings.dispatch_deadline:
             self._context.log.expired(self._item.id)
             waited_s = self._context.settings.dispatch_deadline.total_seconds()
-            return self._failed(CAPACITY, f"no worker has done it within {waited_s:g} s after its submission")
+            return self._failed(
+                CAPACITY, f"no worker has done it within {waited_s:g} s after its submission"
+            )
         async with AsyncExitStack() as stack:
             try:
                 workdir = await stack.enter_async_context(self._context.scratch.folder())
@@ -163,7 +182,9 @@ class Delivery(Generic[ModelT]):
                     return self._overflow(nobody)
             except Exception as error:
                 # Of this replica, and not of the row: another one may do better.
-                logger.exception("An attempt could not be begun here", extra={"row_id": self._item.id})
+                logger.exception(
+                    "An attempt could not be begun here", extra={"row_id": self._item.id}
+                )
                 return Retry(error=error_of(INTERNAL, describe(error)))
             stack.callback(self._context.placement.capacity.freed)
             stack.push_async_callback(_end, events)
@@ -176,14 +197,16 @@ class Delivery(Generic[ModelT]):
                     raise
                 return await self._out_of_time(stack.pop_all())
             if self._has_ended:
-                # Closed later: whoever has the worker next would be running before this row has ended. An attempt that still runs
-                # is closed here and now: nobody else may begin beside it.
+                # Closed later: whoever has the worker next would be running before this row has
+                # ended. An attempt that still runs is closed here and now: nobody else may begin
+                # beside it.
                 self._item.after_settling = partial(self._close, stack.pop_all())
             return outcome
 
     async def _out_of_time(self, attempt: AsyncExitStack) -> Outcome:
         closing = contained_task(self._close(attempt), name="rowlock: close an attempt")
-        # A row that is failed is nobody's to begin again; so one whose handler cannot be ended need not be held for ever.
+        # A row that is failed is nobody's to begin again; so one whose handler cannot be ended need
+        # not be held for ever.
         await finish(_wait(closing, timeout_s=END_S_MAX), purpose="end an attempt")
         if not closing.done():
             self._item.after_settling = partial(_wait, closing)
@@ -194,13 +217,17 @@ class Delivery(Generic[ModelT]):
         try:
             await attempt.aclose()
         except Exception:
-            logger.exception("An attempt failed while it was closed", extra={"row_id": self._item.id})
+            logger.exception(
+                "An attempt failed while it was closed", extra={"row_id": self._item.id}
+            )
         self._context.hint()
 
     async def _recover_orphan(self) -> None:
         """An orphan is pending again, due now, and keeps its stages: its holder is gone."""
         losses = self._row.losses + self._item.prev_lock_expired
-        await self._record_status({"status": PENDING, "losses": losses}, unless_changed={"status": RUNNING})
+        await self._record_status(
+            {"status": PENDING, "losses": losses}, unless_changed={"status": RUNNING}
+        )
         logger.warning("An orphan was recovered", extra={"row_id": self._item.id, "losses": losses})
 
     def _overflow(self, nobody: NoWorkersAvailable) -> Outcome:
@@ -258,7 +285,9 @@ class Delivery(Generic[ModelT]):
             raise WorkerGone(worker, f"nothing was heard of it for {limit_s:g} s") from None
 
     async def _look(self) -> None:
-        """See whether somebody has decided about the row: a handler that says nothing for hours would not know."""
+        """See whether somebody has decided about the row: a handler that says nothing for hours
+        would not know.
+        """
         if monotonic() >= self._looks_at:
             await self._context.status_updates.check(self._item, {"status": RUNNING})
             self._looks_at = monotonic() + LOOK_EVERY_S
@@ -284,15 +313,22 @@ class Delivery(Generic[ModelT]):
     def _failed_by_handler(self, failed: Failed) -> Outcome:
         if failed.detail:
             kind = failed.text.partition(":")[0]
-            logger.warning("A handler failed\n%s", failed.detail, extra={"row_id": self._item.id, "error_type": kind})
+            logger.warning(
+                "A handler failed\n%s",
+                failed.detail,
+                extra={"row_id": self._item.id, "error_type": kind},
+            )
         return self._ended({"status": FAILED, "error": failure_of(failed.kind, failed.text)})
 
     async def _lost(self, why: str) -> Outcome:
         losses = self._row.losses + 1
         if losses >= self._context.settings.max_losses:
             return self._failed(HEARTBEAT_LOST, f"{losses} attempts were lost; the last one: {why}")
-        # Under the guard of the status, which a Retry does not have: somebody may have decided about the row meanwhile.
-        await self._record_status({"status": PENDING, "losses": losses}, unless_changed={"status": self._row.status})
+        # Under the guard of the status, which a Retry does not have: somebody may have decided
+        # about the row meanwhile.
+        await self._record_status(
+            {"status": PENDING, "losses": losses}, unless_changed={"status": self._row.status}
+        )
         return Retry(after=self._rest(losses), error=error_of(HEARTBEAT_LOST, why))
 
     def _rest(self, losses: int) -> timedelta:
@@ -328,7 +364,9 @@ class Delivery(Generic[ModelT]):
         return waited
 
     def _database_time(self) -> datetime:
-        """What time it is by the database, at least: counted on from the last answer of its clock that this holder has."""
+        """What time it is by the database, at least: counted on from the last answer of its
+        clock that this holder has.
+        """
         lease, item = self._context.lease, self._item
         sent_at = item.trusted_until - (lease.lock_timeout - lease.lease_margin).total_seconds()
         return item.lock_expires_at - lease.lock_timeout + timedelta(seconds=monotonic() - sent_at)
@@ -342,7 +380,8 @@ async def _end(events: Events) -> None:
             # Of the engine, and not of the row.
             logger.exception("An attempt failed while it was closed")
 
-    # However often it is cancelled meanwhile: as long as the attempt runs, nobody else may have its row.
+    # However often it is cancelled meanwhile: as long as the attempt runs, nobody else may have its
+    # row.
     await finish(close(), purpose="end an attempt")
 
 

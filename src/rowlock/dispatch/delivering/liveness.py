@@ -1,7 +1,8 @@
 """Hears the next event of an attempt, or its silence.
 
-The one idea: silence counts only while somebody listens. An event loop that the host has blocked hears nobody, and finds that its
-time is over in the very moment in which it could listen again; so it is given a moment to do so.
+The one idea: silence counts only while somebody listens. An event loop that the host has blocked
+hears nobody, and finds that its time is over in the very moment in which it could listen again; so
+it is given a moment to do so.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ async def next_event(events: Events, *, within_s: float) -> AttemptEvent:
 
     Raises:
         StopAsyncIteration: there is none.
-        HostCodeError: the engine raised what would end the event loop, or let a cancellation escape.
+        HostCodeError: the engine raised what would end the event loop, or let a cancellation
+            escape.
         TimeoutError: none came `within_s`, nor in the `CATCH_UP_S` after it.
     """
     coming: asyncio.Task[AttemptEvent] = contained_task(

@@ -1,7 +1,7 @@
 """Finds a worker: asks one after the other, as the balancer orders them.
 
-A refusal goes on to the next; a worker that is gone is left out for a while; anything else is not ours to judge, but
-for what would end the event loop or pass for a cancellation of ours.
+A refusal goes on to the next; a worker that is gone is left out for a while; anything else is not
+ours to judge, but for what would end the event loop or pass for a cancellation of ours.
 """
 
 from __future__ import annotations
@@ -44,14 +44,19 @@ class Placement:
         """Return who may be asked now."""
         now = monotonic()
         self._evicted = {worker: until for worker, until in self._evicted.items() if until > now}
-        return {worker: view for worker, view in self._engine.workers().items() if worker not in self._evicted}
+        return {
+            worker: view
+            for worker, view in self._engine.workers().items()
+            if worker not in self._evicted
+        }
 
     async def place(self, task: Task[Any]) -> tuple[str, Events]:
         """Return who accepted `task`, and the events of it.
 
         Raises:
             NoWorkersAvailable: nobody did.
-            HostCodeError: the engine raised what would end the event loop, or let a cancellation escape.
+            HostCodeError: the engine raised what would end the event loop, or let a cancellation
+                escape.
         """
         asked, freed_before = 0, self.capacity.freed_ever
         for worker in self._balancer.order(self.workers()):
@@ -72,4 +77,7 @@ class Placement:
         if len(self._evicted) >= EVICTED_MAX:
             self._evicted.pop(next(iter(self._evicted)))
         self._evicted[worker] = monotonic() + EVICTED_S
-        logger.warning("A worker is gone and is not asked for a while", extra={"worker": worker, "why": gone.why})
+        logger.warning(
+            "A worker is gone and is not asked for a while",
+            extra={"worker": worker, "why": gone.why},
+        )

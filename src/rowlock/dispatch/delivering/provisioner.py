@@ -1,7 +1,9 @@
-"""Asks for more workers, after an overflow only: once for each key, within bounds, and never to the harm of the work.
+"""Asks for more workers, after an overflow only: once for each key, within bounds, and never to the
+harm of the work.
 
-A machine takes minutes to come, and the host's call may return when it was asked for: so what was asked for is expected, and
-counts as if it were there, until the engine shows a worker that was not there before.
+A machine takes minutes to come, and the host's call may return when it was asked for: so what was
+asked for is expected, and counts as if it were there, until the engine shows a worker that was not
+there before.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ SEEN_MAX = 100_000
 """Most workers that are remembered, whether they are still there or not."""
 
 Provision: TypeAlias = Callable[[str], Awaitable[None]]
-"""The host's: starts one more worker, for the work of a `dedup_key`. Whether one comes, and when, the engine will show."""
+"""The host's: starts one more worker, for the work of a `dedup_key`. Whether one comes, and
+when, the engine will show.
+"""
 
 
 class Provisioner:
@@ -39,7 +43,8 @@ class Provisioner:
     Args:
         provision: the host's.
         engine: whose workers are counted.
-        fleet_cap: with so many workers, those that were asked for included, nobody is asked; 0 is no cap.
+        fleet_cap: with so many workers, those that were asked for included, nobody is asked; 0 is
+            no cap.
     """
 
     def __init__(self, provision: Provision, *, engine: Engine, fleet_cap: int = 0) -> None:
@@ -56,7 +61,8 @@ class Provisioner:
     def ask(self, key: str) -> bool:
         """Ask for a worker for `key`, in the background; returns whether that was done.
 
-        Not while one that was asked for `key` is still to come, which is when the engine shows one more, or for `COMES_S_MAX`.
+        Not while one that was asked for `key` is still to come, which is when the engine shows one
+        more, or for `COMES_S_MAX`.
         """
         here = self._engine.workers()
         arrived = [worker for worker in here if worker not in self._seen]
@@ -105,5 +111,7 @@ class Provisioner:
         for key, task in in_flight.items():
             if not task.done():
                 logger.error(
-                    "provision ignored its cancellation and was left behind with key %s", key, extra={"key": key}
+                    "provision ignored its cancellation and was left behind with key %s",
+                    key,
+                    extra={"key": key},
                 )

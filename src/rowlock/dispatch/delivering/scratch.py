@@ -1,4 +1,6 @@
-"""A folder for each attempt, gone when the attempt is: two attempts at one row never write into each other's files."""
+"""A folder for each attempt, gone when the attempt is: two attempts at one row never write into
+each other's files.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,11 @@ class Scratch:
         made: list[Path] = []
 
         async def make() -> None:
-            made.append(Path(await self._in_thread(partial(tempfile.mkdtemp, prefix=PREFIX, dir=self._root))))
+            made.append(
+                Path(
+                    await self._in_thread(partial(tempfile.mkdtemp, prefix=PREFIX, dir=self._root))
+                )
+            )
 
         try:
             # Whole: a thread cannot be cancelled, and nobody else would know of its folder.

@@ -1,8 +1,9 @@
-"""What a worker process does with a task: runs its handler and sends the events, with a beat from a thread of its own.
+"""What a worker process does with a task: runs its handler and sends the events, with a beat from a
+thread of its own.
 
-It begins, and goes on from a `StageDone`, when the dispatcher asks for what comes next: what was before is recorded by then. If
-nobody listens any more, the dispatcher is dead, and another one may have the row by now: the process ends at once, and takes along
-what its handler has started.
+It begins, and goes on from a `StageDone`, when the dispatcher asks for what comes next: what was
+before is recorded by then. If nobody listens any more, the dispatcher is dead, and another one may
+have the row by now: the process ends at once, and takes along what its handler has started.
 
 Not here: how a process is started and killed (``process_line.py``).
 """
@@ -53,7 +54,9 @@ class DispatcherConnection:
             end(NOBODY_LISTENS)
 
     def wait(self) -> None:
-        """Wait until the dispatcher asks for what comes next; does not come back if nobody listens."""
+        """Wait until the dispatcher asks for what comes next; does not come back if nobody
+        listens.
+        """
         try:
             answer = self._socket.recv(len(ACK))
         except OSError:
@@ -82,11 +85,13 @@ class DispatcherConnection:
 
 
 def run_task(path: str, pickled: bytes, beat_s: float) -> None:
-    """Run a pickled task and send its events to the socket at `path`; before them, the id of this process.
+    """Run a pickled task and send its events to the socket at `path`; before them, the id of this
+    process.
 
     What goes wrong before that is raised: it is a slip of this machine and no failure of the task.
     """
-    # Ctrl-C in a terminal is for the dispatcher, which ends its attempts in order. Subprocesses would inherit SIG_IGN.
+    # Ctrl-C in a terminal is for the dispatcher, which ends its attempts in order. Subprocesses
+    # would inherit SIG_IGN.
     signal.signal(signal.SIGINT, lambda *_: None)
     lead()
     ended = threading.Event()

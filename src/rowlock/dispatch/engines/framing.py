@@ -1,4 +1,6 @@
-"""What processes say to each other: each frame is a length and a pickle, over a socket that only this user may open."""
+"""What processes say to each other: each frame is a length and a pickle, over a socket that only
+this user may open.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from typing import Any
 FRAME_BYTES_MAX = 16 * 2**20
 """Largest event, in bytes."""
 ACK = b"\x01"
-"""What the dispatcher answers to the process's id and to each `StageDone`, when it asks for what comes next; to nothing else."""
+"""What the dispatcher answers to the process's id and to each `StageDone`, when it asks for what
+comes next; to nothing else.
+"""
 
 _LENGTH = struct.Struct(">I")
 
@@ -23,7 +27,10 @@ def frame_of(message: object) -> bytes:
     """
     body = pickle.dumps(message)
     if len(body) > FRAME_BYTES_MAX:
-        raise ValueError(f"an event of {len(body):,} bytes is too large to be sent; the limit is {FRAME_BYTES_MAX:,}")
+        raise ValueError(
+            f"an event of {len(body):,} bytes is too large to be sent; the limit is"
+            f" {FRAME_BYTES_MAX:,}"
+        )
     return _LENGTH.pack(len(body)) + body
 
 

@@ -1,9 +1,12 @@
-"""A worker process and what its handler starts: one group, which ends as one, and streams that are safe to inherit.
+"""A worker process and what its handler starts: one group, which ends as one, and streams that are
+safe to inherit.
 
-A process that is killed can tell nobody, so nothing of it may depend on its own last words. Its subprocesses are found by their
-group. And they hold none of the pipes and sockets by whose end its death is noticed.
+A process that is killed can tell nobody, so nothing of it may depend on its own last words. Its
+subprocesses are found by their group. And they hold none of the pipes and sockets by whose end its
+death is noticed.
 
-Not here: subprocesses that leave the group, which nobody finds, and when a group is ended (``process_line.py``, ``child.py``).
+Not here: subprocesses that leave the group, which nobody finds, and when a group is ended
+(``process_line.py``, ``child.py``).
 """
 
 from __future__ import annotations
@@ -16,12 +19,16 @@ from functools import cache
 from typing import Final, NoReturn
 
 STREAMS: Final = (0, 1, 2)
-"""Standard input and output, by which anyio gives orders and gets answers, and the output for errors, which it never reads."""
+"""Standard input and output, by which anyio gives orders and gets answers, and the output for
+errors, which it never reads.
+"""
 _OWN: list[int] = []
 
 
 def lead() -> None:
-    """Make this process the head of a group, in a session of its own: no terminal stops or ends it. It may be already."""
+    """Make this process the head of a group, in a session of its own: no terminal stops or ends
+    it. It may be already.
+    """
     if os.getpgrp() != os.getpid():
         os.setsid()
 
@@ -43,8 +50,8 @@ def end(code: int) -> NoReturn:
 def redirected_streams() -> Iterator[list[int]]:
     """Give the block an empty input and an output that nobody reads; gives the real ones.
 
-    What a subprocess prints would be taken for an answer, or fill a pipe until the subprocess stands still. And as long as one
-    lives, the death of this process would go unnoticed.
+    What a subprocess prints would be taken for an answer, or fill a pipe until the subprocess
+    stands still. And as long as one lives, the death of this process would go unnoticed.
     """
     real = [os.dup(stream) for stream in STREAMS]
     try:

@@ -1,4 +1,5 @@
-"""What engines of this machine have in common: a fixed set of workers, and how many attempts each has.
+"""What engines of this machine have in common: a fixed set of workers, and how many attempts each
+has.
 
 Not here: how a handler is run, which is all that tells them apart.
 """
@@ -13,7 +14,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 from rowlock.containment import contained_task
-from rowlock.dispatch.backpressure import TASKS_MAX, Backpressure, BackpressureContext, TaskCountBackpressure
+from rowlock.dispatch.backpressure import (
+    TASKS_MAX,
+    Backpressure,
+    BackpressureContext,
+    TaskCountBackpressure,
+)
 from rowlock.dispatch.engine import Events, WorkerView
 from rowlock.dispatch.engines.stream import Stream
 from rowlock.dispatch.task import AttemptEvent, Task
@@ -21,14 +27,16 @@ from rowlock.errors import SettingsError, WorkerBusy, WorkerGone
 
 
 class LocalEngine(ABC):
-    """Workers of one kind on this machine, each with one attempt at a time unless `backpressure` says otherwise.
+    """Workers of one kind on this machine, each with one attempt at a time unless `backpressure`
+    says otherwise.
 
     Attributes:
         kind: what its workers are called.
         attempts_max: as many attempts may run at once, and so many workers there may be.
         beats_itself: whether `run` yields beats while nothing else comes.
-        needs_something: whether an attempt needs something that this machine may lack. Then the first thing that `run` yields is a
-            `Heartbeat`, when it has that; what it raises before is no failure of the row, and is raised to whoever offers.
+        needs_something: whether an attempt needs something that this machine may lack. Then the
+            first thing that `run` yields is a `Heartbeat`, when it has that; what it raises before
+            is no failure of the row, and is raised to whoever offers.
     """
 
     kind: ClassVar[str]
@@ -37,20 +45,29 @@ class LocalEngine(ABC):
     needs_something: ClassVar[bool] = False
 
     def __init__(self, workers: int = 1, *, backpressure: Backpressure | None = None) -> None:
-        if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= self.attempts_max:
+        if (
+            isinstance(workers, bool)
+            or not isinstance(workers, int)
+            or not 1 <= workers <= self.attempts_max
+        ):
             name = type(self).__name__
             raise SettingsError(
                 f"{name} takes a number of workers from 1 to {self.attempts_max}, not {workers!r}",
                 settings=("workers",),
             )
-        self._refuses: Backpressure = TaskCountBackpressure() if backpressure is None else backpressure
+        self._refuses: Backpressure = (
+            TaskCountBackpressure() if backpressure is None else backpressure
+        )
         digits = len(str(workers))
         self._active = {f"{self.kind}-{number:0{digits}}": 0 for number in range(1, workers + 1)}
         self._on_loops: dict[asyncio.AbstractEventLoop, Counter[str]] = {}
         self._undoing: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self._active)} workers, {sum(self._active.values())} attempts>"
+        return (
+            f"<{type(self).__name__} of {len(self._active)} workers, {sum(self._active.values())}"
+            " attempts>"
+        )
 
     def workers(self) -> Mapping[str, WorkerView]:
         """Return the workers, by id."""
@@ -59,7 +76,8 @@ class LocalEngine(ABC):
         return {worker: WorkerView(active, tags) for worker, active in self._active.items()}
 
     async def offer(self, worker: str, task: Task[Any]) -> Events:
-        """Offer `task` to `worker`. Cancelled, it returns at once, since nothing was begun; the worker is busy until all is undone.
+        """Offer `task` to `worker`. Cancelled, it returns at once, since nothing was begun; the
+        worker is busy until all is undone.
 
         Raises:
             WorkerBusy: it has as much as it takes.
@@ -88,7 +106,9 @@ class LocalEngine(ABC):
     def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[AttemptEvent, None]:
         """Run the task's handler and yield its events."""
 
-    async def _begun(self, attempt: AsyncGenerator[AttemptEvent, None], left: Callable[[], None]) -> None:
+    async def _begun(
+        self, attempt: AsyncGenerator[AttemptEvent, None], left: Callable[[], None]
+    ) -> None:
         has_all = contained_task(anext(attempt), name="rowlock: begin an attempt")
         try:
             await asyncio.wait({has_all})
@@ -120,7 +140,9 @@ class LocalEngine(ABC):
                 self._left(worker)
 
 
-async def _undo(begun: asyncio.Task[AttemptEvent], attempt: AsyncGenerator[AttemptEvent, None]) -> None:
+async def _undo(
+    begun: asyncio.Task[AttemptEvent], attempt: AsyncGenerator[AttemptEvent, None]
+) -> None:
     begun.cancel()
     await asyncio.wait({begun})
     if not begun.cancelled():

@@ -29,7 +29,10 @@ class LoopEngine(LocalEngine):
             return _fails(error)
         if not hasattr(events, "__anext__"):
             return _fails(
-                ConfigurationError("LoopEngine takes an `async def` handler with yield; use ThreadEngine for a `def`")
+                ConfigurationError(
+                    "LoopEngine takes an `async def` handler with yield; use ThreadEngine for a"
+                    " `def`"
+                )
             )
         return events  # type: ignore[no-any-return]
 

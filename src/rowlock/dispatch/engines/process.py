@@ -1,10 +1,12 @@
 """Attempts in processes of this machine: for work that computes, blocks, or may crash.
 
-The pool is anyio's: a process is started when one is needed, kept for the next attempt, and killed if its attempt is cancelled,
-with all that its handler has started. Events come back over a socket, with beats from a thread of the child: a process that was
-killed is noticed at once, one that hangs when its beats stay away.
+The pool is anyio's: a process is started when one is needed, kept for the next attempt, and killed
+if its attempt is cancelled, with all that its handler has started. Events come back over a socket,
+with beats from a thread of the child: a process that was killed is noticed at once, one that hangs
+when its beats stay away.
 
-Not on Windows, which has no such sockets in asyncio. Not here: how one process is spoken with (``process_line.py``).
+Not on Windows, which has no such sockets in asyncio. Not here: how one process is spoken with
+(``process_line.py``).
 
 Source: anyio, "Running code in worker processes".
 """
@@ -33,12 +35,13 @@ PATH_BYTES_MAX = 100
 class ProcessEngine(LocalEngine):
     """Runs a handler, ``def`` or ``async def``, in a process that has one attempt at a time.
 
-    The handler, the row and the values of `Completed` are pickled: the handler is a function of a module. Each process imports the
-    main module, which must start nothing then: ``if __name__ == "__main__"``.
+    The handler, the row and the values of `Completed` are pickled: the handler is a function of a
+    module. Each process imports the main module, which must start nothing then: ``if __name__ ==
+    "__main__"``.
 
-    A process serves many attempts, of whatever engine or `anyio.to_process` call of its event loop. After each, the current folder
-    and ``os.environ`` are as before. All else stays until the process ends: memory that leaks, variables of modules, signal
-    handlers, threads, the umask.
+    A process serves many attempts, of whatever engine or `anyio.to_process` call of its event loop.
+    After each, the current folder and ``os.environ`` are as before. All else stays until the
+    process ends: memory that leaks, variables of modules, signal handlers, threads, the umask.
 
     Args:
         workers: how many attempts run at once.
@@ -79,6 +82,7 @@ def _check_folder() -> None:
     example = Path(tempfile.gettempdir(), f"{PREFIX}12345678", SOCKET)
     if len(os.fsencode(example)) > PATH_BYTES_MAX:
         raise ConfigurationError(
-            f"ProcessEngine makes sockets in the folder for temporary files, and the path of {tempfile.gettempdir()!r} is too long "
-            f"for one; set TMPDIR to a shorter one (a socket's path has {PATH_BYTES_MAX} bytes at most)"
+            "ProcessEngine makes sockets in the folder for temporary files, and the path of"
+            f" {tempfile.gettempdir()!r} is too long for one; set TMPDIR to a shorter one (a"
+            f" socket's path has {PATH_BYTES_MAX} bytes at most)"
         )

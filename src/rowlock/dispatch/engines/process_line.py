@@ -1,11 +1,13 @@
-"""The dispatcher's end of the line to one worker process: starts it, hears it, answers it, and ends it.
+"""The dispatcher's end of the line to one worker process: starts it, hears it, answers it, and ends
+it.
 
-The one idea: a process is up when it has called back and told its id. Whatever keeps it from that is a slip of this machine and
-raised; what comes later is the attempt's.
+The one idea: a process is up when it has called back and told its id. Whatever keeps it from that
+is a slip of this machine and raised; what comes later is the attempt's.
 
 Not here: what becomes of the events, and what the process does (``child.py``).
 
-Source: anyio, "Running code in worker processes"; its ``to_process`` for what a cancellation does in each phase.
+Source: anyio, "Running code in worker processes"; its ``to_process`` for what a cancellation does
+in each phase.
 """
 
 from __future__ import annotations
@@ -37,10 +39,13 @@ START_S_MAX = 120.0
 SLOW_START_S = 10.0
 """When a process is not up after so long, the log says so, in seconds."""
 INTERPRETER_S_MAX = 21.0
-"""For how long a process that has not called yet is not killed, in seconds: anyio forgets one over whose start it is cancelled, and
-allows 20 s for that."""
+"""For how long a process that has not called yet is not killed, in seconds: anyio forgets one
+over whose start it is cancelled, and allows 20 s for that.
+"""
 END_S_MAX = 3.0
-"""How long a process may take to be ready for the next attempt when it has nothing more to say, in seconds; then it is killed."""
+"""How long a process may take to be ready for the next attempt when it has nothing more to say,
+in seconds; then it is killed.
+"""
 
 _Ends: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -50,19 +55,25 @@ async def started(pickled: bytes, *, beat_s: float) -> AsyncIterator[WorkerConne
     """Give the line to a process that is up and runs a pickled task; it is ended with the block.
 
     Raises:
-        OSError: it cannot be started here and now. Whatever else Python raises for want of something, too.
+        OSError: it cannot be started here and now. Whatever else Python raises for want of
+            something, too.
     """
     connected: asyncio.Future[_Ends] = asyncio.get_running_loop().create_future()
     async with AsyncExitStack() as stack:
         # Not in the attempt's own folder: the path of a socket must be short (`process.py`).
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True))
+        folder = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
+        )
         path = str(Path(folder, SOCKET))
         # As long as it does not serve it comes without a suspension: no cancellation can lose it.
-        server = await asyncio.start_unix_server(lambda *ends: connected.set_result(ends), path, start_serving=False)
+        server = await asyncio.start_unix_server(
+            lambda *ends: connected.set_result(ends), path, start_serving=False
+        )
         stack.callback(server.close)
         await server.start_serving()
         connection = WorkerConnection(
-            connected, contained_task(_call(path, pickled, beat_s), name="rowlock: a worker process")
+            connected,
+            contained_task(_call(path, pickled, beat_s), name="rowlock: a worker process"),
         )
         stack.push_async_callback(_to_its_end, connection.hang_up)
         await connection.open()
@@ -90,8 +101,8 @@ class WorkerConnection:
             async with asyncio.timeout(START_S_MAX):
                 if not await self._wait_for_either(SLOW_START_S):
                     logger.warning(
-                        "A worker process is slow to start. It imports the host's main module, which must start nothing "
-                        "but under `if __name__ == '__main__'`",
+                        "A worker process is slow to start. It imports the host's main module,"
+                        " which must start nothing but under `if __name__ == '__main__'`",
                         extra={"waited_s": SLOW_START_S},
                     )
                     await self._wait_for_either()
@@ -104,13 +115,17 @@ class WorkerConnection:
                     await self.ended()
                     raise ChildProcessError("a worker process has ended before it began")
         except TimeoutError:
-            raise ChildProcessError(f"a worker process was not up within {START_S_MAX:g} s") from None
+            raise ChildProcessError(
+                f"a worker process was not up within {START_S_MAX:g} s"
+            ) from None
         except BrokenWorkerProcess as broken:
             why = describe(broken.__cause__ or broken)
             raise ChildProcessError(f"a worker process did not start: {why}") from broken
 
     async def next_event(self) -> AttemptEvent | None:
-        """Return what the process says next, or None if it has hung up or died. Who asks has recorded what was said before."""
+        """Return what the process says next, or None if it has hung up or died. Who asks has
+        recorded what was said before.
+        """
         reader, writer = self._connected.result()
         if self._is_waiting:
             writer.write(ACK)
@@ -131,7 +146,9 @@ class WorkerConnection:
         self._call.result()
 
     async def hang_up(self) -> None:
-        """Kill the process and what it has started, unless it is ready for its next attempt, and wait for its end."""
+        """Kill the process and what it has started, unless it is ready for its next attempt, and
+        wait for its end.
+        """
         is_ready = False
         try:
             await self._wait_for_either(max(0.0, self._kept_until - monotonic()))
@@ -141,7 +158,8 @@ class WorkerConnection:
             self._call.cancel()
             await asyncio.wait({self._call})
         finally:
-            # Those who lived in its group keep its id from being another's. Not before: it would be reaped twice.
+            # Those who lived in its group keep its id from being another's. Not before: it would be
+            # reaped twice.
             if self._pid is not None and not is_ready:
                 group.kill(self._pid)
             if self._call.done() and not self._call.cancelled():
@@ -163,7 +181,9 @@ class WorkerConnection:
 
 async def _call(path: str, pickled: bytes, beat_s: float) -> None:
     # The engine has counted already.
-    await to_process.run_sync(run_task, path, pickled, beat_s, cancellable=True, limiter=CapacityLimiter(1))
+    await to_process.run_sync(
+        run_task, path, pickled, beat_s, cancellable=True, limiter=CapacityLimiter(1)
+    )
 
 
 async def _to_its_end(work: Callable[[], Awaitable[None]]) -> None:

@@ -1,9 +1,12 @@
-"""The events of an attempt on this machine: a beat while nothing comes, an end that comes once, and nothing left behind.
+"""The events of an attempt on this machine: a beat while nothing comes, an end that comes once, and
+nothing left behind.
 
-The one idea: a handler runs in one task from its first step to its last, as it would anywhere else. So a timeout or a task group
-that it opened goes on across a ``yield``, and so do its context variables.
+The one idea: a handler runs in one task from its first step to its last, as it would anywhere else.
+So a timeout or a task group that it opened goes on across a ``yield``, and so do its context
+variables.
 
-Not a generator: one that was never begun is closed without a word, and its worker would stay counted as busy.
+Not a generator: one that was never begun is closed without a word, and its worker would stay
+counted as busy.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ _END: Final = object()
 
 
 class Stream:
-    """Events of `source`, with a `Heartbeat` first and whenever none came for `beat_s`; what a handler raises is a `Failed`.
+    """Events of `source`, with a `Heartbeat` first and whenever none came for `beat_s`; what a
+    handler raises is a `Failed`.
 
     Args:
         source: the events as they come. It goes on when the next one is asked for.
@@ -32,7 +36,11 @@ class Stream:
     """
 
     def __init__(
-        self, source: AsyncGenerator[AttemptEvent, None], *, beat_s: float | None, on_end: Callable[[], None]
+        self,
+        source: AsyncGenerator[AttemptEvent, None],
+        *,
+        beat_s: float | None,
+        on_end: Callable[[], None],
     ) -> None:
         self._source = source
         self._beat_s = beat_s
@@ -66,7 +74,9 @@ class Stream:
         return event  # type: ignore[no-any-return]
 
     async def aclose(self) -> None:
-        """Cancel the attempt, and wait for its end, however long that takes: as long as it runs, nobody else may have its row."""
+        """Cancel the attempt, and wait for its end, however long that takes: as long as it runs,
+        nobody else may have its row.
+        """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="rowlock: close an attempt")
             self._closing.add_done_callback(lambda _: self._on_end())
@@ -89,7 +99,7 @@ class Stream:
         elif self._handler.done():
             self._coming.set_result(_END)
 
-    # In the handler's task ------------------------------------------------------------------------------------------------
+    # In the handler's task ------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
@@ -119,7 +129,8 @@ class Stream:
             except asyncio.CancelledError as cancelled:
                 if self._closing is not None:
                     raise
-                # Of the handler's own, such as its timeout, which went off while its event was being recorded.
+                # Of the handler's own, such as its timeout, which went off while its event was
+                # being recorded.
                 step = self._source.athrow(cancelled)
             else:
                 step = anext(self._source)

@@ -1,7 +1,7 @@
 """Attempts in threads: for a plain ``def`` handler that blocks, and lets others run meanwhile.
 
-Each has a thread of its own, from its first step to its last. A thread cannot be cancelled: when an attempt is, its handler is
-closed at its next ``yield``; until then its worker counts as busy.
+Each has a thread of its own, from its first step to its last. A thread cannot be cancelled: when an
+attempt is, its handler is closed at its next ``yield``; until then its worker counts as busy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class ThreadEngine(LocalEngine):
     needs_something: ClassVar[bool] = True
 
     async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[AttemptEvent, None]:
-        """Yield a `Heartbeat` when there is a thread, then run the task's handler in it and yield its events."""
+        """Yield a `Heartbeat` when there is a thread, then run the task's handler in it and
+        yield its events.
+        """
         thread = ThreadPoolExecutor(1, thread_name_prefix="rowlock handler")
         try:
             # Starts it, or raises that there is none to be had.
@@ -42,7 +44,8 @@ class ThreadEngine(LocalEngine):
             events = await _in(thread, task.handler, task)
             if not isinstance(events, Iterator):
                 raise ConfigurationError(
-                    "ThreadEngine takes a `def` handler with yield; use LoopEngine for an `async def`"
+                    "ThreadEngine takes a `def` handler with yield; use LoopEngine for an `async"
+                    " def`"
                 )
             try:
                 while (event := await _in(thread, next, events, None)) is not None:

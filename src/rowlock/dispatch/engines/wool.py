@@ -1,19 +1,22 @@
 """Attempts on workers of wool: in other processes, and on other machines.
 
-The host runs the workers, in wool's own `WorkerPool` or apart from this process, and has them refuse what they have no room for.
-The engine is only their client: it is told of them by wool's discovery, and is open while the pipelines are.
+The host runs the workers, in wool's own `WorkerPool` or apart from this process, and has them
+refuse what they have no room for. The engine is only their client: it is told of them by wool's
+discovery, and is open while the pipelines are.
 
     discovery = wool.LocalDiscovery()
     worker = partial(wool.LocalWorker, backpressure=TaskCountBackpressure(1))
     engine = WoolEngine(discovery)
 
-    async with wool.WorkerPool(spawn=4, worker=worker, discovery=discovery), engine, PipelineManager(sessions, [renders]):
+    async with wool.WorkerPool(spawn=4, worker=worker, discovery=discovery), engine,
+    PipelineManager(sessions, [renders]):
         ...
 
-The one idea: the pipeline's balancer has chosen a worker already, so wool is given one that names this worker and no other, and
-what wool says of it, a refusal or an error, is heard as it is.
+The one idea: the pipeline's balancer has chosen a worker already, so wool is given one that names
+this worker and no other, and what wool says of it, a refusal or an error, is heard as it is.
 
-Not here: what the worker does (``wool_worker.py``), and how one attempt speaks with it (``wool_line.py``).
+Not here: what the worker does (``wool_worker.py``), and how one attempt speaks with it
+(``wool_line.py``).
 
 Source: wool, ``LoadBalancerLike`` and ``WorkerProxy``.
 """
@@ -43,19 +46,26 @@ logger = get_logger(__name__)
 DISCOVER_AGAIN_S = 5.0
 """After so long a discovery that failed is asked again, in seconds."""
 HANGING_UP_S_MAX = 1.0
-"""For so long after a cancellation a worker that refuses is asked again: it may not have heard of it yet. In seconds."""
+"""For so long after a cancellation a worker that refuses is asked again: it may not have heard
+of it yet. In seconds.
+"""
 ASK_AGAIN_S = 0.02
 FORGOTTEN_S = 10.0
-"""An engine that is asked for workers for so long, and is not open, says so in the log, in seconds."""
+"""An engine that is asked for workers for so long, and is not open, says so in the log, in
+seconds.
+"""
 
 
 class WoolEngine:
-    """Runs a handler, ``def`` or ``async def``, on workers of wool; each in a thread, and in a folder of that machine.
+    """Runs a handler, ``def`` or ``async def``, on workers of wool; each in a thread, and in a
+    folder of that machine.
 
-    Handler, row and events are pickled by cloudpickle. Workers need rowlock and the modules of the host's that are sent.
+    Handler, row and events are pickled by cloudpickle. Workers need rowlock and the modules of the
+    host's that are sent.
 
     Args:
-        discovery: tells which workers there are; it must have been entered when the engine is. A filter is the discovery's own.
+        discovery: tells which workers there are; it must have been entered when the engine is. A
+            filter is the discovery's own.
         credentials: those that the workers ask for; None for workers that ask for none.
 
     Raises:
@@ -77,7 +87,9 @@ class WoolEngine:
 
     async def __aenter__(self) -> Self:
         if self._proxy is not None or self._is_opening:
-            raise ConfigurationError("a WoolEngine is open once at a time; pipelines may share it while it is")
+            raise ConfigurationError(
+                "a WoolEngine is open once at a time; pipelines may share it while it is"
+            )
         self._is_opening = True
         try:
             await self._open()
@@ -101,25 +113,33 @@ class WoolEngine:
             (await run_as_task(Context(), proxy.stop())).result()
 
     def workers(self) -> Mapping[str, WorkerView]:
-        """Return the workers that are known, by id. One that died stays known to wool, and is found to be gone when it is asked."""
+        """Return the workers that are known, by id. One that died stays known to wool, and is
+        found to be gone when it is asked.
+        """
         if self._proxy is None:
             self._warn_if_forgotten()
         known = () if self._proxy is None else self._proxy.workers
-        return {str(each.uid): WorkerView(self._active.get(str(each.uid), 0), frozenset(each.tags)) for each in known}
+        return {
+            str(each.uid): WorkerView(self._active.get(str(each.uid), 0), frozenset(each.tags))
+            for each in known
+        }
 
     def _warn_if_forgotten(self) -> None:
         # A pipeline asks once when it is built, which is before anything is open.
         self._asked_at = min(self._asked_at, monotonic())
         if not self._has_warned and monotonic() - self._asked_at > FORGOTTEN_S:
             self._has_warned = True
-            logger.warning("A WoolEngine is asked for workers and is not open; enter it with `async with`")
+            logger.warning(
+                "A WoolEngine is asked for workers and is not open; enter it with `async with`"
+            )
 
     async def offer(self, worker: str, task: Task[Any]) -> Events:
         """Offer `task` to `worker`.
 
         Raises:
             WorkerBusy: it refused.
-            WorkerGone: it has left, cannot be reached, does not answer, or cannot load what it is sent.
+            WorkerGone: it has left, cannot be reached, does not answer, or cannot load what it is
+                sent.
         """
         if self._proxy is None:
             raise WorkerGone(worker, "the engine is not open")
@@ -153,13 +173,16 @@ class WoolEngine:
             yield Heartbeat()
             while (event := await connection.read()) is not None:
                 if is_last(event):
-                    # Only then has the worker room again: it would refuse the row that is brought forward.
+                    # Only then has the worker room again: it would refuse the row that is brought
+                    # forward.
                     await connection.read_to_end()
                 yield event
         finally:
             if await connection.close():
                 now = monotonic()
-                self._hung_up_at = {each: at for each, at in self._hung_up_at.items() if now < at + HANGING_UP_S_MAX}
+                self._hung_up_at = {
+                    each: at for each, at in self._hung_up_at.items() if now < at + HANGING_UP_S_MAX
+                }
                 self._hung_up_at[worker] = now
 
     def _left(self, worker: str) -> None:
@@ -169,19 +192,25 @@ class WoolEngine:
 
 
 class SingleWorkerBalancer:
-    """A balancer of wool's that offers a task to the worker which its tag names, and to nobody else."""
+    """A balancer of wool's that offers a task to the worker which its tag names, and to nobody
+    else.
+    """
 
     async def delegate(
         self, task: wool.Task, *, context: wool.LoadBalancerContextView
     ) -> AsyncGenerator[uuid.UUID, uuid.UUID | None]:
-        """Yield the worker's id. What goes wrong there is thrown in here, and passes through to whoever offers."""
+        """Yield the worker's id. What goes wrong there is thrown in here, and passes through to
+        whoever offers.
+        """
         yield uuid.UUID(task.tag)
 
 
 class LastingSubscriber:
-    """Hears of workers as long as the engine is open: wool would give up at the first error of its discovery.
+    """Hears of workers as long as the engine is open: wool would give up at the first error of its
+    discovery.
 
-    It stays where it is made: wool sends its client along with each task, and a worker has no use for this part of it.
+    It stays where it is made: wool sends its client along with each task, and a worker has no use
+    for this part of it.
     """
 
     def __init__(self, discovery: wool.DiscoveryLike | None) -> None:
@@ -201,5 +230,7 @@ class LastingSubscriber:
                     yield event
             except Exception as error:  # noqa: BLE001 - it may be anybody's
                 why = describe(error)
-                logger.error("The discovery of workers failed, and is asked again soon", extra={"why": why})
+                logger.error(
+                    "The discovery of workers failed, and is asked again soon", extra={"why": why}
+                )
             await sleep(DISCOVER_AGAIN_S)

@@ -1,7 +1,8 @@
 """How one attempt speaks with its worker of wool: offers the task, reads the events, hangs up.
 
-The one idea: in a context of its own. wool ties what it knows to context variables and lets no two tasks share it, and a pipeline's
-tasks come from wherever the host started it; so each call is a task in one empty context, one after the other.
+The one idea: in a context of its own. wool ties what it knows to context variables and lets no two
+tasks share it, and a pipeline's tasks come from wherever the host started it; so each call is a
+task in one empty context, one after the other.
 
 Not here: which worker is asked, and what becomes of the events.
 """
@@ -27,7 +28,9 @@ from rowlock.logs import get_logger
 logger = get_logger(__name__)
 
 OFFER_S_MAX = 15.0
-"""How long a worker may take to accept or refuse, in seconds; for the first task it imports what the task needs."""
+"""How long a worker may take to accept or refuse, in seconds; for the first task it imports what
+the task needs.
+"""
 
 CLOSE_S_MAX = 3.0
 """How long is waited for a worker that has told its last event to have room again, in seconds."""
@@ -36,7 +39,9 @@ T = TypeVar("T")
 
 
 async def run_as_task(context: Context, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run `work` as a task in `context`, and return it when it is done. Cancelled, it waits until `work` has been."""
+    """Run `work` as a task in `context`, and return it when it is done. Cancelled, it waits
+    until `work` has been.
+    """
     call = contained_task(work, name="rowlock: a call of wool", context=context)
     try:
         await asyncio.wait({call})
@@ -98,18 +103,23 @@ class WoolConnection:
         return event
 
     async def read_to_end(self) -> None:
-        """Wait until the worker has done with an attempt whose last event was read, for `CLOSE_S_MAX` at most."""
+        """Wait until the worker has done with an attempt whose last event was read, for
+        `CLOSE_S_MAX` at most.
+        """
         try:
             async with asyncio.timeout(CLOSE_S_MAX):
                 while await self.read() is not None:
                     pass
         except Exception as error:  # noqa: BLE001 - the work is done, whatever happens to the worker now
             logger.warning(
-                "A worker has not ended an attempt that is done", extra={"worker": self._worker, "why": repr(error)}
+                "A worker has not ended an attempt that is done",
+                extra={"worker": self._worker, "why": repr(error)},
             )
 
     async def close(self) -> bool:
-        """Hang up, which cancels the handler over there if it still runs. Returns whether it did, as far as is known."""
+        """Hang up, which cancels the handler over there if it still runs. Returns whether it
+        did, as far as is known.
+        """
         if self._stream is None:
             return False
         await self._call(self._stream.aclose())
@@ -124,7 +134,12 @@ class WoolConnection:
 
     async def _dispatch(self, proxy: wool.WorkerProxy, body: bytes, beat_s: float) -> None:
         task = wool.Task(
-            id=uuid.uuid4(), callable=run_task, args=(body, beat_s), kwargs={}, proxy=proxy, tag=self._worker
+            id=uuid.uuid4(),
+            callable=run_task,
+            args=(body, beat_s),
+            kwargs={},
+            proxy=proxy,
+            tag=self._worker,
         )
         self._stream = await proxy.dispatch(task, timeout=OFFER_S_MAX)
 

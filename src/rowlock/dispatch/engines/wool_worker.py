@@ -1,12 +1,15 @@
-"""What a worker of wool does with a task: runs its handler in a thread of its own, in a folder of its own.
+"""What a worker of wool does with a task: runs its handler in a thread of its own, in a folder of
+its own.
 
-The one idea: the worker's event loop belongs to all attempts there and to wool itself, so no handler runs on it. The loop hands
-events on, one at a time, and beats while the handler is silent, also while it blocks; a handler goes on from a ``yield`` when the
-dispatcher asks for the next event, so that what was said is recorded by then (wool fetches: a worker's generator takes no step that
-nobody asked for). Events and tasks travel pickled, so that what cannot be pickled is the attempt's failure, not the worker's.
+The one idea: the worker's event loop belongs to all attempts there and to wool itself, so no
+handler runs on it. The loop hands events on, one at a time, and beats while the handler is silent,
+also while it blocks; a handler goes on from a ``yield`` when the dispatcher asks for the next
+event, so that what was said is recorded by then (wool fetches: a worker's generator takes no step
+that nobody asked for). Events and tasks travel pickled, so that what cannot be pickled is the
+attempt's failure, not the worker's.
 
-A thread cannot be killed: a handler that is cancelled ends at its next ``await`` or ``yield``, and its worker has no room until
-then.
+A thread cannot be killed: a handler that is cancelled ends at its next ``await`` or ``yield``, and
+its worker has no room until then.
 
 Not here: anything of wool. This is a plain async generator, which wool runs over there.
 """
@@ -48,13 +51,15 @@ def pickled(thing: object) -> bytes:
     body: bytes = cloudpickle.dumps(thing)
     if len(body) > PICKLE_BYTES_MAX:
         raise ValueError(
-            f"a {type(thing).__name__} of {len(body):,} bytes is too large to be sent; the limit is {PICKLE_BYTES_MAX:,}"
+            f"a {type(thing).__name__} of {len(body):,} bytes is too large to be sent; the limit is"
+            f" {PICKLE_BYTES_MAX:,}"
         )
     return body
 
 
 async def run_task(task: bytes, beat_s: float) -> AsyncGenerator[bytes, None]:
-    """Run a pickled task, and yield its events, pickled: a `Heartbeat` when there is all that it needs, then one every `beat_s`.
+    """Run a pickled task, and yield its events, pickled: a `Heartbeat` when there is all that it
+    needs, then one every `beat_s`.
 
     Raises:
         OSError: this machine has no folder for it. RuntimeError: no thread.
@@ -70,7 +75,9 @@ async def run_task(task: bytes, beat_s: float) -> AsyncGenerator[bytes, None]:
 
 
 class HandlerThread:
-    """A handler in a thread, and the events that it hands over to the loop on which this was made."""
+    """A handler in a thread, and the events that it hands over to the loop on which this was
+    made.
+    """
 
     def __init__(self, task: bytes) -> None:
         self._loop = asyncio.get_running_loop()
@@ -81,12 +88,15 @@ class HandlerThread:
         self._error: Exception | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._handler: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
-        threading.Thread(target=self._run, args=(task,), name="rowlock handler", daemon=True).start()
+        threading.Thread(
+            target=self._run, args=(task,), name="rowlock handler", daemon=True
+        ).start()
 
-    # On the loop ------------------------------------------------------------------------------------------------------
+    # On the loop ----------------------------------------------------------------------------------
 
     async def next_event(self, within_s: float | None) -> bytes | None:
-        """Return the next event, a `Heartbeat` if none comes `within_s`, or None after the last one.
+        """Return the next event, a `Heartbeat` if none comes `within_s`, or None after the last
+        one.
 
         Raises:
             OSError: the attempt could not begin.
@@ -133,10 +143,11 @@ class HandlerThread:
         self._ended.set_result(None)
         self._wake.set()
 
-    # In the thread ----------------------------------------------------------------------------------------------------
+    # In the thread --------------------------------------------------------------------------------
 
     def _run(self, body: bytes) -> None:
-        # After a cancellation nobody takes anything, which is right, and when the worker ends nobody can.
+        # After a cancellation nobody takes anything, which is right, and when the worker ends
+        # nobody can.
         with suppress(concurrent.futures.CancelledError, RuntimeError):
             try:
                 with TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
@@ -185,7 +196,9 @@ class HandlerThread:
                 await events.aclose()
 
     def _emit(self, event: AttemptEvent) -> concurrent.futures.Future[None]:
-        """Hand `event` over; the future is done when it was taken, and cancelled when nobody wants it any more."""
+        """Hand `event` over; the future is done when it was taken, and cancelled when nobody
+        wants it any more.
+        """
         acknowledged: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._loop.call_soon_threadsafe(self._arrived, pickled(event), acknowledged)
         return acknowledged

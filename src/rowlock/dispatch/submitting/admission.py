@@ -1,10 +1,12 @@
 """Submit: one row for each piece of work, within the ceiling, in the caller's transaction.
 
-The one idea: the database decides. A partial unique index lets one active row have a key, so fifty who submit it at once make one
-row; and the count of active rows reads a partial index that settled rows are not in, so it costs the same in a table of any size.
+The one idea: the database decides. A partial unique index lets one active row have a key, so fifty
+who submit it at once make one row; and the count of active rows reads a partial index that settled
+rows are not in, so it costs the same in a table of any size.
 
-The ceiling is looked at before the row is written, and nobody waits for anybody: those who submit at the same moment do not see
-each other's rows yet, and may all pass. So it may be exceeded by as many as submit at once, and never by more.
+The ceiling is looked at before the row is written, and nobody waits for anybody: those who submit
+at the same moment do not see each other's rows yet, and may all pass. So it may be exceeded by as
+many as submit at once, and never by more.
 
 Source: PostgreSQL, "INSERT ... ON CONFLICT" and "Partial Indexes"; SQLite, "UPSERT".
 """
@@ -52,26 +54,35 @@ SUBMIT_TRIES_MAX = 3
 class Admission(Generic[ModelT]):
     """Takes submissions for one model."""
 
-    def __init__(self, leased: LeasedTable, settings: DispatchSettings, *, stale_after: timedelta) -> None:
+    def __init__(
+        self, leased: LeasedTable, settings: DispatchSettings, *, stale_after: timedelta
+    ) -> None:
         self._leased = leased
         self._model: Any = leased.model
         self._settings = settings
         self._stale_after = stale_after
         self._submission_lock = SubmissionLock(leased)
 
-    async def submit(self, session: AsyncSession, *, dedup_key: str, values: Values) -> tuple[ModelT, bool]:
-        """Return the active row of `dedup_key`, and whether it was made here; joins the caller's transaction.
+    async def submit(
+        self, session: AsyncSession, *, dedup_key: str, values: Values
+    ) -> tuple[ModelT, bool]:
+        """Return the active row of `dedup_key`, and whether it was made here; joins the caller's
+        transaction.
 
         Raises:
             AdmissionRejected: the ceiling is reached; nothing was written.
-            LockWaitTimeout: others kept their transactions open for too long after they had submitted (SQLite).
+            LockWaitTimeout: others kept their transactions open for too long after they had
+                submitted (SQLite).
             OutcomeError: a value is not the host's to give.
-            PipelineError: the key is no text that a database takes, or too long; or its active row came and went at each try.
+            PipelineError: the key is no text that a database takes, or too long; or its active row
+                came and went at each try.
         """
         _check_key(dedup_key)
         self._check_values(values)
         holds_lock, made = (
-            await self._submission_lock.acquire(session, unless=partial(self._attaches, session, dedup_key)),
+            await self._submission_lock.acquire(
+                session, unless=partial(self._attaches, session, dedup_key)
+            ),
             False,
         )
         try:
@@ -83,11 +94,14 @@ class Admission(Generic[ModelT]):
         return row, made
 
     async def cancel(self, session: AsyncSession, *, dedup_key: str, reason: str) -> ModelT | None:
-        """Fail the active row of `dedup_key` and return it; None if there is none. Joins the caller's transaction.
+        """Fail the active row of `dedup_key` and return it; None if there is none. Joins the
+        caller's transaction.
 
         Raises:
-            LockWaitTimeout: others kept their transactions open for too long after they had submitted (SQLite).
-            PipelineError: the key is no text that a database takes, or too long; no statement was sent.
+            LockWaitTimeout: others kept their transactions open for too long after they had
+                submitted (SQLite).
+            PipelineError: the key is no text that a database takes, or too long; no statement was
+                sent.
         """
         _check_key(dedup_key)
         row: ModelT | None = None
@@ -99,21 +113,32 @@ class Admission(Generic[ModelT]):
                 self._submission_lock.release(session)
         return row
 
-    async def _fail_active(self, session: AsyncSession, dedup_key: str, reason: str) -> ModelT | None:
-        # Every write of an attempt is guarded by the status it left, so nobody is asked: the replica that holds the row finds the
-        # new status at its next update, closes the attempt and writes nothing more. The lease is left to it.
+    async def _fail_active(
+        self, session: AsyncSession, dedup_key: str, reason: str
+    ) -> ModelT | None:
+        # Every write of an attempt is guarded by the status it left, so nobody is asked: the
+        # replica that holds the row finds the new status at its next update, closes the attempt and
+        # writes nothing more. The lease is left to it.
         model: Any = self._model
-        values = {"status": FAILED, "error": error_of(CANCELLED, reason), "finished_at": database_now()}
+        values = {
+            "status": FAILED,
+            "error": error_of(CANCELLED, reason),
+            "finished_at": database_now(),
+        }
         found = (model.dedup_key == dedup_key, is_active(self._leased))
         cancelled = update(model).where(*found).values(values).returning(model)
         # What the session has of the row is shown as it is now.
-        fresh = cancelled.execution_options(populate_existing=shows_anew(session, model), synchronize_session=False)
+        fresh = cancelled.execution_options(
+            populate_existing=shows_anew(session, model), synchronize_session=False
+        )
         # Where rows are written, also in a session that sends reads to a replica.
         where = {"bind": bind_of(session, self._leased)}
         row: ModelT | None = (await session.scalars(fresh, bind_arguments=where)).one_or_none()
         return row
 
-    async def _submit(self, session: AsyncSession, dedup_key: str, values: Values) -> tuple[ModelT, bool]:
+    async def _submit(
+        self, session: AsyncSession, dedup_key: str, values: Values
+    ) -> tuple[ModelT, bool]:
         for _ in range(SUBMIT_TRIES_MAX):
             row, is_stale = await self._find(session, dedup_key)
             if row is not None and not is_stale and self._settings.attach_at_ceiling:
@@ -128,11 +153,20 @@ class Admission(Generic[ModelT]):
                 if row is not None:
                     await self._supersede(session, row, made)
                 return made, True
-        raise PipelineError(f"the active row of {dedup_key!r} came and went {SUBMIT_TRIES_MAX} times; try again")
+        raise PipelineError(
+            f"the active row of {dedup_key!r} came and went {SUBMIT_TRIES_MAX} times; try again"
+        )
 
     async def count_active(self, session: AsyncSession) -> int:
-        """Return how many rows are active, counted no further than to the ceiling; joins the caller's transaction."""
-        few = select(self._leased.key).where(is_active(self._leased)).limit(self._settings.max_active).subquery()
+        """Return how many rows are active, counted no further than to the ceiling; joins the
+        caller's transaction.
+        """
+        few = (
+            select(self._leased.key)
+            .where(is_active(self._leased))
+            .limit(self._settings.max_active)
+            .subquery()
+        )
         counted = select(func.count()).select_from(few)
         return int((await self._execute(session, counted)).scalar_one())
 
@@ -141,10 +175,14 @@ class Admission(Generic[ModelT]):
         if active - gives_way >= ceiling:
             # Those who are refused in one second would come back in one second.
             wait = self._settings.retry_interval + random.random() * self._settings.jitter
-            raise AdmissionRejected(active=active, ceiling=ceiling, retry_after_s=wait.total_seconds())
+            raise AdmissionRejected(
+                active=active, ceiling=ceiling, retry_after_s=wait.total_seconds()
+            )
 
     async def _attaches(self, session: AsyncSession, dedup_key: str) -> bool:
-        """Whether the key has a row to attach to; nothing of the session is flushed or refreshed for the question."""
+        """Whether the key has a row to attach to; nothing of the session is flushed or refreshed
+        for the question.
+        """
         if not self._settings.attach_at_ceiling:
             return False
         has_row = select(self._leased.key).where(self._has_key(dedup_key), not_(self._is_stale()))
@@ -163,11 +201,12 @@ class Admission(Generic[ModelT]):
     def _is_stale(self) -> Any:  # noqa: ANN401 - an SQL expression
         """Nobody holds the row, and nobody will come for it.
 
-        Its holder died, or released it, and no replica took over for `stale_after`; or its deadline is over for as long; or it was
-        parked.
+        Its holder died, or released it, and no replica took over for `stale_after`; or its deadline
+        is over for as long; or it was parked.
         """
         model, long_ago = self._model, database_time_after(-self._stale_after)
-        # Who released it has cleared the lease, and may have worked for hours: `started_at` alone says nothing of that.
+        # Who released it has cleared the lease, and may have worked for hours: `started_at` alone
+        # says nothing of that.
         touched = (model.due_at, model.last_processed_at, model.started_at)
         released = and_(*(func.coalesce(at, model.submitted_at) <= long_ago for at in touched))
         expires_at = model.lock_expires_at
@@ -175,7 +214,8 @@ class Admission(Generic[ModelT]):
         orphaned = and_(model.status == RUNNING, left)
         overdue = and_(
             model.status == PENDING,
-            model.submitted_at <= database_time_after(-self._settings.dispatch_deadline - self._stale_after),
+            model.submitted_at
+            <= database_time_after(-self._settings.dispatch_deadline - self._stale_after),
         )
         parked = model.parked_at.is_not(None)
         return func.coalesce(and_(is_free(self._leased), or_(orphaned, overdue, parked)), false())
@@ -185,48 +225,60 @@ class Admission(Generic[ModelT]):
             self._leased.attribute(self._leased.key_name),
             "nobody came back for it, and it was submitted again",
         )
-        still = and_(key == getattr(row, self._leased.key_name), is_active(self._leased), self._is_stale())
+        still = and_(
+            key == getattr(row, self._leased.key_name), is_active(self._leased), self._is_stale()
+        )
         values = {"status": FAILED, "error": error_of(STALE, reason), "finished_at": database_now()}
-        # The lease, long expired, is left to the sweep; a holder that thaws finds another status than it left.
+        # The lease, long expired, is left to the sweep; a holder that thaws finds another status
+        # than it left.
         failed = update(self._model).where(still).values(values)
         is_failed = bool((await self._execute(session, failed)).rowcount)
         if is_failed:
             logger.warning(
-                "A stale row gave way to a new submission", extra={"row_id": getattr(row, self._leased.key_name)}
+                "A stale row gave way to a new submission",
+                extra={"row_id": getattr(row, self._leased.key_name)},
             )
         return is_failed
 
     async def _supersede(self, session: AsyncSession, old: ModelT, new: ModelT) -> None:
         name = self._leased.key_name
         is_old = self._leased.attribute(name) == getattr(old, name)
-        await self._execute(session, update(self._model).where(is_old).values(superseded_by=str(getattr(new, name))))
+        await self._execute(
+            session, update(self._model).where(is_old).values(superseded_by=str(getattr(new, name)))
+        )
 
     async def _insert(self, session: AsyncSession, dedup_key: str, values: Values) -> ModelT | None:
         dialect = ROWS.on(bind_of(session, self._leased).dialect.name)
         given = {"dedup_key": dedup_key, **values}
         # By one statement: a failed flush would end the caller's transaction.
-        free = dialect.insert_unless_there(self._model, given, unique="dedup_key", where=text(ACTIVE_SQL))
+        free = dialect.insert_unless_there(
+            self._model, given, unique="dedup_key", where=text(ACTIVE_SQL)
+        )
         row: ModelT | None = (await self._execute(session, free)).scalar_one_or_none()
         return row
 
     async def _execute(self, session: AsyncSession, statement: Executable) -> Any:  # noqa: ANN401 - a result
         # Where rows are written, also in a session that sends reads to a replica.
-        return await session.execute(statement, bind_arguments={"bind": bind_of(session, self._leased)})
+        return await session.execute(
+            statement, bind_arguments={"bind": bind_of(session, self._leased)}
+        )
 
     def _check_values(self, values: Values) -> None:
         # The key may be given here, and in no outcome.
         refuse_own_columns(
-            self._leased, {name: value for name, value in values.items() if name != self._leased.key_name}
+            self._leased,
+            {name: value for name, value in values.items() if name != self._leased.key_name},
         )
 
 
 def _check_key(dedup_key: object) -> None:
-    # Before the first statement: on PostgreSQL, a text that the server refuses aborts the caller's transaction.
+    # Before the first statement: on PostgreSQL, a text that the server refuses aborts the caller's
+    # transaction.
     is_text = isinstance(dedup_key, str) and 0 < len(dedup_key) <= DEDUP_KEY_CHARS_MAX
     if not is_text or not is_storable(str(dedup_key)):
         raise PipelineError(
-            f"dedup_key must be a text of 1 to {DEDUP_KEY_CHARS_MAX} characters, without NUL and lone surrogates, "
-            f"not {dedup_key!r:.100}"
+            f"dedup_key must be a text of 1 to {DEDUP_KEY_CHARS_MAX} characters, without NUL and"
+            f" lone surrogates, not {dedup_key!r:.100}"
         )
 
 

@@ -1,14 +1,18 @@
-"""The submission lock: on SQLite the submissions of one process go one after the other, so the ceiling is exact there.
+"""The submission lock: on SQLite the submissions of one process go one after the other, so the
+ceiling is exact there.
 
-One writes at a time anyway, and those who wait for the file have no order: some would wait for too long. So they wait for each
-other in a queue first, each until the transaction of the one before has ended.
+One writes at a time anyway, and those who wait for the file have no order: some would wait for too
+long. So they wait for each other in a queue first, each until the transaction of the one before has
+ended.
 
-A host whose engine begins transactions itself has read from the moment in which it began; whoever writes after another one has
-committed is refused at once. There the lock is the file's write lock as well.
+A host whose engine begins transactions itself has read from the moment in which it began; whoever
+writes after another one has committed is refused at once. There the lock is the file's write lock
+as well.
 
 Not here: other processes, and PostgreSQL, where nobody waits.
 
-Source: SQLAlchemy, "Serializable isolation / Savepoints / Transactional DDL"; SQLite, "Isolation In SQLite".
+Source: SQLAlchemy, "Serializable isolation / Savepoints / Transactional DDL"; SQLite, "Isolation In
+SQLite".
 """
 
 from __future__ import annotations
@@ -31,7 +35,9 @@ from rowlock.locks.until_commit import (
 from rowlock.rows.leased_table import LeasedTable
 
 SUBMIT_WAIT_S_MAX = 30.0
-"""How long a submission waits for its lock on SQLite, and then for a file that others write to, in seconds."""
+"""How long a submission waits for its lock on SQLite, and then for a file that others write to,
+in seconds.
+"""
 
 
 class SubmissionLock:
@@ -41,12 +47,16 @@ class SubmissionLock:
         self._leased = leased
         self._name = f"submissions to {leased.table.name}"
 
-    async def acquire(self, session: AsyncSession, *, unless: Callable[[], Awaitable[bool]]) -> bool:
-        """Acquire the lock for the session, up to the end of its transaction; returns whether it was acquired here.
+    async def acquire(
+        self, session: AsyncSession, *, unless: Callable[[], Awaitable[bool]]
+    ) -> bool:
+        """Acquire the lock for the session, up to the end of its transaction; returns whether it
+        was acquired here.
 
         Args:
             session: joined.
-            unless: whether nothing will be written; asked where the lock would keep others from writing.
+            unless: whether nothing will be written; asked where the lock would keep others from
+                writing.
 
         Raises:
             LockWaitTimeout: it did not come in time.
@@ -63,7 +73,9 @@ class SubmissionLock:
         return True
 
     def release(self, session: AsyncSession) -> None:
-        """Let the next one go on before the transaction has ended; only where nothing was written."""
+        """Let the next one go on before the transaction has ended; only where nothing was
+        written.
+        """
         release_in_process(session, self._name)
 
     def _is_needed(self, session: AsyncSession) -> bool:
@@ -71,7 +83,9 @@ class SubmissionLock:
         is_bound = session.bind is not None and isinstance(session.get_bind(), Engine)
         return is_bound and bind_of(session, self._leased).dialect.name == "sqlite"
 
-    async def _wait(self, session: AsyncSession, connection: AsyncConnection, *, writes: bool) -> None:
+    async def _wait(
+        self, session: AsyncSession, connection: AsyncConnection, *, writes: bool
+    ) -> None:
         held = await hold_in_process(session, self._name, SUBMIT_WAIT_S_MAX)
         if held and writes and not await write_alone(session, connection, SUBMIT_WAIT_S_MAX):
             self.release(session)

@@ -1,14 +1,17 @@
 """Related rows: leased under the main row's token, so that they live and end with it.
 
-The one idea: a related row's lease has no life of its own. It carries the main row's token, lasts as long as the main row's lease,
-is renewed with it, and is freed in the transaction that frees it. What a crashed holder left is found by its token when the main
-row is claimed again, and is free for everybody once it has expired.
+The one idea: a related row's lease has no life of its own. It carries the main row's token, lasts
+as long as the main row's lease, is renewed with it, and is freed in the transaction that frees it.
+What a crashed holder left is found by its token when the main row is claimed again, and is free for
+everybody once it has expired.
 
-All or nothing, in one short transaction that waits for no related row: so two items never wait for each other.
+All or nothing, in one short transaction that waits for no related row: so two items never wait for
+each other.
 
 Not here: what becomes of rows that are held (``leases/related/writes.py``).
 
-Source: dstack's pipelines, "Locking many related resources" and "Locking a shared related resource".
+Source: dstack's pipelines, "Locking many related resources" and "Locking a shared related
+resource".
 """
 
 from __future__ import annotations
@@ -45,8 +48,9 @@ class RelatedLocker:
     """Locks related rows for the items of one pipeline.
 
     Attributes:
-        tables: those that are declared. What a dead holder left in them is looked for. Rows of the pipeline's own table, which
-            cannot be declared (a circle), are free by expiry alone, so that claims of most pipelines remain one statement.
+        tables: those that are declared. What a dead holder left in them is looked for. Rows of the
+            pipeline's own table, which cannot be declared (a circle), are free by expiry alone, so
+            that claims of most pipelines remain one statement.
     """
 
     def __init__(
@@ -68,13 +72,22 @@ class RelatedLocker:
         check_one_database(session_factory, leased, declared=self.tables)
 
     async def lock(
-        self, item: PipelineItem[Any], model: type[ModelT], where: ColumnElement[bool], *, shared: bool
+        self,
+        item: PipelineItem[Any],
+        model: type[ModelT],
+        where: ColumnElement[bool],
+        *,
+        shared: bool,
     ) -> list[ModelT]:
-        """Lock all rows of `model` where `where` holds, and return them as they are now: `PipelineItem.lock_related`."""
+        """Lock all rows of `model` where `where` holds, and return them as they are now:
+        `PipelineItem.lock_related`.
+        """
         leased = self._table_of(model)
         is_own_table = leased.table is self._leased.table
         # In its own table the pipeline's bare name is that of a main row's holder.
-        owner = related_owner(leased, self._owner, item.id) if shared or is_own_table else self._owner
+        owner = (
+            related_owner(leased, self._owner, item.id) if shared or is_own_table else self._owner
+        )
         if is_own_table:
             # Its own row is the item's anyway.
             where = where & (leased.attribute(leased.key_name) != item.id)
@@ -82,15 +95,20 @@ class RelatedLocker:
         async with held.lock:
             if item.is_settling or not item.is_trusted():
                 raise LeaseLost(pipeline=self._owner, row_id=item.id)
-            async with lockset_guard(self._session_factory, leased, timeout=self._timeout) as in_lockset:
+            async with lockset_guard(
+                self._session_factory, leased, timeout=self._timeout
+            ) as in_lockset:
 
                 async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT]:
                     expires_at = await self._need_main(connection, item)
-                    request = AcquireRequest(leased, where, leased.as_token(item.lock_token), owner, expires_at)
+                    request = AcquireRequest(
+                        leased, where, leased.as_token(item.lock_token), owner, expires_at
+                    )
                     acquired = await acquire(connection, request, in_lockset)
                     if held.count_with(leased, acquired) > ACQUIRED_ROWS_MAX:
                         raise PipelineError(
-                            f"an item holds at most {ACQUIRED_ROWS_MAX} related rows; lock fewer at a time"
+                            f"an item holds at most {ACQUIRED_ROWS_MAX} related rows; lock fewer at"
+                            " a time"
                         )
                     held.may_hold(leased, acquired)
                     return await read_acquired(session, leased, acquired.keys, compared=intent)
@@ -100,9 +118,14 @@ class RelatedLocker:
                 except DBAPIError as error:
                     if not is_conflict(error):
                         raise
-                    # Whoever changes the rows so often has them; how many they are was rolled back with the rest.
-                    raise RelatedLockUnavailable(model=leased.name, wanted=1, available=0) from error
-            held.holds(leased, {_key_of(leased, row): _as_read(leased, row, intent) for row in rows})
+                    # Whoever changes the rows so often has them; how many they are was rolled back
+                    # with the rest.
+                    raise RelatedLockUnavailable(
+                        model=leased.name, wanted=1, available=0
+                    ) from error
+            held.holds(
+                leased, {_key_of(leased, row): _as_read(leased, row, intent) for row in rows}
+            )
         return rows
 
     async def _again_if_aborted(
@@ -111,22 +134,36 @@ class RelatedLocker:
         leased: LeasedTable,
         work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
     ) -> T:
-        # Taken under the same token, so a second time does no harm where the first was committed after all.
+        # Taken under the same token, so a second time does no harm where the first was committed
+        # after all.
         while True:
             try:
                 return await in_transaction(
-                    self._session_factory, leased, work, purpose="lock related rows", timeout=self._timeout
+                    self._session_factory,
+                    leased,
+                    work,
+                    purpose="lock related rows",
+                    timeout=self._timeout,
                 )
             except TransactionTimeout as error:
                 if not error.was_aborted or not item.is_trusted():
                     raise
 
     async def _need_main(self, connection: AsyncConnection, item: PipelineItem[Any]) -> datetime:
-        """Return until when the main row is ours, and keep it so until the commit: no claim may free its token meanwhile."""
-        token, expires_at = self._leased.column("lock_token"), self._leased.column("lock_expires_at")
+        """Return until when the main row is ours, and keep it so until the commit: no claim may
+        free its token meanwhile.
+        """
+        token, expires_at = (
+            self._leased.column("lock_token"),
+            self._leased.column("lock_expires_at"),
+        )
         statement = (
             select(type_coerce(expires_at, UtcDateTime))
-            .where(self._leased.key == item.id, token == item.lock_token, expires_at > database_instant())
+            .where(
+                self._leased.key == item.id,
+                token == item.lock_token,
+                expires_at > database_instant(),
+            )
             .with_for_update(key_share=True)
         )
         until = await connection.scalar(statement)
@@ -141,11 +178,13 @@ class RelatedLocker:
                 return known
         leased = LeasedTable.of(model)
         # Rows of a subclass are rows of what was declared; and all of its own table are known.
-        if leased.table is self._leased.table or any(issubclass(model, known.model) for known in self.tables):
+        if leased.table is self._leased.table or any(
+            issubclass(model, known.model) for known in self.tables
+        ):
             return leased
         raise ConfigurationError(
-            f"{self._owner} locks rows of {leased.name}, which it does not declare: what it left when it died would be found by "
-            f"nobody; write `locks = [{leased.name}]` in the class"
+            f"{self._owner} locks rows of {leased.name}, which it does not declare: what it left"
+            f" when it died would be found by nobody; write `locks = [{leased.name}]` in the class"
         )
 
 
@@ -155,10 +194,12 @@ def check_one_database(
     *,
     declared: Iterable[LeasedTable],
 ) -> None:
-    """Check, without connecting, that rows of `declared` can be freed in one transaction with those of `leased`.
+    """Check, without connecting, that rows of `declared` can be freed in one transaction with those
+    of `leased`.
 
     Raises:
-        ConfigurationError: the session factory is bound to nothing for one of them, or to another database.
+        ConfigurationError: the session factory is bound to nothing for one of them, or to another
+            database.
     """
     for table in declared:
         check_session_factory(session_factory, table)
@@ -166,7 +207,8 @@ def check_one_database(
         # Engines that differ in their options share a pool.
         if bind_of(session, table).engine.pool is not bind_of(session, leased).engine.pool:
             raise ConfigurationError(
-                f"{table.name} lives in another database than {leased.name}; no transaction could free the rows of both"
+                f"{table.name} lives in another database than {leased.name}; no transaction could"
+                " free the rows of both"
             )
 
 
@@ -174,5 +216,7 @@ def _key_of(leased: LeasedTable, row: object) -> Any:  # noqa: ANN401 - whatever
     return leased.value_as_read(row, leased.key)
 
 
-def _as_read(leased: LeasedTable, row: object, columns: Sequence[Column[Any]]) -> dict[Column[Any], Any]:
+def _as_read(
+    leased: LeasedTable, row: object, columns: Sequence[Column[Any]]
+) -> dict[Column[Any], Any]:
     return {column: leased.value_as_read(row, column) for column in columns}

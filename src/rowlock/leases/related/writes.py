@@ -1,7 +1,9 @@
-"""What becomes of related rows that an item holds: renewed, written and released together with the main row.
+"""What becomes of related rows that an item holds: renewed, written and released together with the
+main row.
 
-Every function joins the transaction that does the same with the main row. That row is locked there already, so none waits for a
-related row: waiting for a second row lock while holding one could deadlock.
+Every function joins the transaction that does the same with the main row. That row is locked there
+already, so none waits for a related row: waiting for a second row lock while holding one could
+deadlock.
 
 Not here: how they are locked (``leases/related/locker.py``).
 """
@@ -25,29 +27,44 @@ from rowlock.rows.assignments import Shape, set_clause, slots_of, split
 from rowlock.rows.leased_table import LeasedTable
 
 
-async def lock_held_related(connection: AsyncConnection, item: PipelineItem[Any]) -> frozenset[tuple[type, Any]]:
-    """Lock the related rows that still carry the item's token, and return their models and keys; joins the caller's transaction.
+async def lock_held_related(
+    connection: AsyncConnection, item: PipelineItem[Any]
+) -> frozenset[tuple[type, Any]]:
+    """Lock the related rows that still carry the item's token, and return their models and keys;
+    joins the caller's transaction.
 
-    Waits for none of them, since the main row is locked already: waiting for a second row lock while holding one could deadlock.
+    Waits for none of them, since the main row is locked already: waiting for a second row lock
+    while holding one could deadlock.
 
     Raises:
-        LockWaitTimeout: somebody has locked one of them for the moment; the whole transaction is to be tried again.
+        LockWaitTimeout: somebody has locked one of them for the moment; the whole transaction is to
+            be tried again.
     """
     locked: set[tuple[type, Any]] = set()
     for leased, acquired in item.held.perhaps() if item.held is not None else ():
-        ours = select(leased.key).where(held_under(leased, acquired.keys, leased.as_token(item.lock_token)))
-        mine = frozenset((await connection.scalars(ours.with_for_update(key_share=True, skip_locked=True))).all())
-        if len(mine) < len(acquired.keys) and len((await connection.scalars(ours)).all()) > len(mine):
+        ours = select(leased.key).where(
+            held_under(leased, acquired.keys, leased.as_token(item.lock_token))
+        )
+        mine = frozenset(
+            (await connection.scalars(ours.with_for_update(key_share=True, skip_locked=True))).all()
+        )
+        if len(mine) < len(acquired.keys) and len((await connection.scalars(ours)).all()) > len(
+            mine
+        ):
             raise LockWaitTimeout(namespace=leased.name, keys=acquired.keys, timeout_s=0.0)
         locked |= {(leased.model, key) for key in mine}
     return frozenset(locked)
 
 
-async def write_related(connection: AsyncConnection, item: PipelineItem[Any], writes: Sequence[RelatedWrite]) -> None:
-    """Write to the related rows of `item`, if all that it holds are still its own, and free all; joins the caller's transaction.
+async def write_related(
+    connection: AsyncConnection, item: PipelineItem[Any], writes: Sequence[RelatedWrite]
+) -> None:
+    """Write to the related rows of `item`, if all that it holds are still its own, and free all;
+    joins the caller's transaction.
 
     Raises:
-        LeaseLost: one of them is not, or a service has changed what is written; nothing may be committed of this transaction.
+        LeaseLost: one of them is not, or a service has changed what is written; nothing may be
+            committed of this transaction.
         LockWaitTimeout: as `lock_held_related`.
     """
     assert item.held is not None
@@ -69,7 +86,8 @@ async def write_related(connection: AsyncConnection, item: PipelineItem[Any], wr
 
 
 async def release_related(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
-    """Release every related row that still carries the item's token; joins the caller's transaction.
+    """Release every related row that still carries the item's token; joins the caller's
+    transaction.
 
     Raises:
         LockWaitTimeout: as `lock_held_related`.
@@ -79,23 +97,30 @@ async def release_related(connection: AsyncConnection, item: PipelineItem[Any]) 
 
 
 async def release_unlocked_related(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
-    """As `release_related`, but rows that somebody has locked for the moment are left to their expiry."""
+    """As `release_related`, but rows that somebody has locked for the moment are left to their
+    expiry.
+    """
     await _release_all(connection, item, waits=False)
 
 
-async def _release_all(connection: AsyncConnection, item: PipelineItem[Any], *, waits: bool = True) -> None:
+async def _release_all(
+    connection: AsyncConnection, item: PipelineItem[Any], *, waits: bool = True
+) -> None:
     for leased, acquired in item.held.perhaps() if item.held is not None else ():
-        await release_keys(connection, leased, acquired, token=leased.as_token(item.lock_token), waits=waits)
+        await release_keys(
+            connection, leased, acquired, token=leased.as_token(item.lock_token), waits=waits
+        )
 
 
 async def renew_related(
     connection: AsyncConnection, items: Iterable[PipelineItem[Any]], *, lock_timeout: timedelta
 ) -> frozenset[Any]:
-    """Let the related rows of `items` be held as long as their main rows; joins the transaction that renewed those.
+    """Let the related rows of `items` be held as long as their main rows; joins the transaction
+    that renewed those.
 
     Returns:
-        The tokens of items of which a related row was not renewed: it is locked by somebody for the moment, or lost. One that
-        was deleted needs no lease.
+        The tokens of items of which a related row was not renewed: it is locked by somebody for the
+        moment, or lost. One that was deleted needs no lease.
     """
     leases: dict[LeasedTable, dict[tuple[Any, Any], Any]] = {}
     missing: set[Any] = set()
@@ -110,7 +135,9 @@ async def renew_related(
             renewed = await renew_each(connection, leased, chunk, lock_timeout=lock_timeout)
             if len(renewed) == len(chunk):
                 continue
-            there = await existing(connection, leased, [key for key, _ in chunk if key not in renewed])
+            there = await existing(
+                connection, leased, [key for key, _ in chunk if key not in renewed]
+            )
             missing |= {
                 item.lock_token
                 for (key, token), item in holders.items()
@@ -119,15 +146,21 @@ async def renew_related(
     return frozenset(missing)
 
 
-async def _write(connection: AsyncConnection, leased: LeasedTable, writes: Sequence[RelatedWrite]) -> None:
-    """Write to rows that are locked, those of one shape in a round trip: `check_related` bounds how many there are."""
+async def _write(
+    connection: AsyncConnection, leased: LeasedTable, writes: Sequence[RelatedWrite]
+) -> None:
+    """Write to rows that are locked, those of one shape in a round trip: `check_related` bounds
+    how many there are.
+    """
     groups: dict[Shape, list[dict[str, Any]]] = {}
     for write in writes:
         shape, parameters = split(write.values)
         given = {name: value for (name, _), value in zip(slots_of(shape), parameters, strict=True)}
         groups.setdefault(shape, []).append({"rowlock_key": write.key, **given})
     for shape, rows in groups.items():
-        statement = update(leased.table).where(leased.key == bindparam("rowlock_key", type_=leased.key.type))
+        statement = update(leased.table).where(
+            leased.key == bindparam("rowlock_key", type_=leased.key.type)
+        )
         await connection.execute(statement.values(set_clause(shape)), rows)
 
 

@@ -1,7 +1,9 @@
-"""What the next claim asks for: the host's and the other pipelines' conditions, asked anew for each claim.
+"""What the next claim asks for: the host's and the other pipelines' conditions, asked anew for each
+claim.
 
-The one idea: `ready` may say something else each time, but hardly ever does. As long as all say the same, the request stays, and
-with it the statement that was made for it: to build one takes longer than to execute it.
+The one idea: `ready` may say something else each time, but hardly ever does. As long as all say the
+same, the request stays, and with it the statement that was made for it: to build one takes longer
+than to execute it.
 """
 
 from __future__ import annotations
@@ -39,11 +41,14 @@ class ClaimBuilder(Generic[ModelT]):
         self._with_rows_from = float("-inf")
 
     def do_without_rows(self) -> None:
-        """For a while, do not ask for rows with claims: one of them could not be read, and its claim failed with all others."""
+        """For a while, do not ask for rows with claims: one of them could not be read, and its
+        claim failed with all others.
+        """
         self._with_rows_from = monotonic() + UNREADABLE_S
 
     def next(self, limit: int, *, after: Position | None = None) -> ClaimRequest:
-        """Return the request to claim up to `limit` rows behind a position; from the head of the order if that is None.
+        """Return the request to claim up to `limit` rows behind a position; from the head of the
+        order if that is None.
 
         Raises:
             ModelError: `ready` gave no SQL expression.
@@ -54,11 +59,19 @@ class ClaimBuilder(Generic[ModelT]):
         fingerprints = self._fingerprints(ready, locking_pipelines)
         if self._last is None or not is_same(fingerprints, self._last[0]):
             self._last = (fingerprints, self._new(ready, locking_pipelines))
-        with_rows = context.claims_rows and context.queue.starts_soon and monotonic() >= self._with_rows_from
+        with_rows = (
+            context.claims_rows
+            and context.queue.starts_soon
+            and monotonic() >= self._with_rows_from
+        )
         related = context.locker.tables
-        return replace(self._last[1], limit=limit, related=related, after=after, with_rows=with_rows)
+        return replace(
+            self._last[1], limit=limit, related=related, after=after, with_rows=with_rows
+        )
 
-    def _fingerprints(self, ready: ColumnElement[bool], locking_pipelines: Sequence[LockingPipeline]) -> list[object]:
+    def _fingerprints(
+        self, ready: ColumnElement[bool], locking_pipelines: Sequence[LockingPipeline]
+    ) -> list[object]:
         fingerprints: list[object] = [fingerprint_of(ready, self._dialect)]
         for locking in locking_pipelines:
             conditions = [locking.ready] if locking.on is None else [locking.ready, locking.on]
@@ -74,7 +87,9 @@ class ClaimBuilder(Generic[ModelT]):
             fingerprints += [fingerprint_of(condition, self._dialect) for condition in conditions]
         return fingerprints
 
-    def _new(self, ready: ColumnElement[bool], locking_pipelines: Sequence[LockingPipeline]) -> ClaimRequest:
+    def _new(
+        self, ready: ColumnElement[bool], locking_pipelines: Sequence[LockingPipeline]
+    ) -> ClaimRequest:
         context, settings = self.context, self.context.settings
         condition = eligible(
             context.leased,

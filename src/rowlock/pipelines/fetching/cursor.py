@@ -1,12 +1,15 @@
 """From where the next claim starts: behind the last one's end, or at the head of the order.
 
-The one idea: a claim changes nothing that the index looks at, so from the head it walks past all rows that are leased. While claims
-follow one another, the next one starts where the last one ended; older rows that became claimable meanwhile (a dead holder's, those
-of a replica that stopped, a request whose hint was lost) are found by looks at the head, which are never further apart than a
-fetch delay or `lock_timeout`. A hint, and a claim that brought less than was asked for, have the next claim look at the head.
+The one idea: a claim changes nothing that the index looks at, so from the head it walks past all
+rows that are leased. While claims follow one another, the next one starts where the last one ended;
+older rows that became claimable meanwhile (a dead holder's, those of a replica that stopped, a
+request whose hint was lost) are found by looks at the head, which are never further apart than a
+fetch delay or `lock_timeout`. A hint, and a claim that brought less than was asked for, have the
+next claim look at the head.
 
-Such scans are deferred only where they were seen to be expensive, because so many rows are in flight: then they take at most a
-quarter of the time, and meanwhile a hinted claim starts at the end of the last one, which is where new rows mostly are.
+Such scans are deferred only where they were seen to be expensive, because so many rows are in
+flight: then they take at most a quarter of the time, and meanwhile a hinted claim starts at the end
+of the last one, which is where new rows mostly are.
 
 Decides only; the fetcher acts. Not here: how a database starts behind a position (``dialects/``).
 """
@@ -19,7 +22,9 @@ from collections.abc import Sequence
 from rowlock.leases.claim_request import Position
 
 EXPENSIVE_S = 0.005
-"""A look at the head may take so much longer than a claim that resumes before any is deferred, in seconds."""
+"""A look at the head may take so much longer than a claim that resumes before any is deferred,
+in seconds.
+"""
 DEFERRED_PER_EXPENSIVE = 3
 """For how many times what an expensive look cost the next one is deferred."""
 REMEMBERED = 3
@@ -29,13 +34,14 @@ REMEMBERED = 3
 class ClaimCursor:
     """Remembers where the last claim ended, when the head was last looked at, and what that cost.
 
-    Invariants: without `position`, after a failure, and once `resumes_until` has passed, a claim starts at the head.
-    `head_scan_due` is cleared by a claim from the head alone.
+    Invariants: without `position`, after a failure, and once `resumes_until` has passed, a claim
+    starts at the head. `head_scan_due` is cleared by a claim from the head alone.
 
     Attributes:
         position: of the last row that was claimed.
         head_scan_due: rows may have become claimable that stand before it.
-        deferred_until: the head is not looked at before, on the monotonic clock; in the past unless looks are expensive.
+        deferred_until: the head is not looked at before, on the monotonic clock; in the past unless
+            looks are expensive.
         resumes_until: it is looked at then, whatever happens.
     """
 
@@ -57,9 +63,17 @@ class ClaimCursor:
         return self.position if now < self.resumes_until else None
 
     def ended(
-        self, start: Position | None, *, began_at: float, ended_at: float, reached: Position | None, is_full: bool
+        self,
+        start: Position | None,
+        *,
+        began_at: float,
+        ended_at: float,
+        reached: Position | None,
+        is_full: bool,
     ) -> None:
-        """Note how a claim went: where it started and ended, and whether it brought all that was asked for."""
+        """Note how a claim went: where it started and ended, and whether it brought all that was
+        asked for.
+        """
         self.position = reached or self.position
         if start is not None:
             self._resumed_s.append(ended_at - began_at)
@@ -67,7 +81,9 @@ class ClaimCursor:
             return
         self._head_scans_s.append(ended_at - began_at)
         self.head_scan_due = not is_full
-        self.deferred_until = ended_at + min(DEFERRED_PER_EXPENSIVE * self._excess_s(), self._deferred_for_s_max)
+        self.deferred_until = ended_at + min(
+            DEFERRED_PER_EXPENSIVE * self._excess_s(), self._deferred_for_s_max
+        )
         self.resumes_until = max(began_at + self._resumes_for_s, self.deferred_until)
 
     def failed(self) -> None:

@@ -1,8 +1,8 @@
 """Fetches: claims rows while workers have room for them, and rests when there is nothing to do.
 
-`plan_fetch` decides, `Fetcher` acts. What can end a rest: a hint, a place freed below the low watermark, the end of
-the delay. A hint is taken down just before the claim is sent, so one that arrives while a fetch runs, or while the
-queue is full, is not forgotten.
+`plan_fetch` decides, `Fetcher` acts. What can end a rest: a hint, a place freed below the low
+watermark, the end of the delay. A hint is taken down just before the claim is sent, so one that
+arrives while a fetch runs, or while the queue is full, is not forgotten.
 
 Not here: from where a claim starts (``claim_cursor.py``).
 """
@@ -57,8 +57,8 @@ class Rest:
 def plan_fetch(*, room: int, is_low: bool, hinted: bool, delay_left_s: float) -> Fetch | Rest:
     """Decide what a fetcher does next.
 
-    A hint is followed as soon as there is any place; without one, a fetch waits for the low watermark and for the delay that
-    followed the last fetch which found less than it asked for.
+    A hint is followed as soon as there is any place; without one, a fetch waits for the low
+    watermark and for the delay that followed the last fetch which found less than it asked for.
     """
     if room <= 0:
         return Rest(None)
@@ -84,7 +84,9 @@ class Fetcher(Generic[ModelT]):
         self._woken = asyncio.Event()
         self._hinted = False
         self._stopped = False
-        self._cursor = ClaimCursor(context.settings.fetch_delays_s, context.settings.lock_timeout.total_seconds())
+        self._cursor = ClaimCursor(
+            context.settings.fetch_delays_s, context.settings.lock_timeout.total_seconds()
+        )
         self._start: Position | None = None
         self._reached: Position | None = None
         self._alarm: asyncio.TimerHandle | None = None
@@ -100,7 +102,9 @@ class Fetcher(Generic[ModelT]):
         self._woken.set()
 
     def wake_after(self, delay: timedelta) -> None:
-        """Fetch, as if hinted, once rows that were reset now have come back from their rest of `delay`."""
+        """Fetch, as if hinted, once rows that were reset now have come back from their rest of
+        `delay`.
+        """
         self._wakes_at = monotonic() + delay.total_seconds() * (1 + JITTER)
         if self._alarm is None and not self._stopped:
             self._set_alarm()
@@ -118,7 +122,9 @@ class Fetcher(Generic[ModelT]):
     def _hint_later(self, at: float) -> None:
         if self._deferred_hint is None and not self._stopped:
             delay_s = max(0.0, at - monotonic())
-            self._deferred_hint = asyncio.get_running_loop().call_later(delay_s, self._hint_deferred)
+            self._deferred_hint = asyncio.get_running_loop().call_later(
+                delay_s, self._hint_deferred
+            )
 
     def _hint_deferred(self) -> None:
         self._deferred_hint = None
@@ -144,12 +150,14 @@ class Fetcher(Generic[ModelT]):
             queue = self.context.queue
             queue.look_ahead()
             delay_left_s = self._rests_until - monotonic()
-            # While fetches fail, hints do not shorten the rest, or a busy service would hammer an ailing database; but once it
-            # is over, the next fetch waits for nothing else.
+            # While fetches fail, hints do not shorten the rest, or a busy service would hammer an
+            # ailing database; but once it is over, the next fetch waits for nothing else.
             failing = "fetcher" in self.context.failures.errors
             hinted = self._hinted and not (failing and delay_left_s > 0)
             is_low = queue.is_low or failing
-            match plan_fetch(room=queue.room, is_low=is_low, hinted=hinted, delay_left_s=delay_left_s):
+            match plan_fetch(
+                room=queue.room, is_low=is_low, hinted=hinted, delay_left_s=delay_left_s
+            ):
                 case Fetch(limit):
                     await self._fetch(limit)
                 case Rest(seconds):
@@ -158,23 +166,30 @@ class Fetcher(Generic[ModelT]):
     async def fetch_once(self, limit: int) -> int:
         """Claim up to `limit` rows, track them, then queue them; return how many there were.
 
-        Called by itself it looks from the head of the order; within the loop, from where the cursor says.
-        Shielded as a whole: a cancellation between the claim and the queue would leave rows leased that nobody works on.
+        Called by itself it looks from the head of the order; within the loop, from where the cursor
+        says. Shielded as a whole: a cancellation between the claim and the queue would leave rows
+        leased that nobody works on.
         """
-        # Host code stays out of the task: a SystemExit that leaves a task ends the whole event loop.
+        # Host code stays out of the task: a SystemExit that leaves a task ends the whole event
+        # loop.
         request = self._claim_builder.next(limit, after=self._start)
         try:
             return await finish(self._claim_and_queue(request), purpose="fetch")
         except Exception as error:
-            # A row of which a column is missing is missing it in every row: without rows all of them would be claimed, and fail.
+            # A row of which a column is missing is missing it in every row: without rows all of
+            # them would be claimed, and fail.
             if not request.with_rows or is_outage(error) or is_of_the_schema(error):
                 raise
-            # Perhaps one of the rows cannot be read. Without them each is claimed, and fails by itself.
+            # Perhaps one of the rows cannot be read. Without them each is claimed, and fails by
+            # itself.
             self._claim_builder.do_without_rows()
-            return await finish(self._claim_and_queue(replace(request, with_rows=False)), purpose="fetch")
+            return await finish(
+                self._claim_and_queue(replace(request, with_rows=False)), purpose="fetch"
+            )
 
     async def _fetch(self, limit: int) -> None:
-        # While no row can be read, two are claimed now and then to see whether that has changed, or concerns one of them alone.
+        # While no row can be read, two are claimed now and then to see whether that has changed, or
+        # concerns one of them alone.
         unreadable = self.context.failures.errors.get(LOADER)
         limit = limit if unreadable is None else min(limit, 2)
         hinted, self._hinted = self._hinted, False
@@ -196,7 +211,9 @@ class Fetcher(Generic[ModelT]):
             self.context.queue.ahead.claimed(is_full=is_full)
 
     async def _fetch_from(self, *, hinted: bool, limit: int) -> tuple[int, bool]:
-        """Fetch from where the cursor says; return how many rows there were, and whether it resumed."""
+        """Fetch from where the cursor says; return how many rows there were, and whether it
+        resumed.
+        """
         began_at = monotonic()
         start = self._cursor.start(began_at, hinted=hinted)
         if hinted and start is not None:
@@ -207,7 +224,11 @@ class Fetcher(Generic[ModelT]):
         finally:
             self._start = None
         self._cursor.ended(
-            start, began_at=began_at, ended_at=monotonic(), reached=self._reached, is_full=claimed >= limit
+            start,
+            began_at=began_at,
+            ended_at=monotonic(),
+            reached=self._reached,
+            is_full=claimed >= limit,
         )
         return claimed, start is not None
 
@@ -238,7 +259,8 @@ class Fetcher(Generic[ModelT]):
         context.counters.claimed += len(items)
         context.counters.fetches_empty += not items
         context.counters.recovered += sum(item.prev_lock_expired for item in items)
-        # An answer that came too late brings nothing to work on; left leased, its rows would count as those of somebody who died.
+        # An answer that came too late brings nothing to work on; left leased, its rows would count
+        # as those of somebody who died.
         at = monotonic()
         is_late = any(item.trusted_until <= at for item in items)
         if self._stopped or is_late:
@@ -256,14 +278,17 @@ class Fetcher(Generic[ModelT]):
         """Track and queue as many of `items` as there is room for, and return the others."""
         places = self.context.queue.places
         queued = items[:places]
-        # Tracked before they are queued: from then on a worker may settle them, and what is settled must not be tracked again.
+        # Tracked before they are queued: from then on a worker may settle them, and what is settled
+        # must not be tracked again.
         self._heartbeater.track(queued)
         self.context.queue.put(queued)
         self._unstarted.watch()
         return items[places:]
 
     async def _release_surplus(self, items: Sequence[PipelineItem[ModelT]]) -> None:
-        """Release what was claimed and has no place: a fetcher of the host's asked for more, or there is less room by now."""
+        """Release what was claimed and has no place: a fetcher of the host's asked for more, or
+        there is less room by now.
+        """
         if not items:
             return
         await release_items(self.context, items)
@@ -284,7 +309,9 @@ class Fetcher(Generic[ModelT]):
         await self.sweep_once()
 
     async def sweep_once(self) -> int:
-        """Clear lock columns that were left behind long ago, and return of how many rows; and mend stamps that no clock wrote."""
+        """Clear lock columns that were left behind long ago, and return of how many rows; and
+        mend stamps that no clock wrote.
+        """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> int:
             context, age = self.context, self.context.settings.orphaned_after
@@ -311,5 +338,10 @@ class Fetcher(Generic[ModelT]):
         self.context.failures.failed("fetcher", text)
         self._fetches_in_vain += 1
         self._rests_until = monotonic() + self._delay_s()
-        logger.warning("%s: a fetch failed", self.context.name, extra={"pipeline": self.context.name}, exc_info=error)
+        logger.warning(
+            "%s: a fetch failed",
+            self.context.name,
+            extra={"pipeline": self.context.name},
+            exc_info=error,
+        )
         events.emit(events.FetchFailed(self.context.name, text))

@@ -1,8 +1,10 @@
-"""Releases rows that were claimed ahead and wait in the queue, so that another replica can begin them.
+"""Releases rows that were claimed ahead and wait in the queue, so that another replica can begin
+them.
 
-Work that was short may become long from one row to the next. Then the queue is full of leased rows that nobody will begin soon.
-Those that stand behind the queue's own size are released once they have waited for `WAITS_S_MAX`, as if they had never been
-claimed: they are due as before, keep their places in the order, and no attempt is counted.
+Work that was short may become long from one row to the next. Then the queue is full of leased rows
+that nobody will begin soon. Those that stand behind the queue's own size are released once they
+have waited for `WAITS_S_MAX`, as if they had never been claimed: they are due as before, keep their
+places in the order, and no attempt is counted.
 
 Not here: how many rows are claimed ahead (``pipelines/ahead.py``).
 """
@@ -37,12 +39,16 @@ class Unstarted(Generic[ModelT]):
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Look again when the first of the rows that were claimed ahead has waited for `WAITS_S_MAX`; called behind each claim."""
+        """Look again when the first of the rows that were claimed ahead has waited for
+        `WAITS_S_MAX`; called behind each claim.
+        """
         ahead = self.context.queue.ahead
         if ahead is None or self._timer is not None or len(self.context.queue) <= ahead.size:
             return
         first = min(queued_at for _, queued_at in self.context.queue.waiting()[ahead.size :])
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, first + WAITS_S_MAX - monotonic()), self._look)
+        self._timer = asyncio.get_running_loop().call_later(
+            max(0.0, first + WAITS_S_MAX - monotonic()), self._look
+        )
 
     def stop(self) -> None:
         """Look no more."""
@@ -57,8 +63,11 @@ class Unstarted(Generic[ModelT]):
         late = [item for item, queued_at in queue.waiting()[ahead.size :] if queued_at <= limit]
         if late:
             ahead.reset()
-            # First, since a task factory of the host's may refuse it: then they stay where they are.
-            self.context.background.begin(self._release(late), purpose="release what was claimed ahead")
+            # First, since a task factory of the host's may refuse it: then they stay where they
+            # are.
+            self.context.background.begin(
+                self._release(late), purpose="release what was claimed ahead"
+            )
             for item in late:
                 self._heartbeater.untrack(item)
             queue.discard(late)

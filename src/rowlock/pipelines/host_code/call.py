@@ -1,7 +1,7 @@
 """One attempt: `process` in a task of its own, with every way in which it can end.
 
-The one idea: host code may return, raise anything at all, be cancelled by us, cancel itself, or not end. Each becomes
-a value, so that no worker ever dies of its host's code.
+The one idea: host code may return, raise anything at all, be cancelled by us, cancel itself, or not
+end. Each becomes a value, so that no worker ever dies of its host's code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ METHODS_MAX = 1000
 
 
 class Ended(Enum):
-    """Why an attempt was ended before it returned; `ABANDONED` is one that ignored that it was ended and still runs."""
+    """Why an attempt was ended before it returned; `ABANDONED` is one that ignored that it was
+    ended and still runs.
+    """
 
     LEASE_LOST = "the lease was lost"
     TIMED_OUT = "process took longer than process_timeout"
@@ -59,8 +61,8 @@ Result = Returned | Raised | Ended
 class Attempt:
     """Runs one call of host code and can end it.
 
-    A call that catches its cancellation may still return a value, which then counts: whether it can be applied is the lease's
-    business.
+    A call that catches its cancellation may still return a value, which then counts: whether it can
+    be applied is the lease's business.
 
     Attributes:
         ended: why it was asked to end, or None.
@@ -99,7 +101,9 @@ class Attempt:
         return self._task is not None
 
     async def ends_within_grace(self, why: Ended) -> bool:
-        """End it unless it was ended before, wait for the grace at most, and return whether it is over."""
+        """End it unless it was ended before, wait for the grace at most, and return whether it
+        is over.
+        """
         if self.is_running:
             self.end(why)
             self._waiter = asyncio.get_running_loop().create_future()
@@ -107,7 +111,9 @@ class Attempt:
         return not self.is_running
 
     def on_late_result(self, act: Callable[[Result], None]) -> None:
-        """Call `act` with what an abandoned call comes to in the end, at once if it has ended by now."""
+        """Call `act` with what an abandoned call comes to in the end, at once if it has ended by
+        now.
+        """
         self._on_late_result = act
         if self._late_result is not None:
             act(self._late_result)
@@ -128,7 +134,8 @@ class Attempt:
     async def run_here(self, on_abandoned: Callable[[], None]) -> Result | None:
         """Run the call in the task of the caller, which is what `end` cancels, until the call ends.
 
-        If it was ended and has ignored that for `grace_s`, `on_abandoned` is called meanwhile, and it comes to None in the end.
+        If it was ended and has ignored that for `grace_s`, `on_abandoned` is called meanwhile, and
+        it comes to None in the end.
         """
         if self.ended is not None:
             return self.ended
@@ -154,7 +161,9 @@ class Attempt:
         return self._or_ended(result)
 
     async def run(self) -> Result:
-        """Run the call in a task of its own, until it ends, or until it was ended and ignored that for `grace_s`."""
+        """Run the call in a task of its own, until it ends, or until it was ended and ignored
+        that for `grace_s`.
+        """
         over: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
         def tell(result: Result | None) -> None:
@@ -166,8 +175,8 @@ class Attempt:
                 tell(await self.run_here(lambda: tell(Ended.ABANDONED)))
 
         def see_to(task: asyncio.Task[None]) -> None:
-            # One that is cancelled before its first step runs no line of its own, nor does one into which a task factory of the
-            # host's has put something else.
+            # One that is cancelled before its first step runs no line of its own, nor does one into
+            # which a task factory of the host's has put something else.
             if not self.is_running:
                 tell(Raised(ended_by(task)))
 
@@ -192,14 +201,17 @@ class Attempt:
 
 
 async def contained(function: Callable[..., Awaitable[T]], *args: object) -> T:
-    """Call host code within a transaction of ours; whatever it raises is told as the host's, not as the database's.
+    """Call host code within a transaction of ours; whatever it raises is told as the host's, not as
+    the database's.
 
-    A ``TimeoutError`` of the host's own would pass for an outage that is to be waited out, a ``SystemExit`` out of a task would end
-    the whole event loop, and a stray cancellation would pass for ours.
+    A ``TimeoutError`` of the host's own would pass for an outage that is to be waited out, a
+    ``SystemExit`` out of a task would end the whole event loop, and a stray cancellation would pass
+    for ours.
 
     Raises:
         SQLAlchemyError: what the database said to the host's own statements.
-        CancelledError: the transaction is out of time, and it was the database that did not answer the host's statement.
+        CancelledError: the transaction is out of time, and it was the database that did not answer
+            the host's statement.
         HostCodeError: whatever else the host's code raised.
     """
     match await _contained(partial(function, *args)):
@@ -211,14 +223,19 @@ async def contained(function: Callable[..., Awaitable[T]], *args: object) -> T:
             return cast("T", value)
 
 
-def host_call(function: Callable[..., Any], *args: object, threads: Executor) -> Callable[[], Awaitable[Any]]:
-    """Return ``function(*args)`` as something to await: a coroutine in the loop, a plain function in a worker thread.
+def host_call(
+    function: Callable[..., Any], *args: object, threads: Executor
+) -> Callable[[], Awaitable[Any]]:
+    """Return ``function(*args)`` as something to await: a coroutine in the loop, a plain function
+    in a worker thread.
 
     A thread cannot be cancelled: it counts as a call that ignores its cancellation.
     """
     call = partial(function, *args)
     method = getattr(function, "__func__", None)
-    is_coroutine = inspect.iscoroutinefunction(function) if method is None else _is_coroutine_method(method)
+    is_coroutine = (
+        inspect.iscoroutinefunction(function) if method is None else _is_coroutine_method(method)
+    )
     return call if is_coroutine else partial(_in_thread, call, threads)
 
 
@@ -234,7 +251,9 @@ def ended_by(task: asyncio.Task[Any]) -> BaseException:
 
 
 def _cancelled_by_itself() -> ProcessCancelledError:
-    return ProcessCancelledError("a cancellation escaped from process; catch it where a task of yours is awaited")
+    return ProcessCancelledError(
+        "a cancellation escaped from process; catch it where a task of yours is awaited"
+    )
 
 
 async def _contained(call: Callable[[], Awaitable[Any]]) -> Returned | Raised:
@@ -256,7 +275,8 @@ def _raised(error: BaseException) -> Raised:
 async def _in_thread(call: Callable[[], Any], threads: Executor) -> Any:  # noqa: ANN401 - to be checked
     unwanted = False
 
-    # A thread begins with no context variables; a copy, since two calls may not be in one context at a time.
+    # A thread begins with no context variables; a copy, since two calls may not be in one context
+    # at a time.
     variables = copy_context()
 
     def in_the_thread() -> Returned | Raised:
@@ -279,7 +299,11 @@ async def _in_thread(call: Callable[[], Any], threads: Executor) -> Any:  # noqa
             raise error
         case Returned(value):
             # A plain function may still hand back a coroutine: it belongs to the loop.
-            return await _in_the_loop(value, unwanted=unwanted) if inspect.isawaitable(value) else value
+            return (
+                await _in_the_loop(value, unwanted=unwanted)
+                if inspect.isawaitable(value)
+                else value
+            )
 
 
 async def _in_the_loop(call: Awaitable[Any], *, unwanted: bool) -> Any:  # noqa: ANN401 - to be checked

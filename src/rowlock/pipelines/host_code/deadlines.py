@@ -1,7 +1,7 @@
 """Ends attempts that take longer than they may: one timer for all of them.
 
-The one idea: all calls of one pipeline may take equally long, so the one that began first is the first whose time is up. A timer
-for each would cost more than most of what is done here for a row.
+The one idea: all calls of one pipeline may take equally long, so the one that began first is the
+first whose time is up. A timer for each would cost more than most of what is done here for a row.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Callable
 
 
 class Deadlines:
-    """Calls what is to be called once `timeout_s` has passed since it was added, unless it was removed before."""
+    """Calls what is to be called once `timeout_s` has passed since it was added, unless it was
+    removed before.
+    """
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -34,7 +36,8 @@ class Deadlines:
         self._waiting.pop(owner, None)
 
     def _look(self) -> None:
-        # The timer may be that of one that was removed since; it goes off all the same, and looks who is next.
+        # The timer may be that of one that was removed since; it goes off all the same, and looks
+        # who is next.
         self._timer = None
         loop = asyncio.get_running_loop()
         now = loop.time()

@@ -1,4 +1,6 @@
-"""What the host writes, as its pipeline's actors see it; `ready` is checked here, the others where their results are used."""
+"""What the host writes, as its pipeline's actors see it; `ready` is checked here, the others
+where their results are used.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ def ready_condition(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> Column
     condition = getattr(condition, "expression", condition)
     if not isinstance(condition, ColumnElement):
         raise ModelError(
-            f"{name}.ready() must return one SQL expression, such as {leased.name}.status == 'submitted', "
-            f"not {condition!r:.100}",
+            f"{name}.ready() must return one SQL expression, such as {leased.name}.status =="
+            f" 'submitted', not {condition!r:.100}",
             model=leased.name,
         )
     return with_names_of_its_own(condition)

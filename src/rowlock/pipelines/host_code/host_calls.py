@@ -26,7 +26,9 @@ class HostCalls:
         self._deadlines = Deadlines(settings.process_timeout.total_seconds())
         self._grace_s = settings.cancel_grace.total_seconds()
         # Twice as many as workers: those that were left behind must not keep all others waiting.
-        self.threads: Executor = ThreadPoolExecutor(2 * settings.workers_num, thread_name_prefix=f"rowlock {name}")
+        self.threads: Executor = ThreadPoolExecutor(
+            2 * settings.workers_num, thread_name_prefix=f"rowlock {name}"
+        )
         self._abandoned: list[Attempt] = []
 
     def attempt(self, function: Callable[..., Any], *args: object) -> Attempt:
@@ -43,6 +45,8 @@ class HostCalls:
         return [attempt for attempt in self._abandoned if attempt.is_running]
 
     def close(self) -> None:
-        """Let the threads end, unless an abandoned call still runs: its late result may want one to be cleaned up in."""
+        """Let the threads end, unless an abandoned call still runs: its late result may want one
+        to be cleaned up in.
+        """
         if not self.abandoned():
             self.threads.shutdown(wait=False)

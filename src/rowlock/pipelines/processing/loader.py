@@ -24,9 +24,13 @@ from rowlock.rows.leased_table import ModelT
 logger = get_logger(__name__)
 
 FRESH_S = 0.1
-"""A row that its claim gave is read again if work on it begins later than this after the claim was sent, in seconds."""
+"""A row that its claim gave is read again if work on it begins later than this after the claim
+was sent, in seconds.
+"""
 ROWS_DIFFER_S = 60.0
-"""For so long after a row could be read while another could not, such a failure is that row's own, in seconds."""
+"""For so long after a row could be read while another could not, such a failure is that row's
+own, in seconds.
+"""
 LOADER = "loader"
 """Under this name the pipeline's health tells that no row can be read."""
 
@@ -49,7 +53,9 @@ class Loader(Generic[ModelT]):
         )
 
     def check_fresh(self, item: PipelineItem[ModelT]) -> bool:
-        """Whether work on `item` may begin with the row that its claim gave: the claim was sent a moment ago."""
+        """Whether work on `item` may begin with the row that its claim gave: the claim was sent
+        a moment ago.
+        """
         now = monotonic()
         is_fresh = self.context.queue.starts_soon = now - item.claimed_at < FRESH_S
         return is_fresh and item.has_row and now < item.trusted_until
@@ -57,7 +63,8 @@ class Loader(Generic[ModelT]):
     async def load(self, item: PipelineItem[ModelT]) -> bool:
         """Read the row of `item` into it; False if the lease is no longer its own.
 
-        A transient error is waited out for `lock_timeout` at most, and not when a shutdown is in a hurry.
+        A transient error is waited out for `lock_timeout` at most, and not when a shutdown is in a
+        hurry.
 
         Raises:
             Exception: the row cannot be read.
@@ -76,7 +83,11 @@ class Loader(Generic[ModelT]):
                     "%s: reading row %s is tried again",
                     self.context.name,
                     item.id,
-                    extra={"pipeline": self.context.name, "row_id": item.id, "tries": retries.count},
+                    extra={
+                        "pipeline": self.context.name,
+                        "row_id": item.id,
+                        "tries": retries.count,
+                    },
                     exc_info=error,
                 )
                 await retries.rest()
@@ -90,7 +101,9 @@ class Loader(Generic[ModelT]):
         return False
 
     def concerns_all_rows(self, error: Exception) -> bool:
-        """Whether no row can be read, as before a migration, rather than this one, whose kind may have a table of its own."""
+        """Whether no row can be read, as before a migration, rather than this one, whose kind
+        may have a table of its own.
+        """
         return is_of_the_schema(error) and monotonic() >= self._others_load_until
 
     async def _load_together(self, items: Sequence[PipelineItem[ModelT]]) -> list[ModelT | None]:
@@ -99,7 +112,9 @@ class Loader(Generic[ModelT]):
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT | None]:
             context = self.context
             self._batcher.begun()
-            return await load_rows(session, context.leased, items, options=options, compared=context.intent)
+            return await load_rows(
+                session, context.leased, items, options=options, compared=context.intent
+            )
 
         return await self.context.transact(work, purpose="read rows", writes=False, autocommit=True)
 

@@ -1,7 +1,7 @@
 """Gives queued items to free workers.
 
-Nobody waits in a task of its own for the next item: whoever puts items into the queue, and each piece of work that ends, begins
-what can be begun.
+Nobody waits in a task of its own for the next item: whoever puts items into the queue, and each
+piece of work that ends, begins what can be begun.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ class Pool(Generic[ModelT]):
     """
 
     def __init__(
-        self, context: PipelineContext[ModelT], workers: Sequence[Worker[ModelT]], *, settler: Settler[ModelT]
+        self,
+        context: PipelineContext[ModelT],
+        workers: Sequence[Worker[ModelT]],
+        *,
+        settler: Settler[ModelT],
     ) -> None:
         self.context = context
         self.restarts = 0
@@ -68,17 +72,30 @@ class Pool(Generic[ModelT]):
         self.feed()
 
     def alive(self) -> dict[str, bool]:
-        """Return each worker's name and whether it takes items: it rests when something has escaped from it."""
-        return {name: self.is_open and worker not in self._resting for worker, name in self._names.items()}
+        """Return each worker's name and whether it takes items: it rests when something has
+        escaped from it.
+        """
+        return {
+            name: self.is_open and worker not in self._resting
+            for worker, name in self._names.items()
+        }
 
     def feed(self) -> None:
-        """Begin work on what is queued, as long as a worker is free and there is room for what comes of it."""
+        """Begin work on what is queued, as long as a worker is free and there is room for what
+        comes of it.
+        """
         if self._is_feeding:
-            # A task that begins within the call which makes it may end there, too: who feeds goes on by itself, and no deeper.
+            # A task that begins within the call which makes it may end there, too: who feeds goes
+            # on by itself, and no deeper.
             return
         queue, self._is_feeding = self.context.queue, True
         try:
-            while self._idle and self.is_open and not self._settler.is_full and (item := queue.get()) is not None:
+            while (
+                self._idle
+                and self.is_open
+                and not self._settler.is_full
+                and (item := queue.get()) is not None
+            ):
                 self._begin(self._idle.pop(), item)
         finally:
             self._is_feeding = False
@@ -112,19 +129,26 @@ class Pool(Generic[ModelT]):
                 self._settler.settle_later(item, Ended.INTERRUPTED)
             self._on_worker_done(worker, error)
 
-    def _begin_host_work(self, worker: Worker[ModelT], item: PipelineItem[ModelT], *, variables: Context) -> None:
+    def _begin_host_work(
+        self, worker: Worker[ModelT], item: PipelineItem[ModelT], *, variables: Context
+    ) -> None:
         work = worker.work(item)
         # A host's own may begin with something else, and the item is in hand before that.
         self.context.in_progress.add(item)
         task = contained_task(work, name="rowlock: work", context=variables)
-        # The event loop itself keeps no task that waits: one that nobody else has is collected, and never ends.
+        # The event loop itself keeps no task that waits: one that nobody else has is collected, and
+        # never ends.
         self._host_work.add(task)
         task.add_done_callback(partial(self._on_host_work_done, item, worker))
 
-    def _on_host_work_done(self, item: PipelineItem[ModelT], worker: Worker[ModelT], task: asyncio.Task[None]) -> None:
+    def _on_host_work_done(
+        self, item: PipelineItem[ModelT], worker: Worker[ModelT], task: asyncio.Task[None]
+    ) -> None:
         self._host_work.discard(task)
         self.context.in_progress.discard(item)
-        self._on_worker_done(worker, asyncio.CancelledError() if task.cancelled() else task.exception())
+        self._on_worker_done(
+            worker, asyncio.CancelledError() if task.cancelled() else task.exception()
+        )
 
     def _on_worker_done(self, worker: Worker[ModelT], error: BaseException | None) -> None:
         self._busy -= 1
@@ -144,7 +168,9 @@ class Pool(Generic[ModelT]):
             self.context.queue.on_room()
 
     def _rest(self, worker: Worker[ModelT], error: BaseException) -> None:
-        """Let `worker` begin nothing for a while: a bug, or a cancellation that was meant for somebody else."""
+        """Let `worker` begin nothing for a while: a bug, or a cancellation that was meant for
+        somebody else.
+        """
         deaths = self._deaths[worker] = self._deaths.get(worker, 0) + 1
         self.restarts += 1
         delay_s = exponential(deaths, first_s=RESTART_DELAY_S, most_s=RESTART_DELAY_S_MAX)

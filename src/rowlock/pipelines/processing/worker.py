@@ -1,8 +1,8 @@
 """A worker takes an item, has it processed, and decides what comes of it; the settler sees to that.
 
-A worker is a place for one item at a time, not a task: each item has a task of its own, in which the host's code runs, and with
-it context variables of its own. Every way in which an attempt can end leads to a decision. No session is open while the host's code
-runs.
+A worker is a place for one item at a time, not a task: each item has a task of its own, in which
+the host's code runs, and with it context variables of its own. Every way in which an attempt can
+end leads to a decision. No session is open while the host's code runs.
 
 Not here: which worker takes which item, and when (``pipelines/processing/pool.py``).
 """
@@ -49,10 +49,13 @@ class Worker(Generic[ModelT]):
         self._heartbeater = heartbeater
         self._loader = loader
         self._settler = settler
-        self._attempts_max = context.settings.max_attempts if context.leased.has_schedule else sys.maxsize
+        self._attempts_max = (
+            context.settings.max_attempts if context.leased.has_schedule else sys.maxsize
+        )
 
     async def work(self, item: PipelineItem[ModelT]) -> None:
-        """Process `item` and hand what comes of it over to the settler; if that cannot be, the item is released.
+        """Process `item` and hand what comes of it over to the settler; if that cannot be, the item
+        is released.
 
         A worker of the host's own may do something before and after that.
         """
@@ -69,12 +72,17 @@ class Worker(Generic[ModelT]):
 
         Args:
             item: is in hand until it is handed over to the settler.
-            on_done: called once with this worker, when it is free again: also if the host's code still runs, since it ignored its
-                cancellation. Gets what has escaped, if anything has.
+            on_done: called once with this worker, when it is free again: also if the host's code
+                still runs, since it ignored its cancellation. Gets what has escaped, if anything
+                has.
             variables: the context variables of which the task gets a copy; the caller's if None.
         """
-        running = _RunningItem(item, self._attempt_at(item), settler=self._settler, worker=self, on_done=on_done)
-        begin = partial(asyncio.get_running_loop().create_task, self._work(running), name="rowlock: process")
+        running = _RunningItem(
+            item, self._attempt_at(item), settler=self._settler, worker=self, on_done=on_done
+        )
+        begin = partial(
+            asyncio.get_running_loop().create_task, self._work(running), name="rowlock: process"
+        )
         # Not given to it: task factories of before Python 3.11 take no context.
         task = begin() if variables is None else variables.run(begin)
         task.add_done_callback(running.on_task_done)
@@ -88,10 +96,15 @@ class Worker(Generic[ModelT]):
         context, item, attempt = self.context, running.item, running.attempt
         decision: Decision | None = None
         try:
-            if not self._loader.check_fresh(item) or item.unreadable is not None or item.attempt > self._attempts_max:
+            if (
+                not self._loader.check_fresh(item)
+                or item.unreadable is not None
+                or item.attempt > self._attempts_max
+            ):
                 decision = await self._prevented(item)
             if decision is None and (context.grace_over or self._heartbeater.has_lost(item)):
-                # What a shutdown interrupts was interrupted while this row was read: nobody would end what begins now.
+                # What a shutdown interrupts was interrupted while this row was read: nobody would
+                # end what begins now.
                 decision = Ended.INTERRUPTED if context.grace_over else Ended.LEASE_LOST
             if item not in context.in_progress:
                 # A task factory of the host's has begun this after it was given up.
@@ -99,9 +112,13 @@ class Worker(Generic[ModelT]):
             if decision is None:
                 context.counters.started += 1
                 if events.has_listeners():
-                    events.emit(events.ItemStarted(context.name, item.id, item.lock_token, item.attempt))
+                    events.emit(
+                        events.ItemStarted(context.name, item.id, item.lock_token, item.attempt)
+                    )
                 context.running[item.lock_token] = attempt
-                result = await (attempt.run() if running.is_with_host else attempt.run_here(running.abandon))
+                result = await (
+                    attempt.run() if running.is_with_host else attempt.run_here(running.abandon)
+                )
                 if result is None:
                     # Its settlement was begun when it was left behind.
                     return
@@ -111,8 +128,8 @@ class Worker(Generic[ModelT]):
             # Its event loop is gone, and with it all that could release a row.
             raise
         except BaseException as error:
-            # A bug, or a cancellation from outside: the row must not wait for its lease to expire. A SystemExit that left a task of
-            # ours would end the whole event loop.
+            # A bug, or a cancellation from outside: the row must not wait for its lease to expire.
+            # A SystemExit that left a task of ours would end the whole event loop.
             running.release(error)
             if running.is_with_host or isinstance(error, asyncio.CancelledError):
                 raise
@@ -122,7 +139,11 @@ class Worker(Generic[ModelT]):
 
     def _decide(self, item: PipelineItem[ModelT], result: Result) -> Decision:
         context = self.context
-        if isinstance(result, Raised) and isinstance(result.error, ProcessCancelledError) and context.check_ending():
+        if (
+            isinstance(result, Raised)
+            and isinstance(result.error, ProcessCancelledError)
+            and context.check_ending()
+        ):
             # The end of the loop cancels every task: it was not the host's code that did.
             return Ended.INTERRUPTED
         return decide(context, item, result)
@@ -136,8 +157,13 @@ class Worker(Generic[ModelT]):
             if not (self._loader.check_fresh(item) or await self._loader.load(item)):
                 return Ended.LEASE_LOST
         except Exception as error:  # noqa: BLE001 - options() is host code, and the row may not be readable
-            # Where no row can be read, it is not this one's failure: it is released, and the fetcher knows.
-            return Ended.INTERRUPTED if self._loader.concerns_all_rows(error) else record_failure(context, item, error)
+            # Where no row can be read, it is not this one's failure: it is released, and the
+            # fetcher knows.
+            return (
+                Ended.INTERRUPTED
+                if self._loader.concerns_all_rows(error)
+                else record_failure(context, item, error)
+            )
         if item.attempt > self._attempts_max:
             return Park(f"gave up after {item.attempt - 1} attempts: the last holder died")
         return None
@@ -150,7 +176,15 @@ class _RunningItem(Generic[ModelT]):
         is_with_host: whether it is the host's own `work` that waits for it.
     """
 
-    __slots__ = ("_in_progress", "_on_done", "_settler", "_worker", "attempt", "is_with_host", "item")
+    __slots__ = (
+        "_in_progress",
+        "_on_done",
+        "_settler",
+        "_worker",
+        "attempt",
+        "is_with_host",
+        "item",
+    )
 
     def __init__(
         self,
@@ -196,8 +230,8 @@ class _RunningItem(Generic[ModelT]):
     def on_task_done(self, task: asyncio.Task[None]) -> None:
         """See to a task that has ended without its work.
 
-        One that was cancelled before its first step has run no line of its own, nor has one into which a task factory of the host's
-        has put something else.
+        One that was cancelled before its first step has run no line of its own, nor has one into
+        which a task factory of the host's has put something else.
         """
         if self._on_done is not None and not self.attempt.is_running:
             self.release(asyncio.CancelledError() if task.cancelled() else ended_by(task))

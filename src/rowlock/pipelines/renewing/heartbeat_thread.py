@@ -1,12 +1,16 @@
-"""Where leases are renewed: on an event loop of their own, in a thread of its own, over connections of their own.
+"""Where leases are renewed: on an event loop of their own, in a thread of its own, over connections
+of their own.
 
-The one idea: code of the host that blocks its event loop, for a second or for a minute, must not cost the leases of everything else
-that this replica has in hand. So what keeps leases alive needs neither the host's loop nor its connections.
+The one idea: code of the host that blocks its event loop, for a second or for a minute, must not
+cost the leases of everything else that this replica has in hand. So what keeps leases alive needs
+neither the host's loop nor its connections.
 
-It needs the interpreter: an extension that keeps the global lock stops this thread too, and so does a process that is frozen. And
-where the time is not real, in a test that moves it, there is no thread: leases are renewed on the loop that has the time.
+It needs the interpreter: an extension that keeps the global lock stops this thread too, and so does
+a process that is frozen. And where the time is not real, in a test that moves it, there is no
+thread: leases are renewed on the loop that has the time.
 
-Not here: when to renew what, and when to stop renewing for a loop that never comes back (``pipelines/renewing/heartbeater.py``).
+Not here: when to renew what, and when to stop renewing for a loop that never comes back
+(``pipelines/renewing/heartbeater.py``).
 """
 
 from __future__ import annotations
@@ -30,7 +34,9 @@ from rowlock.pipelines.renewing.loop_monitor import LoopMonitor
 logger = get_logger(__name__)
 
 CLOSE_S_MAX = 5.0
-"""How long what runs over there may take to end, and then its connections to close, in seconds each."""
+"""How long what runs over there may take to end, and then its connections to close, in seconds
+each.
+"""
 
 
 class HeartbeatThread:
@@ -41,7 +47,9 @@ class HeartbeatThread:
         sessions: makes sessions on connections of its own; for use over here only.
     """
 
-    def __init__(self, session_factory: async_sessionmaker[AsyncSession], *, renew_timeout: timedelta) -> None:
+    def __init__(
+        self, session_factory: async_sessionmaker[AsyncSession], *, renew_timeout: timedelta
+    ) -> None:
         self.monitor = LoopMonitor()
         self.sessions = SeparatePool(session_factory, file_wait=renew_timeout / 2)
         self._thread: threading.Thread | None = None
@@ -52,15 +60,20 @@ class HeartbeatThread:
         self._limit_s = self._look_every_s = renew_timeout.total_seconds()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `work` over there, from the host's loop, until it ends; cancelling this cancels it, without waiting for its end.
+        """Run `work` over there, from the host's loop, until it ends; cancelling this cancels it,
+        without waiting for its end.
 
         Raises:
-            HostCodeError: a listener of the host's raised what would have ended its whole event loop here.
+            HostCodeError: a listener of the host's raised what would have ended its whole event
+                loop here.
         """
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(without_exits(work), self._running_loop()))
+        await asyncio.wrap_future(
+            asyncio.run_coroutine_threadsafe(without_exits(work), self._running_loop())
+        )
 
     def abort_after(self, limit: timedelta, *, look_every: timedelta) -> None:
-        """End what the host's loop keeps locked once it has stood still for `limit`: its leases could not be renewed.
+        """End what the host's loop keeps locked once it has stood still for `limit`: its leases
+        could not be renewed.
 
         Of several limits the shortest holds for all: whose locks they are cannot be told from here.
         """
@@ -68,7 +81,9 @@ class HeartbeatThread:
         self._look_every_s = min(self._look_every_s, look_every.total_seconds())
 
     async def stop(self) -> None:
-        """Wait for the end of what runs over there, close the connections, and end the thread. Twice does no harm."""
+        """Wait for the end of what runs over there, close the connections, and end the thread.
+        Twice does no harm.
+        """
         loop, thread = self._loop, self._thread
         self._loop = self._thread = None
         if loop is None or thread is None:
@@ -95,7 +110,9 @@ class HeartbeatThread:
 
     async def _abort_stalled(self) -> None:
         async def abort() -> None:
-            await abort_stalled(self.sessions, thread=self.monitor.thread, older_than_s=self._limit_s)
+            await abort_stalled(
+                self.sessions, thread=self.monitor.thread, older_than_s=self._limit_s
+            )
 
         while True:
             await sleep(self._look_every_s)
@@ -103,7 +120,9 @@ class HeartbeatThread:
                 try:
                     await without_exits(abort)
                 except Exception as error:
-                    logger.warning("What the event loop keeps locked could not be ended", exc_info=error)
+                    logger.warning(
+                        "What the event loop keeps locked could not be ended", exc_info=error
+                    )
 
     async def _end_with_host_loop(self) -> None:
         await self.monitor.ask()
@@ -134,6 +153,7 @@ class HeartbeatThread:
             try:
                 loop.run_forever()
             except BaseException:
-                # A SystemExit out of any task ends the turning, but not the loop: it goes on, and the task's caller hears of it.
+                # A SystemExit out of any task ends the turning, but not the loop: it goes on, and
+                # the task's caller hears of it.
                 logger.exception("The loop for heartbeats was interrupted")
         loop.close()

@@ -1,14 +1,16 @@
-"""Keeps the leases of all items of a pipeline alive, in bulk, and ends the work of those that were lost.
+"""Keeps the leases of all items of a pipeline alive, in bulk, and ends the work of those that were
+lost.
 
 The leases of related rows are renewed with those of their main rows, in one transaction.
 
-Two loops, since one must not wait for the other. `beat` renews what is near its end, in a thread of its own where there is one
-(``pipelines/renewing/heartbeat_thread.py``), so that a host that blocks its loop keeps its leases. `watch` never touches the
-database: on the host's loop it looks at the monotonic clock and, the moment a holder's trust is over, cancels its work: before
-anybody else can take the row, also while the database is unreachable.
+Two loops, since one must not wait for the other. `beat` renews what is near its end, in a thread of
+its own where there is one (``pipelines/renewing/heartbeat_thread.py``), so that a host that blocks
+its loop keeps its leases. `watch` never touches the database: on the host's loop it looks at the
+monotonic clock and, the moment a holder's trust is over, cancels its work: before anybody else can
+take the row, also while the database is unreachable.
 
-What both sides write is guarded by one lock: which items are tracked, and until when they are trusted. All else that `beat` finds,
-it has done on the host's loop.
+What both sides write is guarded by one lock: which items are tracked, and until when they are
+trusted. All else that `beat` finds, it has done on the host's loop.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ logger = get_logger(__name__)
 class Heartbeater(Generic[ModelT]):
     """Tracks items from the moment they are claimed until their outcome is settled.
 
-    Where a pipeline has a heartbeat thread, `beat` and what it calls run in that thread; everything else runs on the host's loop.
+    Where a pipeline has a heartbeat thread, `beat` and what it calls run in that thread; everything
+    else runs on the host's loop.
 
     Attributes:
         context: what the actors of the pipeline share.
@@ -70,7 +73,9 @@ class Heartbeater(Generic[ModelT]):
         return f"<Heartbeater of {self.context.name}, {len(self)} leases>"
 
     def track(self, items: Iterable[PipelineItem[ModelT]]) -> None:
-        """Keep the leases of `items` alive from now on. Comes before they are queued, so that none is ever without."""
+        """Keep the leases of `items` alive from now on. Comes before they are queued, so that
+        none is ever without.
+        """
         with self._lock:
             self._tracked.update((item.lock_token, item) for item in items)
             resting, self._rest = self._rest, []
@@ -99,14 +104,18 @@ class Heartbeater(Generic[ModelT]):
     async def run(self) -> None:
         """Renew, again and again, where leases are renewed."""
         if self.thread is not None:
-            self.thread.abort_after(self._settings.renew_timeout, look_every=self._settings.heartbeat_interval)
+            self.thread.abort_after(
+                self._settings.renew_timeout, look_every=self._settings.heartbeat_interval
+            )
             await self.thread.run(self.beat)
             # It cannot be done there.
             self.thread = None
         await self.beat()
 
     async def beat(self) -> None:
-        """Renew, again and again, the leases that are near their end. A failed renewal is tried again at the next beat."""
+        """Renew, again and again, the leases that are near their end. A failed renewal is tried
+        again at the next beat.
+        """
         while self.thread is None or not self._must_come_home:
             await self._until_something_is_tracked()
             await sleep(jittered(self._settings.heartbeat_interval.total_seconds()))
@@ -142,10 +151,13 @@ class Heartbeater(Generic[ModelT]):
     def due_for_renewal(self) -> list[PipelineItem[ModelT]]:
         """Return the items of which less than `heartbeat_trigger` is left."""
         trusted_until_max = (
-            monotonic() + (self._settings.heartbeat_trigger - self._settings.lease_margin).total_seconds()
+            monotonic()
+            + (self._settings.heartbeat_trigger - self._settings.lease_margin).total_seconds()
         )
         with self._lock:
-            return [item for item in self._tracked.values() if item.trusted_until <= trusted_until_max]
+            return [
+                item for item in self._tracked.values() if item.trusted_until <= trusted_until_max
+            ]
 
     async def watch(self) -> None:
         """End, again and again, the work of items whose trust is over."""
@@ -155,7 +167,9 @@ class Heartbeater(Generic[ModelT]):
             self.lose_expired()
 
     async def _until_something_is_tracked(self) -> None:
-        """Rest without a timer while there is nothing to keep: hundreds of idle pipelines would keep a core busy."""
+        """Rest without a timer while there is nothing to keep: hundreds of idle pipelines would
+        keep a core busy.
+        """
         something = asyncio.Event()
         with self._lock:
             if self._tracked:
@@ -169,7 +183,8 @@ class Heartbeater(Generic[ModelT]):
         self._lose_all([item for item in self._tracked.values() if item.trusted_until <= now])
 
     def _until_next_end(self) -> float:
-        # Anything claimed or renewed during the rest is trusted for longer than one beat, so looking once per beat misses none.
+        # Anything claimed or renewed during the rest is trusted for longer than one beat, so
+        # looking once per beat misses none.
         beat_s = self._settings.heartbeat_interval.total_seconds()
         soonest = min((item.trusted_until for item in self._tracked.values()), default=float("inf"))
         return min(beat_s, max(0.0, soonest - monotonic()))
@@ -186,16 +201,24 @@ class Heartbeater(Generic[ModelT]):
             return confirmed, await renew_related(connection, holders, lock_timeout=timeout)
 
         confirmed, lagging = await self._transact(work, purpose="renew leases")
-        trusted_until = sent_at + (self._settings.lock_timeout - self._settings.lease_margin).total_seconds()
+        trusted_until = (
+            sent_at + (self._settings.lock_timeout - self._settings.lease_margin).total_seconds()
+        )
         with self._lock:
             self.context.counters.renewals += len(confirmed)
             for item in items:
                 expires_at = confirmed.get(item.lock_token)
-                # One of which a related row lags behind is tried again at the next beat, while the trust lasts that it has; and
-                # an item that was lost or released meanwhile stays so.
-                if expires_at is not None and self._is_kept(item) and item.lock_token not in lagging:
+                # One of which a related row lags behind is tried again at the next beat, while the
+                # trust lasts that it has; and an item that was lost or released meanwhile stays so.
+                if (
+                    expires_at is not None
+                    and self._is_kept(item)
+                    and item.lock_token not in lagging
+                ):
                     item.trusted_until, item.lock_expires_at = trusted_until, expires_at
-            missing = [item for item in items if item.lock_token not in confirmed and self._is_kept(item)]
+            missing = [
+                item for item in items if item.lock_token not in confirmed and self._is_kept(item)
+            ]
         if missing:
             await self._lose_unless_held(missing)
         return len(confirmed)
@@ -205,7 +228,8 @@ class Heartbeater(Generic[ModelT]):
             return await tokens_still_held(connection, self.context.leased, items)
 
         held = await self._transact(work, purpose="look which leases are still held", writes=False)
-        # An outcome may have been committed meanwhile that is not noted yet: about such items the guard has decided.
+        # An outcome may have been committed meanwhile that is not noted yet: about such items the
+        # guard has decided.
         lost = [item for item in items if item.lock_token not in held and not item.is_settling]
         self._on_host(partial(self._lose_all, lost))
 
@@ -234,30 +258,38 @@ class Heartbeater(Generic[ModelT]):
             self.thread.monitor.do(act)
 
     def _come_home_if_unsuited(self, error: Exception) -> None:
-        """Go on renewing on the host's loop if the host's connections cannot be made elsewhere: some know their loop or thread."""
+        """Go on renewing on the host's loop if the host's connections cannot be made elsewhere:
+        some know their loop or thread.
+        """
         if self.thread is None or is_transient(error) or is_of_the_schema(error):
             return
         self._must_come_home = True
         text = (
-            "%s: leases cannot be renewed in a thread of their own here, and are from now on renewed on the event loop; tell the "
-            "manager so with heartbeat_thread=False"
+            "%s: leases cannot be renewed in a thread of their own here, and are from now on"
+            " renewed on the event loop; tell the manager so with heartbeat_thread=False"
         )
         extra = {"pipeline": self.context.name}
         self._on_host(partial(logger.warning, text, self.context.name, extra=extra, exc_info=error))
 
     def _is_stalled(self) -> bool:
-        """Whether the host's loop has stood still for so long that its leases are let go: it may never come back."""
+        """Whether the host's loop has stood still for so long that its leases are let go: it may
+        never come back.
+        """
         stalled_s = 0.0 if self.thread is None else self.thread.monitor.stalled_s
         is_stalled = stalled_s > self._settings.stall_limit.total_seconds()
         if is_stalled and not self._has_given_up_leases:
-            text = "%s: the event loop has stood still for %.0f s, so its leases are no longer renewed"
+            text = (
+                "%s: the event loop has stood still for %.0f s, so its leases are no longer renewed"
+            )
             extra = {"pipeline": self.context.name, "stalled_s": stalled_s, "leases": len(self)}
             log_in_thread(partial(logger.error, text, self.context.name, stalled_s, extra=extra))
         self._has_given_up_leases = is_stalled
         return is_stalled
 
     def _lose_all(self, items: Iterable[PipelineItem[ModelT]]) -> None:
-        """End trust in `items` and their work, and tell of it behind that: logging runs the host's code, which may raise."""
+        """End trust in `items` and their work, and tell of it behind that: logging runs the
+        host's code, which may raise.
+        """
         with self._lock:
             lost = [item for item in items if self._tracked.pop(item.lock_token, None) is not None]
             for item in lost:
@@ -286,11 +318,18 @@ class Heartbeater(Generic[ModelT]):
         text = describe(error)
         self.context.counters.renewals_failed += 1
         self.context.failures.failed("heartbeater", text)
-        logger.warning("%s: a renewal failed", self.context.name, extra={"pipeline": self.context.name}, exc_info=error)
+        logger.warning(
+            "%s: a renewal failed",
+            self.context.name,
+            extra={"pipeline": self.context.name},
+            exc_info=error,
+        )
         events.emit(events.RenewalFailed(self.context.name, text))
 
 
-def _chunks(items: Sequence[PipelineItem[ModelT]], size: int) -> Iterable[list[PipelineItem[ModelT]]]:
+def _chunks(
+    items: Sequence[PipelineItem[ModelT]], size: int
+) -> Iterable[list[PipelineItem[ModelT]]]:
     rest = iter(items)
     while chunk := list(islice(rest, size)):
         yield chunk

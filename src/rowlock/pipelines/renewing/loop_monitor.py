@@ -1,9 +1,12 @@
-"""The host's event loop, seen from another thread: whether it turns, where it stands, and how to have something done on it.
+"""The host's event loop, seen from another thread: whether it turns, where it stands, and how to
+have something done on it.
 
-The one idea: a question that the loop must answer itself. As long as it has not, it has not turned since the question was put, and
-whoever put it knows for how long and, from the stack of the loop's thread, in which line of whose code.
+The one idea: a question that the loop must answer itself. As long as it has not, it has not turned
+since the question was put, and whoever put it knows for how long and, from the stack of the loop's
+thread, in which line of whose code.
 
-Source: the slow callbacks that asyncio reports in debug mode, though it does so only when they have ended.
+Source: the slow callbacks that asyncio reports in debug mode, though it does so only when they have
+ended.
 """
 
 from __future__ import annotations
@@ -53,7 +56,9 @@ class LoopMonitor:
         return 0.0 if asked_at is None else monotonic() - asked_at
 
     def do(self, act: Callable[[], None]) -> None:
-        """Call `act` on the loop: now if this is the loop, else as soon as it turns. A loop that has ended does nothing more."""
+        """Call `act` on the loop: now if this is the loop, else as soon as it turns. A loop that
+        has ended does nothing more.
+        """
         if threading.get_ident() == self.thread:
             act()
             return
@@ -87,4 +92,12 @@ class LoopMonitor:
     def _tell(self, stalled_s: float) -> None:
         where = self.where()
         text = "The event loop has stood still for %.0f s, at %s; leases are renewed meanwhile"
-        log_in_thread(partial(logger.warning, text, stalled_s, where, extra={"stalled_s": stalled_s, "where": where}))
+        log_in_thread(
+            partial(
+                logger.warning,
+                text,
+                stalled_s,
+                where,
+                extra={"stalled_s": stalled_s, "where": where},
+            )
+        )

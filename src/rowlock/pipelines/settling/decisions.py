@@ -1,7 +1,8 @@
 """What comes of an attempt that has ended: the outcome that is written for its row, or why none is.
 
-The one idea: what `process` returned is the host's object, of which every property, method and ``__iter__`` may raise anything,
-``SystemExit`` included. Whatever it raises is a failure of that row and of nothing else.
+The one idea: what `process` returned is the host's object, of which every property, method and
+``__iter__`` may raise anything, ``SystemExit`` included. Whatever it raises is a failure of that
+row and of nothing else.
 
 Not here: what is done about a decision (``pipelines/settling/settler.py``).
 """
@@ -16,7 +17,16 @@ from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.host_code.call import Ended, Raised, Result, Returned
-from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry, as_outcome, check_outcome, check_related
+from rowlock.pipelines.outcomes import (
+    Apply,
+    Outcome,
+    Park,
+    Reset,
+    Retry,
+    as_outcome,
+    check_outcome,
+    check_related,
+)
 
 logger = get_logger(__name__)
 
@@ -39,10 +49,12 @@ def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Resul
 
 
 def checked(context: PipelineContext[Any], item: PipelineItem[Any], value: object) -> Outcome:
-    """Return `value`, which a hook of the host's gave for `item`, as an outcome that can be written.
+    """Return `value`, which a hook of the host's gave for `item`, as an outcome that can be
+    written.
 
     Raises:
-        BaseException: it is none, or names what cannot be written; or whatever the host's own objects raise.
+        BaseException: it is none, or names what cannot be written; or whatever the host's own
+            objects raise.
     """
     outcome = as_outcome(value)
     check_outcome(context.leased, outcome)
@@ -52,13 +64,17 @@ def checked(context: PipelineContext[Any], item: PipelineItem[Any], value: objec
 
 
 def _is_unavailable(error: BaseException) -> bool:
-    """Whether nothing but related locks were not to be had, also where a task group wrapped what its tasks raised."""
+    """Whether nothing but related locks were not to be had, also where a task group wrapped what
+    its tasks raised.
+    """
     if isinstance(error, BaseExceptionGroup):
         return error.split(RelatedLockUnavailable)[1] is None
     return isinstance(error, RelatedLockUnavailable)
 
 
-def record_failure(context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException) -> Retry:
+def record_failure(
+    context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
+) -> Retry:
     """Tell of `error` and return the outcome for it."""
     logger.error(
         "%s: processing row %s failed",
@@ -71,12 +87,28 @@ def record_failure(context: PipelineContext[Any], item: PipelineItem[Any], error
     return Retry(error=error)
 
 
-def record_unreadable(context: PipelineContext[Any], item: PipelineItem[Any], column: str) -> Park | Retry:
-    """Tell of a row that cannot be read and return the outcome for it: it is parked; without a schedule, its stamp is mended."""
+def record_unreadable(
+    context: PipelineContext[Any], item: PipelineItem[Any], column: str
+) -> Park | Retry:
+    """Tell of a row that cannot be read and return the outcome for it: it is parked; without a
+    schedule, its stamp is mended.
+    """
     extra = {"pipeline": context.name, "row_id": item.id, "column": column}
     if context.leased.has_schedule:
-        logger.error("%s: row %s is parked: its %s cannot be read", context.name, item.id, column, extra=extra)
-        return Park(f"{column} cannot be read: it holds no time that Python has; correct it, then unpark the row")
-    text = "%s: the %s of row %s cannot be read; it is set to the present time, and the row waits for its next turn"
+        logger.error(
+            "%s: row %s is parked: its %s cannot be read",
+            context.name,
+            item.id,
+            column,
+            extra=extra,
+        )
+        return Park(
+            f"{column} cannot be read: it holds no time that Python has; correct it, then unpark"
+            " the row"
+        )
+    text = (
+        "%s: the %s of row %s cannot be read; it is set to the present time, and the row waits for"
+        " its next turn"
+    )
     logger.error(text, context.name, column, item.id, extra=extra)
     return Retry()

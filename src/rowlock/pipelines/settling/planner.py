@@ -1,6 +1,8 @@
-"""What an outcome writes to the row: the one switch over outcomes, as a pure function of the transaction's time.
+"""What an outcome writes to the row: the one switch over outcomes, as a pure function of the
+transaction's time.
 
-It turns a decision into column values and knows nothing of sessions; the writer acts on what it says.
+It turns a decision into column values and knows nothing of sessions; the writer acts on what it
+says.
 """
 
 from __future__ import annotations
@@ -18,7 +20,16 @@ from rowlock.backoff import Randomness, exponential, jittered
 from rowlock.errors import ERROR_TEXT_CHARS_MAX, shorten
 from rowlock.leases.apply import RelatedWrite, RowWrite
 from rowlock.leases.item import PipelineItem
-from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry, delay_of, error_text, related_items
+from rowlock.pipelines.outcomes import (
+    Apply,
+    Outcome,
+    Park,
+    Reset,
+    Retry,
+    delay_of,
+    error_text,
+    related_items,
+)
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.assignments import ColumnValues, without_onupdate
 from rowlock.rows.lease_values import due_values, processed_values, reset_values, unlocked_values
@@ -39,11 +50,18 @@ class Planner:
         stamp: datetime | None = None,
         rng: Randomness = random,
     ) -> None:
-        """Say when it is, by the database; what the table is like; and which of its columns services own (`intent`).
+        """Say when it is, by the database; what the table is like; and which of its columns
+        services own (`intent`).
 
         `stamp`: when the row was processed, if that is not to be now.
         """
-        self._now, self._leased, self._settings, self._intent, self._rng = now, leased, settings, tuple(intent), rng
+        self._now, self._leased, self._settings, self._intent, self._rng = (
+            now,
+            leased,
+            settings,
+            tuple(intent),
+            rng,
+        )
         self._is_bare = not (leased.has_schedule or self._intent)
         self._processed = processed_values(leased, stamp or now)
         self._done = unlocked_values(leased) | self._processed
@@ -68,7 +86,11 @@ class Planner:
             return self._share(written)
         guarded = [*self._intent, *(column_of(self._leased, key) for key in outcome.unless_changed)]
         if self._leased.has_schedule:
-            after = self._settings.min_processing_interval if outcome.after is None else delay_of(outcome.after)
+            after = (
+                self._settings.min_processing_interval
+                if outcome.after is None
+                else delay_of(outcome.after)
+            )
             values = values | {self._leased.column("attempts"): 0} | self._due(item, after)
         write = self._unless_changed(item, guarded, with_onupdate_if(self._leased, written, values))
         if not outcome.related:
@@ -87,13 +109,21 @@ class Planner:
         reason, rests_on = self._reason_to_park(item) if self._leased.has_schedule else (None, ())
         if self._leased.has_schedule:
             error = self._fitting(error_text(outcome.error))
-            values = values | {self._leased.column("attempts"): item.attempt, self._leased.column("last_error"): error}
+            values = values | {
+                self._leased.column("attempts"): item.attempt,
+                self._leased.column("last_error"): error,
+            }
             if reason is not None:
                 values |= self._parked(f"{reason}: {error}" if error else reason)
             else:
                 values |= self._due(item, self._retry_delay(item, outcome))
-        # A failure rests on nothing that was read; but it must not overwrite a request, nor set the row aside with it.
-        guarded = [*self._intent, *rests_on] if reason else [column for column in self._intent if column in written]
+        # A failure rests on nothing that was read; but it must not overwrite a request, nor set the
+        # row aside with it.
+        guarded = (
+            [*self._intent, *rests_on]
+            if reason
+            else [column for column in self._intent if column in written]
+        )
         write = self._unless_changed(item, guarded, with_onupdate_if(self._leased, written, values))
         return replace(write, parks=reason is not None)
 
@@ -132,20 +162,28 @@ class Planner:
         if outcome.after is not None:
             return delay_of(outcome.after)
         first_s, most_s = (
-            delay.total_seconds() for delay in (self._settings.retry_delay, self._settings.retry_delay_max)
+            delay.total_seconds()
+            for delay in (self._settings.retry_delay, self._settings.retry_delay_max)
         )
-        return timedelta(seconds=exponential(item.attempt, first_s=first_s, most_s=most_s, rng=self._rng))
+        return timedelta(
+            seconds=exponential(item.attempt, first_s=first_s, most_s=most_s, rng=self._rng)
+        )
 
     def _released(self) -> ColumnValues:
         due = {self._leased.column("due_at"): self._now} if self._leased.has_schedule else {}
         return unlocked_values(self._leased) | due
 
     def _parked(self, reason: str) -> ColumnValues:
-        return {self._leased.column("parked_at"): self._now, self._leased.column("last_error"): self._fitting(reason)}
+        return {
+            self._leased.column("parked_at"): self._now,
+            self._leased.column("last_error"): self._fitting(reason),
+        }
 
     def _fitting(self, text: str | None) -> str | None:
         """Shorten `text` to what the host's column holds."""
-        length = getattr(self._leased.column("last_error").type, "length", None) or ERROR_TEXT_CHARS_MAX
+        length = (
+            getattr(self._leased.column("last_error").type, "length", None) or ERROR_TEXT_CHARS_MAX
+        )
         return None if text is None else shorten(text, chars_max=min(length, ERROR_TEXT_CHARS_MAX))
 
     def _due(self, item: PipelineItem[Any], after: timedelta) -> ColumnValues:
@@ -166,10 +204,16 @@ class Planner:
         if not columns or not item.has_row:
             return RowWrite(values)
         as_read = {column: item.value_as_read(self._leased, column) for column in columns}
-        return RowWrite(values, unless_changed=as_read, when_changed=without_onupdate(self._leased, self._released()))
+        return RowWrite(
+            values,
+            unless_changed=as_read,
+            when_changed=without_onupdate(self._leased, self._released()),
+        )
 
 
-def with_onupdate_if(leased: LeasedTable, written: ColumnValues, values: ColumnValues) -> ColumnValues:
+def with_onupdate_if(
+    leased: LeasedTable, written: ColumnValues, values: ColumnValues
+) -> ColumnValues:
     """Let the host's ``onupdate`` and version columns move only where the host's own columns do."""
     if not written:
         return without_onupdate(leased, values)
@@ -177,7 +221,9 @@ def with_onupdate_if(leased: LeasedTable, written: ColumnValues, values: ColumnV
 
 
 def _is_alike(one: Values, other: Values) -> bool:
-    """Whether two maps have the very same keys and values: what is merely equal, as 1 and True, may be written differently."""
+    """Whether two maps have the very same keys and values: what is merely equal, as 1 and True,
+    may be written differently.
+    """
     if len(one) != len(other):
         return False
     return all(map(is_, one, other)) and all(map(is_, one.values(), other.values()))

@@ -1,4 +1,6 @@
-"""Releases claimed rows unprocessed, and related rows that no outcome has released, so that another replica takes them at once."""
+"""Releases claimed rows unprocessed, and related rows that no outcome has released, so that
+another replica takes them at once.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ logger = get_logger(__name__)
 
 
 async def release_items(context: PipelineContext[Any], items: Sequence[PipelineItem[Any]]) -> None:
-    """Release `items`. If the database does not take it, at the second try either, their leases end by themselves."""
+    """Release `items`. If the database does not take it, at the second try either, their leases
+    end by themselves.
+    """
     for start in range(0, len(items), LEASES_PER_STATEMENT_MAX):
         chunk = items[start : start + LEASES_PER_STATEMENT_MAX]
         try:
@@ -47,9 +51,11 @@ async def release_items(context: PipelineContext[Any], items: Sequence[PipelineI
 async def release_related_of(
     context: PipelineContext[Any], item: PipelineItem[Any], *, are_released: bool = False
 ) -> None:
-    """Release the related rows of an item whose own row is no longer its own, and hint their pipelines.
+    """Release the related rows of an item whose own row is no longer its own, and hint their
+    pipelines.
 
-    If the database does not take it, they expire. `are_released`: the transaction of an outcome has released them.
+    If the database does not take it, they expire. `are_released`: the transaction of an outcome has
+    released them.
     """
     if not item.held:
         return
@@ -71,7 +77,8 @@ async def release_related_of(
 async def _release(
     context: PipelineContext[Any], items: Sequence[PipelineItem[Any]], *, only_related: bool = False
 ) -> set[Any]:
-    # Of both tries: the second finds nothing left to do if only the answer to the first one's COMMIT was lost.
+    # Of both tries: the second finds nothing left to do if only the answer to the first one's
+    # COMMIT was lost.
     released: set[Any] = set()
 
     async def work(session: AsyncSession, connection: AsyncConnection) -> None:
@@ -94,7 +101,10 @@ def _hint_related(context: PipelineContext[Any], items: Sequence[PipelineItem[An
 
 
 async def _transact(
-    context: PipelineContext[Any], work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]], *, purpose: str
+    context: PipelineContext[Any],
+    work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+    *,
+    purpose: str,
 ) -> T:
     try:
         return await context.transact(work, purpose=purpose)
@@ -102,5 +112,6 @@ async def _transact(
         # What took all its time is not tried again: a shutdown must end.
         if not is_transient(error) or isinstance(error, TransactionTimeout | LockWaitTimeout):
             raise
-    # A pool may hold connections that died long ago, in an outage that is over: the first use of one only finds that out.
+    # A pool may hold connections that died long ago, in an outage that is over: the first use of
+    # one only finds that out.
     return await context.transact(work, purpose=purpose)

@@ -1,8 +1,10 @@
-"""Sees to decisions after `process` has ended, so that a worker can go on with the next row while an outcome is being written.
+"""Sees to decisions after `process` has ended, so that a worker can go on with the next row while
+an outcome is being written.
 
-The one idea: nobody waits for a COMMIT that need not. A worker hands its item over and takes the next; the item stays tracked and
-its lease renewed until the outcome is settled, and what waits is bounded. The common case, an outcome that was written with others,
-takes no task of its own. `_settle` is the one switch over decisions.
+The one idea: nobody waits for a COMMIT that need not. A worker hands its item over and takes the
+next; the item stays tracked and its lease renewed until the outcome is settled, and what waits is
+bounded. The common case, an outcome that was written with others, takes no task of its own.
+`_settle` is the one switch over decisions.
 
 Not here: how outcomes become one transaction (``pipelines/settling/writer.py``).
 """
@@ -36,10 +38,14 @@ from rowlock.rows.leased_table import ModelT
 logger = get_logger(__name__)
 
 PENDING_MAX = 2 * BATCH_MAX
-"""Workers begin nothing new while this many decisions are being settled; each may add the one that it has in hand."""
+"""Workers begin nothing new while this many decisions are being settled; each may add the one
+that it has in hand.
+"""
 
 CANCELLATIONS_MAX = 3
-"""So often a settlement goes on though somebody cancels its task, while the event loop does not end."""
+"""So often a settlement goes on though somebody cancels its task, while the event loop does not
+end.
+"""
 
 
 class Settler(Generic[ModelT]):
@@ -108,7 +114,9 @@ class Settler(Generic[ModelT]):
             # Noted at once: a task that is cancelled before its first step notes nothing.
             self._abandon(item, attempt)
 
-    def _on_batch_done(self, submission: Submission[ModelT], written: Written | None, _error: Exception | None) -> None:
+    def _on_batch_done(
+        self, submission: Submission[ModelT], written: Written | None, _error: Exception | None
+    ) -> None:
         # What a batch has written is settled here and now; everything else takes its time.
         item = submission.item
         if written is not None and written.is_made:
@@ -118,7 +126,11 @@ class Settler(Generic[ModelT]):
                 self._finish(item)
             return
         try:
-            rest = partial(self._write, submission) if written is None else partial(self._see_to, submission, written)
+            rest = (
+                partial(self._write, submission)
+                if written is None
+                else partial(self._see_to, submission, written)
+            )
             self._in_a_task(item, rest)
         except BaseException:
             # Nobody else has it: better that its lease ends than that it is renewed for ever.
@@ -126,7 +138,11 @@ class Settler(Generic[ModelT]):
             raise
 
     def _in_a_task(
-        self, item: PipelineItem[ModelT], settle: Callable[[], Coroutine[Any, Any, None]], *, beginnings: int = 1
+        self,
+        item: PipelineItem[ModelT],
+        settle: Callable[[], Coroutine[Any, Any, None]],
+        *,
+        beginnings: int = 1,
     ) -> None:
         has_begun = False
 
@@ -136,17 +152,22 @@ class Settler(Generic[ModelT]):
             await settle()
 
         def over(task: asyncio.Task[None]) -> None:
-            # A task that is cancelled before its first step runs no line of its own, a `finally` neither.
+            # A task that is cancelled before its first step runs no line of its own, a `finally`
+            # neither.
             if not has_begun and beginnings < CANCELLATIONS_MAX and not self.context.check_ending():
                 with suppress(BaseException):
                     self._in_a_task(item, settle, beginnings=beginnings + 1)
                     return
             self._finish(item)
 
-        self.context.background.begin(settling(), purpose="settle an outcome").add_done_callback(over)
+        self.context.background.begin(settling(), purpose="settle an outcome").add_done_callback(
+            over
+        )
 
     async def _carried_out(self, submission: Submission[ModelT]) -> Written:
-        """Write `submission`, again if somebody cancels its settlement meanwhile: its stamps tell what the last try has written."""
+        """Write `submission`, again if somebody cancels its settlement meanwhile: its stamps
+        tell what the last try has written.
+        """
         for _ in range(CANCELLATIONS_MAX):
             try:
                 return await self._writer.write(submission)
@@ -175,7 +196,9 @@ class Settler(Generic[ModelT]):
             self._changed = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._changed)
 
-    async def _settle(self, item: PipelineItem[ModelT], decision: Decision, attempt: Attempt | None) -> None:
+    async def _settle(
+        self, item: PipelineItem[ModelT], decision: Decision, attempt: Attempt | None
+    ) -> None:
         await item.stop_locking()
         match decision:
             case Ended.ABANDONED:
@@ -195,7 +218,9 @@ class Settler(Generic[ModelT]):
             self._abandon(item, attempt)
 
     def _abandon(self, item: PipelineItem[ModelT], attempt: Attempt) -> None:
-        """Leave the row of an attempt that still runs to its lease: until that ends, nobody else may have it."""
+        """Leave the row of an attempt that still runs to its lease: until that ends, nobody else
+        may have it.
+        """
         self.context.counters.abandoned += 1
         self.context.calls.abandon(attempt)
         attempt.on_late_result(lambda result: self._clean_up_late(item, result))
@@ -210,7 +235,9 @@ class Settler(Generic[ModelT]):
     def _clean_up_late(self, item: PipelineItem[ModelT], result: Result) -> None:
         match decide(self.context, item, result):
             case Apply() as outcome:
-                self.context.background.begin(self.clean_up(item, outcome), purpose="clean up after a late result")
+                self.context.background.begin(
+                    self.clean_up(item, outcome), purpose="clean up after a late result"
+                )
             case _:
                 pass
 
@@ -224,7 +251,8 @@ class Settler(Generic[ModelT]):
 
     async def _see_to(self, submission: Submission[ModelT], written: Written) -> None:
         item, outcome = submission.item, submission.outcome
-        # It may have been applied if that is unknown: cleaning up would take away what the row now points to.
+        # It may have been applied if that is unknown: cleaning up would take away what the row now
+        # points to.
         cleans_up = not written.is_made and written is not Written.UNKNOWN
         if written.is_made:
             self._record_written(item, outcome, written)
@@ -232,26 +260,40 @@ class Settler(Generic[ModelT]):
             self._record_dropped(item, outcome, written, cleans_up=cleans_up)
         if written is Written.RELATED_LOST:
             self.wake_after(self.context.settings.retry_delay)
-        # A stale outcome may have had no transaction that could release them: trust had ended before.
+        # A stale outcome may have had no transaction that could release them: trust had ended
+        # before.
         are_released = written not in {Written.STALE, Written.UNKNOWN}
         await release_related_of(self.context, item, are_released=are_released)
         if cleans_up:
             await self.clean_up(item, outcome)
 
-    async def _write_failure(self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception) -> None:
+    async def _write_failure(
+        self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception
+    ) -> None:
         of_ours = record_failure(self.context, item, error)
         of_hosts = self._refused_outcome(item, error)
         again = await self._write_instead(item, of_hosts or of_ours, of=outcome)
-        if again is not None and not is_transient(again) and of_hosts is not None and not _is_usual(of_hosts, error):
-            self._tell_unwritten("%s: what on_refused gave for row %s could not be written", item, again)
+        if (
+            again is not None
+            and not is_transient(again)
+            and of_hosts is not None
+            and not _is_usual(of_hosts, error)
+        ):
+            self._tell_unwritten(
+                "%s: what on_refused gave for row %s could not be written", item, again
+            )
             again = await self._write_instead(item, of_ours, of=outcome)
         if again is not None:
-            text = "%s: the failure of row %s could not be written; it is free when its lease expires"
+            text = (
+                "%s: the failure of row %s could not be written; it is free when its lease expires"
+            )
             self._tell_unwritten(text, item, again)
         await release_related_of(self.context, item)
         await self.clean_up(item, outcome)
 
-    async def _write_instead(self, item: PipelineItem[ModelT], failure: Outcome, *, of: Outcome) -> Exception | None:
+    async def _write_instead(
+        self, item: PipelineItem[ModelT], failure: Outcome, *, of: Outcome
+    ) -> Exception | None:
         """Write `failure` instead `of` what was refused; return why that could not be."""
         try:
             written = await self._carried_out(Submission(item, failure))
@@ -304,11 +346,14 @@ class Settler(Generic[ModelT]):
             for model in hint_targets(outcome.hint):
                 self.context.hinter.hint_fetch(model)
         except BaseException:
-            # It is written. Whom the host wanted to be hinted is the host's object, which may raise anything.
+            # It is written. Whom the host wanted to be hinted is the host's object, which may raise
+            # anything.
             name = self.context.name
             logger.exception("%s: hints after an outcome failed", name, extra={"pipeline": name})
 
-    def _record_written(self, item: PipelineItem[ModelT], outcome: Outcome, written: Written) -> None:
+    def _record_written(
+        self, item: PipelineItem[ModelT], outcome: Outcome, written: Written
+    ) -> None:
         counters, name = self.context.counters, type(outcome).__name__
         match outcome:
             case _ if written is Written.PARKED:
@@ -329,7 +374,12 @@ class Settler(Generic[ModelT]):
             events.emit(events.ItemApplied(self.context.name, item.id, item.lock_token, name))
 
     def _record_dropped(
-        self, item: PipelineItem[ModelT], outcome: Outcome, written: Written, *, cleans_up: bool = True
+        self,
+        item: PipelineItem[ModelT],
+        outcome: Outcome,
+        written: Written,
+        *,
+        cleans_up: bool = True,
     ) -> None:
         name = type(outcome).__name__
         logger.warning(
@@ -338,8 +388,17 @@ class Settler(Generic[ModelT]):
             name,
             item.id,
             written.value,
-            "on_stale is called" if cleans_up else "on_stale is not called, since it may have been applied",
-            extra={"pipeline": self.context.name, "row_id": item.id, "outcome": name, "reason": written.value},
+            (
+                "on_stale is called"
+                if cleans_up
+                else "on_stale is not called, since it may have been applied"
+            ),
+            extra={
+                "pipeline": self.context.name,
+                "row_id": item.id,
+                "outcome": name,
+                "reason": written.value,
+            },
         )
         self._record_stale(item, written.value)
 
@@ -353,4 +412,9 @@ class Settler(Generic[ModelT]):
 
 def _is_usual(failure: Outcome, error: Exception) -> bool:
     """Whether it is what is written for any failure."""
-    return type(failure) is Retry and failure.error is error and failure.after is None and not failure.values
+    return (
+        type(failure) is Retry
+        and failure.error is error
+        and failure.after is None
+        and not failure.values
+    )

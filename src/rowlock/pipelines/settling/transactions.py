@@ -1,9 +1,11 @@
 """The transactions in which outcomes are written: many together, or one by itself.
 
-Each asks for trust before it locks the rows, locks them, plans what each outcome writes, writes it under the row's guard, and
-remembers the stamp until the COMMIT is answered. If an earlier try was committed after all, the row carries its stamp.
+Each asks for trust before it locks the rows, locks them, plans what each outcome writes, writes it
+under the row's guard, and remembers the stamp until the COMMIT is answered. If an earlier try was
+committed after all, the row carries its stamp.
 
-Not here: which of the two an outcome gets, and when one that failed is tried again (``pipelines/settling/writer.py``).
+Not here: which of the two an outcome gets, and when one that failed is tried again
+(``pipelines/settling/writer.py``).
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ from rowlock.rows.leased_table import ModelT
 
 logger = get_logger(__name__)
 
-ENDED_BY_ALSO = "also ended the transaction that it is part of; it must neither commit nor roll back"
+ENDED_BY_ALSO = (
+    "also ended the transaction that it is part of; it must neither commit nor roll back"
+)
 
 
 class OutcomeTransactions(Generic[ModelT]):
@@ -54,7 +58,8 @@ class OutcomeTransactions(Generic[ModelT]):
     async def write_together(
         self, submissions: Sequence[Submission[ModelT]], *, begun: Callable[[], None]
     ) -> list[Written | None]:
-        """Write outcomes in one transaction and return what became of each; None of one that has to be written alone.
+        """Write outcomes in one transaction and return what became of each; None of one that has to
+        be written alone.
 
         `begun` is called when the transaction has begun.
         """
@@ -62,16 +67,22 @@ class OutcomeTransactions(Generic[ModelT]):
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[Written | None]:
             begun()
             leased = self.context.leased
-            # Asked here again, since the outcome may have waited for its turn; and before the rows are locked: a token that is
-            # found then proves by itself that nobody has taken the row, however long the answer took.
+            # Asked here again, since the outcome may have waited for its turn; and before the rows
+            # are locked: a token that is found then proves by itself that nobody has taken the row,
+            # however long the answer took.
             at = monotonic()
-            trusted = [i for i, submission in enumerate(submissions) if at < submission.item.trusted_until]
+            trusted = [
+                i for i, submission in enumerate(submissions) if at < submission.item.trusted_until
+            ]
             items = [submission.item for submission in submissions]
             now, stamps = await lock_for_apply(connection, leased, items)
             written: list[Written | None] = [None] * len(submissions)
             missing = [i for i, item in enumerate(items) if item.lock_token not in stamps]
-            for i, earlier in (await self._earlier_tries(connection, [(i, submissions[i]) for i in missing])).items():
-                # PostgreSQL may still be carrying out the COMMIT of what does not look committed: that is waited for alone.
+            for i, earlier in (
+                await self._earlier_tries(connection, [(i, submissions[i]) for i in missing])
+            ).items():
+                # PostgreSQL may still be carrying out the COMMIT of what does not look committed:
+                # that is waited for alone.
                 written[i] = None if earlier is Written.STALE else earlier
             if now is None:
                 return written
@@ -91,7 +102,9 @@ class OutcomeTransactions(Generic[ModelT]):
         return await self.context.transact(work, purpose="write outcomes")
 
     async def write_alone(self, submission: Submission[ModelT]) -> Written:
-        """Write an outcome in a transaction of its own, with `also` and what it writes to related rows."""
+        """Write an outcome in a transaction of its own, with `also` and what it writes to
+        related rows.
+        """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
             leased, item, outcome = self.context.leased, submission.item, submission.outcome
@@ -103,8 +116,13 @@ class OutcomeTransactions(Generic[ModelT]):
             if now is not None:
                 write = self._planner(now, stamps[item.lock_token]).plan(item, outcome)
                 written = await apply(connection, leased, item, write=write)
-            # Before the related rows, as everywhere: two that lock them in different orders would wait for each other.
-            earlier = await self._earlier_try(connection, submission, waits=True) if written is Written.STALE else None
+            # Before the related rows, as everywhere: two that lock them in different orders would
+            # wait for each other.
+            earlier = (
+                await self._earlier_try(connection, submission, waits=True)
+                if written is Written.STALE
+                else None
+            )
             if written.is_made and isinstance(outcome, Apply) and item.held:
                 await write_related(connection, item, write.related)
             else:
@@ -131,8 +149,11 @@ class OutcomeTransactions(Generic[ModelT]):
             written = await self.write_alone(Submission(submission.item, Reset()))
             return Written.RELATED_LOST if written.is_made else written
 
-    async def find_earlier(self, submission: Submission[ModelT], *, purpose: str, waits: bool = False) -> Written:
-        """Say whether an earlier try, whose end is unknown, was committed after all, in a transaction that writes nothing.
+    async def find_earlier(
+        self, submission: Submission[ModelT], *, purpose: str, waits: bool = False
+    ) -> Written:
+        """Say whether an earlier try, whose end is unknown, was committed after all, in a
+        transaction that writes nothing.
 
         `waits`: for a transaction that still has the row locked.
         """
@@ -145,7 +166,9 @@ class OutcomeTransactions(Generic[ModelT]):
     async def _earlier_try(
         self, connection: AsyncConnection, submission: Submission[ModelT], *, waits: bool = False
     ) -> Written:
-        """Say whether an earlier try, whose end is unknown, was committed after all; stale if there was none."""
+        """Say whether an earlier try, whose end is unknown, was committed after all; stale if
+        there was none.
+        """
         tries = await self._earlier_tries(connection, [(0, submission)], waits=waits)
         return tries.get(0, submission.once_dropped)
 
@@ -156,7 +179,9 @@ class OutcomeTransactions(Generic[ModelT]):
         *,
         waits: bool = False,
     ) -> dict[int, Written]:
-        """Say by their numbers what became of those of which the end of an earlier try is unknown."""
+        """Say by their numbers what became of those of which the end of an earlier try is
+        unknown.
+        """
         alike: dict[frozenset[datetime], list[tuple[int, Submission[ModelT]]]] = {}
         for number, submission in submissions:
             if submission.stamps:
@@ -164,7 +189,9 @@ class OutcomeTransactions(Generic[ModelT]):
         ends: dict[int, Written] = {}
         for stamps, members in alike.items():
             items = [submission.item for _, submission in members]
-            there = await processed_at(connection, self.context.leased, items, stamps=stamps, waits=waits)
+            there = await processed_at(
+                connection, self.context.leased, items, stamps=stamps, waits=waits
+            )
             for number, submission in members:
                 end = there[submission.item.id]
                 ends[number] = submission.once_written if end is Written.APPLIED else end
@@ -179,9 +206,11 @@ class OutcomeTransactions(Generic[ModelT]):
         now: datetime,
         stamp: datetime,
     ) -> None:
-        """Run `also`, and see that the transaction is still one that can be committed, with the outcome in it.
+        """Run `also`, and see that the transaction is still one that can be committed, with the
+        outcome in it.
 
-        PostgreSQL answers a COMMIT after an error that somebody has swallowed as if all were well, and rolls back.
+        PostgreSQL answers a COMMIT after an error that somebody has swallowed as if all were well,
+        and rolls back.
         """
         transaction, failure, is_rolled_back = session.sync_session.get_transaction(), None, False
         assert submission.also is not None
@@ -189,7 +218,9 @@ class OutcomeTransactions(Generic[ModelT]):
             await contained(submission.also, session, now)
             if session.sync_session.get_transaction() is transaction:
                 await contained(session.flush)
-                is_rolled_back = await is_unchanged(connection, self.context.leased, submission.item, values={})
+                is_rolled_back = await is_unchanged(
+                    connection, self.context.leased, submission.item, values={}
+                )
         except Exception as error:  # noqa: BLE001 - raised again below
             failure = error
         if session.sync_session.get_transaction() is not transaction:
@@ -197,15 +228,17 @@ class OutcomeTransactions(Generic[ModelT]):
             raise OutcomeError(ENDED_BY_ALSO) from failure
         if failure is not None and is_after_an_error(failure):
             raise OutcomeError(
-                "also swallowed a database error, so nothing of its transaction can be committed; let the error out, or run "
-                "what may fail within session.begin_nested()"
+                "also swallowed a database error, so nothing of its transaction can be committed;"
+                " let the error out, or run what may fail within session.begin_nested()"
             ) from failure
         if failure is not None:
             raise failure
         if is_rolled_back:
             raise OutcomeError(ENDED_BY_ALSO)
 
-    async def _see_what_also_left(self, submission: Submission[ModelT], error: OutcomeError) -> Written:
+    async def _see_what_also_left(
+        self, submission: Submission[ModelT], error: OutcomeError
+    ) -> Written:
         before, stamp, submission.ended_with = submission.stamps, submission.ended_with, None
         submission.stamps = before | {stamp} if stamp is not None else before
         failure = error.__cause__ if isinstance(error.__cause__, Exception) else None
@@ -215,7 +248,8 @@ class OutcomeTransactions(Generic[ModelT]):
             raise failure or error
         item = submission.item
         logger.error(
-            "%s: also committed by itself, and the outcome of row %s with it; it must neither commit nor roll back",
+            "%s: also committed by itself, and the outcome of row %s with it; it must neither"
+            " commit nor roll back",
             self.context.name,
             item.id,
             extra={"pipeline": self.context.name, "row_id": item.id},
@@ -225,4 +259,10 @@ class OutcomeTransactions(Generic[ModelT]):
 
     def _planner(self, now: datetime, stamp: datetime | None = None) -> Planner:
         context = self.context
-        return Planner(now, leased=context.leased, settings=context.settings, intent=context.intent, stamp=stamp)
+        return Planner(
+            now,
+            leased=context.leased,
+            settings=context.settings,
+            intent=context.intent,
+            stamp=stamp,
+        )

@@ -1,11 +1,14 @@
-"""Has outcomes written: together with others where that can be, else in a transaction of their own, again after errors that pass.
+"""Has outcomes written: together with others where that can be, else in a transaction of their own,
+again after errors that pass.
 
-Outcomes gather while a transaction is under way (``database/batcher.py``). A row that somebody else has locked, and an outcome that
-brings its own statements or has related rows to free, get a transaction of their own, so that they hold up nobody.
+Outcomes gather while a transaction is under way (``database/batcher.py``). A row that somebody else
+has locked, and an outcome that brings its own statements or has related rows to free, get a
+transaction of their own, so that they hold up nobody.
 
-An error that passes is waited out. If it hit the COMMIT, what became of it is unknown: the guarded write is tried again, and if
-the guard no longer matches, the row is asked whether it carries the stamp of an earlier try. What the database refused, on the
-other hand, is known not to have happened.
+An error that passes is waited out. If it hit the COMMIT, what became of it is unknown: the guarded
+write is tried again, and if the guard no longer matches, the row is asked whether it carries the
+stamp of an earlier try. What the database refused, on the other hand, is known not to have
+happened.
 
 Not here: the transactions (``pipelines/settling/transactions.py``).
 """
@@ -36,10 +39,14 @@ from rowlock.rows.leased_table import ModelT
 logger = get_logger(__name__)
 
 ABORTS_MAX = 2
-"""An outcome whose own transaction was ended so often, since the loop stood still in it, is written again; after that it failed."""
+"""An outcome whose own transaction was ended so often, since the loop stood still in it, is
+written again; after that it failed.
+"""
 
 LOCK_TIMEOUTS_MAX = 10
-"""So many times `lock_timeout` an outcome is tried whose own errors pass, while others of its pipeline are written."""
+"""So many times `lock_timeout` an outcome is tried whose own errors pass, while others of its
+pipeline are written.
+"""
 
 
 class Writer(Generic[ModelT]):
@@ -61,19 +68,24 @@ class Writer(Generic[ModelT]):
             is_grace_over=lambda: context.grace_over,
         )
 
-    def submit_nowait(self, submission: Submission[ModelT], done: Done[Submission[ModelT], Written | None]) -> None:
-        """Write an outcome together with others, and call `done` with what became of it, after the COMMIT was answered.
+    def submit_nowait(
+        self, submission: Submission[ModelT], done: Done[Submission[ModelT], Written | None]
+    ) -> None:
+        """Write an outcome together with others, and call `done` with what became of it, after the
+        COMMIT was answered.
 
-        It is called with None if that could not be done, or not in this way: then `write` is to be tried.
+        It is called with None if that could not be done, or not in this way: then `write` is to be
+        tried.
         """
         self._batcher.submit_nowait(submission, done)
 
     async def write(self, submission: Submission[ModelT]) -> Written:
-        """Write an outcome under the guard and return what became of it, after the COMMIT was answered.
+        """Write an outcome under the guard and return what became of it, after the COMMIT was
+        answered.
 
-        A transient error is waited out for `lock_timeout` at most, counted while no outcome of this pipeline gets through; while
-        others do, for `LOCK_TIMEOUTS_MAX` times as long. One that is itself too slow for its transaction is tried `OVERRUNS_MAX`
-        times.
+        A transient error is waited out for `lock_timeout` at most, counted while no outcome of this
+        pipeline gets through; while others do, for `LOCK_TIMEOUTS_MAX` times as long. One that is
+        itself too slow for its transaction is tried `OVERRUNS_MAX` times.
 
         Raises:
             Exception: the database refused the values, or did not come back in time.
@@ -99,7 +111,11 @@ class Writer(Generic[ModelT]):
                     "%s: writing the outcome of row %s is tried again",
                     self.context.name,
                     item.id,
-                    extra={"pipeline": self.context.name, "row_id": item.id, "tries": retries.count},
+                    extra={
+                        "pipeline": self.context.name,
+                        "row_id": item.id,
+                        "tries": retries.count,
+                    },
                     exc_info=error,
                 )
             await retries.rest()
@@ -132,21 +148,29 @@ class Writer(Generic[ModelT]):
         return written
 
     def _gives_up_at(self, failed_at: float) -> float:
-        # What others' transactions achieve shows that the database is there, and that this result has yet to get its turn.
+        # What others' transactions achieve shows that the database is there, and that this result
+        # has yet to get its turn.
         wait_s = self.context.settings.lock_timeout.total_seconds()
         return min(max(failed_at, self._wrote_at) + wait_s, failed_at + LOCK_TIMEOUTS_MAX * wait_s)
 
     async def _try(self, submission: Submission[ModelT]) -> Written:
         submission.row_is_locked = False
-        if not submission.needs_own_transaction and (written := await self._batcher.submit(submission)) is not None:
+        if (
+            not submission.needs_own_transaction
+            and (written := await self._batcher.submit(submission)) is not None
+        ):
             return written
         written = await self._transactions.write_alone(submission)
         self._wrote_at = monotonic()
         return written
 
-    async def _write_together(self, submissions: Sequence[Submission[ModelT]]) -> list[Written | None]:
+    async def _write_together(
+        self, submissions: Sequence[Submission[ModelT]]
+    ) -> list[Written | None]:
         try:
-            written = await self._transactions.write_together(submissions, begun=self._batcher.begun)
+            written = await self._transactions.write_together(
+                submissions, begun=self._batcher.begun
+            )
         except Exception as error:
             if len(submissions) == 1:
                 submissions[0].kept_from_batches = may_be_of_the_size(error)
@@ -155,7 +179,9 @@ class Writer(Generic[ModelT]):
         return written
 
     def _statements_of(self, submission: Submission[ModelT]) -> int:
-        """Return how many statements an outcome may need for itself: under a guard of its own, or with SQL like no other."""
+        """Return how many statements an outcome may need for itself: under a guard of its own,
+        or with SQL like no other.
+        """
         outcome = submission.outcome
         if self.context.intent or (isinstance(outcome, Apply) and outcome.unless_changed):
             return 1

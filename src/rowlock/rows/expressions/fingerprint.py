@@ -1,7 +1,9 @@
-"""What an SQL condition says, to be compared with what it said before: a statement made of one serves for the other if both agree.
+"""What an SQL condition says, to be compared with what it said before: a statement made of one
+serves for the other if both agree.
 
-The one idea: the text that goes to the database, and the values. SQLAlchemy's own comparison of expressions takes some for the same
-that differ, such as ``a BETWEEN 1 AND 10`` and ``a BETWEEN 10 AND 1``. When in doubt, two conditions are not the same.
+The one idea: the text that goes to the database, and the values. SQLAlchemy's own comparison of
+expressions takes some for the same that differ, such as ``a BETWEEN 1 AND 10`` and ``a BETWEEN 10
+AND 1``. When in doubt, two conditions are not the same.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ Fingerprint: TypeAlias = tuple[str, list[tuple[object, ...]]]
 
 
 def fingerprint_of(condition: ColumnElement[Any], dialect: Dialect) -> Fingerprint | None:
-    """Return what `condition` says to a database, or None if that cannot be told: some value is asked for at each execution."""
+    """Return what `condition` says to a database, or None if that cannot be told: some value is
+    asked for at each execution.
+    """
     try:
         compiled: Any = condition.compile(dialect=dialect)
     except SQLAlchemyError:
@@ -33,6 +37,9 @@ def fingerprint_of(condition: ColumnElement[Any], dialect: Dialect) -> Fingerpri
 def is_same(fingerprints: Iterable[object], before: Iterable[object]) -> bool:
     """Whether all of these say the same."""
     try:
-        return all(one is not None and one == other for one, other in zip(fingerprints, before, strict=True))
+        return all(
+            one is not None and one == other
+            for one, other in zip(fingerprints, before, strict=True)
+        )
     except Exception:  # noqa: BLE001 - values of the host's own types are compared and may raise anything: in doubt, no
         return False

@@ -1,9 +1,11 @@
-"""Runs a pipeline for one row again and again, killed at a later moment each time, and looks whether that makes a difference.
+"""Runs a pipeline for one row again and again, killed at a later moment each time, and looks
+whether that makes a difference.
 
-The one idea: `process` runs at least once. Whatever a dead replica has done outside, the next one must come to the same end as if
-nothing had happened. So for each await of `process` there is a run in which the answer to it is never heard; and one that ends
-before `process` begins, one after it returned, one after the outcome was committed. Another replica then takes the row, and all
-rows of the database and the outside world are compared with those of an undisturbed run.
+The one idea: `process` runs at least once. Whatever a dead replica has done outside, the next one
+must come to the same end as if nothing had happened. So for each await of `process` there is a run
+in which the answer to it is never heard; and one that ends before `process` begins, one after it
+returned, one after the outcome was committed. Another replica then takes the row, and all rows of
+the database and the outside world are compared with those of an undisturbed run.
 
     async def test_survives_crashes(rowlock_database_with_clock):
         await crash_everywhere(
@@ -16,8 +18,9 @@ rows of the database and the outside world are compared with those of an undistu
 
 `CrashContract` is the same as a class to be inherited, beside `PipelineContract`.
 
-What it cannot see: an await that never suspends, as of a fake that does everything at once; have it ``await asyncio.sleep(0)``. And
-what a pipeline keeps in a session that is not its item's: reach the database by ``item.session()``.
+What it cannot see: an await that never suspends, as of a fake that does everything at once; have it
+``await asyncio.sleep(0)``. And what a pipeline keeps in a session that is not its item's: reach the
+database by ``item.session()``.
 
 Not here: how a replica dies (``killable_replica``), what is compared (``run_result``).
 """
@@ -72,8 +75,9 @@ class CrashError(AssertionError):
         self.findings = tuple(findings)
         told = "\n".join(f"- {finding}" for finding in findings[:FINDINGS_MAX])
         super().__init__(
-            f"{pipeline} does not survive every crash: {len(findings)} of {moments} moments make a difference.\n{told}\n"
-            "process runs at least once; make what it does outside the same when it is done twice (docs/how-to/side-effects.md)"
+            f"{pipeline} does not survive every crash: {len(findings)} of {moments} moments make a"
+            f" difference.\n{told}\nprocess runs at least once; make what it does outside the same"
+            " when it is done twice (docs/how-to/side-effects.md)"
         )
 
 
@@ -87,31 +91,39 @@ async def crash_everywhere(
     until: Callable[[ModelT], bool] | None = None,
     ignore: Sequence[str] = (),
 ) -> int:
-    """Kill a replica at every moment of a row's day in turn, and check that the next one comes to the same end.
+    """Kill a replica at every moment of a row's day in turn, and check that the next one comes to
+    the same end.
 
     Args:
-        database: of the test's own, with empty tables and a clock; all rows are deleted between the runs.
-        row: returns a new row that wants work; or a list of it and of rows that it needs, itself first. A key that is not set
-            is the same in each run.
+        database: of the test's own, with empty tables and a clock; all rows are deleted between the
+            runs.
+        row: returns a new row that wants work; or a list of it and of rows that it needs, itself
+            first. A key that is not set is the same in each run.
         world: returns a new outside world.
-        build: returns a new pipeline in that world: one for the replica that dies, one for the next.
-        effects: returns what is outside, to be compared by ``==``: the state it is in, not a list of calls. May be async.
-        until: whether the work on a row is done; otherwise it is when nothing claims the row any more.
-        ignore: what may differ in the database: names of columns (``"size_gb"``, or ``"volumes.size_gb"`` of one table) or of
-            tables. Times need only be set or not. Lock columns, `due_at`, `attempts`, `last_error`, and keys that are made anew in
-            each run, are not compared.
+        build: returns a new pipeline in that world: one for the replica that dies, one for the
+            next.
+        effects: returns what is outside, to be compared by ``==``: the state it is in, not a list
+            of calls. May be async.
+        until: whether the work on a row is done; otherwise it is when nothing claims the row any
+            more.
+        ignore: what may differ in the database: names of columns (``"size_gb"``, or
+            ``"volumes.size_gb"`` of one table) or of tables. Times need only be set or not. Lock
+            columns, `due_at`, `attempts`, `last_error`, and keys that are made anew in each run,
+            are not compared.
 
     Returns:
         At how many moments it was killed.
 
     Raises:
         CrashError: it does make a difference: says at which await, and what is different.
-        PipelineError: it cannot be told: there is no clock, the tables are not empty, the row is not claimed or never done, or two
-            undisturbed runs differ.
+        PipelineError: it cannot be told: there is no clock, the tables are not empty, the row is
+            not claimed or never done, or two undisturbed runs differ.
     """
     if isinstance(ignore, str):
         raise PipelineError(f"`ignore` is a sequence of names, such as [{ignore!r}]")
-    runs = _Runs(database, row, world, build=build, effects=effects, until=until, ignore=frozenset(ignore))
+    runs = _Runs(
+        database, row, world, build=build, effects=effects, until=until, ignore=frozenset(ignore)
+    )
     expected, anew = await runs.undisturbed()
     findings: list[str] = []
     for at in range(MOMENTS_MAX):
@@ -123,11 +135,14 @@ async def crash_everywhere(
             return at
         if different := list(result.differences(expected, anew=anew)):
             findings.append("\n    ".join([replica.moment, *different]))
-    raise PipelineError(f"{runs.name}: a row's day has more than {MOMENTS_MAX} moments; is there an end to it?")
+    raise PipelineError(
+        f"{runs.name}: a row's day has more than {MOMENTS_MAX} moments; is there an end to it?"
+    )
 
 
 class CrashContract(Generic[ModelT, WorldT]):
-    """The test of `crash_everywhere`, to be inherited; it needs a fixture `rowlock_database_with_clock`.
+    """The test of `crash_everywhere`, to be inherited; it needs a fixture
+    `rowlock_database_with_clock`.
 
     Attributes:
         ignore: what may differ in the database, as for `crash_everywhere`.
@@ -145,17 +160,23 @@ class CrashContract(Generic[ModelT, WorldT]):
 
     def build_in(self, world: WorldT) -> Pipeline[ModelT]:
         """Return a new pipeline in `world`."""
-        raise TypeError(f"{type(self).__name__} must say how its pipeline is built: override build_in(world)")
+        raise TypeError(
+            f"{type(self).__name__} must say how its pipeline is built: override build_in(world)"
+        )
 
     def effects(self, world: WorldT) -> Any:  # noqa: ANN401 - anything that can be compared
         """Return what the pipeline has brought about in `world`."""
         raise TypeError(f"{type(self).__name__} must say what is compared: override effects(world)")
 
     def is_done(self, row: ModelT) -> bool:
-        """Return whether the work on the row is done; until nothing claims it any more, unless overridden."""
+        """Return whether the work on the row is done; until nothing claims it any more, unless
+        overridden.
+        """
         return False
 
-    async def test_survives_a_crash_at_every_await(self, rowlock_database_with_clock: TemporaryDatabase) -> None:
+    async def test_survives_a_crash_at_every_await(
+        self, rowlock_database_with_clock: TemporaryDatabase
+    ) -> None:
         """What a dead replica had done would be done twice, or never."""
         await crash_everywhere(
             rowlock_database_with_clock,
@@ -188,13 +209,19 @@ class _Runs(Generic[ModelT, WorldT]):
     def clock(self) -> DatabaseClock:
         """The database's."""
         if self.database.clock is None:
-            raise PipelineError("crash_everywhere lets leases run out; give it a database with a clock")
+            raise PipelineError(
+                "crash_everywhere lets leases run out; give it a database with a clock"
+            )
         return self.database.clock
 
     async def undisturbed(self) -> tuple[RunResult, frozenset[str]]:
-        """Return what the row's day comes to, for certain, and the keys that are others each time."""
+        """Return what the row's day comes to, for certain, and the keys that are others each
+        time.
+        """
         self._start = self.clock.now
-        first, second = [await self._run_undisturbed(is_first=is_first) for is_first in (True, False)]
+        first, second = [
+            await self._run_undisturbed(is_first=is_first) for is_first in (True, False)
+        ]
         anew = keys_made_anew(first.rows, second.rows, self._leased.table.metadata.sorted_tables)
         if different := list(second.differences(first, anew=anew)):
             cures = []
@@ -203,8 +230,8 @@ class _Runs(Generic[ModelT, WorldT]):
             if first.effects != second.effects:
                 cures.append("return from `effects` what does not change by itself")
             raise PipelineError(
-                f"two undisturbed runs of {self.name} differ, so nothing can be told: {'; '.join(different)}. "
-                f"To compare them, {' and '.join(cures)}"
+                f"two undisturbed runs of {self.name} differ, so nothing can be told:"
+                f" {'; '.join(different)}. To compare them, {' and '.join(cures)}"
             )
         return first, anew
 
@@ -212,7 +239,9 @@ class _Runs(Generic[ModelT, WorldT]):
         pipeline, world = await self._set_scene(is_first=is_first)
         with _failures() as failures:
             if await self._work_off(self.database.session_factory, pipeline, failures) == 0:
-                raise PipelineError(f"{self.name} did not claim the row; return one that is ready from `row`")
+                raise PipelineError(
+                    f"{self.name} did not claim the row; return one that is ready from `row`"
+                )
             return await self._result(world, failures)
 
     async def killed(self, replica: KillableReplica) -> RunResult:
@@ -246,7 +275,9 @@ class _Runs(Generic[ModelT, WorldT]):
         except PipelineError as error:
             trouble = str(error)
         except TimeoutError:
-            trouble = _because_of(failures, f"the next replica does not come to an end within {RUN_S_MAX:g} s")
+            trouble = _because_of(
+                failures, f"the next replica does not come to an end within {RUN_S_MAX:g} s"
+            )
         return await self._result(world, failures, trouble)
 
     async def _must_be_done(self, living: asyncio.Task[int]) -> None:
@@ -262,7 +293,8 @@ class _Runs(Generic[ModelT, WorldT]):
         if not rows or not isinstance(rows[0], pipeline.model):
             first = f"a {type(rows[0]).__name__}" if rows else "nothing"
             raise PipelineError(
-                f"`row` must return a {pipeline.model.__name__} for {self.name}, itself first: not {first}"
+                f"`row` must return a {pipeline.model.__name__} for {self.name}, itself first: not"
+                f" {first}"
             )
         await self._empty_tables(is_first=is_first)
         self.clock.set(self._start)
@@ -283,34 +315,46 @@ class _Runs(Generic[ModelT, WorldT]):
                     await session.execute(delete(table))
                 elif await session.scalar(select(literal(1)).select_from(table).limit(1)):
                     raise PipelineError(
-                        f"crash_everywhere empties all tables, and there are rows in {table.name}: give it a database of its own, "
-                        "and what the row needs beside itself from `row`"
+                        f"crash_everywhere empties all tables, and there are rows in {table.name}:"
+                        " give it a database of its own, and what the row needs beside itself from"
+                        " `row`"
                     )
 
     async def _work_off(
-        self, sessions: async_sessionmaker[AsyncSession], pipeline: Pipeline[ModelT], failures: list[str]
+        self,
+        sessions: async_sessionmaker[AsyncSession],
+        pipeline: Pipeline[ModelT],
+        failures: list[str],
     ) -> int:
-        """Work on the row, moving the time to when it is due, until it is done; return how often it was worked on."""
+        """Work on the row, moving the time to when it is due, until it is done; return how often
+        it was worked on.
+        """
         for attempts in range(ATTEMPTS_MAX):
             row = await self._read(sessions)
             if row is None or (self.until is not None and self.until(row)):
                 return attempts
             due_in = (
-                row.due_at - self.clock.now if self._leased.has_schedule else pipeline.settings.min_processing_interval
+                row.due_at - self.clock.now
+                if self._leased.has_schedule
+                else pipeline.settings.min_processing_interval
             )
             self.clock.advance(max(due_in, timedelta(0)) + A_MOMENT)
             async with stepping(sessions, pipeline) as steps:
                 if not await steps.fetch_once():
                     return attempts
                 await steps.work_all()
-        told = _because_of(failures, f"{pipeline.name} is not done with the row after {ATTEMPTS_MAX} attempts")
+        told = _because_of(
+            failures, f"{pipeline.name} is not done with the row after {ATTEMPTS_MAX} attempts"
+        )
         raise PipelineError(f"{told}; say by `until` when it is, if the row always wants work")
 
     async def _read(self, sessions: async_sessionmaker[AsyncSession]) -> Any:  # noqa: ANN401 - the host's row
         async with sessions(expire_on_commit=False) as session:
             return await session.get(self._leased.model, self._key)
 
-    async def _result(self, world: WorldT, failures: list[str], trouble: str | None = None) -> RunResult:
+    async def _result(
+        self, world: WorldT, failures: list[str], trouble: str | None = None
+    ) -> RunResult:
         effects = self.effects(world)
         effects = copy.deepcopy(await effects if isawaitable(effects) else effects)
         async with self.database.session_factory() as session:

@@ -1,18 +1,24 @@
-"""Failpoints at every boundary of a statement: something goes wrong right before, or right after, the k-th one.
+"""Failpoints at every boundary of a statement: something goes wrong right before, or right after,
+the k-th one.
 
-The one idea: nothing in the library knows of it. SQLAlchemy tells an engine's statements by its events, and its dialect is asked
-for every COMMIT and ROLLBACK, so both sides of each can be counted; a sweep over all k leaves no moment untried.
+The one idea: nothing in the library knows of it. SQLAlchemy tells an engine's statements by its
+events, and its dialect is asked for every COMMIT and ROLLBACK, so both sides of each can be
+counted; a sweep over all k leaves no moment untried.
 
     with Failpoints(engine, at=k, act=lose_connection) as points:
         await the_step_under_test()
-    if points.reached is None: ...                         # it has fewer boundaries: the sweep is over
+    if points.reached is None: ...                         # it has fewer boundaries: the sweep is
+    over
 
-Acts: `lose_connection` raises what an outage does; after a COMMIT that is the lost answer to it. `die` and `freeze` are for a
-replica that is a process of its own. An act may be any function of the host's tests.
+Acts: `lose_connection` raises what an outage does; after a COMMIT that is the lost answer to it.
+`die` and `freeze` are for a replica that is a process of its own. An act may be any function of the
+host's tests.
 
-Not here: who starts such processes and goes on afterwards; `crash_everywhere`, which kills within a process.
+Not here: who starts such processes and goes on afterwards; `crash_everywhere`, which kills within a
+process.
 
-Source: FreeBSD's ``fail(9)``; the statement boundary as the unit comes from SQLite's own crash tests.
+Source: FreeBSD's ``fail(9)``; the statement boundary as the unit comes from SQLite's own crash
+tests.
 """
 
 from __future__ import annotations
@@ -45,8 +51,8 @@ class Boundary:
     Attributes:
         number: its place in the order, from 0.
         side: ``before`` or ``after``.
-        statement: the SQL, or ``BEGIN``, ``COMMIT``, ``ROLLBACK``. There is nothing after a ``BEGIN``: drivers send it with the
-            first statement.
+        statement: the SQL, or ``BEGIN``, ``COMMIT``, ``ROLLBACK``. There is nothing after a
+            ``BEGIN``: drivers send it with the first statement.
     """
 
     number: int
@@ -93,9 +99,11 @@ class Failpoints:
         engine: whose statements; also those of its ``execution_options()`` and of other threads.
         at: at which boundary, from 0; never if None.
         act: what is done there, once.
-        distinct: whether only those count at which the world has changed: both sides of a COMMIT, and the side before everything
-            else. To be dead after one statement is to be dead before the next.
-        armed: whether boundaries count; set it to False for the parts of a story that are not under test.
+        distinct: whether only those count at which the world has changed: both sides of a COMMIT,
+            and the side before everything else. To be dead after one statement is to be dead before
+            the next.
+        armed: whether boundaries count; set it to False for the parts of a story that are not under
+            test.
         note: is told of every boundary that counts.
         reached: the boundary at which that was, or None.
         passed: all boundaries that counted so far, in order.
@@ -122,7 +130,10 @@ class Failpoints:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Leave the engine as it was."""
         while self._undo:
@@ -154,7 +165,8 @@ class Failpoints:
         self._undo.append(lambda: event.remove(engine, name, listener))
 
     def _wrap(self, name: str) -> None:
-        # The events come before the driver is asked, and there is none for its answer. The dialect is this engine's alone.
+        # The events come before the driver is asked, and there is none for its answer. The dialect
+        # is this engine's alone.
         dialect: Any = self.engine.sync_engine.dialect
         method, attribute, statement = getattr(dialect, f"do_{name}"), f"do_{name}", name.upper()
         outer = vars(dialect).get(attribute)

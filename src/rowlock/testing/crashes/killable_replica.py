@@ -1,9 +1,12 @@
-"""A replica within this process that can be killed: from one moment on none of its tasks goes on, and its connections are cut.
+"""A replica within this process that can be killed: from one moment on none of its tasks goes on,
+and its connections are cut.
 
-The one idea: a dead process runs no ``finally``. So nothing is cancelled or closed; its tasks stay where they are until others have
-finished what it left behind, and only then they are buried: woken up to be cancelled, in a world that nobody looks at any more.
+The one idea: a dead process runs no ``finally``. So nothing is cancelled or closed; its tasks stay
+where they are until others have finished what it left behind, and only then they are buried: woken
+up to be cancelled, in a world that nobody looks at any more.
 
-What its memory held dies with it: the tasks, the locks of this process on SQLite, the connections. What a thread was doing is done.
+What its memory held dies with it: the tasks, the locks of this process on SQLite, the connections.
+What a thread was doing is done.
 
 Not here: what is compared (``crash_everywhere``).
 """
@@ -44,7 +47,11 @@ PLACES_SHOWN_MAX: Final = 3
 
 _NOT_THE_HOST: Final = tuple(
     str(Path(place))
-    for place in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), Path(rowlock.__file__).parent)
+    for place in (
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("purelib"),
+        Path(rowlock.__file__).parent,
+    )
 )
 _LOCKERS: Final = "rowlock.locks.locker._LOCKERS"
 
@@ -63,7 +70,9 @@ class KillableReplica:
     at: int | None = None
     passed: int = 0
     moment: str | None = None
-    died: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    died: asyncio.Future[None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
     _reaped: asyncio.Future[None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future(), repr=False
     )
@@ -114,7 +123,9 @@ class KillableReplica:
         pipeline.process = chosen  # type: ignore[method-assign]
 
     @asynccontextmanager
-    async def sessions_of(self, engine: AsyncEngine) -> AsyncIterator[async_sessionmaker[AsyncSession]]:
+    async def sessions_of(
+        self, engine: AsyncEngine
+    ) -> AsyncIterator[async_sessionmaker[AsyncSession]]:
         """Give the sessions of the replica; tasks that are started inside the block are its own."""
 
         def record_connection(connection: Any, _record: object) -> None:  # noqa: ANN401 - a driver's
@@ -131,7 +142,9 @@ class KillableReplica:
             yield async_sessionmaker(engine, expire_on_commit=False)
 
     async def cut_connections(self, survivors: AsyncEngine) -> None:
-        """Cut all connections of the dead, which gets no new ones, and wait until the server has noticed."""
+        """Cut all connections of the dead, which gets no new ones, and wait until the server has
+        noticed.
+        """
         pids = []
         for connection in self._connections:
             with suppress(Exception):  # closed before
@@ -142,7 +155,9 @@ class KillableReplica:
                     await connection.rollback()
                     await connection.close()
         if pids:
-            still_there = text("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(:pids)").bindparams(pids=pids)
+            still_there = text(
+                "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(:pids)"
+            ).bindparams(pids=pids)
             async with asyncio.timeout(SERVER_S_MAX), survivors.connect() as look:
                 while await look.scalar(still_there):
                     await look.rollback()  # or it would be shown the same again
@@ -195,7 +210,9 @@ _COMMITTED: Final = "killed after the COMMIT of its outcome, before the answer t
 
 @dataclass(eq=False)
 class _Awaits:
-    """Sees the awaits of `process` and of the tasks that it starts: each answer is a moment, and may never be heard."""
+    """Sees the awaits of `process` and of the tasks that it starts: each answer is a moment, and
+    may never be heard.
+    """
 
     replica: KillableReplica
     process: Coroutine[Any, Any, Any]
@@ -205,12 +222,19 @@ class _Awaits:
 
     def holds(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Future[None] | None:
         """Pass one moment whenever something that was awaited is there."""
-        if self.replica.moment is None and inspect.getcoroutinestate(coroutine) == inspect.CORO_SUSPENDED:
+        if (
+            self.replica.moment is None
+            and inspect.getcoroutinestate(coroutine) == inspect.CORO_SUSPENDED
+        ):
             self.replica.reach(lambda: self._in_words(coroutine))
         return self.replica.holds(coroutine)
 
     def _in_words(self, coroutine: Coroutine[Any, Any, Any]) -> str:
-        beside = "" if coroutine is self.process else f", in a task that it started: {_places(coroutine)}"
+        beside = (
+            ""
+            if coroutine is self.process
+            else f", in a task that it started: {_places(coroutine)}"
+        )
         return f"killed before the answer to this came: {_places(self.process)}{beside}"
 
 

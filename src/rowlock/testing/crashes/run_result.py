@@ -1,8 +1,9 @@
 """What a run of `crash_everywhere` came to, and how two runs differ.
 
-The one idea: a database holds more than the row in question, and a pipeline may do harm to any of it. So every row of the host's
-tables is looked at: that row column by column, the others as wholes, since nobody knows which of them is which. Keys that are made
-anew in each run, and foreign keys that follow them, say nothing, and are not compared.
+The one idea: a database holds more than the row in question, and a pipeline may do harm to any of
+it. So every row of the host's tables is looked at: that row column by column, the others as wholes,
+since nobody knows which of them is which. Keys that are made anew in each run, and foreign keys
+that follow them, say nothing, and are not compared.
 
 Not here: the runs themselves (``crash_everywhere``).
 """
@@ -74,16 +75,24 @@ class RunResult:
         else:
             for name, value in theirs.row.items():
                 if ours.row[name] != value and name not in anew:
-                    yield f"row.{name.rpartition('.')[-1]}: {_shown(ours.row[name])}, not {_shown(value)}"
+                    yield (
+                        f"row.{name.rpartition('.')[-1]}: {_shown(ours.row[name])}, not"
+                        f" {_shown(value)}"
+                    )
         for table in ours.beside:
-            here, there = ([_without(anew, row) for row in rows.beside[table]] for rows in (ours, theirs))
+            here, there = (
+                [_without(anew, row) for row in rows.beside[table]] for rows in (ours, theirs)
+            )
             more, less = _not_in(there, here), _not_in(here, there)
             if more or less:
                 yield f"rows of {table}: {_shown(more)}, not {_shown(less)}"
 
 
-async def read_rows(session: AsyncSession, leased: LeasedTable, key: object, *, ignore: Collection[str]) -> Rows:
-    """Return what the tables of the metadata hold; nothing that `ignore` names: columns, columns of a table, or tables.
+async def read_rows(
+    session: AsyncSession, leased: LeasedTable, key: object, *, ignore: Collection[str]
+) -> Rows:
+    """Return what the tables of the metadata hold; nothing that `ignore` names: columns, columns of
+    a table, or tables.
 
     Args:
         session: joined.
@@ -94,12 +103,19 @@ async def read_rows(session: AsyncSession, leased: LeasedTable, key: object, *, 
     ours, row, is_locked = _kept_by_rowlock(leased), None, False
     beside: dict[str, list[dict[str, Any]]] = {}
     for table in leased.table.metadata.sorted_tables:
-        columns = [column for column in table.columns if column not in ours and not _names_of(column) & {*ignore}]
+        columns = [
+            column
+            for column in table.columns
+            if column not in ours and not _names_of(column) & {*ignore}
+        ]
         if table is not leased.table and not columns:
             continue
         rows = beside[table.fullname] = []
         for found in (await session.execute(select(table))).mappings():
-            values = {f"{table.fullname}.{column.name}": _comparable(column, found[column]) for column in columns}
+            values = {
+                f"{table.fullname}.{column.name}": _comparable(column, found[column])
+                for column in columns
+            }
             if table is leased.table and found[leased.key] == key:
                 row, is_locked = values, found[leased.column("lock_token")] is not None
             else:
@@ -108,7 +124,9 @@ async def read_rows(session: AsyncSession, leased: LeasedTable, key: object, *, 
 
 
 def keys_made_anew(first: Rows, second: Rows, tables: Sequence[Table]) -> frozenset[str]:
-    """Return the keys, and foreign keys, that are not the same in two runs in which nothing happened."""
+    """Return the keys, and foreign keys, that are not the same in two runs in which nothing
+    happened.
+    """
     return frozenset(
         name
         for table in tables
@@ -125,9 +143,17 @@ def _values(rows: Rows, table: Table, name: str) -> list[Any]:
 
 
 def _kept_by_rowlock(leased: LeasedTable) -> set[Any]:
-    # By attribute, since columns may have other names; and only where there are locks: others may count attempts too.
-    mappers = [mapper for mapper in leased.mapper.registry.mappers if LOCK_COLUMNS[0] in mapper.columns]
-    return {mapper.columns[name] for mapper in mappers for name in NOT_COMPARED if name in mapper.columns}
+    # By attribute, since columns may have other names; and only where there are locks: others may
+    # count attempts too.
+    mappers = [
+        mapper for mapper in leased.mapper.registry.mappers if LOCK_COLUMNS[0] in mapper.columns
+    ]
+    return {
+        mapper.columns[name]
+        for mapper in mappers
+        for name in NOT_COMPARED
+        if name in mapper.columns
+    }
 
 
 def _names_of(column: Column[Any]) -> set[str]:
@@ -143,7 +169,9 @@ def _without(anew: Collection[str], row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _not_in(these: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-    """Return which of `others` are not among `these`, each as often as it is there too often. They need not be hashable."""
+    """Return which of `others` are not among `these`, each as often as it is there too often.
+    They need not be hashable.
+    """
     rest = list(these)
     missing = []
     for one in others:

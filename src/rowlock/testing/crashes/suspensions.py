@@ -1,8 +1,10 @@
-"""Sees every suspension of a coroutine and of all tasks that come of it, and may keep them from going on.
+"""Sees every suspension of a coroutine and of all tasks that come of it, and may keep them from
+going on.
 
-The one idea: a task factory hands out tasks whose coroutines are driven through an observer, step by step. Whoever was started
-inside of `observed` is seen, however deep; everybody else is not touched. So a test can say "cancel it at the n-th suspension", or
-"from here on it is dead", for every n.
+The one idea: a task factory hands out tasks whose coroutines are driven through an observer, step
+by step. Whoever was started inside of `observed` is seen, however deep; everybody else is not
+touched. So a test can say "cancel it at the n-th suspension", or "from here on it is dead", for
+every n.
 
 Not here: what to do at a suspension (``crash_everywhere``, and the tests of cancellation).
 """
@@ -27,7 +29,9 @@ class Observer(Protocol):
         ...
 
     def holds(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Future[None] | None:
-        """Return what a coroutine must wait for before it goes on, or None; when that is done, it is cancelled."""
+        """Return what a coroutine must wait for before it goes on, or None; when that is done,
+        it is cancelled.
+        """
         ...
 
 
@@ -78,7 +82,13 @@ class Watched(Coroutine[Any, Any, Any]):
         """Go on with an error, or stay where it is."""
         if (barrier := self._barrier()) is not None:
             return barrier
-        error = typ if isinstance(typ, BaseException) else val if isinstance(val, BaseException) else typ()
+        error = (
+            typ
+            if isinstance(typ, BaseException)
+            else val
+            if isinstance(val, BaseException)
+            else typ()
+        )
         waits_for = self._coroutine.throw(error.with_traceback(tb) if tb is not None else error)
         self._observer.suspended(self._coroutine)
         return waits_for
@@ -100,16 +110,24 @@ class Watched(Coroutine[Any, Any, Any]):
 
 @contextmanager
 def observed(observer: Observer) -> Iterator[None]:
-    """Have `observer` told of the suspensions of every task that is started inside the block, or by such a task later on."""
+    """Have `observer` told of the suspensions of every task that is started inside the block, or
+    by such a task later on.
+    """
     loop = asyncio.get_running_loop()
     before = loop.get_task_factory()
 
-    def make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Future[Any]:  # noqa: ANN401
+    def make_task(
+        loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
+    ) -> asyncio.Future[Any]:  # noqa: ANN401
         context = options.get("context")
         seer = _observer.get() if context is None else context.get(_observer)
         if seer is not None and inspect.iscoroutine(coroutine):
             coroutine = Watched(coroutine, seer)
-        return asyncio.Task(coroutine, loop=loop, **options) if before is None else before(loop, coroutine, **options)
+        return (
+            asyncio.Task(coroutine, loop=loop, **options)
+            if before is None
+            else before(loop, coroutine, **options)
+        )
 
     loop.set_task_factory(make_task)
     try:
@@ -121,7 +139,9 @@ def observed(observer: Observer) -> Iterator[None]:
 
 @contextmanager
 def seen_by(observer: Observer) -> Iterator[None]:
-    """Have tasks that are started inside the block, itself inside of `observed`, seen by another observer."""
+    """Have tasks that are started inside the block, itself inside of `observed`, seen by another
+    observer.
+    """
     token = _observer.set(observer)
     try:
         yield
@@ -129,12 +149,24 @@ def seen_by(observer: Observer) -> Iterator[None]:
         _observer.reset(token)
 
 
-def frames_of(coroutine: Any) -> Iterator[tuple[str, int, str]]:  # noqa: ANN401 - whatever one awaits
-    """Yield file, line and name of each frame that waits, from the coroutine's own to the innermost."""
+def frames_of(
+    coroutine: Any,
+) -> Iterator[tuple[str, int, str]]:  # noqa: ANN401 - whatever one awaits
+    """Yield file, line and name of each frame that waits, from the coroutine's own to the
+    innermost.
+    """
     while coroutine is not None:
-        frame = next((f for a in ("cr_frame", "gi_frame", "ag_frame") if (f := getattr(coroutine, a, None))), None)
+        frame = next(
+            (f for a in ("cr_frame", "gi_frame", "ag_frame") if (f := getattr(coroutine, a, None))),
+            None,
+        )
         if frame is not None:
             yield frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
         coroutine = next(
-            (c for a in ("cr_await", "gi_yieldfrom", "ag_await") if (c := getattr(coroutine, a, None))), None
+            (
+                c
+                for a in ("cr_await", "gi_yieldfrom", "ag_await")
+                if (c := getattr(coroutine, a, None))
+            ),
+            None,
         )

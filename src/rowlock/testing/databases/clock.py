@@ -1,14 +1,17 @@
 """The time of the database, moved by the test.
 
-The one idea: rowlock asks the time in SQL, so a test that moves the database's clock moves the leases, due times and
-expiries of every replica at once, whatever the replicas' own clocks say. On SQLite the date functions of each
-connection are overridden; on PostgreSQL `now()` and its sisters are found in a schema of ours before `pg_catalog`.
+The one idea: rowlock asks the time in SQL, so a test that moves the database's clock moves the
+leases, due times and expiries of every replica at once, whatever the replicas' own clocks say. On
+SQLite the date functions of each connection are overridden; on PostgreSQL `now()` and its sisters
+are found in a schema of ours before `pg_catalog`.
 
-Not here: the time of the event loop (`virtual_time`); `DatabaseClock(source=virtual_time_now)` ties the two together.
-What does not follow: on PostgreSQL the keyword `CURRENT_TIMESTAMP` and any `pg_catalog.now()` written out. A moved
-time is seen at once, also in the middle of a transaction: the clock stands still unless it is moved.
+Not here: the time of the event loop (`virtual_time`); `DatabaseClock(source=virtual_time_now)` ties
+the two together. What does not follow: on PostgreSQL the keyword `CURRENT_TIMESTAMP` and any
+`pg_catalog.now()` written out. A moved time is seen at once, also in the middle of a transaction:
+the clock stands still unless it is moved.
 
-Source: SQLite "Date And Time Functions" and `sqlite3_create_function`; PostgreSQL "The Schema Search Path" (5.10.3).
+Source: SQLite "Date And Time Functions" and `sqlite3_create_function`; PostgreSQL "The Schema
+Search Path" (5.10.3).
 """
 
 from __future__ import annotations
@@ -32,10 +35,18 @@ if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import DBAPIConnection
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-__all__ = ["DEFAULT_START", "DatabaseClock", "follow_on_connection", "follow_on_postgresql", "follow_on_sqlite"]
+__all__ = [
+    "DEFAULT_START",
+    "DatabaseClock",
+    "follow_on_connection",
+    "follow_on_postgresql",
+    "follow_on_sqlite",
+]
 
 DEFAULT_START: Final = datetime(2031, 5, 17, 12, 0, tzinfo=UTC)
-"""Where a clock starts: years from any host's own time, so that code which asks the host is found out."""
+"""Where a clock starts: years from any host's own time, so that code which asks the host is
+found out.
+"""
 
 POSTGRESQL_TIMEOUT_S: Final = 10.0
 """How long setting the clock of a PostgreSQL database may take. **Unit** seconds."""
@@ -47,33 +58,40 @@ _SECONDS: Final = re.compile(r"([+-]?\d+(?:\.\d+)?) seconds?")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
-# A sequence, not a table: it is outside transactions, so a moved time is seen by all, also inside older snapshots, and
-# reading it can neither wait for a lock nor fail a serializable transaction.
+# A sequence, not a table: it is outside transactions, so a moved time is seen by all, also inside
+# older snapshots, and reading it can neither wait for a lock nor fail a serializable transaction.
 _POSTGRESQL_SETUP: Final = (
     "CREATE SCHEMA test_clock",
     "CREATE SEQUENCE test_clock.microseconds MINVALUE -9223372036854775807",
     *(
-        f"CREATE FUNCTION test_clock.{name}() RETURNS timestamptz LANGUAGE sql STABLE AS $$ SELECT "
-        "timestamptz 'epoch' + last_value * interval '1 microsecond' FROM test_clock.microseconds $$"
+        f"CREATE FUNCTION test_clock.{name}() RETURNS timestamptz LANGUAGE sql STABLE AS $$ SELECT"
+        " timestamptz 'epoch' + last_value * interval '1 microsecond' FROM"
+        " test_clock.microseconds $$"
         for name in ("now", "transaction_timestamp", "statement_timestamp", "clock_timestamp")
     ),
-    # `public` stays first, so that tables are created there. For new connections only: no engine may be open yet.
-    "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, test_clock, pg_catalog', "
-    "current_database()); END $$",
+    # `public` stays first, so that tables are created there. For new connections only: no engine
+    # may be open yet.
+    (
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, test_clock,"
+        " pg_catalog', current_database()); END $$"
+    ),
 )
 
 
 class DatabaseClock:
     """A clock that one or several databases follow.
 
-    It stands still unless it is moved, or runs with `source`. All times are cut to whole milliseconds, the precision
-    of SQLite, so that `now` is exactly what the database says.
+    It stands still unless it is moved, or runs with `source`. All times are cut to whole
+    milliseconds, the precision of SQLite, so that `now` is exactly what the database says.
 
     Attributes:
-        source: Returns seconds, for example `virtual_time_now`; the clock runs with it. Not with PostgreSQL.
+        source: Returns seconds, for example `virtual_time_now`; the clock runs with it. Not with
+            PostgreSQL.
     """
 
-    def __init__(self, start: datetime = DEFAULT_START, *, source: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, start: datetime = DEFAULT_START, *, source: Callable[[], float] | None = None
+    ) -> None:
         """Start the clock.
 
         Args:
@@ -96,7 +114,9 @@ class DatabaseClock:
     def now(self) -> datetime:
         """The time, aware and in UTC."""
         elapsed_s = self.source() - self._source_start_s if self.source else 0.0
-        return _EPOCH + _MILLISECOND * round((self._base - _EPOCH + timedelta(seconds=elapsed_s)) / _MILLISECOND)
+        return _EPOCH + _MILLISECOND * round(
+            (self._base - _EPOCH + timedelta(seconds=elapsed_s)) / _MILLISECOND
+        )
 
     def advance(self, delta: float | timedelta) -> None:
         """Move the clock by so many seconds; a negative number moves it back."""
@@ -136,7 +156,9 @@ def follow_on_connection(connection: Any, clock: DatabaseClock) -> None:  # noqa
         # deterministic: SQLite then asks once per statement, as it does for its own 'now'.
         connection.create_function(name, -1, partial(_sqlite_time, clock, name), deterministic=True)
     for name in _SQLITE_KEYWORDS:
-        function = partial(_sqlite_time, clock, name.replace("current_", "").replace("timestamp", "datetime"))
+        function = partial(
+            _sqlite_time, clock, name.replace("current_", "").replace("timestamp", "datetime")
+        )
         connection.create_function(name, 0, function, deterministic=True)
 
 
@@ -147,7 +169,10 @@ async def follow_on_postgresql(clock: DatabaseClock, url: URL) -> None:
         ValueError: The clock has a source, which a server cannot follow.
     """
     if clock.source is not None:
-        msg = "a PostgreSQL server cannot follow a clock with a source; use DatabaseClock() and advance() it"
+        msg = (
+            "a PostgreSQL server cannot follow a clock with a source; use DatabaseClock() and"
+            " advance() it"
+        )
         raise ValueError(msg)
     dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
     await _execute(dsn, *_POSTGRESQL_SETUP)
@@ -159,7 +184,8 @@ def _sqlite_time(clock: DatabaseClock, function: str, *arguments: object) -> obj
     if not values or str(values[0]).lower() == "now":
         values = (_sqlite_text(clock.now), *values[1:])
         modifiers = [_SECONDS.fullmatch(str(value)) for value in values[1:]]
-        if formats == (_ROWLOCK_FORMAT,) and all(modifiers):  # asked for every row of a scan: worth a short cut
+        # asked for every row of a scan: worth a short cut
+        if formats == (_ROWLOCK_FORMAT,) and all(modifiers):
             moved_s = sum(float(match[1]) for match in modifiers if match)
             return _sqlite_text(clock.now + timedelta(seconds=moved_s)) + "000"
     places = ", ".join("?" * len(formats + values))
@@ -174,7 +200,9 @@ def _sqlite_text(time: datetime) -> str:
 def _set_postgresql(dsn: str, now: datetime) -> None:
     microseconds = round((now - _EPOCH) / timedelta(microseconds=1))
     # Apart: the caller may be in a loop, and must see it done.
-    run_in_thread(lambda: _execute(dsn, f"SELECT setval('test_clock.microseconds', {microseconds})"))
+    run_in_thread(
+        lambda: _execute(dsn, f"SELECT setval('test_clock.microseconds', {microseconds})")
+    )
 
 
 async def _execute(dsn: str, *statements: str) -> None:

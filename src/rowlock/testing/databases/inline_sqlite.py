@@ -1,15 +1,18 @@
 """SQLite for virtual time: aiosqlite's connection without its thread.
 
-The one idea: aiosqlite is a queue of functions and a thread that runs them one after the other. Here the same queue is
-worked off by callbacks of the event loop. Other tasks get their turn before and after each statement, a cancelled
-caller does not stop a statement that is queued, and nothing depends on the operating system's scheduler any more.
-It plugs into an unmodified SQLAlchemy as `create_async_engine("sqlite+aiosqlite://...", async_creator=...)`.
+The one idea: aiosqlite is a queue of functions and a thread that runs them one after the other.
+Here the same queue is worked off by callbacks of the event loop. Other tasks get their turn before
+and after each statement, a cancelled caller does not stop a statement that is queued, and nothing
+depends on the operating system's scheduler any more. It plugs into an unmodified SQLAlchemy as
+`create_async_engine("sqlite+aiosqlite://...", async_creator=...)`.
 
-Not here: in-memory databases (two connections would see two), and aiosqlite's own conveniences. One difference: where
-SQLite refuses at once since waiting would be a deadlock (a reader wants to write while another waits to commit), this
-one waits out the busy timeout and then fails with the same error.
+Not here: in-memory databases (two connections would see two), and aiosqlite's own conveniences. One
+difference: where SQLite refuses at once since waiting would be a deadlock (a reader wants to write
+while another waits to commit), this one waits out the busy timeout and then fails with the same
+error.
 
-Source: aiosqlite `core.py`, `cursor.py`; SQLAlchemy `sqlalchemy.dialects.sqlite.aiosqlite`; SQLite "Result and Error Codes".
+Source: aiosqlite `core.py`, `cursor.py`; SQLAlchemy `sqlalchemy.dialects.sqlite.aiosqlite`; SQLite
+"Result and Error Codes".
 """
 
 from __future__ import annotations
@@ -38,14 +41,18 @@ if TYPE_CHECKING:
 __all__ = ["BUSY_TIMEOUT_S", "InlineConnection", "InlineCursor", "inline_sqlite_engine"]
 
 BUSY_TIMEOUT_S: Final = 5.0
-"""How long a statement waits for the lock of the file, by `loop.time()`; the default of sqlite3. **Unit** seconds."""
+"""How long a statement waits for the lock of the file, by `loop.time()`; the default of sqlite3.
+**Unit** seconds.
+"""
 
 BUSY_RETRY_S: Final = 0.01
 """How long it waits between two tries. **Unit** seconds."""
 
 # Not SQLITE_BUSY_SNAPSHOT: waiting does not help there, and SQLite does not wait either.
 _WORTH_WAITING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY)
-_SET_BUSY_TIMEOUT: Final = re.compile(r"\s*PRAGMA\s+busy_timeout\s*(?:=|\()\s*(\d+)\s*\)?\s*;?\s*", re.IGNORECASE)
+_SET_BUSY_TIMEOUT: Final = re.compile(
+    r"\s*PRAGMA\s+busy_timeout\s*(?:=|\()\s*(\d+)\s*\)?\s*;?\s*", re.IGNORECASE
+)
 
 
 class _BusyError(Exception):
@@ -53,7 +60,9 @@ class _BusyError(Exception):
 
 
 class _LoopQueue:
-    """What is a thread and its queue in aiosqlite: runs one function after the other, each in a turn of the loop."""
+    """What is a thread and its queue in aiosqlite: runs one function after the other, each in a
+    turn of the loop.
+    """
 
     def __init__(self) -> None:
         self.busy_timeout_s = BUSY_TIMEOUT_S
@@ -99,17 +108,21 @@ class InlineConnection:
         path: The database file.
     """
 
-    def __init__(self, path: str | PathLike[str], *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+    def __init__(
+        self, path: str | PathLike[str], *, busy_timeout_s: float = BUSY_TIMEOUT_S
+    ) -> None:
         """Open the file.
 
         Args:
             path: The database file.
-            busy_timeout_s: How long a statement waits for the file's lock, by `loop.time()`. **Unit** seconds.
+            busy_timeout_s: How long a statement waits for the file's lock, by `loop.time()`.
+                **Unit** seconds.
         """
         self.path = path
         self._tx = _LoopQueue()  # SQLAlchemy puts into it to set the isolation level
         self._tx.busy_timeout_s = busy_timeout_s
-        # timeout=0: SQLite's own waiting would stop the one thread in which the lock could be freed.
+        # timeout=0: SQLite's own waiting would stop the one thread in which the lock could be
+        # freed.
         self._connection: sqlite3.Connection | None = sqlite3.connect(path, timeout=0)
 
     @property
@@ -160,7 +173,13 @@ class InlineConnection:
     ) -> None:
         """Define a function in SQL, as `sqlite3.Connection.create_function` does."""
         await self.run(
-            partial(self.sqlite3_connection.create_function, name, num_params, func, deterministic=deterministic)
+            partial(
+                self.sqlite3_connection.create_function,
+                name,
+                num_params,
+                func,
+                deterministic=deterministic,
+            )
         )
 
     async def close(self) -> None:
@@ -188,7 +207,9 @@ class InlineConnection:
         self._tx.busy_timeout_s = timeout_s
 
     async def call(self, function: Callable[[], Any], *, commits: bool = False) -> Any:  # noqa: ANN401 - whatever it returns
-        """Run a statement, or a COMMIT; wait while the file is locked. Whoever disturbs the way to the database overrides this."""
+        """Run a statement, or a COMMIT; wait while the file is locked. Whoever disturbs the way
+        to the database overrides this.
+        """
         return await self.run(_waiting(function))
 
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -253,9 +274,12 @@ class InlineCursor:
     def arraysize(self, value: int) -> None:
         self._cursor.arraysize = value
 
-    async def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> InlineCursor:
+    async def execute(
+        self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
+    ) -> InlineCursor:
         """Run a statement; wait while the file is locked."""
-        if match := _SET_BUSY_TIMEOUT.fullmatch(sql):  # the trap: SQLite would then wait itself, for ever
+        # the trap: SQLite would then wait itself, for ever
+        if match := _SET_BUSY_TIMEOUT.fullmatch(sql):
             self._connection.set_busy_timeout(int(match[1]) / 1000)
             return self
         await self._connection.call(partial(self._cursor.execute, sql, parameters))
@@ -274,7 +298,9 @@ class InlineCursor:
 
     async def fetchmany(self, size: int | None = None) -> list[Any]:
         """Return the next rows."""
-        rows: list[Any] = await self._connection.run(partial(self._cursor.fetchmany, size or self.arraysize))
+        rows: list[Any] = await self._connection.run(
+            partial(self._cursor.fetchmany, size or self.arraysize)
+        )
         return rows
 
     async def fetchall(self) -> list[Any]:
@@ -299,14 +325,18 @@ def inline_sqlite_engine(
     Args:
         path: The database file; not `:memory:`.
         clock: What the connections shall take for the database's time; the true one if None.
-        busy_timeout_s: How long a statement waits for the file's lock, by `loop.time()`. **Unit** seconds.
+        busy_timeout_s: How long a statement waits for the file's lock, by `loop.time()`. **Unit**
+            seconds.
         engine_options: Handed on to `create_async_engine`.
 
     Raises:
         ValueError: The path names no file.
     """
     if str(path) in {"", ":memory:"}:
-        msg = "an inline engine needs a file, since each connection to :memory: is a database of its own"
+        msg = (
+            "an inline engine needs a file, since each connection to :memory: is a database of"
+            " its own"
+        )
         raise ValueError(msg)
 
     async def connect() -> InlineConnection:
@@ -321,14 +351,17 @@ def inline_sqlite_engine(
 
 
 def _end(file: sqlite3.Connection) -> None:
-    # Rolled back first, as by a server whose client is gone: a cursor that is alive somewhere would keep the file locked.
+    # Rolled back first, as by a server whose client is gone: a cursor that is alive somewhere would
+    # keep the file locked.
     with suppress(sqlite3.Error):
         file.rollback()
     file.close()
 
 
 def _waiting(function: Callable[[], Any]) -> Callable[[], Any]:
-    """Mark a call that may be made again. Never a fetch: after an error sqlite3 takes its rows for exhausted."""
+    """Mark a call that may be made again. Never a fetch: after an error sqlite3 takes its rows
+    for exhausted.
+    """
 
     def call() -> object:
         try:
@@ -341,8 +374,11 @@ def _waiting(function: Callable[[], Any]) -> Callable[[], Any]:
     return call
 
 
-def _settle(future: asyncio.Future[Any] | None, *, result: object = None, error: BaseException | None = None) -> None:
-    if future is None or future.done():  # done: its caller was cancelled, the statement was run all the same
+def _settle(
+    future: asyncio.Future[Any] | None, *, result: object = None, error: BaseException | None = None
+) -> None:
+    # done: its caller was cancelled, the statement was run all the same
+    if future is None or future.done():
         return
     if error is not None:
         future.set_exception(error)

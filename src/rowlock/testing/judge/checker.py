@@ -1,8 +1,9 @@
 """The one judge of a history: which promises were broken, and by which change.
 
-The one idea: it judges what was committed and nothing else, so the same judge serves a simulation, a chaos run and a host's test.
-Each rule is named after the promise that it watches over; what the library may do in keeping with its promises is legal here, and
-no rule rests on an order that the historian does not vouch for.
+The one idea: it judges what was committed and nothing else, so the same judge serves a simulation,
+a chaos run and a host's test. Each rule is named after the promise that it watches over; what the
+library may do in keeping with its promises is legal here, and no rule rests on an order that the
+historian does not vouch for.
 
 | promise | what is looked for |
 |---|---|
@@ -18,18 +19,25 @@ no rule rests on an order that the historian does not vouch for.
 | B4 | attempts that are not counted one by one, or go on past their limit (`attempts_max`); a row taken while parked, or early |
 | B5 | a lease left behind by clean shutdowns (`stopped`) |
 
-Not here: A4, A7, A10 to A12, B3 and B6, which no lock column tells of. Hosts judge their own columns.
+Not here: A4, A7, A10 to A12, B3 and B6, which no lock column tells of. Hosts judge their own
+columns.
 
 What it cannot see, since the lock columns do not tell:
 
-- Who wrote. A live lease that a stranger clears, an outcome of the last holder that ends its successor's lease, and a name that a
-  stranger takes from a row that was reset, look like the holder's own doing. (A simulation knows who committed, and judges that.)
-- A second result under one token that leaves the stamp as it is: while the clock stands still or was set back, the second one is
-  no outcome here. So is one that writes the host's columns alone, before the token is cleared.
-- A reservation that another pipeline ends after a few seconds, but sooner than its own `retry_delay` allows.
-- A row that is free, and ready, and that nobody takes for an hour. `settled` is asked in the end, `taken_within` is about leases.
-- Attempts that are set to 0 under a holder's eyes, as a service may do that lets a row start afresh.
-- A deleted row that comes back under the same key: it is another row here, with a history of its own.
+- Who wrote. A live lease that a stranger clears, an outcome of the last holder that ends its
+  successor's lease, and a name that a stranger takes from a row that was reset, look like the
+  holder's own doing. (A simulation knows who committed, and judges that.)
+- A second result under one token that leaves the stamp as it is: while the clock stands still or
+  was set back, the second one is no outcome here. So is one that writes the host's columns alone,
+  before the token is cleared.
+- A reservation that another pipeline ends after a few seconds, but sooner than its own
+  `retry_delay` allows.
+- A row that is free, and ready, and that nobody takes for an hour. `settled` is asked in the end,
+  `taken_within` is about leases.
+- Attempts that are set to 0 under a holder's eyes, as a service may do that lets a row start
+  afresh.
+- A deleted row that comes back under the same key: it is another row here, with a history of its
+  own.
 """
 
 from __future__ import annotations
@@ -55,7 +63,13 @@ from rowlock.testing.judge.state import (
     place_of,
 )
 from rowlock.testing.judge.timeline import timeline
-from rowlock.testing.judge.timing_rules import claimed_early, claimed_late, ended_unseen, released_late, too_long
+from rowlock.testing.judge.timing_rules import (
+    claimed_early,
+    claimed_late,
+    ended_unseen,
+    released_late,
+    too_long,
+)
 
 __all__ = ["VIOLATIONS_MAX", "Violation", "check"]
 
@@ -87,7 +101,9 @@ class Violation:
 
     def __str__(self) -> str:
         """Say it with the row's timeline."""
-        where = f"{self.table} {self.key}" + ("" if self.number is None else f", change {self.number}")
+        where = f"{self.table} {self.key}" + (
+            "" if self.number is None else f", change {self.number}"
+        )
         return f"{self.promise} broken: {where}: {self.text}\n{self.story}"
 
 
@@ -105,10 +121,11 @@ def check(
 
     Args:
         changes: all of them, in order.
-        settled: given a table's name and a row's last state, whether that row wants nothing more; asked for every row that is
-            there in the end. Parked rows count as settled.
+        settled: given a table's name and a row's last state, whether that row wants nothing more;
+            asked for every row that is there in the end. Parked rows count as settled.
         stopped: whether every replica was shut down cleanly, and no service holds rows.
-        taken_within: how long after its end a lease may stay unattended: a fetch delay, with a second or two for the machine.
+        taken_within: how long after its end a lease may stay unattended: a fetch delay, with a
+            second or two for the machine.
         attempts_max: the pipelines' `max_attempts`: one for all, or that of each by its name.
         services_own: names of watched columns that no pipeline writes.
         lock_timeouts: the pipelines' `lock_timeout`, by name; leases of others are not measured.
@@ -165,7 +182,9 @@ def _in_the_end(
         if unsettled is not None:
             yield _Broken("B1", unsettled, place)
         if stopped and (state.lock_token is not None or state.lock_expires_at is not None):
-            yield _Broken("B5", f"still locked by {state.lock_owner} after everybody was shut down", place)
+            yield _Broken(
+                "B5", f"still locked by {state.lock_owner} after everybody was shut down", place
+            )
 
 
 def _unseen(
@@ -183,13 +202,23 @@ def _one_outcome(change: Change, history_state: HistoryState) -> Iterator[str]:
             yield "an outcome was written that no lease stands for"
         elif after.lock_token is not None:
             yield "an outcome was written that left the row locked"
-        elif (history := history_state.tokens.get(before.lock_token)) and history.home not in (None, place_of(change)):
+        elif (history := history_state.tokens.get(before.lock_token)) and history.home not in (
+            None,
+            place_of(change),
+        ):
             yield "an outcome was written to a related row under its main row's token"
         elif is_composed(before.lock_owner):
-            yield f"an outcome was written under the lease of {before.lock_owner}, which has no outcomes"
+            yield (
+                f"an outcome was written under the lease of {before.lock_owner}, which has no"
+                " outcomes"
+            )
     token = acquired_token(change)
     history = None if token is None else history_state.tokens.get(token)
-    if history is not None and history.home in (None, place_of(change)) and place_of(change) in history.left:
+    if (
+        history is not None
+        and history.home in (None, place_of(change))
+        and place_of(change) in history.left
+    ):
         yield f"token {token} came back after it was cleared or replaced"
 
 
@@ -204,7 +233,12 @@ def _no_theft(change: Change, history_state: HistoryState) -> Iterator[str]:
 
 def _no_revival(change: Change, history_state: HistoryState) -> Iterator[str]:
     before, after = change.before, change.after
-    if before is None or after is None or before.lock_token is None or before.lock_token != after.lock_token:
+    if (
+        before is None
+        or after is None
+        or before.lock_token is None
+        or before.lock_token != after.lock_token
+    ):
         return
     ends, ends_now = before.lock_expires_at, after.lock_expires_at
     # By the start of the statement: the lease was looked at no sooner.
@@ -216,13 +250,21 @@ def _no_revival(change: Change, history_state: HistoryState) -> Iterator[str]:
         main = history_state.home_state(before.lock_token)
         if main is not None and main.lock_token == before.lock_token:
             return
-    yield f"a lease that had ended {(change.statement_at - ends).total_seconds():.3f} s before was renewed"
+    yield (
+        f"a lease that had ended {(change.statement_at - ends).total_seconds():.3f} s before was"
+        " renewed"
+    )
 
 
 def _related_with_main(change: Change, history_state: HistoryState) -> Iterator[str]:
     token, after = acquired_token(change), change.after
     history = None if token is None else history_state.tokens.get(token)
-    if token is None or after is None or history is None or history.home in (None, place_of(change)):
+    if (
+        token is None
+        or after is None
+        or history is None
+        or history.home in (None, place_of(change))
+    ):
         return
     main = history_state.home_state(token)
     if main is None or main.lock_token != token:
@@ -275,7 +317,10 @@ def _overwritten(change: Change, _: HistoryState, *, columns: Sequence[str]) -> 
         for name in columns:
             was, became = before.values.get(name), after.values.get(name)
             if was != became:
-                yield f"an outcome wrote {name}, which is the services' own: {was!r} became {became!r}"
+                yield (
+                    f"an outcome wrote {name}, which is the services' own: {was!r} became"
+                    f" {became!r}"
+                )
 
 
 _RULES: Final[tuple[tuple[str, Rule], ...]] = (
@@ -294,21 +339,37 @@ _RULES: Final[tuple[tuple[str, Rule], ...]] = (
 
 
 def _leaked(history_state: HistoryState) -> Iterator[tuple[Place, str]]:
-    """Find related rows that are still locked though the transaction that ended their main row's lease should have freed them.
+    """Find related rows that are still locked though the transaction that ended their main row's
+    lease should have freed them.
 
-    Left to their expiry, and to the sweep, are those of a main row that was deleted, swept itself, or taken by another's claim.
+    Left to their expiry, and to the sweep, are those of a main row that was deleted, swept itself,
+    or taken by another's claim.
     """
     for place, state in history_state.rows.items():
         history = None if state.lock_token is None else history_state.tokens.get(state.lock_token)
-        if history is None or history.home is None or history.home not in history.left or place == history.home:
+        if (
+            history is None
+            or history.home is None
+            or history.home not in history.left
+            or place == history.home
+        ):
             continue
         is_anothers = history.replaced_by is not None and history.replaced_by != history.owner
         if not (history.home_is_deleted or history.swept or is_anothers):
-            yield place, f"still locked under the token of {_named(history.home)}, which is free of it"
+            yield (
+                place,
+                f"still locked under the token of {_named(history.home)}, which is free of it",
+            )
 
 
-def _unsettled(place: Place, state: RowState, settled: Callable[[str, RowState], bool]) -> str | None:
-    if state.lock_token is not None or state.lock_owner is not None or state.lock_expires_at is not None:
+def _unsettled(
+    place: Place, state: RowState, settled: Callable[[str, RowState], bool]
+) -> str | None:
+    if (
+        state.lock_token is not None
+        or state.lock_owner is not None
+        or state.lock_expires_at is not None
+    ):
         return f"still carries lock columns of {state.lock_owner} in the end"
     if state.parked_at is None and not settled(place[0], state):
         return "is not settled in the end"

@@ -1,9 +1,11 @@
-"""What one process did to a lease of another: a simulation knows who committed each change, which no column tells.
+"""What one process did to a lease of another: a simulation knows who committed each change, which
+no column tells.
 
-The one idea: a token is its holder's. Another process may clear or replace it once its lease has ended, and may delete the row;
-it may not end it before, renew it, or write an outcome under it.
+The one idea: a token is its holder's. Another process may clear or replace it once its lease has
+ended, and may delete the row; it may not end it before, renew it, or write an outcome under it.
 
-Not here: what two attempts in one process do to each other, and what the columns tell anyway (``rowlock.testing.judge.checker``).
+Not here: what two attempts in one process do to each other, and what the columns tell anyway
+(``rowlock.testing.judge.checker``).
 """
 
 from __future__ import annotations

@@ -1,14 +1,18 @@
-"""The database as historian: triggers write down every change of a lease, whatever a replica believes of itself.
+"""The database as historian: triggers write down every change of a lease, whatever a replica
+believes of itself.
 
-The one idea: what is judged is what was committed. A trigger notes, within the transaction that makes the change, what a row's
-lock columns were before and after, with the database's time; a transaction that rolls back leaves no note.
+The one idea: what is judged is what was committed. A trigger notes, within the transaction that
+makes the change, what a row's lock columns were before and after, with the database's time; a
+transaction that rolls back leaves no note.
 
-The order: changes are numbered by the database. Those of one row are in the order of their commits, since each is numbered while
-its row is locked and that lock ends with the transaction. On SQLite there is one writer, so all are. On PostgreSQL numbers of
-different rows may be in another order than their commits. Two rows may still be compared where the changes of one are made with
-the other locked, as rowlock locks related rows with their main row locked; nothing else may rest on it.
+The order: changes are numbered by the database. Those of one row are in the order of their commits,
+since each is numbered while its row is locked and that lock ends with the transaction. On SQLite
+there is one writer, so all are. On PostgreSQL numbers of different rows may be in another order
+than their commits. Two rows may still be compared where the changes of one are made with the other
+locked, as rowlock locks related rows with their main row locked; nothing else may rest on it.
 
-Not here: the judge (``checker.py``). A change of nothing, such as a lease set to what it was, is not noted.
+Not here: the judge (``checker.py``). A change of nothing, such as a lease set to what it was, is
+not noted.
 """
 
 from __future__ import annotations
@@ -46,8 +50,8 @@ HISTORY_TABLE: Final = "rowlock_history"
 """The table of the notes; empty it to begin anew."""
 
 HISTORY_QUERY: Final = (
-    "SELECT number, place, key_before, key_after, instant, statement_at, transaction_at, transaction_id, was, became "
-    f"FROM {HISTORY_TABLE} ORDER BY number"
+    "SELECT number, place, key_before, key_after, instant, statement_at, transaction_at,"
+    f" transaction_id, was, became FROM {HISTORY_TABLE} ORDER BY number"
 )
 """What `changes_from` reads the rows of."""
 
@@ -55,12 +59,16 @@ _SCHEDULE_COLUMNS: Final = ("due_at", "attempts", "parked_at")
 _NOW_ON_SQLITE: Final = "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
 _DASHED: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TABLE: Final = {
-    "sqlite": f"CREATE TABLE {HISTORY_TABLE} (number INTEGER PRIMARY KEY AUTOINCREMENT, place TEXT NOT NULL, key_before TEXT, "
-    "key_after TEXT, instant TEXT NOT NULL, statement_at TEXT NOT NULL, transaction_at TEXT, transaction_id INTEGER, was TEXT, "
-    "became TEXT)",
-    "postgresql": f"CREATE TABLE {HISTORY_TABLE} (number BIGSERIAL PRIMARY KEY, place TEXT NOT NULL, key_before TEXT, "
-    "key_after TEXT, instant TEXT NOT NULL, statement_at TEXT NOT NULL, transaction_at TEXT, transaction_id BIGINT, was TEXT, "
-    "became TEXT)",
+    "sqlite": (
+        f"CREATE TABLE {HISTORY_TABLE} (number INTEGER PRIMARY KEY AUTOINCREMENT, place TEXT NOT"
+        " NULL, key_before TEXT, key_after TEXT, instant TEXT NOT NULL, statement_at TEXT NOT"
+        " NULL, transaction_at TEXT, transaction_id INTEGER, was TEXT, became TEXT)"
+    ),
+    "postgresql": (
+        f"CREATE TABLE {HISTORY_TABLE} (number BIGSERIAL PRIMARY KEY, place TEXT NOT NULL,"
+        " key_before TEXT, key_after TEXT, instant TEXT NOT NULL, statement_at TEXT NOT NULL,"
+        " transaction_at TEXT, transaction_id BIGINT, was TEXT, became TEXT)"
+    ),
 }
 
 
@@ -76,7 +84,8 @@ class RowState:
         due_at: None without a schedule, as the following.
         attempts: failed attempts.
         parked_at: when it was set aside.
-        values: the host's own columns that the historian was asked to watch, by attribute name, as JSON has them.
+        values: the host's own columns that the historian was asked to watch, by attribute name, as
+            JSON has them.
     """
 
     lock_token: uuid.UUID | None = None
@@ -119,7 +128,8 @@ class Change:
 def historian_statements(
     dialect: Dialect, models: Iterable[type], *, also: Mapping[type, Sequence[str]] | None = None
 ) -> list[str]:
-    """Return the DDL of the historian, for whatever runs it: a plain ``sqlite3`` connection, or a migration of a test schema.
+    """Return the DDL of the historian, for whatever runs it: a plain ``sqlite3`` connection, or a
+    migration of a test schema.
 
     Args:
         dialect: whose SQL it is, such as ``sqlalchemy.dialects.sqlite.dialect()``.
@@ -142,13 +152,18 @@ def historian_statements(
 
 
 async def install_historian(
-    connection: AsyncConnection, models: Iterable[type], *, also: Mapping[type, Sequence[str]] | None = None
+    connection: AsyncConnection,
+    models: Iterable[type],
+    *,
+    also: Mapping[type, Sequence[str]] | None = None,
 ) -> None:
-    """Let the database note every change of a lease of `models` from now on; joins the caller's transaction.
+    """Let the database note every change of a lease of `models` from now on; joins the caller's
+    transaction.
 
     Args:
         connection: of a transaction that may change the schema.
-        models: mapped classes with the lock columns, those of related rows among them; their tables are there.
+        models: mapped classes with the lock columns, those of related rows among them; their tables
+            are there.
         also: attribute names of the host's own columns to be watched besides, by model.
 
     Raises:
@@ -175,7 +190,18 @@ def key_text(key: object) -> str:
 
 
 def _changes_of(row: Sequence[Any]) -> Iterable[Change]:
-    number, table, key_before, key_after, instant, statement_at, transaction_at, transaction, was, became = row
+    (
+        number,
+        table,
+        key_before,
+        key_after,
+        instant,
+        statement_at,
+        transaction_at,
+        transaction,
+        was,
+        became,
+    ) = row
     times = (_time(instant), _time(statement_at), _time(transaction_at))
     at, began_at, opened_at = times
     assert at is not None
@@ -183,7 +209,9 @@ def _changes_of(row: Sequence[Any]) -> Iterable[Change]:
     before, after = _state(was), _state(became)
 
     def change(key: str, before: RowState | None, after: RowState | None) -> Change:
-        return Change(number, at, began_at, opened_at, transaction, table, _digits(key), before, after)
+        return Change(
+            number, at, began_at, opened_at, transaction, table, _digits(key), before, after
+        )
 
     # A row that got another key is, for everybody who looks for it, gone, and another one has come.
     if before is not None and after is not None and key_before != key_after:
@@ -221,7 +249,9 @@ def _digits(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """One table in SQL: `table` and `key` quoted, `place` and the names of `columns` as literals, quoted columns."""
+    """One table in SQL: `table` and `key` quoted, `place` and the names of `columns` as
+    literals, quoted columns.
+    """
 
     place: str
     table: str
@@ -239,9 +269,14 @@ class _Watched:
             table=preparer.format_table(leased.table),
             key=preparer.quote(leased.key.name),
             columns={_literal(name): preparer.quote(leased.column(name).name) for name in names},
-            also={_literal(name): preparer.quote(_hosts_column(leased, name).name) for name in also},
-            # Of a fixed length: PostgreSQL cuts names at 63 bytes, and tables with long names may begin alike.
-            trigger=f"rowlock_note_{hashlib.sha256(leased.table.fullname.encode()).hexdigest()[:16]}",
+            also={
+                _literal(name): preparer.quote(_hosts_column(leased, name).name) for name in also
+            },
+            # Of a fixed length: PostgreSQL cuts names at 63 bytes, and tables with long names may
+            # begin alike.
+            trigger=(
+                f"rowlock_note_{hashlib.sha256(leased.table.fullname.encode()).hexdigest()[:16]}"
+            ),
         )
 
     def as_json(self, which: str, function: str) -> str:
@@ -254,7 +289,9 @@ class _Watched:
 def _hosts_column(leased: LeasedTable, name: str) -> Column[Any]:
     column = leased.columns_by_name.get(name)
     if column is None:
-        raise ConfigurationError(f"{leased.name} has no column {name!r} to be watched; name one of its attributes")
+        raise ConfigurationError(
+            f"{leased.name} has no column {name!r} to be watched; name one of its attributes"
+        )
     return column
 
 
@@ -268,8 +305,8 @@ def _on_sqlite(watched: _Watched) -> list[str]:
     columns = [watched.key, *watched.columns.values(), *watched.also.values()]
     differs = " OR ".join(f"OLD.{column} IS NOT NEW.{column}" for column in columns)
     insert = (
-        f"INSERT INTO {HISTORY_TABLE} (place, key_before, key_after, instant, statement_at, was, became) "
-        f"SELECT {watched.place}, %s, %s, {_NOW_ON_SQLITE}, {_NOW_ON_SQLITE}, %s, %s"
+        f"INSERT INTO {HISTORY_TABLE} (place, key_before, key_after, instant, statement_at, was,"
+        f" became) SELECT {watched.place}, %s, %s, {_NOW_ON_SQLITE}, {_NOW_ON_SQLITE}, %s, %s"
     ).replace("%Y-%m-%d %H:%M:%f000", "%%Y-%%m-%%d %%H:%%M:%%f000")
     noted = {
         "INSERT": ("", insert % ("NULL", new_key, "NULL", became)),
@@ -277,7 +314,8 @@ def _on_sqlite(watched: _Watched) -> list[str]:
         "DELETE": ("", insert % (old_key, "NULL", was, "NULL")),
     }
     triggers = [
-        f"CREATE TRIGGER {watched.trigger}_{what.lower()} AFTER {what} ON {watched.table} {when}BEGIN {note}; END"
+        f"CREATE TRIGGER {watched.trigger}_{what.lower()} AFTER {what} ON {watched.table}"
+        f" {when}BEGIN {note}; END"
         for what, (when, note) in noted.items()
     ]
     found = noted["INSERT"][1].replace("NEW.", f"{watched.table}.")
@@ -287,15 +325,20 @@ def _on_sqlite(watched: _Watched) -> list[str]:
 def _on_postgresql(watched: _Watched) -> list[str]:
     columns = [watched.key, *watched.columns.values(), *watched.also.values()]
     # As text, since not every type of a host has an equality.
-    differs = " OR ".join(f"OLD.{column}::text IS DISTINCT FROM NEW.{column}::text" for column in columns)
-    was, became = (watched.as_json(which, "jsonb_build_object") + "::text" for which in ("OLD", "NEW"))
+    differs = " OR ".join(
+        f"OLD.{column}::text IS DISTINCT FROM NEW.{column}::text" for column in columns
+    )
+    was, became = (
+        watched.as_json(which, "jsonb_build_object") + "::text" for which in ("OLD", "NEW")
+    )
     instants = ", ".join(
-        f"to_jsonb({function}()) #>> '{{}}'" for function in ("clock_timestamp", "statement_timestamp", "now")
+        f"to_jsonb({function}()) #>> '{{}}'"
+        for function in ("clock_timestamp", "statement_timestamp", "now")
     )
     into = (
-        f"INSERT INTO {HISTORY_TABLE} "
-        "(place, instant, statement_at, transaction_at, transaction_id, key_before, key_after, was, became) "
-        f"SELECT {watched.place}, {instants}, txid_current()"
+        f"INSERT INTO {HISTORY_TABLE} (place, instant, statement_at, transaction_at,"
+        f" transaction_id, key_before, key_after, was, became) SELECT {watched.place}, {instants},"
+        " txid_current()"
     )
     old, new = "CASE WHEN TG_OP <> 'INSERT' THEN {} END", "CASE WHEN TG_OP <> 'DELETE' THEN {} END"
     noted = ", ".join(
@@ -312,8 +355,16 @@ def _on_postgresql(watched: _Watched) -> list[str]:
     )
     return [
         found,
-        f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $note$ BEGIN {into}, {noted}; RETURN NULL; END $note$",
-        f"CREATE TRIGGER {name} AFTER INSERT OR DELETE ON {watched.table} FOR EACH ROW EXECUTE FUNCTION {name}()",
-        f"CREATE TRIGGER {name}_update AFTER UPDATE ON {watched.table} FOR EACH ROW WHEN ({differs}) "
-        f"EXECUTE FUNCTION {name}()",
+        (
+            f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $note$ BEGIN {into},"
+            f" {noted}; RETURN NULL; END $note$"
+        ),
+        (
+            f"CREATE TRIGGER {name} AFTER INSERT OR DELETE ON {watched.table} FOR EACH ROW EXECUTE"
+            f" FUNCTION {name}()"
+        ),
+        (
+            f"CREATE TRIGGER {name}_update AFTER UPDATE ON {watched.table} FOR EACH ROW WHEN"
+            f" ({differs}) EXECUTE FUNCTION {name}()"
+        ),
     ]

@@ -1,7 +1,8 @@
 """Rules about the name in `lock_owner`: who may put it there, and who may take it away (A9).
 
-The one idea: a name comes and goes with a lease, and stays only where an outcome says that its pipeline comes back. Then it
-reserves the row for a few seconds. The name on a lease that has ended keeps nobody away.
+The one idea: a name comes and goes with a lease, and stays only where an outcome says that its
+pipeline comes back. Then it reserves the row for a few seconds. The name on a lease that has ended
+keeps nobody away.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from datetime import timedelta
 
 from rowlock.rows.eligibility import OWNER_SEPARATOR, RESERVED_BEYOND
 from rowlock.testing.judge.history import Change
-from rowlock.testing.judge.state import FREE, HistoryState, is_composed, is_outcome, is_stamped_ahead, place_of
+from rowlock.testing.judge.state import (
+    FREE,
+    HistoryState,
+    is_composed,
+    is_outcome,
+    is_stamped_ahead,
+    place_of,
+)
 
 __all__ = ["names"]
 
@@ -27,7 +35,8 @@ def names(change: Change, history_state: HistoryState) -> Iterator[str]:
     elif after.lock_owner is None:
         yield "locked by nobody: a token without an owner"
     elif after.lock_token == before.lock_token:
-        # An item may lock a row for itself alone that it had locked as a shared one, and the reverse.
+        # An item may lock a row for itself alone that it had locked as a shared one, and the
+        # reverse.
         if _stem(before.lock_owner) != _stem(after.lock_owner):
             yield f"the name of {before.lock_owner} was overwritten by {after.lock_owner}"
     elif (
@@ -39,7 +48,10 @@ def names(change: Change, history_state: HistoryState) -> Iterator[str]:
         # By the start of the transaction, by which the claim has judged.
         kept_for = None if last is None else (change.transaction_at or change.at) - last
         if kept_for is not None and timedelta(0) <= kept_for < RESERVED_BEYOND:
-            yield f"{after.lock_owner} claimed what was reserved for {before.lock_owner} {kept_for.total_seconds():.3f} s before"
+            yield (
+                f"{after.lock_owner} claimed what was reserved for {before.lock_owner}"
+                f" {kept_for.total_seconds():.3f} s before"
+            )
 
 
 def _names_left(change: Change, history_state: HistoryState, *, left: str) -> Iterator[str]:

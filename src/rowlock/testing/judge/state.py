@@ -1,8 +1,9 @@
 """Who holds what, followed change by change: what the checker looks things up in.
 
-The one idea: a token is at home in the row where it was first seen. A pipeline claims its main row under a fresh token and locks
-related rows under the same one, so the home is the main row. A service that holds rows has no main row: its tokens are at home
-nowhere, and so are those that were there before the historian came.
+The one idea: a token is at home in the row where it was first seen. A pipeline claims its main row
+under a fresh token and locks related rows under the same one, so the home is the main row. A
+service that holds rows has no main row: its tokens are at home nowhere, and so are those that were
+there before the historian came.
 
 Not here: what is right and wrong (``checker.py``).
 """
@@ -58,7 +59,8 @@ class HistoryState:
         tokens: every token that was ever seen.
         returning: who had reset a row before its present holder took it, and gets its name again.
         stamps: the time of outcomes by transaction, where transactions are known.
-        claimed: the number of the last change that began a lease: no outcome is written in one transaction with such a change.
+        claimed: the number of the last change that began a lease: no outcome is written in one
+            transaction with such a change.
     """
 
     def __init__(self) -> None:
@@ -75,7 +77,9 @@ class HistoryState:
         return None if history is None or history.home is None else self.rows.get(history.home)
 
     def is_claim(self, change: Change) -> bool:
-        """Whether a pipeline takes the row as its main row: under a token that nobody has seen before."""
+        """Whether a pipeline takes the row as its main row: under a token that nobody has seen
+        before.
+        """
         token = acquired_token(change)
         owner = change.after.lock_owner if change.after is not None else None
         return token is not None and token not in self.tokens and not is_composed(owner)
@@ -83,7 +87,9 @@ class HistoryState:
     def enter(self, change: Change) -> None:
         """Note a change."""
         place, before, after = place_of(change), change.before or FREE, change.after
-        if before.lock_token is not None and (after is None or after.lock_token != before.lock_token):
+        if before.lock_token is not None and (
+            after is None or after.lock_token != before.lock_token
+        ):
             self._leave(change, before.lock_token)
         if after is None:
             self.rows.pop(place, None)
@@ -100,7 +106,11 @@ class HistoryState:
             self.tokens[after.lock_token] = history
             self.claimed = change.number
         is_of_its_time = is_outcome(change) and not is_stamped_ahead(change)
-        if is_of_its_time and change.transaction is not None and after.last_processed_at is not None:
+        if (
+            is_of_its_time
+            and change.transaction is not None
+            and after.last_processed_at is not None
+        ):
             self.stamps.setdefault(change.transaction, after.last_processed_at)
         self.rows[place] = after
 
@@ -125,7 +135,9 @@ def place_of(change: Change) -> Place:
 
 def acquired_token(change: Change) -> uuid.UUID | None:
     """Return the token under which the row is locked by this change, and was not before."""
-    token = change.after.lock_token if change.after is not None and change.before is not None else None
+    token = (
+        change.after.lock_token if change.after is not None and change.before is not None else None
+    )
     return token if change.before is not None and token != change.before.lock_token else None
 
 

@@ -21,11 +21,12 @@ TOKEN_DIGITS: Final = 8
 
 
 def timeline(changes: Iterable[Change], table: str, key: str) -> str:
-    """Return what happened to one row, and to others under the tokens that it ever carried, one change a line.
+    """Return what happened to one row, and to others under the tokens that it ever carried, one
+    change a line.
 
-    A line has the number of the change, the database's time, the transaction (``x12``; where the database names it), the row, and
-    what became of it: who took it until when, under which token (its first digits), what was written, and for whom a row that was
-    freed is kept.
+    A line has the number of the change, the database's time, the transaction (``x12``; where the
+    database names it), the row, and what became of it: who took it until when, under which token
+    (its first digits), what was written, and for whom a row that was freed is kept.
 
     Args:
         changes: the whole history.
@@ -35,7 +36,11 @@ def timeline(changes: Iterable[Change], table: str, key: str) -> str:
     all_changes = list(changes)
     own = [change for change in all_changes if (change.table, change.key) == (table, key)]
     tokens = {token for change in own for token in _tokens(change)}
-    told = [change for change in all_changes if (change.table, change.key) == (table, key) or _tokens(change) & tokens]
+    told = [
+        change
+        for change in all_changes
+        if (change.table, change.key) == (table, key) or _tokens(change) & tokens
+    ]
     lines = [_line(change) for change in told[-LINES_MAX:]]
     left_out = len(told) - len(lines)
     return "\n".join([f"  ... {left_out} changes before", *lines] if left_out else lines)
@@ -43,13 +48,18 @@ def timeline(changes: Iterable[Change], table: str, key: str) -> str:
 
 def _tokens(change: Change) -> set[object]:
     states = (change.before, change.after)
-    return {state.lock_token for state in states if state is not None and state.lock_token is not None}
+    return {
+        state.lock_token for state in states if state is not None and state.lock_token is not None
+    }
 
 
 def _line(change: Change) -> str:
     where = f"{change.table} {change.key}"
     transaction = "" if change.transaction is None else f" x{change.transaction}"
-    return f"  {change.number:>6} {_clock(change.at)}{transaction}  {where}: {', '.join(_words(change))}"
+    return (
+        f"  {change.number:>6} {_clock(change.at)}{transaction}  {where}:"
+        f" {', '.join(_words(change))}"
+    )
 
 
 def _words(change: Change) -> list[str]:
@@ -60,10 +70,13 @@ def _words(change: Change) -> list[str]:
     if before.lock_token == after.lock_token:
         if before.lock_expires_at != after.lock_expires_at:
             words.append(
-                f"lease{_by(before)} ends {_clock(after.lock_expires_at)} instead of {_clock(before.lock_expires_at)}"
+                f"lease{_by(before)} ends {_clock(after.lock_expires_at)} instead of"
+                f" {_clock(before.lock_expires_at)}"
             )
     elif after.lock_token is None:
-        words.append(f"freed{_by(before)}" + (f", kept for {after.lock_owner}" if after.lock_owner else ""))
+        words.append(
+            f"freed{_by(before)}" + (f", kept for {after.lock_owner}" if after.lock_owner else "")
+        )
     else:
         instead = f" instead of{_by(before, '')}" if before.lock_token is not None else ""
         words.append(f"taken{_by(after)} until {_clock(after.lock_expires_at)}{instead}")
@@ -72,7 +85,11 @@ def _words(change: Change) -> list[str]:
 
 def _changed(before: RowState, after: RowState) -> list[str]:
     words = []
-    if before.lock_owner != after.lock_owner and before.lock_token is None and after.lock_token is None:
+    if (
+        before.lock_owner != after.lock_owner
+        and before.lock_token is None
+        and after.lock_token is None
+    ):
         words.append(f"owner {before.lock_owner} -> {after.lock_owner}")
     for name in ("last_processed_at", "due_at", "parked_at"):
         was, became = getattr(before, name), getattr(after, name)

@@ -1,7 +1,8 @@
-"""How long rows may wait once nothing goes wrong any more: a bound for each phase of their way, not one sum for all of it.
+"""How long rows may wait once nothing goes wrong any more: a bound for each phase of their way, not
+one sum for all of it.
 
-The one idea: whatever a row waits for comes within a time that the settings tell, so who waits longer is named at once, and a row
-that goes round for ever is found by its rounds.
+The one idea: whatever a row waits for comes within a time that the settings tell, so who waits
+longer is named at once, and a row that goes round for ever is found by its rounds.
 
 | phase | bound |
 |---|---|
@@ -41,12 +42,16 @@ RESETS_MAX: Final = 5_000
 SLACK: Final = timedelta(seconds=1)
 """What statements, latencies and the looks of the simulation may take besides."""
 ROUND_TRIPS_MAX: Final = 40
-"""So many statements may come before a row's next step, those of other writers among them, where each takes a round trip."""
+"""So many statements may come before a row's next step, those of other writers among them, where
+each takes a round trip.
+"""
 
 
 @dataclass(slots=True)
 class _Row:
-    """What is known of one row since the watch began; `waits` has who could take it, and since when."""
+    """What is known of one row since the watch began; `waits` has who could take it, and since
+    when.
+    """
 
     changed_at: datetime
     stands_until: datetime
@@ -70,12 +75,19 @@ class Liveness:
         rounds_max: int,
         round_trip: timedelta = timedelta(0),
     ) -> None:
-        """Watch from `since` on; `changes` grows meanwhile, and tells how the rows stand. A statement takes a `round_trip`."""
+        """Watch from `since` on; `changes` grows meanwhile, and tells how the rows stand. A
+        statement takes a `round_trip`.
+        """
         self._pipelines = {pipeline.name: pipeline for pipeline in pipelines}
-        self._extra = {pipeline.name: _time_for_others(pipeline, pipelines) for pipeline in pipelines}
-        self._bounds = {pipeline.name: _Bounds.of(pipeline.settings, round_trip) for pipeline in pipelines}
+        self._extra = {
+            pipeline.name: _time_for_others(pipeline, pipelines) for pipeline in pipelines
+        }
+        self._bounds = {
+            pipeline.name: _Bounds.of(pipeline.settings, round_trip) for pipeline in pipelines
+        }
         self._quiet_max = max(
-            (bounds.quiet + self._extra[name] for name, bounds in self._bounds.items()), default=timedelta(0)
+            (bounds.quiet + self._extra[name] for name, bounds in self._bounds.items()),
+            default=timedelta(0),
         )
         self._changes, self._since, self._rounds_max = changes, since, rounds_max
         self._quiet_since = since
@@ -83,7 +95,13 @@ class Liveness:
         self._rows: dict[Place, _Row] = {}
 
     def look(
-        self, session: Session, now: datetime, *, unsettled: Collection[Place], hungry: Collection[str], served: bool
+        self,
+        session: Session,
+        now: datetime,
+        *,
+        unsettled: Collection[Place],
+        hungry: Collection[str],
+        served: bool,
     ) -> Iterator[tuple[Place, str]]:
         """Find rows that have waited for too long.
 
@@ -116,7 +134,9 @@ class Liveness:
         at = max(change.at, self._since)
         row = self._rows.setdefault(place, _Row(at, at))
         row.changed_at, row.token, row.owner = at, after.lock_token, after.lock_owner
-        row.stands_until = max(time for time in (at, after.lock_expires_at, after.due_at) if time is not None)
+        row.stands_until = max(
+            time for time in (at, after.lock_expires_at, after.due_at) if time is not None
+        )
         row.waits.clear()
         if acquired_token(change) is not None:
             row.held_since = at
@@ -126,19 +146,30 @@ class Liveness:
             # It stepped back for a related row, which is no round of work.
             row.rounds, row.resets = row.rounds - 1, row.resets + 1
 
-    def _kept_waiting(self, name: str, claimable: Collection[Place], now: datetime) -> Iterator[tuple[Place, str]]:
+    def _kept_waiting(
+        self, name: str, claimable: Collection[Place], now: datetime
+    ) -> Iterator[tuple[Place, str]]:
         for place, row in self._rows.items():
             if place not in claimable:
                 row.waits.pop(name, None)
                 continue
             waits = now - row.waits.setdefault(name, now)
             if waits > self._bounds[name].claimed + self._extra[name]:
-                yield place, f"B1: {name} had room for it, and has not taken it for {waits.total_seconds():.3f} s"
+                yield (
+                    place,
+                    (
+                        f"B1: {name} had room for it, and has not taken it for"
+                        f" {waits.total_seconds():.3f} s"
+                    ),
+                )
 
     def _stuck(self, row: _Row, now: datetime) -> Iterator[str]:
         quiet = now - max(row.stands_until, self._quiet_since)
         if quiet > self._quiet_max:
-            yield f"B1: it still wants something, and nothing has happened to it for {quiet.total_seconds():.3f} s"
+            yield (
+                "B1: it still wants something, and nothing has happened to it for"
+                f" {quiet.total_seconds():.3f} s"
+            )
         bounds = self._bounds.get(row.owner or "")
         if row.token is not None and row.held_since is not None and bounds is not None:
             held = now - row.held_since
@@ -146,11 +177,15 @@ class Liveness:
                 yield f"A4: one attempt of {row.owner} has held it for {held.total_seconds():.3f} s"
         if row.rounds > self._rounds_max:
             yield (
-                f"was taken {row.rounds} times since the faults were over, and still wants something; "
-                "if it is always ready(), say by Scenario.unsettled() when it has settled; if it needs more, raise rounds_max"
+                f"was taken {row.rounds} times since the faults were over, and still wants"
+                " something; if it is always ready(), say by Scenario.unsettled() when it has"
+                " settled; if it needs more, raise rounds_max"
             )
         if row.resets > RESETS_MAX:
-            yield f"stepped back {row.resets} times for related rows since the faults were over, and never got them"
+            yield (
+                f"stepped back {row.resets} times for related rows since the faults were over, and"
+                " never got them"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,15 +201,23 @@ class _Bounds:
         queue = ceil(settings.queue_capacity / settings.workers_num)
         return cls(
             claimed=fetch,
-            quiet=settings.min_processing_interval + 2 * (1 + JITTER) * settings.orphaned_after + fetch,
-            held=(1 + queue) * (settings.process_timeout + settings.cancel_grace) + settings.lock_timeout + fetch,
+            quiet=settings.min_processing_interval
+            + 2 * (1 + JITTER) * settings.orphaned_after
+            + fetch,
+            held=(1 + queue) * (settings.process_timeout + settings.cancel_grace)
+            + settings.lock_timeout
+            + fetch,
         )
 
 
 def _time_for_others(pipeline: Pipeline[Any], pipelines: Sequence[Pipeline[Any]]) -> timedelta:
     """Return for how long its rows may stand back for others that lock them as related ones."""
-    locking_pipelines = LockGraph(pipelines).locking_pipelines_of(pipeline.leased, but=pipeline.name)
-    precedence_timeout = max((locking.precedence_timeout for locking in locking_pipelines), default=timedelta(0))
+    locking_pipelines = LockGraph(pipelines).locking_pipelines_of(
+        pipeline.leased, but=pipeline.name
+    )
+    precedence_timeout = max(
+        (locking.precedence_timeout for locking in locking_pipelines), default=timedelta(0)
+    )
     return (PRECEDENCE_TIMEOUTS_PER_WINDOW + 1) * precedence_timeout + (
         pipeline.settings.min_processing_interval if locking_pipelines else timedelta(0)
     )

@@ -1,7 +1,8 @@
 """Who takes part in a run: replicas, services, and the one who puts the rows in.
 
-The one idea: each is a process with a line and an engine of its own; a replica is a whole `PipelineManager` in it. Host code is
-watched: while somebody who may still trust its lease works on a row, nobody else may begin to.
+The one idea: each is a process with a line and an engine of its own; a replica is a whole
+`PipelineManager` in it. Host code is watched: while somebody who may still trust its lease works on
+a row, nobody else may begin to.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class SimulatedReplica:
 
     def shut_down(self, grace_s: float, trace: Trace) -> None:
         """Stop as a host does, with some time for what runs."""
-        self.ending = self.process.spawn(self._end(grace_s, trace), name=f"end of {self.process.name}")
+        self.ending = self.process.spawn(
+            self._end(grace_s, trace), name=f"end of {self.process.name}"
+        )
 
     async def _end(self, grace_s: float, trace: Trace) -> None:
         troubles = self._troubles()
@@ -60,7 +63,10 @@ class SimulatedReplica:
         if self._troubles() != troubles or abandoned:
             return
         for place in trace.held_by(self.process.name):
-            trace.wrong(f"{self.process.name} was shut down without any trouble, and still holds the row", place=place)
+            trace.wrong(
+                f"{self.process.name} was shut down without any trouble, and still holds the row",
+                place=place,
+            )
 
     def _troubles(self) -> tuple[int, float]:
         return self.process.faulty_connection.failures, self.process.thawed_at_s
@@ -111,9 +117,15 @@ class Participants:
     def processes(self) -> list[Process]:
         """Replicas and services that were not killed and have not ended."""
         ending = [
-            one.process for one in self.replicas if one.process.is_alive and not (one.ending and one.ending.done())
+            one.process
+            for one in self.replicas
+            if one.process.is_alive and not (one.ending and one.ending.done())
         ]
-        return ending + [process for process, task in self.services.items() if process.is_alive and not task.done()]
+        return ending + [
+            process
+            for process, task in self.services.items()
+            if process.is_alive and not task.done()
+        ]
 
     @property
     def is_served(self) -> bool:
@@ -131,7 +143,9 @@ class Participants:
         }
 
     def raise_the_dead(self) -> None:
-        """Let dead processes go on as ghosts that reach nothing, so that their tasks can be ended."""
+        """Let dead processes go on as ghosts that reach nothing, so that their tasks can be
+        ended.
+        """
         for process in (*(replica.process for replica in self.replicas), *self.services):
             if process.is_alive:
                 process.thaw()
@@ -141,8 +155,14 @@ class Participants:
     def new_process(self, name: str) -> tuple[Process, PooledEngine]:
         """Start a process that does nothing yet."""
         faulty_connection = FaultyConnection(self._rng, on_commit=self._committed)
-        faulty_connection.latency_s, faulty_connection.round_trip_s = self.latency_s, self.conditions.round_trip_s
-        process, pooled = Process(name, faulty_connection), self._engines.next_engine(faulty_connection)
+        faulty_connection.latency_s, faulty_connection.round_trip_s = (
+            self.latency_s,
+            self.conditions.round_trip_s,
+        )
+        process, pooled = (
+            Process(name, faulty_connection),
+            self._engines.next_engine(faulty_connection),
+        )
         self._world.add(process, pooled)
         return process, pooled
 
@@ -196,7 +216,9 @@ class Participants:
         # In the loop also where they are plain functions: threads are not simulated.
         process, on_stale = pipeline.process, pipeline.on_stale
 
-        async def watched_process(item: PipelineItem[Any]) -> Any:  # noqa: ANN401 - to be checked by the worker
+        async def watched_process(
+            item: PipelineItem[Any],
+        ) -> Any:  # noqa: ANN401 - to be checked by the worker
             place = place_of_row(pipeline.leased.table.name, item.id)
             work = _Work(current_process.get(), pipeline.name, item)
             self._begin(place, work)
@@ -231,13 +253,19 @@ class _Work:
         return str(self.item.lock_token)[:8]
 
     def __str__(self) -> str:
-        return f"{self.pipeline} of {self.process.name if self.process else 'nobody'} (token {self.token})"
+        return (
+            f"{self.pipeline} of {self.process.name if self.process else 'nobody'} (token"
+            f" {self.token})"
+        )
 
     def is_left_at_work(self) -> bool:
         """Whether its time is over and nobody has told it so, though its process could have."""
         if self.task is None or self.process is None or not self.process.is_running:
             return False
-        return self.task.cancelling() == 0 and asyncio.get_running_loop().time() > self.process.thawed_at_s
+        return (
+            self.task.cancelling() == 0
+            and asyncio.get_running_loop().time() > self.process.thawed_at_s
+        )
 
     def is_trusted(self) -> bool:
         return self.process is not None and self.process.is_running and self.item.is_trusted()

@@ -1,4 +1,5 @@
-"""Which rows still want something: those that some pipeline wants, and those with a lock column that is set.
+"""Which rows still want something: those that some pipeline wants, and those with a lock column
+that is set.
 
 Not here: for how long they may (``liveness.py``).
 """
@@ -24,7 +25,9 @@ __all__ = ["Quiescence", "tables_of"]
 
 
 class Quiescence:
-    """Knows which rows have not settled, and which of them take too long, now that nothing goes wrong any more."""
+    """Knows which rows have not settled, and which of them take too long, now that nothing goes
+    wrong any more.
+    """
 
     def __init__(
         self,
@@ -49,13 +52,21 @@ class Quiescence:
         """Return the rows that have not settled, each with what is the matter."""
         tables = tables_of(self._pipelines).values()
         with self._engines.eye.connect() as connection:
-            return [one for leased in tables for one in _left_in(connection, leased, self._wants(leased))]
+            return [
+                one
+                for leased in tables
+                for one in _left_in(connection, leased, self._wants(leased))
+            ]
 
-    def late(self, left: Collection[Place], *, hungry: Collection[str], served: bool) -> list[tuple[Place, str]]:
+    def late(
+        self, left: Collection[Place], *, hungry: Collection[str], served: bool
+    ) -> list[tuple[Place, str]]:
         """Return the rows that have waited for too long; see `Liveness.look`."""
         with Session(self._engines.eye) as session:
             now = self._engines.clock.now
-            return list(self._liveness.look(session, now, unsettled=left, hungry=hungry, served=served))
+            return list(
+                self._liveness.look(session, now, unsettled=left, hungry=hungry, served=served)
+            )
 
     def _wants(self, leased: LeasedTable) -> ColumnElement[bool]:
         own = [pipeline for pipeline in self._pipelines if pipeline.leased.table is leased.table]
@@ -66,12 +77,22 @@ class Quiescence:
 def tables_of(pipelines: Sequence[Pipeline[Any]]) -> dict[str, LeasedTable]:
     """Return the tables that pipelines lease rows of, related ones among them, by name."""
     locked = [lock.leased for pipeline in pipelines for lock in pipeline.declared_locks]
-    return {leased.table.name: leased for leased in (*(pipeline.leased for pipeline in pipelines), *locked)}
+    return {
+        leased.table.name: leased
+        for leased in (*(pipeline.leased for pipeline in pipelines), *locked)
+    }
 
 
-def _left_in(connection: Connection, leased: LeasedTable, wants: ColumnElement[bool]) -> list[tuple[Place, str]]:
+def _left_in(
+    connection: Connection, leased: LeasedTable, wants: ColumnElement[bool]
+) -> list[tuple[Place, str]]:
     owner, token = leased.column("lock_owner"), leased.column("lock_token")
-    held = or_(*(leased.column(name).is_not(None) for name in ("lock_token", "lock_owner", "lock_expires_at")))
+    held = or_(
+        *(
+            leased.column(name).is_not(None)
+            for name in ("lock_token", "lock_owner", "lock_expires_at")
+        )
+    )
     statement = select(leased.key, wants, owner, token).where(or_(wants, held)).order_by(leased.key)
     return [
         (place_of_row(leased.table.name, key), _matter(is_wanting, holder, by))
@@ -80,5 +101,14 @@ def _left_in(connection: Connection, leased: LeasedTable, wants: ColumnElement[b
 
 
 def _matter(is_wanting: object, owner: str | None, token: object) -> str:
-    held = f"leased by {owner}" if token is not None else f"kept for {owner}" if owner is not None else ""
-    return " and ".join(part for part in ("still wants work" if is_wanting else "", held) if part) or "has an expiry"
+    held = (
+        f"leased by {owner}"
+        if token is not None
+        else f"kept for {owner}"
+        if owner is not None
+        else ""
+    )
+    return (
+        " and ".join(part for part in ("still wants work" if is_wanting else "", held) if part)
+        or "has an expiry"
+    )

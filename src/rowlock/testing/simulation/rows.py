@@ -1,7 +1,8 @@
 """How rows get in.
 
-The one idea: rows come as a host's services add them, each in a transaction of its own, with a hint in any of the ways in which one
-may be given: after the commit, before it, with it, never, or for a transaction that is rolled back first.
+The one idea: rows come as a host's services add them, each in a transaction of its own, with a hint
+in any of the ways in which one may be given: after the commit, before it, with it, never, or for a
+transaction that is rolled back first.
 """
 
 from __future__ import annotations
@@ -38,11 +39,16 @@ async def put_rows(
     for row in rows:
         await asyncio.sleep(pace_s * rng.choice((0, 0.02, 0.2)))
         way = rng.choice(ways)
-        trace.record(f"a {type(row).__name__} comes{way.__name__.replace('_', ' ').replace(' add', ' without a hint')}")
+        trace.record(
+            f"a {type(row).__name__}"
+            f" comes{way.__name__.replace('_', ' ').replace(' add', ' without a hint')}"
+        )
         await way(session_factory, row)
 
 
-async def put_at_once(session_factory: async_sessionmaker[AsyncSession], rows: Sequence[object]) -> None:
+async def put_at_once(
+    session_factory: async_sessionmaker[AsyncSession], rows: Sequence[object]
+) -> None:
     """Add `rows` together."""
     async with session_factory.begin() as session:
         session.add_all(rows)
@@ -58,7 +64,9 @@ async def _hint_afterwards(session_factory: async_sessionmaker[AsyncSession], ro
     pipeline_hinter.hint_fetch(type(row))
 
 
-async def _hint_with_the_commit(session_factory: async_sessionmaker[AsyncSession], row: object) -> None:
+async def _hint_with_the_commit(
+    session_factory: async_sessionmaker[AsyncSession], row: object
+) -> None:
     async with session_factory.begin() as session:
         session.add(row)
         hint_after_commit(session, type(row))

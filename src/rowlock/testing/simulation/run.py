@@ -1,4 +1,5 @@
-"""One run: everything goes wrong for a while, then nothing does, and all rows must settle in a bounded time.
+"""One run: everything goes wrong for a while, then nothing does, and all rows must settle in a
+bounded time.
 
 Not here: what goes wrong (``faults.py``), and who takes part (``participants.py``).
 """
@@ -36,18 +37,28 @@ __all__ = ["SimulationRun"]
 LATENCIES_S: Final = (0.0, 0.001, 0.005)
 """How long one way to the database takes on average. **Unit** virtual seconds."""
 HOST_WAITS_S: Final = 1000.0
-"""How long whoever adds rows waits for the file's lock, which a frozen process may keep. **Unit** virtual seconds."""
+"""How long whoever adds rows waits for the file's lock, which a frozen process may keep.
+**Unit** virtual seconds.
+"""
 PAUSE_S_MAX: Final = 2.0
 """How often it is looked whether all has settled. **Unit** virtual seconds."""
 SETTLE_S_MAX: Final = 50_000.0
-"""How long rows may take to settle at most, whatever the phases of their way allow. **Unit** virtual seconds."""
+"""How long rows may take to settle at most, whatever the phases of their way allow. **Unit**
+virtual seconds.
+"""
 SERVED_S_MAX: Final = 300.0
-"""How long is waited for services once the faults are over, if all rows have settled. **Unit** virtual seconds."""
+"""How long is waited for services once the faults are over, if all rows have settled. **Unit**
+virtual seconds.
+"""
 VIRTUAL_S_MAX: Final = 100_000.0
 ITERATIONS_MAX: Final = 1_000_000
-"""How many turns of the loop a run may take: what bounds its real time, at about ten thousand a second."""
+"""How many turns of the loop a run may take: what bounds its real time, at about ten thousand a
+second.
+"""
 GHOSTS_S: Final = 60.0
-"""How long what is left of dead processes may take to end, once all is over. **Unit** virtual seconds."""
+"""How long what is left of dead processes may take to end, once all is over. **Unit** virtual
+seconds.
+"""
 OURS: Final = Path(rowlock.__file__).parent
 
 
@@ -77,7 +88,9 @@ class SimulationRun:
             self._scenario = self._scenario_class(self._world)
             services = list(self._scenario.services())
             check_services(type(self._scenario).__name__, services)
-            lives = 2 * self._scenario.replicas_num + self._scenario.faults_num_max + len(services) + 1
+            lives = (
+                2 * self._scenario.replicas_num + self._scenario.faults_num_max + len(services) + 1
+            )
             self._engines.have_engines(lives)
             self._participants = Participants(
                 self._scenario,
@@ -93,7 +106,10 @@ class SimulationRun:
             self._loop.set_exception_handler(self._hear_of_error)
             try:
                 runner.run(self._run(services))
-            except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - also a loop that cannot go on
+            except (
+                Exception,
+                ExceptionGroup,
+            ) as error:  # noqa: BLE001 - also a loop that cannot go on
                 self.trace.wrong(f"the run ended with {reason(error)}")
             finally:
                 runner.run(self._reap())
@@ -109,16 +125,23 @@ class SimulationRun:
         at_once = rng.randint(0, len(rows))
         await put_at_once(pooled.session_factory, rows[:at_once])
         replicas = [participants.new_replica() for _ in range(scenario.replicas_num)]
-        self.trace.tables = {pipeline.name: pipeline.leased.table.name for pipeline in replicas[0].pipelines}
+        self.trace.tables = {
+            pipeline.name: pipeline.leased.table.name for pipeline in replicas[0].pipelines
+        }
         # Replicas may differ, as in the middle of a deployment: the longest lease counts.
         by_length = sorted(
-            (one for replica in replicas for one in replica.pipelines), key=lambda one: one.settings.lock_timeout
+            (one for replica in replicas for one in replica.pipelines),
+            key=lambda one: one.settings.lock_timeout,
         )
         self._settings = {pipeline.name: pipeline.settings for pipeline in by_length}
-        pace_s = min(pipeline.settings.lock_timeout.total_seconds() for pipeline in replicas[0].pipelines)
+        pace_s = min(
+            pipeline.settings.lock_timeout.total_seconds() for pipeline in replicas[0].pipelines
+        )
         kinds = [kind for kind in scenario.faults if kind not in ALL_ALONG]
         disturber = Disturber(participants, kinds=kinds, pace_s=pace_s, trace=self.trace, rng=rng)
-        putting = put_rows(pooled.session_factory, rows[at_once:], pace_s=pace_s, trace=self.trace, rng=rng)
+        putting = put_rows(
+            pooled.session_factory, rows[at_once:], pace_s=pace_s, trace=self.trace, rng=rng
+        )
         coming = host.spawn(putting, name="rows come")
         for service in services:
             participants.new_service(service)
@@ -138,7 +161,11 @@ class SimulationRun:
             round_trip_s=participants.conditions.round_trip_s,
         )
         if await self._settle(quiescence):
-            await look_at_hints(participants.in_service, self.trace, round_trip_s=participants.conditions.round_trip_s)
+            await look_at_hints(
+                participants.in_service,
+                self.trace,
+                round_trip_s=participants.conditions.round_trip_s,
+            )
         await self._end()
         self._judge()
 
@@ -147,13 +174,20 @@ class SimulationRun:
         began_at = loop.time()
         ends_at = began_at + (SETTLE_S_MAX if within is None else within.total_seconds())
         pause_s = 0.1
-        while (left := quiescence.left()) or (self._participants.is_served and loop.time() < began_at + SERVED_S_MAX):
+        while (left := quiescence.left()) or (
+            self._participants.is_served and loop.time() < began_at + SERVED_S_MAX
+        ):
             late = quiescence.late(
-                [place for place, _ in left], hungry=self._participants.hungry, served=self._participants.is_served
+                [place for place, _ in left],
+                hungry=self._participants.hungry,
+                served=self._participants.is_served,
             )
             if not late and loop.time() > ends_at:
                 waited_s = ends_at - began_at
-                late = [(place, f"has not settled {waited_s:g} s after the faults: {matter}") for place, matter in left]
+                late = [
+                    (place, f"has not settled {waited_s:g} s after the faults: {matter}")
+                    for place, matter in left
+                ]
             for place, text in late:
                 self.trace.wrong(text, place=place)
             if late:
@@ -168,11 +202,18 @@ class SimulationRun:
         participants = self._participants
         for replica in participants.in_service:
             replica.shut_down(PAUSE_S_MAX, self.trace)
-        endings = [one.ending for one in participants.replicas if one.ending is not None and one.process.is_alive]
+        endings = [
+            one.ending
+            for one in participants.replicas
+            if one.ending is not None and one.process.is_alive
+        ]
         if endings:
             _, pending = await asyncio.wait(endings, timeout=GHOSTS_S)
             if pending:
-                self.trace.wrong(f"{len(pending)} replicas were shut down and have not ended after {GHOSTS_S:g} s")
+                self.trace.wrong(
+                    f"{len(pending)} replicas were shut down and have not ended after"
+                    f" {GHOSTS_S:g} s"
+                )
         for replica in participants.replicas:
             if replica.ending is not None and replica.process.is_alive and replica.ending.done():
                 replica.ending.result()
@@ -182,12 +223,16 @@ class SimulationRun:
         violations = check(
             self.trace.changes,
             stopped=True,
-            lock_timeouts={name: settings.lock_timeout for name, settings in self._settings.items()},
+            lock_timeouts={
+                name: settings.lock_timeout for name, settings in self._settings.items()
+            },
             attempts_max={name: settings.max_attempts for name, settings in self._settings.items()},
             services_own=self._scenario.services_own,
         )
         for violation in violations:
-            self.trace.wrong(f"{violation.promise}: {violation.text}", place=(violation.table, violation.key))
+            self.trace.wrong(
+                f"{violation.promise}: {violation.text}", place=(violation.table, violation.key)
+            )
         self._mourn()
         try:
             self._scenario.check()
@@ -200,7 +245,9 @@ class SimulationRun:
         for task, process, file in self._loop.unasked():
             error = reason(task.exception() or AssertionError())
             text = f"{process.name}: the task {task.get_name()} died, and nobody asked why: {error}"
-            is_ours = Path(file).is_relative_to(OURS) and not Path(file).is_relative_to(OURS / "testing")
+            is_ours = Path(file).is_relative_to(OURS) and not Path(file).is_relative_to(
+                OURS / "testing"
+            )
             (self.trace.wrong if is_ours else self.trace.record)(f"B3: {text}" if is_ours else text)
 
     async def _reap(self) -> None:

@@ -1,7 +1,8 @@
 """What a host brings: its pipelines, its rows, its services, and what must be true in the end.
 
-The one idea: a scenario is made anew for every run, so whatever lives outside the database (the cloud that `process` calls, say)
-belongs in its attributes; the replicas of a run share it, as they share the world. The world is what it sees of the simulation.
+The one idea: a scenario is made anew for every run, so whatever lives outside the database (the
+cloud that `process` calls, say) belongs in its attributes; the replicas of a run share it, as they
+share the world. The world is what it sees of the simulation.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class World:
 
     @property
     def file(self) -> sqlite3.Connection:
-        """What is committed, by a plain connection of the driver that takes no time; not to be written to."""
+        """What is committed, by a plain connection of the driver that takes no time; not to be
+        written to.
+        """
         return self._engines.file
 
     @property
@@ -78,7 +81,9 @@ class World:
         """
         process = current_process.get()
         if process is None:
-            raise RuntimeError("only replicas and services have a line to the database; read() reads from outside")
+            raise RuntimeError(
+                "only replicas and services have a line to the database; read() reads from outside"
+            )
         return self._pooled[process].session_factory
 
     def utc_now(self) -> datetime:
@@ -95,7 +100,9 @@ class World:
         self._trace.wrong(text, place=None if row is None else _place_of(row))
 
     def read(self, model: type[RowT]) -> list[RowT]:
-        """Return all committed rows of `model` by key, detached, read outside of any process and in no time."""
+        """Return all committed rows of `model` by key, detached, read outside of any process and
+        in no time.
+        """
         with Session(self._engines.eye, expire_on_commit=False) as session:
             return _all_rows(session, model)
 
@@ -108,12 +115,15 @@ class Scenario:
         replicas_num: how many replicas run at once.
         faults: what may go wrong. Each run draws some of these.
         faults_num_max: most faults of one run.
-        settle_within: how long rows may take to settle once the faults are over; by default, each phase of their way has a bound
-            that follows from the settings.
-        rounds_max: how often one row may be taken once the faults are over; whoever wants more goes round for ever.
+        settle_within: how long rows may take to settle once the faults are over; by default, each
+            phase of their way has a bound that follows from the settings.
+        rounds_max: how often one row may be taken once the faults are over; whoever wants more goes
+            round for ever.
         watched: names of your own columns, by model, whose changes are told in the story of a row.
-        services_own: those of them that no pipeline writes; an outcome that does so breaks a promise.
-        models: mapped classes with lock columns besides those that `pipelines` shows, where what runs is drawn.
+        services_own: those of them that no pipeline writes; an outcome that does so breaks a
+            promise.
+        models: mapped classes with lock columns besides those that `pipelines` shows, where what
+            runs is drawn.
         schema: SQL to be executed beside the tables of the models, such as triggers of your own.
     """
 
@@ -132,29 +142,43 @@ class Scenario:
         self.world = world
 
     def pipelines(self) -> Sequence[Pipeline[Any]]:
-        """Return new pipelines for one replica; called for each, and again whenever one is restarted."""
-        raise TypeError(f"{type(self).__name__} must say what runs in a replica: override pipelines()")
+        """Return new pipelines for one replica; called for each, and again whenever one is
+        restarted.
+        """
+        raise TypeError(
+            f"{type(self).__name__} must say what runs in a replica: override pipelines()"
+        )
 
     def rows(self) -> Iterable[object]:
-        """Return new rows. Some are there from the beginning, others come while everything goes wrong."""
+        """Return new rows. Some are there from the beginning, others come while everything goes
+        wrong.
+        """
         return ()
 
     def services(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
-        """Return what the host's services do meanwhile: coroutine functions, each run in a process of its own.
+        """Return what the host's services do meanwhile: coroutine functions, each run in a process
+        of its own.
 
-        What they raise is noted; the database may fail them, too. An ``AssertionError`` fails the run.
+        What they raise is noted; the database may fail them, too. An ``AssertionError`` fails the
+        run.
         """
         return ()
 
     def unsettled(self, pipeline: Pipeline[Any]) -> ColumnElement[bool]:
-        """Return which rows of a pipeline still want something; for pipelines whose rows are always ready."""
+        """Return which rows of a pipeline still want something; for pipelines whose rows are
+        always ready.
+        """
         return pipeline.ready()
 
     def always(self) -> None:
-        """Assert what must be true after every COMMIT; `world.file` and `world.read` see what is committed."""
+        """Assert what must be true after every COMMIT; `world.file` and `world.read` see what is
+        committed.
+        """
 
     def check(self) -> None:
-        """Assert what must be true in the end, when all rows have settled and every replica was shut down."""
+        """Assert what must be true in the end, when all rows have settled and every replica was
+        shut down.
+        """
 
     async def sleep(self, seconds: float) -> None:
         """Let virtual time pass."""

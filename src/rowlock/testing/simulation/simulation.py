@@ -1,7 +1,7 @@
 """`simulate` and `Simulation`: play a scenario by a number, or by thousands of them.
 
-The one idea: one integer is the whole history. A run that fails tells its number, and that number tells it again, with the story of
-the row concerned.
+The one idea: one integer is the whole history. A run that fails tells its number, and that number
+tells it again, with the story of the row concerned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ QUIET: Final = ("rowlock", "sqlalchemy.pool", "asyncio")
 
 
 class PromiseBrokenError(AssertionError):
-    """A run of a simulation broke a promise; the text says which one, tells the row's story, and how to replay it.
+    """A run of a simulation broke a promise; the text says which one, tells the row's story, and
+    how to replay it.
 
     Attributes:
         report: of the run.
@@ -72,23 +73,35 @@ class SimulationReport:
         return not self.wrongs
 
     def story_of(self, place: Place | None) -> list[Entry]:
-        """Return what happened to one row (its table and its key as text) and to everybody; all of it if there is no row."""
+        """Return what happened to one row (its table and its key as text) and to everybody; all
+        of it if there is no row.
+        """
         return [entry for entry in self.entries if place is None or entry.place in {None, place}]
 
     def __str__(self) -> str:
         """Tell what was broken, how to replay it, and the story of the rows concerned."""
         if self.is_good:
-            return f"seed {self.seed}: all is well, settled {self.quiet_after_s:.1f} s after the last fault"
+            return (
+                f"seed {self.seed}: all is well, settled {self.quiet_after_s:.1f} s after the last"
+                " fault"
+            )
         lines = [
             f"seed {self.seed} broke a promise:",
             *(f"  {wrong}" for wrong in self.wrongs[:WRONGS_MAX]),
             f"replay it: {self.replay}",
         ]
         for place in list(dict.fromkeys(wrong.place for wrong in self.wrongs))[:STORIES_MAX]:
-            lines += ["", "what happened:" if place is None else f"what happened to {place[0]} {place[1]}:"]
+            lines += [
+                "",
+                "what happened:" if place is None else f"what happened to {place[0]} {place[1]}:",
+            ]
             story = self.story_of(place)
             left_out = len(story) - LINES_MAX
-            lines += [f"  ... {left_out} lines before; --story, or story_of(), tells them"] if left_out > 0 else []
+            lines += (
+                [f"  ... {left_out} lines before; --story, or story_of(), tells them"]
+                if left_out > 0
+                else []
+            )
             lines += map(str, story[-LINES_MAX:])
         return "\n".join(lines)
 
@@ -121,7 +134,10 @@ class Simulation:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Remove the database file."""
         self._engines.close()
@@ -144,7 +160,12 @@ class Simulation:
                 logging.getLogger(name).setLevel(level)
         told = play.trace
         return SimulationReport(
-            seed, told.wrongs, told.entries, play.quiet_after_s, self.replay.format(seed=seed), _fingerprint(told)
+            seed,
+            told.wrongs,
+            told.entries,
+            play.quiet_after_s,
+            self.replay.format(seed=seed),
+            _fingerprint(told),
         )
 
     def run_all(self, seeds: Iterable[int]) -> Iterator[SimulationReport]:
@@ -174,8 +195,8 @@ def _refuse_inside_a_loop() -> None:
     # Not asyncio.get_running_loop(): there is none where all is well.
     if asyncio._get_running_loop() is not None:
         raise RuntimeError(
-            "a simulation has an event loop of its own, and another one runs here: call it from a plain `def` test, or by "
-            "asyncio.to_thread()"
+            "a simulation has an event loop of its own, and another one runs here: call it from a"
+            " plain `def` test, or by asyncio.to_thread()"
         )
 
 

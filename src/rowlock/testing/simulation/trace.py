@@ -1,7 +1,9 @@
-"""What happened, in order: faults, the host's own notes, and every change of a row as the database committed it.
+"""What happened, in order: faults, the host's own notes, and every change of a row as the database
+committed it.
 
-The one idea: after each COMMIT the historian's new notes are read and put down under the name of the process that committed. So
-the trace says who did what to which row and when, also where the answer to that COMMIT was lost, and each row has its story.
+The one idea: after each COMMIT the historian's new notes are read and put down under the name of
+the process that committed. So the trace says who did what to which row and when, also where the
+answer to that COMMIT was lost, and each row has its story.
 
 Not here: what is right and wrong.
 """
@@ -28,7 +30,12 @@ __all__ = ["Entry", "Trace", "Wrong", "place_of_row"]
 ENTRIES_MAX: Final = 100_000
 """Most entries of one run."""
 
-_TOLD_BY_CHANGES: Final = (events.RowsClaimed, events.LeasesRenewed, events.ItemApplied, events.ItemReleased)
+_TOLD_BY_CHANGES: Final = (
+    events.RowsClaimed,
+    events.LeasesRenewed,
+    events.ItemApplied,
+    events.ItemReleased,
+)
 _NOT_TOLD: Final = ("pipeline", "row_id")
 _NEW: Final = HISTORY_QUERY.replace(" ORDER BY", " WHERE number > ? ORDER BY")
 
@@ -95,19 +102,26 @@ class Trace:
         self._untold: dict[str, set[object]] = {}
         self._file = file
 
-    def record(self, text: str, *, place: Place | None = None, change: Change | None = None) -> None:
+    def record(
+        self, text: str, *, place: Place | None = None, change: Change | None = None
+    ) -> None:
         """Write a line, under the name of whoever runs."""
         if len(self.entries) >= ENTRIES_MAX:
             # What went wrong in the end must not be lost.
             del self.entries[: ENTRIES_MAX // 2]
         process = current_process.get()
         at_s = virtual_time_now() - START_S
-        self.entries.append(Entry(at_s, "" if process is None else process.name, text, place, change))
+        self.entries.append(
+            Entry(at_s, "" if process is None else process.name, text, place, change)
+        )
 
     def hear(self, event: Event) -> None:
-        """Write down what the library tells of itself, but for what the changes of rows tell anyway."""
+        """Write down what the library tells of itself, but for what the changes of rows tell
+        anyway.
+        """
         if isinstance(event, events.RowsClaimed | events.FetchFailed):
-            # A COMMIT whose answer was lost: whoever claimed these rows does not know that they are its own.
+            # A COMMIT whose answer was lost: whoever claimed these rows does not know that they are
+            # its own.
             untold = self._untold.pop(self._whose(event.pipeline), set())
             self._lost |= untold if isinstance(event, events.FetchFailed) else set()
         if isinstance(event, _TOLD_BY_CHANGES):
@@ -117,7 +131,9 @@ class Trace:
         if isinstance(event, events.LoopReplaced):
             self.wrong(f"{event.pipeline}: the {event.loop} died: {event.error}")
         facts = [
-            f"{name} {_fact(getattr(event, name))}" for name in event.__dataclass_fields__ if name not in _NOT_TOLD
+            f"{name} {_fact(getattr(event, name))}"
+            for name in event.__dataclass_fields__
+            if name not in _NOT_TOLD
         ]
         table = self.tables.get(event.pipeline)
         row_id = getattr(event, "row_id", None)
@@ -139,15 +155,23 @@ class Trace:
             self._follow(change)
 
     def held_by(self, name: str) -> list[Place]:
-        """Return the rows that are leased under a token that the process of that name has taken, and has not lost."""
-        held = [(place, token) for place, token in self._tokens.items() if self._holders.get(token) == name]
+        """Return the rows that are leased under a token that the process of that name has taken,
+        and has not lost.
+        """
+        held = [
+            (place, token)
+            for place, token in self._tokens.items()
+            if self._holders.get(token) == name
+        ]
         return [place for place, token in held if token not in self._lost]
 
     def _judge(self, change: Change) -> None:
         token = None if change.before is None else change.before.lock_token
         if token is not None:
             holder, process = self._holders.get(token), current_process.get()
-            for text in by_another(change, holder=holder, who="" if process is None else process.name):
+            for text in by_another(
+                change, holder=holder, who="" if process is None else process.name
+            ):
                 self.wrong(text, place=place_of(change))
 
     def _follow(self, change: Change) -> None:
@@ -157,7 +181,11 @@ class Trace:
             return
         process = current_process.get()
         self._tokens[place_of(change)] = token
-        if token not in self._holders and change.after is not None and change.after.lock_owner is not None:
+        if (
+            token not in self._holders
+            and change.after is not None
+            and change.after.lock_owner is not None
+        ):
             self._untold.setdefault(self._whose(change.after.lock_owner), set()).add(token)
         self._holders.setdefault(token, "" if process is None else process.name)
 
@@ -176,10 +204,16 @@ def _fact(value: object) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return what a failed assertion says; where it says nothing, and of any other exception, also the line that raised it."""
+    """Return what a failed assertion says; where it says nothing, and of any other exception,
+    also the line that raised it.
+    """
     text = str(error)
     if text and isinstance(error, AssertionError):
         return text
     frames = extract_tb(error.__traceback__)
-    place = f", {Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line}" if frames else ""
+    place = (
+        f", {Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line}"
+        if frames
+        else ""
+    )
     return f"{type(error).__name__}{': ' if text else ''}{text}{place}"

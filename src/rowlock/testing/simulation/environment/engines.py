@@ -1,7 +1,8 @@
 """The database file of a simulation, and engines on it that are used by one process after another.
 
-The one idea: to make an engine and compile its statements takes longer than to simulate a minute, so engines outlive processes, and
-runs. Each has connected once before, since the first connection of an engine takes other turns of the loop than the following.
+The one idea: to make an engine and compile its statements takes longer than to simulate a minute,
+so engines outlive processes, and runs. Each has connected once before, since the first connection
+of an engine takes other turns of the loop than the following.
 """
 
 from __future__ import annotations
@@ -16,11 +17,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import URL, create_engine, event
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
 
 from rowlock.testing.databases.clock import DatabaseClock, follow_on_connection
 from rowlock.testing.judge.history import historian_statements
-from rowlock.testing.simulation.environment.faulty_connection import FaultyConnection, SimulatedConnection
+from rowlock.testing.simulation.environment.faulty_connection import (
+    FaultyConnection,
+    SimulatedConnection,
+)
 from rowlock.testing.virtual_time import run_virtual, virtual_time_now
 
 if TYPE_CHECKING:
@@ -49,7 +58,9 @@ class PooledEngine:
         self.engine: AsyncEngine = create_async_engine(
             url, async_creator=self._connect, pool_size=CONNECTIONS_MAX, max_overflow=0
         )
-        self.session_factory: async_sessionmaker[AsyncSession] = async_sessionmaker(self.engine, expire_on_commit=False)
+        self.session_factory: async_sessionmaker[AsyncSession] = async_sessionmaker(
+            self.engine, expire_on_commit=False
+        )
         run_virtual(self._connect_once)
 
     def clear(self) -> None:
@@ -68,7 +79,9 @@ class PooledEngine:
 
 
 class Schema(NamedTuple):
-    """What the database file has: tables of `models`, whose `watched` columns are noted besides, and what `also` says in SQL."""
+    """What the database file has: tables of `models`, whose `watched` columns are noted besides,
+    and what `also` says in SQL.
+    """
 
     models: Sequence[type]
     watched: Mapping[type, Sequence[str]]
@@ -86,13 +99,19 @@ class Engines:
     """
 
     def __init__(self, schema: Callable[[Engines], Schema]) -> None:
-        """Create the tables of the models that `schema` returns, the historian, and what else it says in SQL."""
+        """Create the tables of the models that `schema` returns, the historian, and what else it
+        says in SQL.
+        """
         self._folder = tempfile.TemporaryDirectory(prefix="rowlock-simulation-")
         self._runs = 0
         self.path = self._new_path()
         self.clock = DatabaseClock(source=virtual_time_now)
-        self.eye: Engine = create_engine("sqlite:///simulated", creator=lambda: sqlite3.connect(self.path))
-        event.listen(self.eye, "connect", lambda connection, _: follow_on_connection(connection, self.clock))
+        self.eye: Engine = create_engine(
+            "sqlite:///simulated", creator=lambda: sqlite3.connect(self.path)
+        )
+        event.listen(
+            self.eye, "connect", lambda connection, _: follow_on_connection(connection, self.clock)
+        )
         self.file = sqlite3.connect(":memory:")
         self._pooled: list[PooledEngine] = []
         self._used = 0
@@ -113,7 +132,8 @@ class Engines:
         self._lose_all()
         for suffix in ("", "-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-        # Another file each time: SQLite closes a connection for good only when the last cursor on it is gone.
+        # Another file each time: SQLite closes a connection for good only when the last cursor on
+        # it is gone.
         self.path = self._new_path()
         self.path.write_bytes(self._blank)
         self.file = sqlite3.connect(self.path)

@@ -1,8 +1,10 @@
-"""A process's way to the database, on which everything can go wrong: delays, cuts, outages, answers that are lost.
+"""A process's way to the database, on which everything can go wrong: delays, cuts, outages, answers
+that are lost.
 
-The one idea: every statement and every COMMIT passes twice, on the way there and on the way back, and at each passing something may
-happen that was arranged before. What gets through is a real statement on a real connection. A connection that is lost is rolled
-back, as a server does with a client that is gone; what was committed stays.
+The one idea: every statement and every COMMIT passes twice, on the way there and on the way back,
+and at each passing something may happen that was arranged before. What gets through is a real
+statement on a real connection. A connection that is lost is rolled back, as a server does with a
+client that is gone; what was committed stays.
 
 Not here: what is arranged and when (``faults.py``), and the engine (``engines.py``).
 """
@@ -33,7 +35,9 @@ BUSY_TIMEOUT_S: Final = 5.0
 class SimulatedConnection(InlineConnection):
     """A connection to the database over a line."""
 
-    def __init__(self, path: Path, faulty_connection: FaultyConnection, clock: DatabaseClock) -> None:
+    def __init__(
+        self, path: Path, faulty_connection: FaultyConnection, clock: DatabaseClock
+    ) -> None:
         """Open it."""
         super().__init__(path, busy_timeout_s=faulty_connection.busy_timeout_s)
         self.faulty_connection = faulty_connection
@@ -48,7 +52,8 @@ class SimulatedConnection(InlineConnection):
         try:
             await faulty_connection.pass_by(self, commits=commits, answer=False)
             result = await super().call(
-                partial(_commit, function, faulty_connection) if commits else function, commits=commits
+                partial(_commit, function, faulty_connection) if commits else function,
+                commits=commits,
             )
             await faulty_connection.pass_by(self, commits=commits, answer=True)
         except BaseException:
@@ -80,9 +85,12 @@ class SimulatedConnection(InlineConnection):
         return self in self.faulty_connection.connections and self._raw.in_transaction
 
     def drop(self) -> None:
-        """Lose the connection: what is open is rolled back, and whoever uses it is told that it is closed."""
+        """Lose the connection: what is open is rolled back, and whoever uses it is told that it
+        is closed.
+        """
         self.faulty_connection.connections.pop(self, None)
-        # Closed alone, SQLite would keep the transaction open until the last cursor is gone, which may lie in some traceback.
+        # Closed alone, SQLite would keep the transaction open until the last cursor is gone, which
+        # may lie in some traceback.
         with suppress(sqlite3.ProgrammingError):
             self._raw.rollback()
         self._raw.close()
@@ -116,7 +124,8 @@ class FaultyConnection:
     """One process's way to the database.
 
     Attributes:
-        round_trip_s: how long every statement travels, half of it each way; that of a ROLLBACK is its answer's.
+        round_trip_s: how long every statement travels, half of it each way; that of a ROLLBACK is
+            its answer's.
         latency_s: how long one way takes besides, on average.
         is_open: whether anything gets through.
         hangs: whether what does not get through is told so only when the line is open again.
@@ -152,7 +161,9 @@ class FaultyConnection:
             raise ConnectionRefusedError("the database cannot be reached")
         return SimulatedConnection(path, self, clock)
 
-    async def pass_by(self, connection: SimulatedConnection, *, commits: bool, answer: bool) -> None:
+    async def pass_by(
+        self, connection: SimulatedConnection, *, commits: bool, answer: bool
+    ) -> None:
         """Let a statement or its answer pass."""
         if self.is_gone:
             connection.drop()

@@ -1,7 +1,8 @@
 """The event loop of a simulation: virtual time, and no turn for processes that are dead or frozen.
 
-The one idea: the loop takes each callback from one queue, and each callback knows the context in which it was made. The queue hands
-out those of running processes; what belongs to another is kept with its process, which may be thawed.
+The one idea: the loop takes each callback from one queue, and each callback knows the context in
+which it was made. The queue hands out those of running processes; what belongs to another is kept
+with its process, which may be thawed.
 
 Source: `asyncio.base_events.BaseEventLoop._run_once`, which passes over handles that are cancelled.
 """
@@ -26,7 +27,9 @@ ASYNCIO: Final = str(Path(asyncio.__file__).parent)
 
 
 class SimulationLoop(VirtualTimeLoop):
-    """A virtual-time loop that gives no turn to processes that do not run, and knows which of their tasks have died unasked."""
+    """A virtual-time loop that gives no turn to processes that do not run, and knows which of
+    their tasks have died unasked.
+    """
 
     def __init__(self, *, max_virtual_s: float, max_iterations: int) -> None:
         """Set the limits of `VirtualTimeLoop`."""
@@ -37,11 +40,15 @@ class SimulationLoop(VirtualTimeLoop):
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401 - as the loop's own
         """Start a task, and note how it ends."""
         task: asyncio.Task[Any] = super().create_task(coro, **options)
-        task.add_done_callback(partial(self._ended, file=_starter()), context=options.get("context"))
+        task.add_done_callback(
+            partial(self._ended, file=_starter()), context=options.get("context")
+        )
         return task
 
     def unasked(self) -> list[Death]:
-        """Return those tasks of living processes that ended with an exception which nobody has asked for."""
+        """Return those tasks of living processes that ended with an exception which nobody has
+        asked for.
+        """
         return [death for death in self._died if death.process.is_alive and _is_unasked(death.task)]
 
     def _ended(self, task: asyncio.Task[Any], *, file: str) -> None:
@@ -66,7 +73,8 @@ def _starter() -> str:
 
 
 def _is_unasked(task: asyncio.Task[Any]) -> bool:
-    # What asyncio itself goes by when it says "Task exception was never retrieved", which depends on the garbage collector.
+    # What asyncio itself goes by when it says "Task exception was never retrieved", which depends
+    # on the garbage collector.
     return bool(task._log_traceback)
 
 

@@ -1,10 +1,11 @@
 """What there is once in a process, and must be apart where many processes are one.
 
-The one idea: `pipeline_hinter` has the listeners of its process, and SQLite's lockset excludes holders of its process. Each is
-asked here for the process whose code runs.
+The one idea: `pipeline_hinter` has the listeners of its process, and SQLite's lockset excludes
+holders of its process. Each is asked here for the process whose code runs.
 
-Hints: a replica hints itself; whoever has no pipelines, such as a service, is heard by every replica that runs, as if hints were
-passed on between processes. Some of what is said to a process gets lost.
+Hints: a replica hints itself; whoever has no pipelines, such as a service, is heard by every
+replica that runs, as if hints were passed on between processes. Some of what is said to a process
+gets lost.
 """
 
 from __future__ import annotations
@@ -60,7 +61,12 @@ class _Listeners(dict[str, list[Wake]]):
         own = self._of.get(current_process.get())
         if own is not None:
             return own.get(name, default)
-        return [wake for process, wakes in self._heard() for wake in wakes.get(name, ()) if process.is_running]
+        return [
+            wake
+            for process, wakes in self._heard()
+            for wake in wakes.get(name, ())
+            if process.is_running
+        ]
 
     def pop(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - as a dict's
         return self._own().pop(name, default)
@@ -70,7 +76,9 @@ class _Listeners(dict[str, list[Wake]]):
 
     def __iter__(self) -> Iterator[str]:
         own = self._of.get(current_process.get())
-        return iter(dict.fromkeys(name for wakes in ([own] if own else self._of.values()) for name in wakes))
+        return iter(
+            dict.fromkeys(name for wakes in ([own] if own else self._of.values()) for name in wakes)
+        )
 
     def _own(self) -> dict[str, list[Wake]]:
         return self._of.setdefault(current_process.get(), {})

@@ -1,10 +1,13 @@
-"""Processes that are not: several replicas in one event loop, each of which can be killed, frozen and thawed.
+"""Processes that are not: several replicas in one event loop, each of which can be killed, frozen
+and thawed.
 
-The one idea: a context variable names the process. It is set when a process starts and inherited by every task, callback and timer
-that comes of it, so the loop (``loop.py``) knows of each callback whose it is. A dead process is one whose callbacks never run
-again: no ``finally``, no release, as after ``kill -9``. A frozen one runs none either, and then all of them at once.
+The one idea: a context variable names the process. It is set when a process starts and inherited by
+every task, callback and timer that comes of it, so the loop (``loop.py``) knows of each callback
+whose it is. A dead process is one whose callbacks never run again: no ``finally``, no release, as
+after ``kill -9``. A frozen one runs none either, and then all of them at once.
 
-Not here: its way to the database (``faulty_connection.py``), and when any of this happens (``faults.py``).
+Not here: its way to the database (``faulty_connection.py``), and when any of this happens
+(``faults.py``).
 """
 
 from __future__ import annotations
@@ -100,7 +103,9 @@ class Process:
             self._release()
 
     def rise(self) -> None:
-        """Let a dead one go on as a ghost that reaches nothing any more, so that its tasks can be ended."""
+        """Let a dead one go on as a ghost that reaches nothing any more, so that its tasks can
+        be ended.
+        """
         self.faulty_connection.is_gone = True
         self._release()
 

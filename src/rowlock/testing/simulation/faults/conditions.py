@@ -1,7 +1,7 @@
 """What is true for all of a run: how far away the database is, and which code of the host raises.
 
-The one idea: these are drawn apart from the faults that happen now and then. A run without them is, byte for byte, the run that it
-would be if they did not exist.
+The one idea: these are drawn apart from the faults that happen now and then. A run without them is,
+byte for byte, the run that it would be if they did not exist.
 
 Not here: how the host's code raises (``hostile_host.py``).
 """
@@ -23,7 +23,9 @@ HOSTILE_CHANCE: Final = 0.3
 
 
 class Conditions(NamedTuple):
-    """What a run has from its beginning: the round trip of every statement, and the `hostile` kinds of host code."""
+    """What a run has from its beginning: the round trip of every statement, and the `hostile`
+    kinds of host code.
+    """
 
     round_trip_s: float = 0.0
     hostile: tuple[Fault, ...] = ()
@@ -33,7 +35,8 @@ class Conditions(NamedTuple):
         """Draw those of `kinds` that last."""
         rng = Random(f"{seed} conditions")
         round_trip_s = rng.choice(ROUND_TRIPS_S)
-        # All of them are drawn, also those that may not be: what a scenario leaves out changes nothing else.
+        # All of them are drawn, also those that may not be: what a scenario leaves out changes
+        # nothing else.
         drawn = [kind for kind in Fault if kind in ALL_ALONG and rng.random() < HOSTILE_CHANCE]
         return cls(
             round_trip_s if Fault.LATENCY in kinds else 0.0,
@@ -42,5 +45,7 @@ class Conditions(NamedTuple):
 
     def told(self) -> list[str]:
         """Return a line of the story for each."""
-        far = [f"every statement takes {1000 * self.round_trip_s:g} ms"] if self.round_trip_s else []
+        far = (
+            [f"every statement takes {1000 * self.round_trip_s:g} ms"] if self.round_trip_s else []
+        )
         return far + [kind.value for kind in self.hostile]

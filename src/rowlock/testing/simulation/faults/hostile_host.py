@@ -1,8 +1,9 @@
 """A host whose own code raises wherever the library calls it, outside of `process`.
 
-The one idea: what the library calls only to tell something (log calls, listeners, wakes, relays) raises to the end of the run, and
-nothing may come of it: no row is lost, late, or left leased. What decides about a row (`also`, hooks) raises until the faults
-are over. Each kind has randomness of its own, so that one more log line does not change what another kind does.
+The one idea: what the library calls only to tell something (log calls, listeners, wakes, relays)
+raises to the end of the run, and nothing may come of it: no row is lost, late, or left leased. What
+decides about a row (`also`, hooks) raises until the faults are over. Each kind has randomness of
+its own, so that one more log line does not change what another kind does.
 
 Not here: `process`, which a scenario writes itself, and which kinds a run has (``conditions.py``).
 """
@@ -44,7 +45,9 @@ FIELDS: Final = (
     "rowlock_row_id",
     "rowlock_pipeline",
 )
-"""What a host's record factory may set, too; `logging` refuses an `extra` that would overwrite it."""
+"""What a host's record factory may set, too; `logging` refuses an `extra` that would overwrite
+it.
+"""
 LOGGER: Final = "rowlock"
 
 
@@ -67,7 +70,9 @@ class HostileHost:
         """Spoil what is there once in a process, for the time of one run."""
         with ExitStack() as stack:
             if Fault.LOGGING in self._kinds:
-                stack.enter_context(self._spoilt_logging(self._random[Fault.LOGGING].randrange(len(_WAYS_TO_LOG))))
+                stack.enter_context(
+                    self._spoilt_logging(self._random[Fault.LOGGING].randrange(len(_WAYS_TO_LOG)))
+                )
             if Fault.LISTENERS in self._kinds:
                 stack.callback(subscribe(self._listen))
             if Fault.WAKES in self._kinds:
@@ -102,11 +107,19 @@ class HostileHost:
             self._raise_hook()
             return on_refused(*args)
 
-        hooks.ready, hooks.on_stale, hooks.on_refused = spoilt_ready, spoilt_on_stale, spoilt_on_refused
+        hooks.ready, hooks.on_stale, hooks.on_refused = (
+            spoilt_ready,
+            spoilt_on_stale,
+            spoilt_on_refused,
+        )
 
     def spoil_outcome(self, outcome: Any) -> Any:  # noqa: ANN401 - whatever `process` returned
         """Return an outcome whose `also` raises, now and then, after the host's own."""
-        if Fault.HOOKS not in self._kinds or not isinstance(outcome, Apply) or not self._is_hook_drawn():
+        if (
+            Fault.HOOKS not in self._kinds
+            or not isinstance(outcome, Apply)
+            or not self._is_hook_drawn()
+        ):
             return outcome
         own = outcome.also
 
@@ -120,10 +133,16 @@ class HostileHost:
     @contextmanager
     def _spoilt_logging(self, way: int) -> Iterator[None]:
         logger, factory = logging.getLogger(LOGGER), logging.getLogRecordFactory()
-        level, handlers, filters, propagates = logger.level, logger.handlers, logger.filters, logger.propagate
+        level, handlers, filters, propagates = (
+            logger.level,
+            logger.handlers,
+            logger.filters,
+            logger.propagate,
+        )
         logger.handlers, logger.filters, logger.propagate = [logging.NullHandler()], [], False
         logger.setLevel(logging.DEBUG)
-        # Else the run before would decide which lines are logged in this one, and no run be replayed.
+        # Else the run before would decide which lines are logged in this one, and no run be
+        # replayed.
         logs.forget()
         _WAYS_TO_LOG[way](self, logger)
         try:
@@ -172,7 +191,10 @@ class HostileHost:
 
     def _raise_told(self, kind: Fault) -> None:
         # A line that is logged in a thread of its own would draw at a moment that nobody has drawn.
-        if threading.current_thread() is threading.main_thread() and self._random[kind].random() < TOLD_CHANCE:
+        if (
+            threading.current_thread() is threading.main_thread()
+            and self._random[kind].random() < TOLD_CHANCE
+        ):
             raise self._error(kind)
 
     def _pass_perhaps(self, _: logging.LogRecord) -> bool:
@@ -190,7 +212,9 @@ class HostileHost:
 
     def _error(self, kind: Fault) -> BaseException:
         self.raised[kind] += 1
-        errors: tuple[type[BaseException], ...] = _ERRORS if kind is Fault.HOOKS else (*_ERRORS, SystemExit)
+        errors: tuple[type[BaseException], ...] = (
+            _ERRORS if kind is Fault.HOOKS else (*_ERRORS, SystemExit)
+        )
         return self._random[kind].choice(errors)(f"the host's own, in {kind.name.lower()}")
 
 

@@ -1,8 +1,8 @@
 """What goes wrong, drawn from the seed.
 
-The one idea: each run draws which kinds of fault it has at all, then one fault after the other with a rest between, from nothing to
-half a lease. Some happen at once, others are arranged to meet one of the next statements, so that every boundary between two
-statements is hit sooner or later.
+The one idea: each run draws which kinds of fault it has at all, then one fault after the other with
+a rest between, from nothing to half a lease. Some happen at once, others are arranged to meet one
+of the next statements, so that every boundary between two statements is hit sooner or later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from rowlock.testing.simulation.environment.faulty_connection import SimulatedConnection, Trouble, lost
+from rowlock.testing.simulation.environment.faulty_connection import (
+    SimulatedConnection,
+    Trouble,
+    lost,
+)
 from rowlock.testing.simulation.environment.processes import Process
 from rowlock.testing.simulation.faults.fault_kinds import Fault
 from rowlock.testing.simulation.participants import Participants, SimulatedReplica
@@ -40,13 +44,23 @@ class Disturber:
     """
 
     def __init__(
-        self, participants: Participants, *, kinds: list[Fault], pace_s: float, trace: Trace, rng: Random
+        self,
+        participants: Participants,
+        *,
+        kinds: list[Fault],
+        pace_s: float,
+        trace: Trace,
+        rng: Random,
     ) -> None:
         """Draw some of `kinds`."""
         self.pace_s = pace_s
         self._participants, self._trace, self._rng = participants, trace, rng
-        self._kinds = sorted(rng.sample(kinds, rng.randint(min(1, len(kinds)), len(kinds))), key=lambda kind: kind.name)
-        # What is arranged runs as the process that it meets; what follows from it must not stop with that process.
+        self._kinds = sorted(
+            rng.sample(kinds, rng.randint(min(1, len(kinds)), len(kinds))),
+            key=lambda kind: kind.name,
+        )
+        # What is arranged runs as the process that it meets; what follows from it must not stop
+        # with that process.
         self._outside = copy_context()
         self._is_over = False
         self._acts: dict[Fault, Callable[[], None]] = {
@@ -114,7 +128,8 @@ class Disturber:
         seconds = self.pace_s * self._rng.choice((0.2, 0.9, 1.1, 2.5))
         process.freeze()
         if self._perhaps(0.7):
-            # A frozen client that leaves a transaction open is thrown out by a server that has a limit for that.
+            # A frozen client that leaves a transaction open is thrown out by a server that has a
+            # limit for that.
             self._later(seconds * self._rng.choice((0, 0.1, 0.5)), lambda: _evict(process))
         self._later(seconds, lambda: self._thaw(process))
 
@@ -125,7 +140,9 @@ class Disturber:
 
     def _outage(self) -> None:
         seconds, hangs = self._duration_s(), self._perhaps(0.5)
-        self._trace.record(f"nobody reaches the database for {seconds:.2f} s{', and nobody is told so' * hangs}")
+        self._trace.record(
+            f"nobody reaches the database for {seconds:.2f} s{', and nobody is told so' * hangs}"
+        )
         for process in self._participants.processes:
             self._cut_off(process, seconds, hangs=hangs)
 
@@ -148,7 +165,9 @@ class Disturber:
     def _slow_down(self, process: Process, latency_s: float, seconds: float) -> None:
         faulty_connection = process.faulty_connection
         faulty_connection.latency_s = latency_s
-        self._later(seconds, partial(setattr, faulty_connection, "latency_s", self._participants.latency_s))
+        self._later(
+            seconds, partial(setattr, faulty_connection, "latency_s", self._participants.latency_s)
+        )
 
     def _spoil_statement(self) -> None:
         process = self._any_process()
@@ -158,7 +177,9 @@ class Disturber:
             self._arrange(process, _lose, what="will lose its connection")
 
     def _spoil_commit(self) -> None:
-        self._arrange(self._any_process(), _lose, what="will lose its connection at a COMMIT", commits=True)
+        self._arrange(
+            self._any_process(), _lose, what="will lose its connection at a COMMIT", commits=True
+        )
 
     def _lose_hints(self) -> None:
         share, seconds = self._rng.choice((0.5, 1.0)), self._duration_s()
@@ -177,14 +198,18 @@ class Disturber:
         if in_service := self._participants.in_service:
             replica = self._rng.choice(in_service)
             grace_s = self.pace_s * self._rng.choice((0, 0.05, 0.5, 2))
-            self._trace.record(f"{replica.process.name} is shut down, with a grace of {grace_s:g} s")
+            self._trace.record(
+                f"{replica.process.name} is shut down, with a grace of {grace_s:g} s"
+            )
             replica.shut_down(grace_s, self._trace)
             self._later(self.pace_s * self._rng.choice((0, 0.1)), self._restart)
 
     def _set_clock(self) -> None:
         process = self._any_process()
         process.skew = SKEW_MAX * self._rng.uniform(-1, 1)
-        self._trace.record(f"the wall clock of {process.name} is now wrong by {process.skew.total_seconds():.0f} s")
+        self._trace.record(
+            f"the wall clock of {process.name} is now wrong by {process.skew.total_seconds():.0f} s"
+        )
 
     def _restart(self) -> None:
         if not self._is_over:
@@ -204,9 +229,14 @@ class Disturber:
     ) -> None:
         left = self._rng.randrange(3 if commits else STATEMENTS_MAX)
         after = self._perhaps(0.5) if answers is None else answers
-        which = f"{'after' if after else 'before'} {'COMMIT' if commits else 'statement'} {left + 1} from now"
+        which = (
+            f"{'after' if after else 'before'} {'COMMIT' if commits else 'statement'} {left + 1}"
+            " from now"
+        )
         self._trace.record(f"{process.name} {what}, {which}")
-        process.faulty_connection.troubles.append(Trouble(act, left, commits=commits, answers=after))
+        process.faulty_connection.troubles.append(
+            Trouble(act, left, commits=commits, answers=after)
+        )
 
     def _process_of(self, connection: SimulatedConnection) -> Process:
         return next(
@@ -219,7 +249,8 @@ class Disturber:
         # Replicas twice: they are what this is about.
         replicas = [replica.process for replica in self._participants.in_service]
         return self._rng.choice(
-            [*replicas, *replicas, *self._participants.processes] or [self._participants.new_replica().process]
+            [*replicas, *replicas, *self._participants.processes]
+            or [self._participants.new_replica().process]
         )
 
     def _perhaps(self, chance: float) -> bool:

@@ -1,0 +1,250 @@
+"""What resets, parking, changed values and failures leave behind in the row, on both databases."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from rowlock import (
+    Apply,
+    LockColumns,
+    Park,
+    Reset,
+    Retry,
+    ScheduleColumns,
+)
+from rowlock.testing import TemporaryDatabase, stepping
+
+from ..host import Base, RecordingPipeline, Run, RunPipeline, Volume, VolumePipeline
+from .scenes import add, change, is_free, read_all
+from .test_plan import _worked
+
+
+class Narrow(LockColumns, ScheduleColumns, Base):
+    """A host's table whose column for errors is short."""
+
+    __tablename__ = "narrow"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    last_error: Mapped[str | None] = mapped_column(String(50), default=None)
+
+
+class NarrowPipeline(RecordingPipeline):
+    """Works on all of them."""
+
+    model = Narrow
+
+    def ready(self) -> Any:
+        """Want all."""
+        return Narrow.id.is_not(None)
+
+
+class UnreadablePipeline(RunPipeline):
+    """Cannot say how its rows are read."""
+
+    def options(self) -> Any:
+        """Raise."""
+        raise LookupError("no such option")
+
+
+async def test_reset_keeps_the_owner_and_counts_nothing(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """Another pipeline would snatch the row from the one that waits for a related lock."""
+    database = database_with_clock
+    assert database.clock is not None
+    now = database.clock.now
+    row, counters = await _worked(
+        database, RunPipeline(answer=Reset()), Run(id=1, due_at=now, attempts=1)
+    )
+    assert (row.lock_token, row.lock_owner, row.lock_expires_at) == (None, "RunPipeline", None)
+    assert (row.last_processed_at, row.attempts, row.last_error) == (now, 1, None)
+    assert timedelta(seconds=0.8) <= row.due_at - now <= timedelta(seconds=1.2)
+    assert counters.reset == 1
+
+
+async def test_rows_that_are_reset_let_others_go_first(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """Rows that wait for related locks would fill the queue again and again, and starve all
+    others.
+    """
+    database = database_with_clock
+    assert database.clock is not None
+    now = database.clock.now
+    await add(
+        database,
+        *(Run(id=number, due_at=now - timedelta(hours=1)) for number in range(4)),
+        Run(id=9, due_at=now),
+    )
+    pipeline = RunPipeline(answer=lambda item: Apply() if item.id == 9 else Reset(), workers_num=2)
+    async with stepping(database.session_factory, pipeline) as steps:
+        await steps.fetch_once()
+        await steps.work_all()
+        assert [item.id for item in await steps.fetch_once()] == [9]
+
+
+async def test_park_sets_the_row_aside(database_with_clock: TemporaryDatabase) -> None:
+    """A row that needs a person would be worked on again and again."""
+    database = database_with_clock
+    assert database.clock is not None
+    now = database.clock.now
+    row, counters = await _worked(
+        database, RunPipeline(answer=Park("needs a licence")), Run(id=1, due_at=now)
+    )
+    assert (row.parked_at, row.last_error) == (now, "needs a licence")
+    assert is_free(row)
+    assert counters.parked == 1
+
+
+async def test_a_changed_value_stops_the_apply_and_the_row_is_due_at_once(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """A stop that came while the row was worked on would be overwritten, or wait for the next
+    interval.
+    """
+    database = database_with_clock
+    assert database.clock is not None
+    run = Run(id=1, due_at=database.clock.now)
+
+    async def answer(item: Any) -> Apply:
+        await change(database, run, status="stopping")
+        return Apply({"status": "done"}, unless_changed=[Run.status], hint=[Run])
+
+    pipeline = RunPipeline(answer=answer)
+    row, counters = await _worked(database, pipeline, run)
+    assert (row.status, row.due_at, row.attempts) == ("stopping", database.clock.now, 0)
+    assert (row.last_processed_at, is_free(row)) == (None, True)
+    assert (counters.changed, counters.applied) == (1, 0)
+    assert len(pipeline.stale) == 1
+
+
+async def test_a_changed_value_without_a_schedule_leaves_the_row_eligible(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """The row would wait for the minimum interval before somebody looks at what the service
+    wanted.
+    """
+    database = database_with_clock
+    volume = Volume()
+
+    async def answer(item: Any) -> Apply:
+        await change(database, volume, size_gb=2)
+        return Apply({"status": "active"}, unless_changed=["size_gb"])
+
+    await _worked(database, VolumePipeline(answer=answer), volume)
+    async with stepping(database.session_factory, VolumePipeline()) as steps:
+        assert len(await steps.fetch_once()) == 1
+
+
+async def test_what_was_read_counts_not_what_the_host_did_to_the_instance(
+    database: TemporaryDatabase,
+) -> None:
+    """A process that changes its own row object would stop its own apply, or hide a service's
+    change.
+    """
+
+    async def answer(item: Any) -> Apply:
+        item.row.size_gb = 99
+        return Apply({"status": "active"}, unless_changed=[Volume.size_gb])
+
+    row, _ = await _worked(database, VolumePipeline(answer=answer), Volume(size_gb=1))
+    assert (row.status, row.size_gb) == ("active", 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (Apply({"colour": "red"}), "has no column 'colour'"),
+        (Apply({"lock_token": None}), "is written by rowlock"),
+        (Apply({Run.last_processed_at: None}), "is written by rowlock"),
+        (Apply({"id": 7}), "is the primary key"),
+        (Apply({"status": "a", Run.status: "b"}), "in the values twice"),
+        (Apply({Volume.status: "a"}), "has no column"),
+        (Apply(unless_changed=["colour"]), "has no column 'colour'"),
+        (Apply(after=-1), "from zero to 366 days"),
+        (Retry(values={"lock_owner": None}), "is written by rowlock"),
+        (Retry(after=-1), "from zero to 366 days"),
+        (lambda item: "done", "must return Apply, Retry, Reset, Park or None"),
+    ],
+)
+async def test_an_outcome_that_cannot_be_written_is_a_failed_attempt(
+    database: TemporaryDatabase, answer: Any, complaint: str
+) -> None:
+    """A slip in `process` would lose the row, write half of it, or lock it until its lease ends."""
+    await add(database, Run(id=1))
+    async with stepping(database.session_factory, RunPipeline(answer=answer)) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+    (row,) = await read_all(database, Run)
+    assert is_free(row)
+    assert (row.attempts, row.status) == (1, "queued")
+    assert complaint in row.last_error
+
+
+@pytest.mark.parametrize("answer", [Apply(after=5), Retry(after=5), Park("why")])
+async def test_a_schedule_is_needed_for_what_speaks_of_time(
+    database: TemporaryDatabase, answer: Any
+) -> None:
+    """A host would believe that its row rests or is parked, though its table cannot say so."""
+    row, counters = await _worked(database, VolumePipeline(answer=answer), Volume())
+    assert is_free(row)
+    assert (counters.retried, counters.applied, counters.parked) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("read", [None, {"a": 1}])
+async def test_unless_changed_compares_documents(database: TemporaryDatabase, read: Any) -> None:
+    """A JSON column could not be guarded, or its null would look changed for ever and the row be
+    worked on without a rest.
+    """
+    answer = Apply({"status": "done"}, unless_changed=[Run.result])
+    run = Run(id=1, result=read)
+    row, counters = await _worked(database, RunPipeline(answer=answer), run)
+    assert (row.status, counters.changed) == ("done", 0)
+
+
+async def test_a_due_time_in_another_shape_is_not_taken_for_a_request(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """A host that wrote due_at by SQL of its own would have its row worked on without a rest."""
+    database = sqlite_database
+    await add(database, Run(id=1))
+    async with database.engine.begin() as connection:
+        await connection.exec_driver_sql("UPDATE runs SET due_at = datetime('now', '-1 hour')")
+    async with stepping(database.session_factory, RunPipeline(answer=Apply())) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+        assert await steps.fetch_once() == []
+
+
+@pytest.mark.parametrize("attempts", [0, 2])
+async def test_a_row_that_cannot_be_read_is_counted_and_parked_at_the_limit(
+    database: TemporaryDatabase, attempts: int
+) -> None:
+    """Its failure could not be written for want of the row itself, and it would be tried again
+    after every lease for ever.
+    """
+    run = Run(id=1, attempts=attempts, deadline_at=datetime(2020, 1, 1, tzinfo=UTC))
+    pipeline = UnreadablePipeline(max_attempts=3)
+    row, counters = await _worked(database, pipeline, run)
+    assert (row.attempts, is_free(row), pipeline.items) == (attempts + 1, True, [])
+    assert "no such option" in row.last_error
+    assert (counters.retried, counters.parked) == ((1, 0) if attempts == 0 else (0, 1))
+    assert (row.parked_at is None) == (attempts == 0)
+
+
+async def test_an_error_is_cut_to_the_hosts_column(database: TemporaryDatabase) -> None:
+    """A failure whose text is too long could not be written, and the row would stay locked and
+    uncounted.
+    """
+    await add(database, Narrow(id=1))
+    async with stepping(
+        database.session_factory, NarrowPipeline(answer=ValueError("x" * 500))
+    ) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+    row = (await read_all(database, Narrow))[0]
+    assert (row.attempts, len(row.last_error), is_free(row)) == (1, 50, True)
