@@ -22,7 +22,8 @@ SELECT pg_table_size('jobs'), pg_indexes_size('jobs'),
 """
 # Not the size of the file, in which there is room that earlier measures have left.
 _PAGES = """
-SELECT (page_count - freelist_count) * page_size FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size()
+SELECT (page_count - freelist_count) * page_size
+FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size()
 """
 MB = 1024 * 1024
 

@@ -23,7 +23,8 @@ BATCH = 100
 _NOW_ON_SQLITE = "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
 CLAIM_ON_POSTGRESQL = """
 WITH due AS (
-    SELECT id FROM {table} WHERE status = 'submitted' AND (lock_expires_at IS NULL OR lock_expires_at <= now())
+    SELECT id FROM {table} WHERE status = 'submitted'
+        AND (lock_expires_at IS NULL OR lock_expires_at <= now())
     ORDER BY {place} LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE {table} AS held
@@ -32,8 +33,10 @@ FROM due WHERE held.id = due.id RETURNING held.id, held.lock_token
 """
 SETTLE_ON_POSTGRESQL = """
 UPDATE jobs
-SET status = $3, last_processed_at = clock_timestamp(), lock_token = NULL, lock_owner = NULL, lock_expires_at = NULL
-FROM unnest($1::int[], $2::uuid[]) AS held (id, token) WHERE jobs.id = held.id AND jobs.lock_token = held.token
+SET status = $3, last_processed_at = clock_timestamp(),
+    lock_token = NULL, lock_owner = NULL, lock_expires_at = NULL
+FROM unnest($1::int[], $2::uuid[]) AS held (id, token)
+WHERE jobs.id = held.id AND jobs.lock_token = held.token
 RETURNING jobs.id
 """
 CLAIM_ON_SQLITE = f"""
@@ -46,7 +49,8 @@ WHERE id IN (
 ) RETURNING id
 """
 _SETTLE_ON_SQLITE = f"""
-UPDATE jobs SET status = ?, last_processed_at = {_NOW_ON_SQLITE}, lock_token = NULL, lock_owner = NULL, lock_expires_at = NULL
+UPDATE jobs SET status = ?, last_processed_at = {_NOW_ON_SQLITE},
+    lock_token = NULL, lock_owner = NULL, lock_expires_at = NULL
 WHERE id = ? AND lock_token = ?
 """
 

@@ -171,10 +171,10 @@ class Animal(LockColumns, KindsBase):
     id: Mapped[int] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(String(10))
     status: Mapped[str] = mapped_column(default="new")
-    __mapper_args__ = {
+    __mapper_args__ = {  # noqa: RUF012 - SQLAlchemy's own
         "polymorphic_on": "kind",
         "polymorphic_identity": "animal",
-    }  # noqa: RUF012 - SQLAlchemy's own
+    }
 
 
 class Cat(Animal):

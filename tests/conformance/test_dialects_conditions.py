@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import null, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.leases.dialects import dialect_named, dialect_of, postgresql
 from rowlock.leases.item import leases_of
+from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 
@@ -46,7 +46,7 @@ async def test_both_key_and_token_must_match(database: TemporaryDatabase, model:
 
 
 async def _keys(connection: AsyncConnection, leased: LeasedTable, leases: Any) -> list[Any]:
-    dialect = dialect_of(connection)
+    dialect = LEASES.of(connection)
     found = select(leased.key).where(dialect.matches_leases(leased))
     return list((await connection.scalars(found, dialect.lease_parameters(leases))).all())
 
@@ -69,7 +69,7 @@ async def test_at_most_so_many_rows(database: TemporaryDatabase, model: type[Any
     """One statement would write all rows of a large table."""
     leased = LeasedTable.of(model)
     await insert_rows(database, *(model() for _ in range(6)))
-    dialect = dialect_named(database.dialect_name)
+    dialect = LEASES.on(database.dialect_name)
 
     async def write(connection: AsyncConnection, limit: int | None) -> int:
         condition = dialect.skip_locked(
@@ -96,7 +96,9 @@ async def test_at_most_so_many_rows_under_any_plan(postgresql_database: Temporar
         await connection.exec_driver_sql("ALTER TABLE by_uuid SET (autovacuum_enabled = off)")
         await connection.exec_driver_sql("VACUUM ANALYZE by_uuid")
     await insert_rows(database, *(ByUuid() for _ in range(40)))
-    condition = postgresql.skip_locked(leased, leased.column("lock_owner").is_(null()), limit=3)
+    condition = LEASES.on("postgresql").skip_locked(
+        leased, leased.column("lock_owner").is_(null()), limit=3
+    )
     async with database.engine.begin() as connection:
         for name in ("hashjoin", "mergejoin", "material", "memoize"):
             await connection.exec_driver_sql(f"SET LOCAL enable_{name} = off")
@@ -110,7 +112,7 @@ async def test_a_locked_row_is_not_waited_for(postgresql_database: TemporaryData
     """One long transaction of the host would hold up every heartbeat and every sweep."""
     leased = LeasedTable.of(ByUuid)
     busy, free = await insert_rows(postgresql_database, ByUuid(), ByUuid())
-    condition = postgresql.skip_locked(leased, leased.column("status") == "new")
+    condition = LEASES.on("postgresql").skip_locked(leased, leased.column("status") == "new")
     statement = (
         update(leased.table)
         .where(condition)

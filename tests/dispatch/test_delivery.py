@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-from sqlalchemy import update
 
 from rowlock import PipelineManager
 from rowlock.dispatch import (
@@ -20,7 +17,6 @@ from rowlock.dispatch import (
     RUNNING,
     AttemptEvent,
     Completed,
-    Failed,
     Progress,
     StageDone,
     Task,
@@ -228,198 +224,4 @@ async def test_workers_that_die_cost_attempts_up_to_a_limit(
     assert row.error == "heartbeat lost: 3 attempts were lost; the last one: killed by signal 9"
 
 
-@virtual_time
-async def test_a_silent_worker_is_given_up(virtual_database: TemporaryDatabase) -> None:
-    """A worker behind a cut line would keep its row until the time limit."""
-    await virtual_database.create_tables(Base.metadata)
-    scenes, fleet = Scenes(), _Silent(1)
-    renders = pipeline_of(fleet, scenes, heartbeat=10)
-    async with PipelineManager(virtual_database.session_factory, [renders]):
-        await submit(virtual_database, renders, "a")
-        await asyncio.sleep(45)
-        row = await one_render(virtual_database)
-        assert (row.losses, fleet.running) == (1, 1)
-        assert row.last_error == "heartbeat lost: nothing was heard of it for 30 s"
-    assert fleet.running == 0
-
-
-class _Silent(Fleet):
-    """Accepts, and says nothing more."""
-
-    beats_itself = True
-
-    async def run(self, worker: str, task: Task[Render]) -> AsyncIterator[AttemptEvent]:  # type: ignore[override]
-        self.running += 1
-        try:
-            await asyncio.sleep(10_000)
-            yield Completed()
-        finally:
-            self.running -= 1
-
-
 # ---------------------------------------------------------------- done, or not to be done
-
-
-@virtual_time
-async def test_a_failure_is_final_and_tells_no_paths(virtual_database: TemporaryDatabase) -> None:
-    """Bad input would be worked on again and again, and clients would read about our disks."""
-    await virtual_database.create_tables(Base.metadata)
-    scenes, fleet = Scenes(), Fleet(1)
-
-    async def refuses(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
-        yield Failed(
-            "input", "no picture in /srv/uploads/7/scene.blend, nor in C:\\data\\scene.blend"
-        )
-
-    async def raises(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
-        yield Progress("x")
-        raise FileNotFoundError("/var/lib/renders/cache/tile.bin")
-
-    async def ends(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
-        yield Progress("x")
-
-    async def gives_junk(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
-        yield 7  # type: ignore[misc]
-
-    async def names_a_column_of_ours(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
-        yield Completed({"status": "pending"})
-
-    async def names_no_column(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
-        yield Completed({"colour": "red"})
-
-    answers = [refuses, raises, ends, gives_junk, names_a_column_of_ours, names_no_column]
-    scenes.answers = {answer.__name__: answer for answer in answers}
-    renders = pipeline_of(fleet, scenes)
-    async with PipelineManager(virtual_database.session_factory, [renders]):
-        await submit(virtual_database, renders, *scenes.answers)
-        rows = {row.dedup_key: row for row in await settled(virtual_database)}
-    assert {row.status for row in rows.values()} == {FAILED}
-    assert set(fleet.begun.values()) == {1}
-    assert rows["refuses"].error == "input: no picture in scene.blend, nor in scene.blend"
-    assert rows["raises"].error == "internal: FileNotFoundError: tile.bin"
-    assert rows["ends"].error == "internal: the handler ended without Completed or Failed"
-    assert rows["gives_junk"].error == "internal: the handler gave a int, which is no event"
-    assert (
-        rows["names_a_column_of_ours"].error
-        == "internal: status is written by the pipeline; leave it out"
-    )
-    assert "colour" in (rows["names_no_column"].error or "")
-
-
-@virtual_time
-async def test_the_time_limit_ends_an_attempt(virtual_database: TemporaryDatabase) -> None:
-    """A handler that hangs would keep its worker for ever."""
-    await virtual_database.create_tables(Base.metadata)
-    fleet = Fleet(1)
-    renders = pipeline_of(fleet, Scenes(10_000), time_limit=900)
-    async with PipelineManager(virtual_database.session_factory, [renders]):
-        await submit(virtual_database, renders, "a")
-        [row] = await settled(virtual_database)
-        assert fleet.running == 0
-    assert (row.status, row.error) == (FAILED, "internal: the time limit of 900 s is over")
-    assert row.finished_at is not None
-    assert row.started_at is not None
-    assert row.finished_at - row.started_at == pytest.approx(
-        timedelta(seconds=900), abs=timedelta(seconds=1)
-    )
-
-
-@virtual_time
-async def test_a_row_that_somebody_else_settled_is_left_alone(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """A late result would overwrite what was decided, such as that nobody wants it any more."""
-    await virtual_database.create_tables(Base.metadata)
-    fleet = Fleet(1)
-    # It ends before it would look at its row.
-    renders = pipeline_of(fleet, Scenes(8))
-    async with PipelineManager(virtual_database.session_factory, [renders]):
-        await submit(virtual_database, renders, "a")
-        await asyncio.sleep(5)
-        async with virtual_database.session_factory.begin() as session:
-            await session.execute(
-                update(Render).values(status=FAILED, error="input: cancelled by its owner")
-            )
-        await asyncio.sleep(60)
-        row = await one_render(virtual_database)
-    assert (row.status, row.error, row.url) == (FAILED, "input: cancelled by its owner", None)
-    assert row.lock_token is None
-    assert fleet.running == 0
-
-
-@virtual_time
-async def test_a_lost_attempt_does_not_bring_back_what_somebody_settled(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """A row that was cancelled would be pending again when its worker dies."""
-    await virtual_database.create_tables(Base.metadata)
-    scenes, fleet = Scenes(), Fleet(1)
-
-    async def dies(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
-        await asyncio.sleep(8)  # not so long that it would look at its row
-        raise WorkerGone("worker-1", "killed")
-        yield Completed()
-
-    scenes.answers["a"] = dies
-    renders = pipeline_of(fleet, scenes)
-    async with PipelineManager(virtual_database.session_factory, [renders]):
-        await submit(virtual_database, renders, "a")
-        await asyncio.sleep(5)
-        async with virtual_database.session_factory.begin() as session:
-            await session.execute(
-                update(Render).values(status=FAILED, error="input: cancelled by its owner")
-            )
-        await asyncio.sleep(60)
-        row = await one_render(virtual_database)
-    assert (row.status, row.losses, row.lock_token) == (FAILED, 0, None)
-
-
-@virtual_time
-async def test_a_result_that_the_database_refuses_fails_the_row(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """Hours of work would be done again and again, to be refused each time."""
-    await virtual_database.create_tables(Base.metadata)
-    scenes, fleet = Scenes(), Fleet(1)
-
-    async def takes_anothers_key(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
-        yield Completed({"scene": None})
-
-    scenes.answers["a"] = takes_anothers_key
-    renders = pipeline_of(fleet, scenes)
-    async with PipelineManager(virtual_database.session_factory, [renders]):
-        await submit(virtual_database, renders, "a")
-        [row] = await settled(virtual_database)
-    assert (row.status, fleet.begun["a"]) == (FAILED, 1)
-    assert (row.error or "").startswith("internal: IntegrityError: ")
-    assert "[SQL" not in (row.error or "")
-
-
-@virtual_time
-async def test_each_attempt_has_a_folder_of_its_own_which_is_gone_afterwards(
-    virtual_database: TemporaryDatabase, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Two attempts would write into each other's files, or the disk would fill."""
-    await virtual_database.create_tables(Base.metadata)
-    scenes, fleet = Scenes(), Fleet(2)
-    root = tmp_path_factory.mktemp("scratch")
-    folders: list[Path] = []
-
-    async def writes(task: Task[Render]) -> AsyncIterator[AttemptEvent]:
-        folders.append(task.workdir)
-        assert list(task.workdir.iterdir()) == []
-        (task.workdir / "raw").write_bytes(b"x" * 100)
-        yield Progress("x")
-        if task.row.scene == "dies" and fleet.begun["dies"] == 1:
-            raise WorkerGone("worker-1", "killed")
-        if task.row.scene == "fails":
-            raise ValueError("no")
-        yield Completed()
-
-    scenes.answers = dict.fromkeys(("ok", "dies", "fails"), writes)
-    renders = pipeline_of(fleet, scenes, scratch_root=root)
-    async with PipelineManager(virtual_database.session_factory, [renders]):
-        await submit(virtual_database, renders, "dies", "ok", "fails")
-        await settled(virtual_database)
-    assert len(set(folders)) == len(folders) >= 4
-    assert os.listdir(root) == []  # noqa: PTH208 - a test may look

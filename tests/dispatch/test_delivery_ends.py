@@ -1,4 +1,4 @@
-"""Tests of attempts that end otherwise than by a result: silence, failure, time limits, other hands."""
+"""Tests of attempts that end otherwise than by a result: silence, failure, limits, other hands."""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ from .renders import Base, Fleet, Render, Scenes, settled, submit
 REFUSALS = 3
 FUNCTION = """
 CREATE FUNCTION in_trouble() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-    IF nextval('tries') <= {refusals} THEN RAISE EXCEPTION 'in trouble' USING ERRCODE = '{code}'; END IF;
+    IF nextval('tries') <= {refusals} THEN
+        RAISE EXCEPTION 'in trouble' USING ERRCODE = '{code}';
+    END IF;
     RETURN NEW;
 END $$
 """

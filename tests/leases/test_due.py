@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
@@ -87,8 +88,8 @@ async def test_saying_so_is_no_change_of_content(database_with_clock: TemporaryD
 
 @pytest.mark.parametrize("say", [make_due, unpark])
 async def test_a_model_without_a_schedule_is_refused(
-    sqlite_database: TemporaryDatabase, say
-) -> None:  # noqa: ANN001
+    sqlite_database: TemporaryDatabase, say: Callable[..., Awaitable[None]]
+) -> None:
     """A service would believe that its request was noted."""
     await add(sqlite_database, Volume())
     async with sqlite_database.session_factory() as session:

@@ -146,7 +146,8 @@ async def main(url):
     order = ClaimRequest(leased, ready, oldest_first(leased), "P", timedelta(hours=1), 3)
     print("ready", flush=True)
     sys.stdin.readline()
-    while items := await claim(async_sessionmaker(engine), order, lease_margin=timedelta(0), timeout=timedelta(seconds=60)):
+    times = {"lease_margin": timedelta(0), "timeout": timedelta(seconds=60)}
+    while items := await claim(async_sessionmaker(engine), order, **times):
         print(*(f"{item.id}:{item.lock_token}" for item in items), flush=True)
     await engine.dispose()
 

@@ -38,7 +38,8 @@ async def main():
     is_sqlite = sys.argv[1].startswith("sqlite")
     engine = create_async_engine(sys.argv[1], connect_args={"timeout": 3600} if is_sqlite else {})
     pipeline = VolumePipeline(
-        answer=work, workers_num=1, database_timeout=1, cancel_grace=1, lock_timeout=10, heartbeat_trigger=9
+        answer=work, workers_num=1,
+        database_timeout=1, cancel_grace=1, lock_timeout=10, heartbeat_trigger=9,
     )
     manager = PipelineManager(async_sessionmaker(engine), [pipeline])
     manager.start()
@@ -69,12 +70,14 @@ async def work(session, connection):
 
 async def main():
     engine = create_async_engine(sys.argv[1])
-    event.listen(
-        engine.sync_engine, "connect", lambda connection, _: connection.create_function("stand_still", 0, closing.wait)
-    )
+    @event.listens_for(engine.sync_engine, "connect")
+    def stand_still(connection, _):
+        connection.create_function("stand_still", 0, closing.wait)
+
     try:
         timeout = timedelta(seconds=0.3)
-        await in_transaction(async_sessionmaker(engine), LeasedTable.of(Run), work, purpose="stand", timeout=timeout)
+        sessions = async_sessionmaker(engine)
+        await in_transaction(sessions, LeasedTable.of(Run), work, purpose="stand", timeout=timeout)
     except TransactionTimeout:
         print("out of time", flush=True)
     threading.Timer(1, closing.set).start()

@@ -140,7 +140,9 @@ AHEAD_BUGS = (
         "ItemQueue.look_ahead",
         "max(self.ahead.capacity, min(self.capacity, len(self._heap) + 1))",
         "self.ahead.capacity",
-        (f"{SCENES}::test_a_hinted_row_does_not_wait_for_what_was_claimed_ahead",),
+        (
+            "tests/pipelines/test_claimed_ahead.py::test_a_hinted_row_does_not_wait_for_what_was_claimed_ahead",
+        ),
     ),
     Bug(
         "a queue whose size was stated grows",
@@ -164,7 +166,9 @@ AHEAD_BUGS = (
         "Fetcher._queue",
         "        self._unstarted.watch()\n",
         "",
-        (f"{SCENES}::test_what_was_claimed_ahead_and_waits_is_given_back",),
+        (
+            "tests/pipelines/test_claimed_ahead.py::test_what_was_claimed_ahead_and_waits_is_given_back",
+        ),
     ),
     Bug(
         "rows that are released stay tracked",
@@ -172,7 +176,9 @@ AHEAD_BUGS = (
         "Unstarted._look",
         "self._heartbeater.untrack(item)",
         "pass",
-        (f"{SCENES}::test_what_was_claimed_ahead_and_waits_is_given_back",),
+        (
+            "tests/pipelines/test_claimed_ahead.py::test_what_was_claimed_ahead_and_waits_is_given_back",
+        ),
     ),
     Bug(
         "rows within the queue's own size are released",
@@ -180,7 +186,9 @@ AHEAD_BUGS = (
         "Unstarted._look",
         "[ahead.size :]",
         "",
-        (f"{SCENES}::test_what_was_claimed_ahead_and_waits_is_given_back",),
+        (
+            "tests/pipelines/test_claimed_ahead.py::test_what_was_claimed_ahead_and_waits_is_given_back",
+        ),
     ),
     Bug(
         "rows that were just queued are released",
@@ -188,7 +196,7 @@ AHEAD_BUGS = (
         "Unstarted._look",
         " if queued_at <= limit",
         "",
-        (f"{SCENES}::test_rows_that_were_queued_later_wait_as_long",),
+        ("tests/pipelines/test_claimed_ahead.py::test_rows_that_were_queued_later_wait_as_long",),
     ),
     Bug(
         "rows that were queued later are forgotten",
@@ -196,7 +204,7 @@ AHEAD_BUGS = (
         "Unstarted",
         "        self.watch()\n",
         "",
-        (f"{SCENES}::test_rows_that_were_queued_later_wait_as_long",),
+        ("tests/pipelines/test_claimed_ahead.py::test_rows_that_were_queued_later_wait_as_long",),
     ),
     Bug(
         "what was released is claimed ahead again",
@@ -204,7 +212,9 @@ AHEAD_BUGS = (
         "Unstarted._look",
         "            ahead.reset()\n",
         "",
-        (f"{SCENES}::test_what_was_claimed_ahead_and_waits_is_given_back",),
+        (
+            "tests/pipelines/test_claimed_ahead.py::test_what_was_claimed_ahead_and_waits_is_given_back",
+        ),
     ),
     Bug(
         "places of what was released stay",
@@ -212,7 +222,9 @@ AHEAD_BUGS = (
         "Unstarted._look",
         "            queue.capacity = max(ahead.size, len(queue))\n",
         "",
-        (f"{SCENES}::test_what_was_claimed_ahead_and_waits_is_given_back",),
+        (
+            "tests/pipelines/test_claimed_ahead.py::test_what_was_claimed_ahead_and_waits_is_given_back",
+        ),
     ),
     Bug(
         "nobody hears of what was released",
@@ -220,6 +232,8 @@ AHEAD_BUGS = (
         "Unstarted._release",
         "context.hinter.hint_fetch(context.leased.model)",
         "pass",
-        (f"{SCENES}::test_another_replica_begins_what_was_given_back_at_once",),
+        (
+            "tests/pipelines/test_claimed_ahead.py::test_another_replica_begins_what_was_given_back_at_once",
+        ),
     ),
 )

@@ -321,8 +321,8 @@ ATTEMPT_BUGS = (
         "a late result leaves no word",
         "pipelines/settling/settler.py",
         "Settler._see_to",
-        "._record_dropped(item, outcome, written, cleans_up=cleans_up)",
-        "._record_stale(item, written.value)",
+        ".dropped(item, outcome, written, cleans_up=cleans_up)",
+        ".stale(item, written.value)",
         (f"{APART}::test_a_late_result_leaves_a_word_in_the_log",),
     ),
 )

@@ -118,9 +118,8 @@ class Bench:
         """Return how tests find the server; it is started again if a test has ended it."""
         if not self._has_databases or SERVER_VARIABLE in os.environ:
             return {}
-        from rowlock.testing.databases.temporary import (
-            PostgresqlServer,
-        )  # noqa: PLC0415 - of the tree that is at work, not the copy's
+        # Of the tree that is at work, not the copy's.
+        from rowlock.testing.databases.temporary import PostgresqlServer  # noqa: PLC0415
 
         if self._server is None:
             directory = self._folder / "server"

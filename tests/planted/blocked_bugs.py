@@ -221,7 +221,7 @@ BLOCKED_BUGS = (
         "Retries.__init__",
         "math.inf",
         "monotonic()",
-        ("tests/pipelines/test_writer.py::test_a_first_try_that_took_long_is_not_the_last",),
+        ("tests/pipelines/test_writer_trust.py::test_a_first_try_that_took_long_is_not_the_last",),
     ),
     Bug(
         "a beat that crosses a commit tells of a lost lease",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,17 +31,55 @@ class Bug:
     tests: tuple[str, ...]
 
     def count_in(self, text: str) -> int | None:
-        """Return how often the guard stands in its function, in `text` of its file; None if
-        there is no such function.
+        """Return how often its guard stands in its function, None if there is no such function.
+
+        Args:
+            text: of its file.
         """
         spans = spans_of(self.function, text)
-        return sum(text[start:end].count(self.guard) for start, end in spans) if spans else None
+        return sum(len(self._found_in(text[a:b])) for a, b in spans) if spans else None
 
     def planted_in(self, text: str) -> str:
         """Return `text` of its file with the bug in it."""
         for start, end in reversed(spans_of(self.function, text)):
-            text = text[:start] + text[start:end].replace(self.guard, self.without) + text[end:]
+            for found in reversed(self._found_in(text[start:end])):
+                first, last = start + found.start(), start + found.end()
+                text = text[:first] + self.without + text[last:]
         return text
+
+    def _found_in(self, part: str) -> list[re.Match[str]]:
+        as_is = list(re.finditer(re.escape(self.guard), part))
+        return as_is or list(pattern_of(self.guard).finditer(part))
+
+
+@lru_cache
+def pattern_of(guard: str) -> re.Pattern[str]:
+    """Return what finds `guard` wherever the formatter broke its lines, or took breaks away."""
+    begin = re.match(r"\s*", guard)
+    end = re.search(r"\s*$", guard)
+    assert begin is not None
+    assert end is not None
+    words = re.findall(r"\w+|[^\w\s]|\s+", guard.strip())
+    between = "".join(map(_pattern_of_part, words))
+    return re.compile(_pattern_of_edge(begin[0]) + between + _pattern_of_edge(end[0]))
+
+
+def _pattern_of_part(part: str) -> str:
+    if part.isspace():
+        # In a string too, where the formatter begins another one, and in a comment.
+        return r'(?:\s+(?:# )?|\s"\s+f?"|"\s+f?"\s)'
+    if part in ")]}":
+        return r"(?:,?\s+)?" + re.escape(part)
+    if part in "([{":
+        return re.escape(part) + r"\s*"
+    if part == ".":
+        return r"\s*\."
+    return re.escape(part)
+
+
+def _pattern_of_edge(blank: str) -> str:
+    # Alone, a space is one between words, where a line may end; more are the indentation of one.
+    return r"\s+" if blank == " " else re.escape(blank)
 
 
 def spans_of(function: str, text: str) -> list[tuple[int, int]]:

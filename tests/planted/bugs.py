@@ -9,8 +9,10 @@ CLAIM = "tests/leases/test_claim.py"
 RENEW = "tests/leases/test_renew.py"
 PLAN = "tests/pipelines/test_plan.py"
 WRITER = "tests/pipelines/test_writer.py"
+WRITER_TRUST = "tests/pipelines/test_writer_trust.py"
 SETTLER = "tests/pipelines/test_settler.py"
 MANAGER = "tests/pipelines/test_manager.py"
+MANAGER_MANY = "tests/pipelines/test_manager_many.py"
 
 BUGS = (
     Bug(
@@ -192,7 +194,7 @@ BUGS = (
         "OutcomeTransactions.write_alone.work",
         " if item.is_trusted() else []",
         "",
-        ("tests/pipelines/test_writer.py", "tests/pipelines/test_worker.py"),
+        (WRITER, WRITER_TRUST, "tests/pipelines/test_worker.py"),
     ),
     Bug(
         "a lost COMMIT answer is taken for stale",
@@ -208,7 +210,7 @@ BUGS = (
         "OutcomeTransactions.write_alone.work",
         "written.is_made and submission",
         "submission",
-        (WRITER,),
+        (WRITER, WRITER_TRUST),
     ),
     Bug(
         "a bad row fails its whole batch",
@@ -274,7 +276,7 @@ BUGS = (
         "Fetcher.hint",
         "        self._woken.set()\n",
         "",
-        ("tests/pipelines/test_fetcher.py", MANAGER),
+        ("tests/pipelines/test_fetcher.py", MANAGER, MANAGER_MANY),
     ),
     Bug(
         "lost work is not cancelled",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from bug import Bug
 
 FACTORIES = "tests/pipelines/test_task_factories.py"
-SETTLEMENT = "tests/pipelines/test_settlements_cancelled.py::test_a_cancelled_settlement_is_carried_out_and_told"
+SETTLEMENT = (
+    "tests/pipelines/test_settlements_cancelled.py"
+    "::test_a_cancelled_settlement_is_carried_out_and_told"
+)
 SUPERVISOR = "tests/pipelines/test_supervisor.py"
 
 CANCEL_BUGS = (

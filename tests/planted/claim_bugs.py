@@ -145,7 +145,7 @@ CLAIM_BUGS = (
         "rows of one place have no order",
         "rows/eligibility.py",
         "oldest_first",
-        " leased.attribute(leased.key_name).asc()",
+        " leased.attribute(leased.key_name).asc(),",
         "",
         (RESUMED,),
     ),

@@ -109,7 +109,9 @@ DISPATCH_BUGS = (
         "Delivery._apply",
         'unless_changed=["status"], ',
         "",
-        (f"{DELIVERY}::test_a_row_that_somebody_else_settled_is_left_alone",),
+        (
+            "tests/dispatch/test_delivery_ends.py::test_a_row_that_somebody_else_settled_is_left_alone",
+        ),
     ),
     Bug(
         "a lost attempt brings back what was settled",
@@ -117,7 +119,9 @@ DISPATCH_BUGS = (
         "Delivery._lost",
         '"status": self._row.status',
         "",
-        (f"{DELIVERY}::test_a_lost_attempt_does_not_bring_back_what_somebody_settled",),
+        (
+            "tests/dispatch/test_delivery_ends.py::test_a_lost_attempt_does_not_bring_back_what_somebody_settled",
+        ),
     ),
     Bug(
         "an overflow is offered again at once",
@@ -157,7 +161,7 @@ DISPATCH_BUGS = (
         "Delivery._next_event",
         "next_event(events, within_s=limit_s)",
         "anext(events)",
-        (f"{DELIVERY}::test_a_silent_worker_is_given_up",),
+        ("tests/dispatch/test_delivery_ends.py::test_a_silent_worker_is_given_up",),
     ),
     Bug(
         "an attempt has no time limit",
@@ -165,7 +169,7 @@ DISPATCH_BUGS = (
         "Delivery._run",
         "self._context.settings.time_limit.total_seconds()",
         "None",
-        (f"{DELIVERY}::test_the_time_limit_ends_an_attempt",),
+        ("tests/dispatch/test_delivery_ends.py::test_the_time_limit_ends_an_attempt",),
     ),
     Bug(
         "stages are forgotten",
@@ -189,7 +193,9 @@ DISPATCH_BUGS = (
         "Scratch.folder",
         "await asyncio.shield(self._in_thread(partial(_remove, folder)))",
         "pass",
-        (f"{DELIVERY}::test_each_attempt_has_a_folder_of_its_own_which_is_gone_afterwards",),
+        (
+            "tests/dispatch/test_delivery_ends.py::test_each_attempt_has_a_folder_of_its_own_which_is_gone_afterwards",
+        ),
     ),
     Bug(
         "clients read about our disks",
@@ -197,7 +203,7 @@ DISPATCH_BUGS = (
         "error_of",
         '"{kind}: {without_paths(str(text)[:READ_CHARS_MAX])}"',
         '"{kind}: {text}"',
-        (f"{DELIVERY}::test_a_failure_is_final_and_tells_no_paths",),
+        ("tests/dispatch/test_delivery_ends.py::test_a_failure_is_final_and_tells_no_paths",),
     ),
     Bug(
         "rows rest while workers are idle",
@@ -293,7 +299,7 @@ DISPATCH_BUGS = (
         "ProcessEngine",
         "beats_itself: ClassVar[bool] = True",
         "beats_itself: ClassVar[bool] = False",
-        (f"{ENGINES}::test_a_process_that_stands_still_beats_no_more",),
+        ("tests/dispatch/test_engines_own.py::test_a_process_that_stands_still_beats_no_more",),
     ),
     Bug(
         "a process that died is a handler that failed",
@@ -301,7 +307,7 @@ DISPATCH_BUGS = (
         "ProcessEngine.run",
         'raise WorkerGone(worker, "its process died") from broken',
         'yield Failed("internal", str(broken))',
-        (f"{ENGINES}::test_a_process_that_is_killed_is_noticed",),
+        ("tests/dispatch/test_engines_own.py::test_a_process_that_is_killed_is_noticed",),
     ),
     Bug(
         "a worker is given away before its row has ended",

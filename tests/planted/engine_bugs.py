@@ -9,6 +9,7 @@ from typing import Final
 from bug import Bug
 
 ENGINES: Final = "tests/dispatch/test_engines.py"
+OWN: Final = "tests/dispatch/test_engines_own.py"
 PROCESSES: Final = "tests/dispatch/test_engines_processes.py"
 STARTS: Final = "tests/dispatch/test_engines_starts.py"
 
@@ -62,7 +63,7 @@ ENGINE_BUGS: Final[tuple[Bug, ...]] = (
         "try:\n            dispatcher.send(os.getpid())\n            dispatcher.wait()\n           "
         " task = pickle.loads(pickled)\n            beats.start()\n            _run(task,"
         " dispatcher)",
-        (f"{ENGINES}::test_a_process_that_loads_its_task_slowly_is_alive",),
+        (f"{OWN}::test_a_process_that_loads_its_task_slowly_is_alive",),
     ),
     Bug(
         "a process without a dispatcher waits for it",
@@ -145,7 +146,7 @@ ENGINE_BUGS: Final[tuple[Bug, ...]] = (
         "ThreadEngine.run",
         "            thread.submit(_nothing)\n",
         "",
-        (f"{ENGINES}::test_a_thread_that_cannot_be_had_is_no_failure_of_the_row",),
+        (f"{OWN}::test_a_thread_that_cannot_be_had_is_no_failure_of_the_row",),
     ),
     Bug(
         "what cannot be begun costs a worker",
@@ -153,7 +154,7 @@ ENGINE_BUGS: Final[tuple[Bug, ...]] = (
         "LocalEngine._begun",
         "            left()\n",
         "",
-        (f"{ENGINES}::test_a_thread_that_cannot_be_had_is_no_failure_of_the_row",),
+        (f"{OWN}::test_a_thread_that_cannot_be_had_is_no_failure_of_the_row",),
     ),
     Bug(
         "attempts wait for a thread and show as running",
@@ -161,7 +162,7 @@ ENGINE_BUGS: Final[tuple[Bug, ...]] = (
         "LocalEngine.offer",
         "sum(self._active.values()) >= self.attempts_max",
         "False",
-        (f"{ENGINES}::test_threads_have_an_end",),
+        (f"{OWN}::test_threads_have_an_end",),
     ),
     Bug(
         "a process that never starts is waited for",

@@ -110,7 +110,7 @@ ENGINES_BUGS: Final[tuple[Bug, ...]] = (
     Bug(
         "a single statement needs no transaction though the host sets something in it",
         "database/transaction.py",
-        "in_transaction.once",
+        "_autocommit_options",
         " and not _runs_at_begin(session, bind)",
         "",
         (f"{TENANTS}::test_every_transaction_names_its_tenant[of the session class]",),

@@ -18,7 +18,10 @@ FAULT_BUGS = (
         "Submission.stamp",
         "            self.stamps = self.stamps | stamps if self.stamps else stamps\n",
         "",
-        ("tests/faults/test_lost_answers.py",),
+        (
+            "tests/faults/test_lost_answers.py",
+            "tests/faults/test_lost_answers_together.py",
+        ),
     ),
     Bug(
         "a COMMIT that lost to another transaction counts as one whose answer was lost",
@@ -27,7 +30,7 @@ FAULT_BUGS = (
         "submission.stamps = frozenset()\n            raise error",
         "return Written.UNKNOWN",
         (
-            "tests/pipelines/test_writer.py::test_a_commit_that_lost_to_another_is_known_to_have_failed",
+            "tests/pipelines/test_writer_trust.py::test_a_commit_that_lost_to_another_is_known_to_have_failed",
         ),
     ),
     Bug(
@@ -82,7 +85,7 @@ FAULT_BUGS = (
         "a failure that came too late is not told",
         "pipelines/settling/settler.py",
         "Settler._write_instead",
-        "self._record_dropped(item, of, written)",
+        "self._recorder.dropped(item, of, written)",
         "pass",
         (f"{VALUES}::test_a_failure_that_comes_too_late_is_told",),
     ),

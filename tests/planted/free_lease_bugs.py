@@ -89,7 +89,7 @@ FREE_LEASE_BUGS = (
     Bug(
         "live leases are freed for a holder of whom nothing is known",
         "leases/claim.py",
-        "claim.lease",
+        "_release_what_dead_held",
         "not died_here",
         "False",
         (f"{BESIDES}::test_of_what_a_sibling_had_locked_only_what_has_ended_is_freed",),
@@ -97,7 +97,7 @@ FREE_LEASE_BUGS = (
     Bug(
         "what a dead sibling had locked stays locked",
         "leases/claim.py",
-        "claim.lease",
+        "_release_what_dead_held",
         " False",
         "",
         (f"{BESIDES}::test_of_what_a_sibling_had_locked_only_what_has_ended_is_freed",),

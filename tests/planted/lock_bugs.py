@@ -121,7 +121,7 @@ LOCK_BUGS = (
     Bug(
         "a claim does not free what the dead holder had",
         "leases/claim.py",
-        "claim.lease",
+        "_release_what_dead_held",
         "request.related if dead else ",
         "",
         (f"{CRASHES}::test_whoever_claims_the_main_row_next_frees_them",),

@@ -98,7 +98,7 @@ PROTOCOL_BUGS = (
     Bug(
         "a dead holder's related rows stay locked",
         "leases/claim.py",
-        "claim.lease",
+        "_release_what_dead_held",
         "await release_dead(connection, related, dead, only_ended=not died_here)",
         "pass",
         FAMILY,

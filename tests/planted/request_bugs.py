@@ -94,7 +94,10 @@ REQUEST_BUGS = (
         "Planner._retry",
         "column for column in self._intent if column in written",
         "",
-        (f"{SERVICE_COLUMNS}::test_a_retry_that_would_overwrite_it_is_not_written", LOST_STOP),
+        (
+            "tests/pipelines/test_service_columns_values.py::test_a_retry_that_would_overwrite_it_is_not_written",
+            LOST_STOP,
+        ),
     ),
     Bug(
         "a failure costs nothing while services ask for something",
@@ -102,7 +105,9 @@ REQUEST_BUGS = (
         "Planner._retry",
         "if reason else",
         "or",
-        (f"{SERVICE_COLUMNS}::test_a_retry_that_leaves_it_alone_is_written",),
+        (
+            "tests/pipelines/test_service_columns_values.py::test_a_retry_that_leaves_it_alone_is_written",
+        ),
     ),
     Bug(
         "the last attempt sets a row aside with a request in it",
@@ -110,7 +115,9 @@ REQUEST_BUGS = (
         "Planner._retry",
         "*self._intent, *rests_on] if reason else [",
         "",
-        (f"{SERVICE_COLUMNS}::test_a_row_is_not_set_aside_with_a_request_in_it",),
+        (
+            "tests/pipelines/test_service_columns_values.py::test_a_row_is_not_set_aside_with_a_request_in_it",
+        ),
     ),
     Bug(
         "a deadline that a service extends meanwhile has passed",
@@ -134,7 +141,9 @@ REQUEST_BUGS = (
         "Planner._park",
         "self._unless_changed(item, self._intent, ",
         "RowWrite(",
-        (f"{SERVICE_COLUMNS}::test_a_row_is_not_set_aside_with_a_request_in_it",),
+        (
+            "tests/pipelines/test_service_columns_values.py::test_a_row_is_not_set_aside_with_a_request_in_it",
+        ),
     ),
     Bug(
         "an outcome that was refused waits for its interval",

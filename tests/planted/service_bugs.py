@@ -36,7 +36,7 @@ SERVICE_BUGS = (
         "acquire",
         "key.not_in(in_lockset) if in_lockset else ",
         "",
-        (f"{HOLD}::test_a_lockset_holds_rows_too",),
+        ("tests/leases/test_hold_refused.py::test_a_lockset_holds_rows_too",),
     ),
     Bug(
         "a service takes rows beside whoever is inside the lockset",
@@ -44,7 +44,7 @@ SERVICE_BUGS = (
         "lockset_guard",
         "await stack.enter_async_context(dialect.excluding(leased))",
         "frozenset()",
-        (f"{HOLD}::test_whoever_is_inside_the_lockset_decides_alone",),
+        ("tests/leases/test_hold_refused.py::test_whoever_is_inside_the_lockset_decides_alone",),
     ),
     Bug(
         "a service waits in the database for a locked row",
@@ -52,7 +52,7 @@ SERVICE_BUGS = (
         "acquire",
         "skip_locked=True, ",
         "",
-        (f"{HOLD}::test_a_locked_row_is_held_by_somebody",),
+        ("tests/leases/test_hold_refused.py::test_a_locked_row_is_held_by_somebody",),
     ),
     Bug(
         "a new child keeps its parent from a service",
@@ -60,7 +60,7 @@ SERVICE_BUGS = (
         "acquire",
         "key_share=True, ",
         "",
-        (f"{HOLD}::test_a_new_child_of_the_row_holds_nobody_up",),
+        ("tests/leases/test_hold_refused.py::test_a_new_child_of_the_row_holds_nobody_up",),
     ),
     Bug(
         "a connection is held inside the block",
@@ -95,8 +95,8 @@ SERVICE_BUGS = (
         ", not_(is_free(self.leased))",
         "",
         (
-            f"{HOLD}::test_a_locked_row_is_held_by_somebody",
-            f"{HOLD}::test_a_lockset_holds_rows_too",
+            "tests/leases/test_hold_refused.py::test_a_locked_row_is_held_by_somebody",
+            "tests/leases/test_hold_refused.py::test_a_lockset_holds_rows_too",
         ),
     ),
     Bug(
@@ -105,7 +105,7 @@ SERVICE_BUGS = (
         "_Holder._timed_out",
         ".desc()",
         "",
-        (f"{HOLD}::test_the_refusal_names_who_holds_longest",),
+        ("tests/leases/test_hold_refused.py::test_the_refusal_names_who_holds_longest",),
     ),
     Bug(
         "a service that died counts as a pipeline that died with the row",
@@ -113,7 +113,7 @@ SERVICE_BUGS = (
         "hold",
         '"{owner}{OWNER_SEPARATOR}{str(token)[:8]}"',
         '"{owner}{str(token)[:8]}"',
-        (f"{HOLD}::test_a_dead_service_holds_until_its_lease_ends",),
+        ("tests/leases/test_hold_refused.py::test_a_dead_service_holds_until_its_lease_ends",),
     ),
     Bug(
         "nobody renews the lease of a service",
@@ -248,7 +248,7 @@ SERVICE_BUGS = (
         "_checked_keys",
         "len(keys) > ACQUIRED_ROWS_MAX",
         "False",
-        (f"{HOLD}::test_too_many_rows_are_refused",),
+        ("tests/leases/test_hold_refused.py::test_too_many_rows_are_refused",),
     ),
     Bug(
         "the letters of an id are ids",
@@ -256,7 +256,7 @@ SERVICE_BUGS = (
         "_checked_keys",
         "isinstance(ids, str | bytes) or ",
         "",
-        (f"{HOLD}::test_ids_are_a_collection",),
+        ("tests/leases/test_hold_refused.py::test_ids_are_a_collection",),
     ),
     Bug(
         "a request is hinted before its commit",
@@ -295,7 +295,9 @@ SERVICE_BUGS = (
         "Loader._load_together.work",
         "context.intent",
         "()",
-        (f"{SERVICE_COLUMNS}::test_a_column_that_the_host_does_not_load",),
+        (
+            "tests/pipelines/test_service_columns_values.py::test_a_column_that_the_host_does_not_load",
+        ),
     ),
     Bug(
         "times are compared as text on SQLite",
@@ -303,7 +305,7 @@ SERVICE_BUGS = (
         "SqliteLeases.is_unchanged",
         "same_time(column, given) if is_time(column) else ",
         "",
-        (f"{SERVICE_COLUMNS}::test_a_time_that_the_database_wrote",),
+        ("tests/pipelines/test_service_columns_values.py::test_a_time_that_the_database_wrote",),
     ),
     Bug(
         "JSON is compared as text on SQLite",
@@ -311,6 +313,6 @@ SERVICE_BUGS = (
         "is_unchanged_document",
         "_is_same_document(column, value)",
         "column.is_not_distinct_from(value)",
-        (f"{SERVICE_COLUMNS}::test_json_that_others_wrote",),
+        ("tests/pipelines/test_service_columns_values.py::test_json_that_others_wrote",),
     ),
 )

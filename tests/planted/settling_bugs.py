@@ -91,7 +91,9 @@ SETTLING_BUGS = (
         "OutcomeTransactions.write_together.work",
         " if earlier is Written.STALE else earlier",
         "",
-        (f"{LOST}::test_a_batch_whose_answer_was_lost_is_settled_together",),
+        (
+            "tests/faults/test_lost_answers_together.py::test_a_batch_whose_answer_was_lost_is_settled_together",
+        ),
     ),
     Bug(
         "an error that also swallows is told as applied",
@@ -135,7 +137,9 @@ SETTLING_BUGS = (
         "OutcomeTransactions.write_alone.work",
         "(connection, submission, waits=True)",
         "(connection, submission)",
-        (f"{LOST}::test_a_commit_that_is_still_under_way_is_waited_for",),
+        (
+            "tests/faults/test_lost_answers_together.py::test_a_commit_that_is_still_under_way_is_waited_for",
+        ),
     ),
     Bug(
         "a row is waited for by the stamp that is not there yet",
@@ -143,7 +147,9 @@ SETTLING_BUGS = (
         "processed_at",
         "[0]).where(",
         "[0]).where(column.in_(kept), ",
-        (f"{LOST}::test_a_commit_that_is_still_under_way_is_waited_for",),
+        (
+            "tests/faults/test_lost_answers_together.py::test_a_commit_that_is_still_under_way_is_waited_for",
+        ),
     ),
     Bug(
         "a stamp is looked for as the mixin's type writes it",

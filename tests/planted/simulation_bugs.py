@@ -43,7 +43,7 @@ SIMULATION_BUGS = (
     Bug(
         "a claim leaves what the dead holder had locked",
         "leases/claim.py",
-        "claim.lease",
+        "_release_what_dead_held",
         "await release_dead(connection, related, dead, only_ended=not died_here)",
         "pass",
         (f"{SCHEDULES}[1]",),
@@ -217,9 +217,9 @@ SIMULATION_BUGS = (
     ),
     Bug(
         "a refused row waits for the next poll",
-        "pipelines/settling/settler.py",
-        "Settler._record_written",
-        "                self.wake_after(self.context.settings.retry_delay)\n",
+        "pipelines/settling/recorder.py",
+        "Recorder.written",
+        "                self._wake_after(self.context.settings.retry_delay)\n",
         "",
         (f"{STARVATION}::test_released_children_and_a_refused_parent_are_looked_at_at_once",),
     ),
@@ -395,16 +395,6 @@ SIMULATOR_BUGS = (
         "",
         (
             "tests/testing/test_checker.py::test_a6_services_own_columns_are_not_written_by_who_gives_the_row_back",
-        ),
-    ),
-    Bug(
-        "a COMMIT is told when its process has its next turn",
-        "testing/simulation/environment/faulty_connection.py",
-        "_commit",
-        "faulty_connection.on_commit()",
-        "asyncio.get_running_loop().call_soon(faulty_connection.on_commit)",
-        (
-            "tests/testing/simulation/test_faulty_connection.py::test_a_commit_is_told_in_the_turn_in_which_it_was_made",
         ),
     ),
 )

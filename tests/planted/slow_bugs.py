@@ -103,7 +103,7 @@ SLOW_BUGS = (
         "all(is_read_alike(one) for _, one in slots)",
         "False",
         (
-            "tests/leases/test_apply_together.py::test_guarded_writes_of_one_shape_share_statements[sqlite]",
+            "tests/leases/test_apply_guarded_together.py::test_guarded_writes_of_one_shape_share_statements[sqlite]",
         ),
     ),
     Bug(
@@ -113,7 +113,7 @@ SLOW_BUGS = (
         "isinstance(innermost(type_, _dialect()), _PLAIN) and is_ours(type_, _dialect())",
         "True",
         (
-            "tests/leases/test_apply_together.py::test_guards_of_the_hosts_own_types_are_compared_by_the_database",
+            "tests/leases/test_apply_guarded_together.py::test_guards_of_the_hosts_own_types_are_compared_by_the_database",
         ),
     ),
     Bug(
@@ -123,7 +123,7 @@ SLOW_BUGS = (
         "values is not None and",
         "True or",
         (
-            "tests/leases/test_apply_together.py::test_guards_are_compared_together_as_they_are_alone",
+            "tests/leases/test_apply_guarded_together.py::test_guards_are_compared_together_as_they_are_alone",
         ),
     ),
     Bug(

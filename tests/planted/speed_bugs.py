@@ -228,7 +228,7 @@ SPEED_BUGS = (
         "Attempt.run_here",
         "self._deadlines.remove(self)",
         "pass",
-        (f"{ATTEMPT}::test_an_attempt_leaves_nothing_behind",),
+        ("tests/pipelines/test_attempt_ended.py::test_an_attempt_leaves_nothing_behind",),
     ),
     Bug(
         "an attempt whose task was cancelled before its first step is waited for",

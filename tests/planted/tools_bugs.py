@@ -247,4 +247,14 @@ CHAOS_BUGS = (
         "* 0.025",
         ("tests/chaos/test_verdict.py::test_only_round_trips_make_the_wait_longer",),
     ),
+    Bug(
+        "a COMMIT is told when its process has its next turn",
+        "testing/simulation/environment/faulty_connection.py",
+        "_commit",
+        "faulty_connection.on_commit()",
+        "asyncio.get_running_loop().call_soon(faulty_connection.on_commit)",
+        (
+            "tests/testing/simulation/test_faulty_connection.py::test_a_commit_is_told_in_the_turn_in_which_it_was_made",
+        ),
+    ),
 )

@@ -116,12 +116,14 @@ WRITE_BUGS = (
         "_in_thread.in_the_thread",
         "copied(variables.run(call))",
         "variables.run(call)",
-        (f"{COPIED}::test_what_a_thread_returns_is_copied_there",),
+        (
+            "tests/pipelines/test_copied_outcomes_of_hosts.py::test_what_a_thread_returns_is_copied_there",
+        ),
     ),
     Bug(
         "a result that is dropped is no warning",
-        "pipelines/settling/settler.py",
-        "Settler._record_dropped",
+        "pipelines/settling/recorder.py",
+        "Recorder.dropped",
         "warning",
         "info",
         ("tests/pipelines/test_settler.py::test_a_result_that_is_dropped_is_a_warning",),
@@ -156,7 +158,9 @@ WRITE_BUGS = (
         "compare_many",
         "len(members) == 1",
         "True",
-        (f"{TOGETHER}::test_guarded_writes_of_one_shape_share_statements",),
+        (
+            "tests/leases/test_apply_guarded_together.py::test_guarded_writes_of_one_shape_share_statements",
+        ),
     ),
     Bug(
         "guards that are compared together are not looked at",
@@ -164,7 +168,9 @@ WRITE_BUGS = (
         "apply_locked",
         "not compared.get(index, True)",
         "False",
-        (f"{TOGETHER}::test_guards_are_compared_together_as_they_are_alone",),
+        (
+            "tests/leases/test_apply_guarded_together.py::test_guards_are_compared_together_as_they_are_alone",
+        ),
     ),
     Bug(
         "who waits behind a round that was cancelled hears nothing",
@@ -216,7 +222,9 @@ WRITE_BUGS = (
         "_is_read_plainly",
         "all",
         "True or all",
-        (f"{COPIED}::test_a_field_that_runs_code_of_the_hosts_is_read_once",),
+        (
+            "tests/pipelines/test_copied_outcomes_of_hosts.py::test_a_field_that_runs_code_of_the_hosts_is_read_once",
+        ),
     ),
     Bug(
         "an outcome that answers for itself is handed on",
@@ -224,7 +232,9 @@ WRITE_BUGS = (
         "_is_read_plainly",
         "any",
         "False and any",
-        (f"{COPIED}::test_of_a_copy_no_field_runs_code_of_the_hosts",),
+        (
+            "tests/pipelines/test_copied_outcomes_of_hosts.py::test_of_a_copy_no_field_runs_code_of_the_hosts",
+        ),
     ),
     Bug(
         "what an outcome keeps in its dict is not in its copy",
@@ -256,7 +266,9 @@ WRITE_BUGS = (
         "_copied_if_it_ends",
         "RecursionError",
         "ZeroDivisionError",
-        (f"{COPIED}::test_what_contains_itself_is_left_to_the_database",),
+        (
+            "tests/pipelines/test_copied_outcomes_of_hosts.py::test_what_contains_itself_is_left_to_the_database",
+        ),
     ),
     Bug(
         "a collection of the host's own loses its class",
@@ -264,7 +276,9 @@ WRITE_BUGS = (
         "copied_value",
         "cls is list",
         "issubclass(cls, list)",
-        (f"{COPIED}::test_a_collection_of_the_host_s_own_keeps_its_class",),
+        (
+            "tests/pipelines/test_copied_outcomes_of_hosts.py::test_a_collection_of_the_host_s_own_keeps_its_class",
+        ),
     ),
     Bug(
         "a collection that cannot be copied fails its attempt",
@@ -272,7 +286,9 @@ WRITE_BUGS = (
         "_copied_as_it_is",
         "Exception:  # noqa: BLE001 -",
         "ZeroDivisionError:  #",
-        (f"{COPIED}::test_a_collection_that_cannot_be_copied_is_shared",),
+        (
+            "tests/pipelines/test_copied_outcomes_of_hosts.py::test_a_collection_that_cannot_be_copied_is_shared",
+        ),
     ),
     Bug(
         "the statements of a request are counted in the round of all",

@@ -38,8 +38,10 @@ ZONES = st.integers(min_value=-14 * 60, max_value=14 * 60).map(
     lambda minutes: timezone(timedelta(minutes=minutes))
 )
 TIMES = st.datetimes(
-    min_value=datetime(1000, 1, 2), max_value=datetime(9999, 12, 30), timezones=ZONES
-)  # noqa: DTZ001
+    min_value=datetime(1000, 1, 2),  # noqa: DTZ001 - zones are drawn apart
+    max_value=datetime(9999, 12, 30),  # noqa: DTZ001
+    timezones=ZONES,
+)
 DIALECTS = (postgresql.dialect(), sqlite.dialect())
 
 

@@ -9,8 +9,7 @@ from sqlalchemy import ForeignKey
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import LockColumns, ModelError
-from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.relation import relation_between
+from rowlock.rows.leased_table import LeasedTable, relation_between
 
 from ..host import Attachment, Run, Volume
 

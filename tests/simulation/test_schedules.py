@@ -71,10 +71,14 @@ def test_a_failure_says_how_to_replay_it(tmp_path: Path, monkeypatch: pytest.Mon
 def place(tmp_path: Path) -> Iterator[Ground]:
     """A database whose rows a test spoils by hand."""
     with ground(tmp_path) as ready:
-        ready.file.execute("INSERT INTO fleets (id, status, wanted, seen, touched, held, due_at, attempts) "
-                           "VALUES (1, 'done', 0, 0, 0, 0, '2031-01-01', 0)")  # fmt: skip
-        ready.file.execute("INSERT INTO instances (id, fleet_id, status, wanted, seen, touched, held) "
-                           "VALUES (1, 1, 'done', 0, 0, 0, 0)")  # fmt: skip
+        ready.file.execute(
+            "INSERT INTO fleets (id, status, wanted, seen, touched, held, due_at, attempts)"
+            " VALUES (1, 'done', 0, 0, 0, 0, '2031-01-01', 0)"
+        )
+        ready.file.execute(
+            "INSERT INTO instances (id, fleet_id, status, wanted, seen, touched, held)"
+            " VALUES (1, 1, 'done', 0, 0, 0, 0)"
+        )
         yield ready
 
 

@@ -76,7 +76,9 @@ async def test_steps(rowlock_session_factory, rowlock_steps, volume, pipeline):
     assert (row.status, row.lock_token) == ("active", None)
 
 
-async def test_queued_items_are_given_back(rowlock_session_factory, rowlock_steps, volume, pipeline):
+async def test_queued_items_are_given_back(
+    rowlock_session_factory, rowlock_steps, volume, pipeline
+):
     async with rowlock_session_factory.begin() as session:
         session.add(volume())
     steps = await rowlock_steps(pipeline)

@@ -34,10 +34,12 @@ def test_that_is_broken():
 """
 DOOR_BUGS = """
 from bug import Bug
+DOOR = ("door.py", "is_open")
 BUGS = (
-    Bug("open at night", "door.py", "is_open", "9 <= hour", "True", ("tests/test_door.py::test_at_night",)),
-    Bug("open on holidays", "door.py", "is_open", " and not is_holiday", "", ("tests/test_door.py::test_at_noon",)),
-    Bug("always open", "door.py", "is_open", "9 <= hour and not is_holiday", "True", ("tests/test_door.py",)),
+    Bug("open at night", *DOOR, "9 <= hour", "True", ("tests/test_door.py::test_at_night",)),
+    Bug("open on holidays", *DOOR, " and not is_holiday", "",
+        ("tests/test_door.py::test_at_noon",)),
+    Bug("always open", *DOOR, "9 <= hour and not is_holiday", "1", ("tests/test_door.py",)),
 )
 """
 
@@ -50,7 +52,7 @@ def door(tmp_path: Path) -> Path:
     shutil.copytree(
         ROOT / LISTS, tmp_path / LISTS, ignore=shutil.ignore_patterns("__pycache__", "*bugs.py")
     )
-    replace(tmp_path / LISTS / "lists.py", "if ours not in names]", "if not names]")
+    replace(tmp_path / LISTS / "lists.py", "if ours not in names", "if not names")
     (tmp_path / LISTS / "bugs.py").write_text(DOOR_BUGS)
     (tmp_path / "tests" / "test_door.py").write_text(DOOR_TESTS)
     (tmp_path / "src" / "rowlock").mkdir(parents=True)

@@ -35,7 +35,8 @@ HISTORIANS = {
         "CREATE TABLE history (letter_id INTEGER, settled_by INTEGER)",
         """CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
         $$ BEGIN INSERT INTO history VALUES (NEW.id, NEW.settled_by); RETURN NEW; END $$""",
-        """CREATE TRIGGER historian AFTER UPDATE OF status ON letters FOR EACH ROW WHEN (NEW.status = 'settled')
+        """CREATE TRIGGER historian AFTER UPDATE OF status ON letters
+        FOR EACH ROW WHEN (NEW.status = 'settled')
         EXECUTE FUNCTION note()""",
     ],
 }

@@ -24,7 +24,7 @@ def bind_of(session: AsyncSession, leased: LeasedTable) -> Engine | Connection:
     return session.sync_session.get_bind(leased.mapper, clause=update(leased.table))
 
 
-def check_session_factory(session_factory: Any, leased: LeasedTable) -> None:  # noqa: ANN401 - to be checked
+def check_session_factory(session_factory: Any, leased: LeasedTable) -> None:
     """Check, without connecting, that sessions of `session_factory` can keep leases of `leased`.
 
     Raises:

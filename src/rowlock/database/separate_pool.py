@@ -49,7 +49,7 @@ class SeparatePool:
         # transactions.
         clones: dict[Any, Engine] = {}
 
-        def get_bind(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the host's own routing
+        def get_bind(*arguments: Any, **named: Any) -> Any:
             engine: Any = route(*arguments, **named)
             if engine not in clones:
                 clones[engine] = clone = self._clone(engine)

@@ -109,7 +109,7 @@ class Hops:
         driver: an `aiosqlite.Connection`.
     """
 
-    def __init__(self, driver: Any) -> None:  # noqa: ANN401 - its private parts are used
+    def __init__(self, driver: Any) -> None:
         self._driver = driver
         self._begin: _Begin | None = None
         self._expected: _Begin | None = None
@@ -292,7 +292,7 @@ class _SkippedRollback:
     under way. Counts once.
     """
 
-    def __init__(self, driver: Any) -> None:  # noqa: ANN401
+    def __init__(self, driver: Any) -> None:
         self._driver, self._roll_back = driver, driver.rollback
 
     async def __call__(self) -> None:

@@ -188,7 +188,7 @@ def _is_within(task: asyncio.Task[Any], driver: _Driver) -> bool:
     return False
 
 
-def _stop_once(driver: Any) -> None:  # noqa: ANN401 - stand-ins have no `stop`
+def _stop_once(driver: Any) -> None:
     """Let the driver's thread be stopped by whoever comes first, and whoever comes later wait for
     the same end.
 
@@ -254,7 +254,7 @@ async def abort_stalled(separate_pool: Connects, *, thread: int, older_than_s: f
 
 async def _terminate(
     engine: Engine, separate_pool: Connects, *, driver: Any, older_than_s: float
-) -> bool:  # noqa: ANN401
+) -> bool:
     """Have the server end what is under way, and return whether it did."""
     pid = driver.get_server_pid() if hasattr(driver, "get_server_pid") else driver.info.backend_pid
     # Behind a pooler the number may be somebody else's: then there is no transaction of ours that

@@ -83,15 +83,9 @@ async def in_transaction(
             session.begin(),
         ):
             bind = bind_of(session, leased)
-            autocommits = (
-                autocommit
-                and bind.dialect.name == "postgresql"
-                and not _runs_at_begin(session, bind)
-            )
-            options = {"isolation_level": "AUTOCOMMIT"} if autocommits else {}
-            connection = await session.connection(
-                bind_arguments={"bind": bind}, execution_options=options
-            )
+            options = _autocommit_options(session, bind) if autocommit else {}
+            on_bind = {"bind": bind}
+            connection = await session.connection(on_bind, execution_options=options)
             with hastened(connection):
                 if writes:
                     own.begins(connection)
@@ -108,15 +102,8 @@ async def in_transaction(
             except DBAPIError as error:
                 if not is_conflict(error):
                     raise
-                logger.debug(
-                    "A transaction is run again: %s",
-                    purpose,
-                    extra={"purpose": purpose},
-                    exc_info=error,
-                )
-            await sleep(
-                exponential(conflicts, first_s=CONFLICT_DELAY_S, most_s=CONFLICT_DELAY_S_MAX)
-            )
+                _tell_conflict(purpose, error)
+            await sleep(_conflict_delay_s(conflicts))
             own = OpenTransaction(purpose)
         return await once()
 
@@ -129,7 +116,21 @@ async def in_transaction(
     )
 
 
-def _runs_at_begin(session: AsyncSession, bind: Any) -> bool:  # noqa: ANN401 - SQLAlchemy types no `dispatch`
+def _tell_conflict(purpose: str, error: DBAPIError) -> None:
+    extra = {"purpose": purpose}
+    logger.debug("A transaction is run again: %s", purpose, extra=extra, exc_info=error)
+
+
+def _conflict_delay_s(conflicts: int) -> float:
+    return exponential(conflicts, first_s=CONFLICT_DELAY_S, most_s=CONFLICT_DELAY_S_MAX)
+
+
+def _autocommit_options(session: AsyncSession, bind: Any) -> dict[str, Any]:
+    autocommits = bind.dialect.name == "postgresql" and not _runs_at_begin(session, bind)
+    return {"isolation_level": "AUTOCOMMIT"} if autocommits else {}
+
+
+def _runs_at_begin(session: AsyncSession, bind: Any) -> bool:
     """Whether code of the host runs at the begin of each transaction: without one, what that
     sets ``LOCAL`` is gone at once.
     """

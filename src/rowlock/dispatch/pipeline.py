@@ -174,7 +174,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
 
     async def submit(
         self, session: AsyncSession, *, dedup_key: str, **values: Any
-    ) -> tuple[ModelT, bool]:  # noqa: ANN401
+    ) -> tuple[ModelT, bool]:
         """Submit work, in the caller's transaction; `hint` after its commit.
 
         Args:

@@ -72,7 +72,7 @@ class DispatchSettings(BaseModel):
 
     @field_validator("heartbeat_limit", mode="wrap")
     @classmethod
-    def derive(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:  # noqa: ANN401
+    def derive(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         """Return `value` as it is validated, or for None the default that `heartbeat` tells,
         whatever its bounds.
         """

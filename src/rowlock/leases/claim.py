@@ -7,7 +7,7 @@ become of the row now.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -61,14 +61,7 @@ async def claim(
         async def lease(session: AsyncSession, connection: AsyncConnection) -> list[ClaimedRow]:
             rows = await LEASES.of(connection).claim(connection, request, in_lockset)
             await check_keys(connection, request.leased, [row.id for row in rows])
-            for died_here in (True, False):
-                dead = [
-                    row.dead_token
-                    for row in rows
-                    if row.dead_token is not None and row.died_here is died_here
-                ]
-                for related in request.related if dead else ():
-                    await release_dead(connection, related, dead, only_ended=not died_here)
+            await _release_what_dead_held(connection, request, rows)
             return rows
 
         # A row that cannot be read must not leave the others leased to nobody.
@@ -97,6 +90,19 @@ async def claim(
         trust_s=trust_s,
     )
     return [ticket(row) for row in rows]
+
+
+async def _release_what_dead_held(
+    connection: AsyncConnection, request: ClaimRequest, rows: Sequence[ClaimedRow]
+) -> None:
+    for died_here in (True, False):
+        dead = [
+            row.dead_token
+            for row in rows
+            if row.dead_token is not None and row.died_here is died_here
+        ]
+        for related in request.related if dead else ():
+            await release_dead(connection, related, dead, only_ended=not died_here)
 
 
 def _ticket(

@@ -120,7 +120,7 @@ class PipelineItem(Generic[ModelT]):
         """Whether the row was read."""
         return self._row is not None or self._claimed is not None
 
-    def value_as_read(self, leased: LeasedTable, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
+    def value_as_read(self, leased: LeasedTable, column: Column[Any]) -> Any:
         """Return what `column` of the row was when it was read, also where ``item.row`` was changed
         since.
 

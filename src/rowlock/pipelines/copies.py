@@ -156,7 +156,7 @@ _FLAT = frozenset({bool, bytes, datetime, float, int, NoneType, str, UUID})
 """Types of values that hold nothing that changes."""
 
 
-def copied_value(value: Any) -> Any:  # noqa: ANN401 - whatever the host's column holds
+def copied_value(value: Any) -> Any:
     """Return a value with dicts, lists, tuples and sets of its own, at every depth.
 
     Those of a host's own class are what a column type of the host's may take: they keep their

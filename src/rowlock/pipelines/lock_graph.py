@@ -19,8 +19,7 @@ from rowlock.pipelines.host_code.hooks import Hooks, ready_condition
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.eligibility import LockingPipeline
 from rowlock.rows.expressions.parameter_names import with_names_of_its_own
-from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.relation import relation_between
+from rowlock.rows.leased_table import LeasedTable, relation_between
 
 
 @dataclass(frozen=True, slots=True, eq=False)

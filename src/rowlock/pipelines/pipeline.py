@@ -99,7 +99,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         self._check_ready()
         self._run: PipelineRun[ModelT] | None = None
 
-    def __init_subclass__(cls, *, reserved: bool = True, **kw: Any) -> None:  # noqa: ANN401 - passed on
+    def __init_subclass__(cls, *, reserved: bool = True, **kw: Any) -> None:
         super().__init_subclass__(**kw)
         # Pipelines of rowlock's own may build on what a host's must not touch.
         taken = sorted(_RESERVED & set(vars(cls))) if reserved else []

@@ -119,7 +119,7 @@ class PipelineSettings(BaseModel):
         mode="wrap",
     )
     @classmethod
-    def derive(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:  # noqa: ANN401
+    def derive(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         """Return `value` as it is validated, or for None the default that another setting tells,
         whatever its bounds.
         """

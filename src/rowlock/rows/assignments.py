@@ -63,7 +63,7 @@ def split(values: Mapping[Column[Any], Any]) -> tuple[Shape, list[Any]]:
     return tuple(shape), parameters
 
 
-def _read(expression: Any) -> tuple[object, list[Any]]:  # noqa: ANN401 - of SQL
+def _read(expression: Any) -> tuple[object, list[Any]]:
     if isinstance(expression, Column):
         return expression, []
     return formula_of(expression) or (expression, [])
@@ -145,7 +145,7 @@ _FLAT = frozenset({bool, bytes, int, str, UUID})
 # table.
 def _expression(
     column: Column[Any], rule: object, *, number: int, given: Mapping[str, ColumnElement[Any]]
-) -> Any:  # noqa: ANN401 - whatever SET takes
+) -> Any:
     if isinstance(rule, Formula):
         return rule.filled(
             [_parameter(name, type_, given) for name, type_ in _slots_of_formula(rule, number)]

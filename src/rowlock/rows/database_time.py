@@ -62,7 +62,7 @@ class UtcDateTime(TypeDecorator[datetime]):
             return value
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
-    def result_processor(self, dialect: Dialect, coltype: object) -> Any:  # noqa: ANN401 - SQLAlchemy keeps its name to itself
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
         """Return what reads a value, by the shortest way where the driver gives UTC times
         already.
         """
@@ -182,49 +182,49 @@ def is_in_window(period: timedelta, window: timedelta) -> ColumnElement[bool]:
 
 
 @compiles(database_now)
-def _now(element: object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401 - the compiler's own
+def _now(element: object, compiler: SQLCompiler, **kw: Any) -> str:
     return rows_of(compiler).now(compiler)
 
 
 @compiles(due_at_once)
-def _due_at_once(element: object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+def _due_at_once(element: object, compiler: SQLCompiler, **kw: Any) -> str:
     return rows_of(compiler).due_at_once(compiler)
 
 
 @compiles(database_instant)
-def _instant(element: object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+def _instant(element: object, compiler: SQLCompiler, **kw: Any) -> str:
     return rows_of(compiler).instant(compiler)
 
 
 @compiles(_DatabaseTimeAfter)
-def _time_after(element: _DatabaseTimeAfter, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+def _time_after(element: _DatabaseTimeAfter, compiler: SQLCompiler, **kw: Any) -> str:
     return rows_of(compiler).time_after(compiler.process(element.clauses, **kw), compiler)
 
 
 @compiles(_DatabaseSeconds)
-def _seconds(element: object, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+def _seconds(element: object, compiler: SQLCompiler, **kw: Any) -> str:
     return rows_of(compiler).epoch_seconds(compiler)
 
 
 @compiles(same_time)
-def _same_time(element: same_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+def _same_time(element: same_time, compiler: SQLCompiler, **kw: Any) -> str:
     one, other = (compiler.process(clause, **kw) for clause in element.clauses)
     return rows_of(compiler).is_same_time(one, other, compiler)
 
 
 @compiles(readable_time)
-def _readable_time(element: readable_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+def _readable_time(element: readable_time, compiler: SQLCompiler, **kw: Any) -> str:
     [written] = (compiler.process(clause, **kw) for clause in element.clauses)
     return rows_of(compiler).readable_time(written, compiler)
 
 
 @compiles(is_no_time)
-def _is_no_time(element: is_no_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+def _is_no_time(element: is_no_time, compiler: SQLCompiler, **kw: Any) -> str:
     [written] = (compiler.process(clause, **kw) for clause in element.clauses)
     return rows_of(compiler).is_no_time(written, compiler)
 
 
 @compiles(is_beyond_time)
-def _is_beyond_time(element: is_beyond_time, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401
+def _is_beyond_time(element: is_beyond_time, compiler: SQLCompiler, **kw: Any) -> str:
     [written] = (compiler.process(clause, **kw) for clause in element.clauses)
     return rows_of(compiler).is_beyond_time(written, compiler)

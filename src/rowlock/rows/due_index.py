@@ -98,7 +98,7 @@ def _refuse_lock_columns(table_name: str, ready: str | ColumnElement[bool]) -> N
         )
 
 
-def _order_column(table_name: str, column: str) -> Any:  # noqa: ANN401 - a name or an expression
+def _order_column(table_name: str, column: str) -> Any:
     match column:
         case "due_at":
             return column
@@ -120,5 +120,5 @@ class _NullsFirst(FunctionElement[Any]):
 
 
 @compiles(_NullsFirst)
-def _nulls_first(element: _NullsFirst, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401 - the compiler's own
+def _nulls_first(element: _NullsFirst, compiler: SQLCompiler, **kw: Any) -> str:
     return rows_of(compiler).nulls_first(compiler.process(next(iter(element.clauses)), **kw))

@@ -32,7 +32,7 @@ def is_plain(mapper: Mapper[Any]) -> bool:
     )
 
 
-def _is_plain_column(prop: Any) -> bool:  # noqa: ANN401 - a ColumnProperty
+def _is_plain_column(prop: Any) -> bool:
     return len(prop.columns) == 1 and isinstance(prop.columns[0], Column) and not prop.deferred
 
 
@@ -45,7 +45,7 @@ def attributes_of(mapper: Mapper[Any]) -> dict[str, Column[Any]]:
     }
 
 
-def instance_of(mapper: Mapper[Any], values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of the mapped class
+def instance_of(mapper: Mapper[Any], values: Mapping[str, Any]) -> Any:
     """Return a detached instance of a plain mapper that has these `values`, by attribute name,
     as if just loaded.
     """

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, Dialect, Integer, String, Table, Uuid, inspect
+from sqlalchemy import Column, ColumnElement, Dialect, Integer, String, Table, Uuid, inspect, join
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import InstrumentedAttribute, LoaderCallableStatus, Mapper
 
 from rowlock.errors import ModelError, OutcomeError
@@ -92,7 +93,7 @@ class LeasedTable:
         attribute: InstrumentedAttribute[Any] = getattr(self.model, name)
         return attribute
 
-    def value_as_read(self, row: object, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
+    def value_as_read(self, row: object, column: Column[Any]) -> Any:
         """Return what `column` was when `row` was loaded, also where the instance was changed
         since.
 
@@ -108,7 +109,7 @@ class LeasedTable:
             raise OutcomeError(f"{self.name}.{name} was not loaded; {cure}", column=name)
         return with_zone(value, column)
 
-    def value_as_claimed(self, values: Sequence[Any], column: Column[Any]) -> Any:  # noqa: ANN401
+    def value_as_claimed(self, values: Sequence[Any], column: Column[Any]) -> Any:
         """Return what `column` is among `values`, those of all the attributes of a plain model."""
         return with_zone(values[self._place_of[column]], column)
 
@@ -180,13 +181,13 @@ class LeasedTable:
         """The attribute name of the primary key."""
         return self.mapper.get_property_by_column(self.key).key
 
-    def new_token(self, *, is_reserved: bool = False) -> Any:  # noqa: ANN401 - a UUID, or its text where the column is so
+    def new_token(self, *, is_reserved: bool = False) -> Any:
         """Return a fresh lock token in the shape in which the column is read; `is_reserved`: of
         a holder that comes back.
         """
         return self.as_token(reservation_token() if is_reserved else uuid.uuid4())
 
-    def as_token(self, token: Any) -> Any:  # noqa: ANN401 - as `new_token`
+    def as_token(self, token: Any) -> Any:
         """Return a token of another table in the shape of this one's column."""
         return token if isinstance(token, self._token_class) else self._token_class(str(token))
 
@@ -249,7 +250,7 @@ class LeasedTable:
         """The columns of a plain model by the names of their attributes."""
         return attributes_of(self.mapper)
 
-    def instance(self, values: Sequence[Any]) -> Any:  # noqa: ANN401 - a row of the host's model
+    def instance(self, values: Sequence[Any]) -> Any:
         """Return a detached instance of a plain model with the `values` of all its `attributes`,
         as if just loaded.
         """
@@ -298,3 +299,30 @@ class LeasedTable:
             for column in self.columns_with_onupdate
             if getattr(column.onupdate, "is_callable", False)
         )
+
+
+def relation_between(leased: LeasedTable, related: LeasedTable) -> ColumnElement[bool] | None:
+    """Return the condition that a related row belongs to a main row; None if there is no foreign
+    key to say so.
+
+    Raises:
+        ModelError: there are several foreign keys.
+    """
+    if leased.table is related.table or not _has_foreign_key(leased, related):
+        return None
+    try:
+        return join(leased.table, related.table).onclause
+    except ArgumentError as error:
+        raise ModelError(
+            f"several foreign keys connect {leased.name} and {related.name}; say which rows belong"
+            f" together: Related({related.name}, on=...)",
+            model=related.name,
+        ) from error
+
+
+def _has_foreign_key(one: LeasedTable, other: LeasedTable) -> bool:
+    return any(
+        key.references(b.table)
+        for a, b in ((one, other), (other, one))
+        for key in a.table.foreign_keys
+    )

@@ -161,7 +161,7 @@ def check_column(mapper: Mapper[Any], name: str) -> None:
         )
 
 
-def with_zone(value: Any, column: Column[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
+def with_zone(value: Any, column: Column[Any]) -> Any:
     """Return what was read of `column`, aware if it is a time."""
     # SQLite keeps no zone: a plain DateTime(timezone=True) is read naive there, and it was written
     # in UTC.

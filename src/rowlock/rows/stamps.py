@@ -24,7 +24,7 @@ set; it is written anew.
 """
 
 
-def stamp_after(now: datetime, ahead: datetime | None, token: Any) -> datetime:  # noqa: ANN401 - a UUID, or its text
+def stamp_after(now: datetime, ahead: datetime | None, token: Any) -> datetime:
     """Return the stamp of an outcome that is written `now` to a row whose last stamp is `ahead` of
     that, if it is.
 

@@ -61,7 +61,7 @@ def resolve_now_placeholders(
     }
 
 
-def _resolve_nested(value: Any, now: datetime) -> Any:  # noqa: ANN401 - whatever the host's column holds
+def _resolve_nested(value: Any, now: datetime) -> Any:
     match value:
         case _NowPlaceholder():
             return now.isoformat()

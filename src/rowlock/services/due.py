@@ -65,7 +65,7 @@ def _scheduled(row: object) -> LeasedTable:
 
 async def _write(
     session: AsyncSession, leased: LeasedTable, row: Any, *, values: ColumnValues
-) -> None:  # noqa: ANN401
+) -> None:
     # A row added in this transaction has no key before the flush.
     await session.flush()
     identity = inspect(row).identity

@@ -78,7 +78,7 @@ async def hold_rows(
 async def request_update(
     session: AsyncSession | async_scoped_session[AsyncSession],
     model: type,
-    id: Any,  # noqa: A002, ANN401
+    id: Any,  # noqa: A002
     values: Values,
 ) -> bool:
     """Write a service's own columns of a row, whoever holds its lease, make it due, and hint its

@@ -186,7 +186,7 @@ def _overtaken(
 
     async def process_and_be_overtaken(
         item: PipelineItem[ModelT],
-    ) -> Any:  # noqa: ANN401 - as the host's own
+    ) -> Any:
         outcome = process(item)
         outcome = await outcome if isawaitable(outcome) else outcome
         await _take_over(session_factory, pipeline.leased, item, token=token)
@@ -208,12 +208,12 @@ async def _take_over(
         await session.execute(statement)
 
 
-def _set_age(row: Any, age: timedelta) -> None:  # noqa: ANN401 - any host's row
+def _set_age(row: Any, age: timedelta) -> None:
     name = "due_at" if LeasedTable.of(type(row)).has_schedule else "last_processed_at"
     setattr(row, name, utc_now() - age)
 
 
-async def _make_due(session_factory: Sessions, row: Any) -> None:  # noqa: ANN401 - any host's row
+async def _make_due(session_factory: Sessions, row: Any) -> None:
     leased = LeasedTable.of(type(row))
     # Who steps back may rest first; the day that this takes is nobody's business here.
     values = (
@@ -235,11 +235,11 @@ async def _locked(session_factory: Sessions, *rows: object) -> list[tuple[str, A
     ]
 
 
-def _key(row: object) -> Any:  # noqa: ANN401 - any key
+def _key(row: object) -> Any:
     return inspect(row).identity[0]
 
 
-async def _read(session_factory: Sessions, row: object) -> Any:  # noqa: ANN401 - any host's row
+async def _read(session_factory: Sessions, row: object) -> Any:
     leased = LeasedTable.of(type(row))
     async with session_factory(expire_on_commit=False) as session:
         statement = select(leased.model).where(leased.attribute(leased.key_name) == _key(row))

@@ -16,16 +16,16 @@ of the tests:
 | fixture | gives |
 |---|---|
 | `rowlock_metadata` | the tables that each database begins with; to be overridden |
-| `rowlock_database` | a `TemporaryDatabase` on SQLite (aiosqlite) and on PostgreSQL: the test runs twice |
-| `rowlock_sqlite_database`, `rowlock_postgresql_database` | the one named; both may be used in one test |
-| all three with `_with_clock` at the end | the same, and its time stands still until it is moved: `.clock.advance(31)` |
-| `rowlock_virtual_database` | inline SQLite whose time follows the virtual loop's; for tests under `@virtual_time` |
+| `rowlock_database` | a `TemporaryDatabase`; the test runs on SQLite and on PostgreSQL |
+| `rowlock_sqlite_database`, `rowlock_postgresql_database` | the one named, or both |
+| the three with `_with_clock` at the end | the same; time stands still until `.clock.advance(31)` |
+| `rowlock_virtual_database` | inline SQLite with the virtual loop's time, for `@virtual_time` |
 | `rowlock_session_factory` | that of `rowlock_database` |
-| `rowlock_steps` | `steps = await rowlock_steps(VolumePipeline())`: `fetch_once`, `work_once`, `beat_once`, `sweep_once` |
+| `rowlock_steps` | `await rowlock_steps(VolumePipeline())`, which has `fetch_once` and so on |
 | `rowlock_run_until_settled` | `await rowlock_run_until_settled(VolumePipeline(), ...)` |
-| `rowlock_tidy` | nothing; a test that uses it, or a database, fails if it leaves tasks or connections behind |
+| `rowlock_tidy` | nothing; a test that leaves tasks or connections behind fails |
 | `rowlock_postgresql_url` | the administrative URL of the run's server |
-| `rowlock_postgresql_server` | a factory of servers of the test's own, to be stopped and restarted |
+| `rowlock_postgresql_server` | a factory of servers that a test may stop and restart |
 
 ``--rowlock-database=sqlite|postgresql|both``, or the setting ``rowlock_database``, chooses.
 PostgreSQL comes from a wheel, one server for a whole run and all its parallel workers, started at

@@ -147,15 +147,15 @@ def _of_type(type_: TypeEngine[Any]) -> st.SearchStrategy[Any] | None:
 
 def _enum(
     type_: Any,
-) -> st.SearchStrategy[Any]:  # noqa: ANN401 - SQLAlchemy's Enum, whose attributes are not annotated
+) -> st.SearchStrategy[Any]:
     return st.sampled_from(type_.enums if type_.enum_class is None else list(type_.enum_class))
 
 
-def _text(type_: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401 - any String
+def _text(type_: Any) -> st.SearchStrategy[Any]:
     return st.text(_CHARACTERS, max_size=min(type_.length or TEXT_CHARS_MAX, TEXT_CHARS_MAX))
 
 
-def _decimal(type_: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401 - any Numeric
+def _decimal(type_: Any) -> st.SearchStrategy[Any]:
     places = type_.scale or 0
     most = 10 ** ((type_.precision or DIGITS_MAX) - places) - 1
     return st.decimals(-most, most, places=places, allow_nan=False)
@@ -292,7 +292,7 @@ _DEPEND_ON_ONE_ANOTHER: Final = (
 
 
 @st.composite
-def pipeline_settings(draw: st.DrawFn, /, **fixed: Any) -> SettingsKeywords:  # noqa: ANN401 - settings by name
+def pipeline_settings(draw: st.DrawFn, /, **fixed: Any) -> SettingsKeywords:
     """Draw settings that keep the timing budget, as keywords for a pipeline.
 
     Args:

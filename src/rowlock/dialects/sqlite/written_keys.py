@@ -65,7 +65,7 @@ class WrittenKeys:
             keys.append(key)
         return keys
 
-    def _read(self, written: Any) -> tuple[Any, Any]:  # noqa: ANN401 - whatever a column may hold
+    def _read(self, written: Any) -> tuple[Any, Any]:
         """Return the key, and what a statement looks for that is given the key."""
         try:
             key = written if self.read is None else self.read(written)

@@ -77,14 +77,14 @@ class Capacity:
         """
         self._kept_until |= dict.fromkeys(keys, monotonic() + KEPT_S)
 
-    def occupied(self, key: Any) -> None:  # noqa: ANN401 - whatever the row's key is
+    def occupied(self, key: Any) -> None:
         """Note that a worker accepted the row of that key."""
         # One place for each acceptance, whether it was kept or not: counted at both, the worker
         # beside it would stay idle.
         self._kept_until.pop(key, None)
         self._places = max(0, self._places - 1)
 
-    def refused(self, key: Any, *, since: int) -> None:  # noqa: ANN401 - whatever the row's key is
+    def refused(self, key: Any, *, since: int) -> None:
         """Note that nobody accepted: whatever was thought to be room is taken by others, but for
         what was freed meanwhile.
 

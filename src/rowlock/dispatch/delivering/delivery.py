@@ -340,7 +340,7 @@ class Delivery(Generic[ModelT]):
     def _ended(self, values: Values) -> Apply:
         return self._apply({**values, "finished_at": NOW_PLACEHOLDER})
 
-    def _apply(self, values: Values, **more: Any) -> Apply:  # noqa: ANN401 - as Apply
+    def _apply(self, values: Values, **more: Any) -> Apply:
         return Apply(values, unless_changed=["status"], **more)
 
     async def _record_status(self, values: Values, *, unless_changed: Values) -> None:

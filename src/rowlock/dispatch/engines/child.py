@@ -148,7 +148,7 @@ def _run(task: Task[Any], dispatcher: DispatcherConnection) -> None:
         asyncio.run(_run_async(events, dispatcher))
 
 
-async def _run_async(events: Any, dispatcher: DispatcherConnection) -> None:  # noqa: ANN401 - an async generator of the host's
+async def _run_async(events: Any, dispatcher: DispatcherConnection) -> None:
     async for message in events:
         dispatcher.send(event := _event_of(message))
         if isinstance(event, StageDone):

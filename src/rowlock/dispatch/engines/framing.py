@@ -34,7 +34,7 @@ def frame_of(message: object) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-async def read_frame(reader: asyncio.StreamReader) -> Any:  # noqa: ANN401 - whatever was said
+async def read_frame(reader: asyncio.StreamReader) -> Any:
     """Return what is said next; None, which nobody says, if the other side is gone."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))

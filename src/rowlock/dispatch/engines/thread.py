@@ -56,7 +56,7 @@ class ThreadEngine(LocalEngine):
             thread.shutdown(wait=False)
 
 
-async def _in(thread: ThreadPoolExecutor, function: Any, *args: Any) -> Any:  # noqa: ANN401 - passed on
+async def _in(thread: ThreadPoolExecutor, function: Any, *args: Any) -> Any:
     """Call in `thread`, and come back only when it has done, also when cancelled."""
     call = asyncio.get_running_loop().run_in_executor(thread, function, *args)
     try:
@@ -66,7 +66,7 @@ async def _in(thread: ThreadPoolExecutor, function: Any, *args: Any) -> Any:  # 
         raise
 
 
-def _close(events: Any) -> None:  # noqa: ANN401 - a generator, or an iterator that cannot be closed
+def _close(events: Any) -> None:
     if hasattr(events, "close"):
         events.close()
 

@@ -72,7 +72,7 @@ class WoolEngine:
         ConfigurationError: it is entered while it is open.
     """
 
-    def __init__(self, discovery: wool.DiscoveryLike, *, credentials: Any = None) -> None:  # noqa: ANN401 - two kinds of wool's
+    def __init__(self, discovery: wool.DiscoveryLike, *, credentials: Any = None) -> None:
         self._discovery = discovery
         self._credentials = credentials
         self._proxy: wool.WorkerProxy | None = None

@@ -144,7 +144,7 @@ class WoolConnection:
         self._stream = await proxy.dispatch(task, timeout=OFFER_S_MAX)
 
 
-async def _next(stream: Any) -> bytes | None:  # noqa: ANN401 - a generator of wool's
+async def _next(stream: Any) -> bytes | None:
     body: bytes | None = await anext(stream, None)
     return body
 

@@ -179,7 +179,7 @@ class HandlerThread:
         finally:
             getattr(events, "close", _nothing)()
 
-    async def _follow(self, events: Any) -> None:  # noqa: ANN401 - an async generator of the host's
+    async def _follow(self, events: Any) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._handler = (asyncio.get_running_loop(), task)

@@ -198,7 +198,7 @@ class Admission(Generic[ModelT]):
     def _has_key(self, dedup_key: str) -> ColumnElement[bool]:
         return and_(self._model.dedup_key == dedup_key, is_active(self._leased))
 
-    def _is_stale(self) -> Any:  # noqa: ANN401 - an SQL expression
+    def _is_stale(self) -> Any:
         """Nobody holds the row, and nobody will come for it.
 
         Its holder died, or released it, and no replica took over for `stale_after`; or its deadline
@@ -257,7 +257,7 @@ class Admission(Generic[ModelT]):
         row: ModelT | None = (await self._execute(session, free)).scalar_one_or_none()
         return row
 
-    async def _execute(self, session: AsyncSession, statement: Executable) -> Any:  # noqa: ANN401 - a result
+    async def _execute(self, session: AsyncSession, statement: Executable) -> Any:
         # Where rows are written, also in a session that sends reads to a replica.
         return await session.execute(
             statement, bind_arguments={"bind": bind_of(session, self._leased)}

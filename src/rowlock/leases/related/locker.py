@@ -212,7 +212,7 @@ def check_one_database(
             )
 
 
-def _key_of(leased: LeasedTable, row: object) -> Any:  # noqa: ANN401 - whatever the key is
+def _key_of(leased: LeasedTable, row: object) -> Any:
     return leased.value_as_read(row, leased.key)
 
 

@@ -272,7 +272,7 @@ def _raised(error: BaseException) -> Raised:
     return Raised(_cancelled_by_itself())
 
 
-async def _in_thread(call: Callable[[], Any], threads: Executor) -> Any:  # noqa: ANN401 - to be checked
+async def _in_thread(call: Callable[[], Any], threads: Executor) -> Any:
     unwanted = False
 
     # A thread begins with no context variables; a copy, since two calls may not be in one context
@@ -306,7 +306,7 @@ async def _in_thread(call: Callable[[], Any], threads: Executor) -> Any:  # noqa
             )
 
 
-async def _in_the_loop(call: Awaitable[Any], *, unwanted: bool) -> Any:  # noqa: ANN401 - to be checked
+async def _in_the_loop(call: Awaitable[Any], *, unwanted: bool) -> Any:
     if not unwanted:
         return await call
     # Begun now, it would never hear of the cancellation that came while the thread ran.

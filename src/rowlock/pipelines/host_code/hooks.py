@@ -46,7 +46,7 @@ class Hooks(Protocol[ModelT]):
         """Which rows want work."""
         ...
 
-    def process(self, item: PipelineItem[ModelT]) -> Any:  # noqa: ANN401 - an outcome, or an awaitable of one
+    def process(self, item: PipelineItem[ModelT]) -> Any:
         """Work on one row."""
         ...
 
@@ -54,10 +54,10 @@ class Hooks(Protocol[ModelT]):
         """Loader options for the row."""
         ...
 
-    def on_stale(self, item: PipelineItem[ModelT], outcome: Any) -> Awaitable[None] | None:  # noqa: ANN401
+    def on_stale(self, item: PipelineItem[ModelT], outcome: Any) -> Awaitable[None] | None:
         """Clean up after a result that was not applied."""
         ...
 
-    def on_refused(self, item: PipelineItem[ModelT], error: Exception) -> Any:  # noqa: ANN401
+    def on_refused(self, item: PipelineItem[ModelT], error: Exception) -> Any:
         """Say what comes of a row whose result the database refused: an outcome."""
         ...

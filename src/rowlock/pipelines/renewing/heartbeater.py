@@ -233,7 +233,7 @@ class Heartbeater(Generic[ModelT]):
         lost = [item for item in items if item.lock_token not in held and not item.is_settling]
         self._on_host(partial(self._lose_all, lost))
 
-    async def _transact(self, work: Any, *, purpose: str, writes: bool = True) -> Any:  # noqa: ANN401 - as in_transaction
+    async def _transact(self, work: Any, *, purpose: str, writes: bool = True) -> Any:
         thread = self.thread
         return await in_transaction(
             self.context.session_factory if thread is None else thread.sessions,

@@ -27,9 +27,10 @@ from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.copies import copied
 from rowlock.pipelines.host_code.call import Attempt, Ended, Raised, Result, Returned
-from rowlock.pipelines.outcomes import NOTHING, Apply, Outcome, Park, Reset, Retry, hint_targets
+from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.settling.decisions import Decision, checked, decide, record_failure
+from rowlock.pipelines.settling.recorder import Recorder
 from rowlock.pipelines.settling.release import release_items, release_related_of
 from rowlock.pipelines.settling.submission import Submission
 from rowlock.pipelines.settling.writer import Writer
@@ -61,6 +62,7 @@ class Settler(Generic[ModelT]):
         self.context = context
         self._heartbeater = heartbeater
         self._writer = Writer(context)
+        self._recorder = Recorder(context, wake_after=self._wake_after)
         self._pending: set[PipelineItem[ModelT]] = set()
         self._cleaning: set[Attempt] = set()
         self.on_room: Callable[[], None] = lambda: None
@@ -87,6 +89,9 @@ class Settler(Generic[ModelT]):
         """Wait until all that was handed over has been settled."""
         while self._pending:
             await self._wait_for_change()
+
+    def _wake_after(self, delay: timedelta) -> None:
+        self.wake_after(delay)
 
     def interrupt(self) -> None:
         """End the clean-ups that run."""
@@ -121,7 +126,7 @@ class Settler(Generic[ModelT]):
         item = submission.item
         if written is not None and written.is_made:
             try:
-                self._record_written(item, submission.outcome, written)
+                self._recorder.written(item, submission.outcome, written)
             finally:
                 self._finish(item)
             return
@@ -206,7 +211,7 @@ class Settler(Generic[ModelT]):
             case Ended.INTERRUPTED:
                 await self._interrupt(item, attempt)
             case Ended():
-                self._record_stale(item, "lost")
+                self._recorder.stale(item, "lost")
                 await release_related_of(self.context, item)
             case Apply() | Retry() | Reset() | Park():
                 await self._write(Submission(item, decision))
@@ -255,9 +260,9 @@ class Settler(Generic[ModelT]):
         # points to.
         cleans_up = not written.is_made and written is not Written.UNKNOWN
         if written.is_made:
-            self._record_written(item, outcome, written)
+            self._recorder.written(item, outcome, written)
         else:
-            self._record_dropped(item, outcome, written, cleans_up=cleans_up)
+            self._recorder.dropped(item, outcome, written, cleans_up=cleans_up)
         if written is Written.RELATED_LOST:
             self.wake_after(self.context.settings.retry_delay)
         # A stale outcome may have had no transaction that could release them: trust had ended
@@ -300,9 +305,9 @@ class Settler(Generic[ModelT]):
         except Exception as error:  # noqa: BLE001 - told by the caller
             return error
         if written.is_made:
-            self._record_written(item, failure, written)
+            self._recorder.written(item, failure, written)
         else:
-            self._record_dropped(item, of, written)
+            self._recorder.dropped(item, of, written)
         return None
 
     def _tell_unwritten(self, text: str, item: PipelineItem[ModelT], error: Exception) -> None:
@@ -340,74 +345,6 @@ class Settler(Generic[ModelT]):
                 extra={"pipeline": self.context.name, "row_id": item.id},
                 exc_info=error,
             )
-
-    def _hint(self, outcome: Apply) -> None:
-        try:
-            for model in hint_targets(outcome.hint):
-                self.context.hinter.hint_fetch(model)
-        except BaseException:
-            # It is written. Whom the host wanted to be hinted is the host's object, which may raise
-            # anything.
-            name = self.context.name
-            logger.exception("%s: hints after an outcome failed", name, extra={"pipeline": name})
-
-    def _record_written(
-        self, item: PipelineItem[ModelT], outcome: Outcome, written: Written
-    ) -> None:
-        counters, name = self.context.counters, type(outcome).__name__
-        match outcome:
-            case _ if written is Written.PARKED:
-                counters.parked += 1
-                name = Park.__name__
-            case Apply():
-                counters.applied += 1
-                if outcome.hint is not NOTHING:
-                    self._hint(outcome)
-            case Retry():
-                counters.retried += 1
-            case Reset():
-                counters.reset += 1
-                self.wake_after(self.context.settings.retry_delay)
-            case Park():
-                counters.parked += 1
-        if events.has_listeners():
-            events.emit(events.ItemApplied(self.context.name, item.id, item.lock_token, name))
-
-    def _record_dropped(
-        self,
-        item: PipelineItem[ModelT],
-        outcome: Outcome,
-        written: Written,
-        *,
-        cleans_up: bool = True,
-    ) -> None:
-        name = type(outcome).__name__
-        logger.warning(
-            "%s: %s of row %s was not written (%s); look for side effects of this attempt: %s",
-            self.context.name,
-            name,
-            item.id,
-            written.value,
-            (
-                "on_stale is called"
-                if cleans_up
-                else "on_stale is not called, since it may have been applied"
-            ),
-            extra={
-                "pipeline": self.context.name,
-                "row_id": item.id,
-                "outcome": name,
-                "reason": written.value,
-            },
-        )
-        self._record_stale(item, written.value)
-
-    def _record_stale(self, item: PipelineItem[ModelT], reason: str) -> None:
-        if reason == Written.CHANGED.value:
-            self.context.counters.changed += 1
-        else:
-            self.context.counters.stale += 1
-        events.emit(events.ItemStale(self.context.name, item.id, item.lock_token, reason))
 
 
 def _is_usual(failure: Outcome, error: Exception) -> bool:

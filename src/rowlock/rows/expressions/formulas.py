@@ -33,7 +33,7 @@ class Formula:
         """Return the expression with these in the places of its values."""
         places = {id(parameter): value for parameter, value in zip(self.bound, values, strict=True)}
 
-        def replaced(element: Any, **_: Any) -> ColumnElement[Any] | None:  # noqa: ANN401 - whatever SQLAlchemy visits
+        def replaced(element: Any, **_: Any) -> ColumnElement[Any] | None:
             return places.get(id(element))
 
         filled: ColumnElement[Any] = replacement_traverse(self.expression, {}, replaced)
@@ -42,7 +42,7 @@ class Formula:
 
 def formula_of(
     expression: Any,
-) -> tuple[Formula, list[Any]] | None:  # noqa: ANN401 - whatever stands for an expression
+) -> tuple[Formula, list[Any]] | None:
     """Return what `expression` has in common with others, and the values that are its own; None
     if that cannot be told.
     """

@@ -31,7 +31,7 @@ def _is_named(element: object) -> bool:
 
 def _renamed(
     element: Any,
-) -> BindParameter[Any] | None:  # noqa: ANN401 - whatever SQLAlchemy visits
+) -> BindParameter[Any] | None:
     if not _is_named(element):
         return None
     value = element.value if element.callable is None else None

@@ -164,7 +164,7 @@ class CrashContract(Generic[ModelT, WorldT]):
             f"{type(self).__name__} must say how its pipeline is built: override build_in(world)"
         )
 
-    def effects(self, world: WorldT) -> Any:  # noqa: ANN401 - anything that can be compared
+    def effects(self, world: WorldT) -> Any:
         """Return what the pipeline has brought about in `world`."""
         raise TypeError(f"{type(self).__name__} must say what is compared: override effects(world)")
 
@@ -348,7 +348,7 @@ class _Runs(Generic[ModelT, WorldT]):
         )
         raise PipelineError(f"{told}; say by `until` when it is, if the row always wants work")
 
-    async def _read(self, sessions: async_sessionmaker[AsyncSession]) -> Any:  # noqa: ANN401 - the host's row
+    async def _read(self, sessions: async_sessionmaker[AsyncSession]) -> Any:
         async with sessions(expire_on_commit=False) as session:
             return await session.get(self._leased.model, self._key)
 

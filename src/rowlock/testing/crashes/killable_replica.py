@@ -98,18 +98,18 @@ class KillableReplica:
         """Have `pipeline` live this life: each of its awaits in `process` is a moment."""
         process = pipeline.process
 
-        async def in_loop(awaitable: Any) -> Any:  # noqa: ANN401 - the host's
+        async def in_loop(awaitable: Any) -> Any:
             outcome = await self._watch(awaitable)
             await self._wait_if_dead(self.reach(lambda: _RETURNED))
             self._process_is_over = True
             return outcome
 
-        async def coroutine_process(item: Any) -> Any:  # noqa: ANN401 - the host's
+        async def coroutine_process(item: Any) -> Any:
             self._process_is_over = False
             await self._wait_if_dead(self.reach(lambda: _CLAIMED))
             return await in_loop(process(item))
 
-        def plain_process(item: Any) -> Any:  # noqa: ANN401 - the host's
+        def plain_process(item: Any) -> Any:
             self._process_is_over = False
             if self.reach(lambda: _CLAIMED):
                 return None
@@ -128,7 +128,7 @@ class KillableReplica:
     ) -> AsyncIterator[async_sessionmaker[AsyncSession]]:
         """Give the sessions of the replica; tasks that are started inside the block are its own."""
 
-        def record_connection(connection: Any, _record: object) -> None:  # noqa: ANN401 - a driver's
+        def record_connection(connection: Any, _record: object) -> None:
             self._connections.append(connection.driver_connection)
 
         def refuse_the_dead(*_: object) -> None:
@@ -186,7 +186,7 @@ class KillableReplica:
             self._process_is_over = False
             self.reach(lambda: _COMMITTED)
 
-    async def _watch(self, awaitable: Any) -> Any:  # noqa: ANN401 - the host's
+    async def _watch(self, awaitable: Any) -> Any:
         if not inspect.iscoroutine(awaitable):
             return await awaitable
         awaits = _Awaits(self, awaitable)

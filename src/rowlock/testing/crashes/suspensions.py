@@ -46,7 +46,7 @@ class Watched(Coroutine[Any, Any, Any]):
         self._observer = observer
         self._held = False
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - frames and names, for whoever shows a task
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._coroutine, name)
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -67,7 +67,7 @@ class Watched(Coroutine[Any, Any, Any]):
             except BaseException as thrown:  # noqa: BLE001 - it is the coroutine's to handle
                 error = thrown
 
-    def send(self, value: Any) -> Any:  # noqa: ANN401 - as any coroutine
+    def send(self, value: Any) -> Any:
         """Go on, or stay where it is."""
         if (barrier := self._barrier()) is not None:
             return barrier
@@ -78,7 +78,7 @@ class Watched(Coroutine[Any, Any, Any]):
         self._observer.suspended(self._coroutine)
         return waits_for
 
-    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:  # noqa: ANN401 - as any coroutine
+    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
         """Go on with an error, or stay where it is."""
         if (barrier := self._barrier()) is not None:
             return barrier
@@ -97,7 +97,7 @@ class Watched(Coroutine[Any, Any, Any]):
         """Close the coroutine."""
         self._coroutine.close()
 
-    def _barrier(self) -> Any:  # noqa: ANN401 - what a future hands to its task
+    def _barrier(self) -> Any:
         holds_until = self._observer.holds(self._coroutine)
         if holds_until is None or holds_until.done():
             return None
@@ -118,7 +118,7 @@ def observed(observer: Observer) -> Iterator[None]:
 
     def make_task(
         loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
-    ) -> asyncio.Future[Any]:  # noqa: ANN401
+    ) -> asyncio.Future[Any]:
         context = options.get("context")
         seer = _observer.get() if context is None else context.get(_observer)
         if seer is not None and inspect.iscoroutine(coroutine):
@@ -151,7 +151,7 @@ def seen_by(observer: Observer) -> Iterator[None]:
 
 def frames_of(
     coroutine: Any,
-) -> Iterator[tuple[str, int, str]]:  # noqa: ANN401 - whatever one awaits
+) -> Iterator[tuple[str, int, str]]:
     """Yield file, line and name of each frame that waits, from the coroutine's own to the
     innermost.
     """

@@ -150,7 +150,7 @@ def follow_on_sqlite(clock: DatabaseClock, engine: AsyncEngine) -> None:
         follow_on_connection(connection, clock)
 
 
-def follow_on_connection(connection: Any, clock: DatabaseClock) -> None:  # noqa: ANN401 - the driver's own, or one that acts like it
+def follow_on_connection(connection: Any, clock: DatabaseClock) -> None:
     """Make one SQLite connection follow the clock."""
     for name in _SQLITE_FUNCTIONS:
         # deterministic: SQLite then asks once per statement, as it does for its own 'now'.

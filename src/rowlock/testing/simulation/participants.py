@@ -218,7 +218,7 @@ class Participants:
 
         async def watched_process(
             item: PipelineItem[Any],
-        ) -> Any:  # noqa: ANN401 - to be checked by the worker
+        ) -> Any:
             place = place_of_row(pipeline.leased.table.name, item.id)
             work = _Work(current_process.get(), pipeline.name, item)
             self._begin(place, work)
@@ -271,6 +271,6 @@ class _Work:
         return self.process is not None and self.process.is_running and self.item.is_trusted()
 
 
-async def _in_the_loop(function: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401 - whatever the host returns
+async def _in_the_loop(function: Callable[..., Any], *args: object) -> Any:
     result = function(*args)
     return await result if inspect.isawaitable(result) else result

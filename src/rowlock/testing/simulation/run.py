@@ -106,10 +106,7 @@ class SimulationRun:
             self._loop.set_exception_handler(self._hear_of_error)
             try:
                 runner.run(self._run(services))
-            except (
-                Exception,
-                ExceptionGroup,
-            ) as error:  # noqa: BLE001 - also a loop that cannot go on
+            except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - told as a verdict
                 self.trace.wrong(f"the run ended with {reason(error)}")
             finally:
                 runner.run(self._reap())

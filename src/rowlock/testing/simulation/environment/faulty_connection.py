@@ -46,7 +46,7 @@ class SimulatedConnection(InlineConnection):
         self._raw.execute("PRAGMA synchronous=OFF")
         faulty_connection.connections[self] = None
 
-    async def call(self, function: Callable[[], Any], *, commits: bool = False) -> Any:  # noqa: ANN401 - whatever it returns
+    async def call(self, function: Callable[[], Any], *, commits: bool = False) -> Any:
         """Go there, run, and come back."""
         faulty_connection = self.faulty_connection
         try:
@@ -204,7 +204,7 @@ class FaultyConnection:
             await self._opened.wait()
 
 
-def _commit(function: Callable[[], Any], faulty_connection: FaultyConnection) -> Any:  # noqa: ANN401 - whatever it returns
+def _commit(function: Callable[[], Any], faulty_connection: FaultyConnection) -> Any:
     result = function()
     # In the same turn: by the next one its process may be dead, or another's COMMIT be made.
     faulty_connection.on_commit()

@@ -37,7 +37,7 @@ class SimulationLoop(VirtualTimeLoop):
         self._ready = _Iterations(self)
         self._died: list[Death] = []
 
-    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401 - as the loop's own
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
         """Start a task, and note how it ends."""
         task: asyncio.Task[Any] = super().create_task(coro, **options)
         task.add_done_callback(

@@ -36,7 +36,7 @@ def own_process_globals(rng: Random) -> Iterator[None]:
             return True
         return wake(hinter, model_name)
 
-    def locksets(_: InMemoryLocker) -> Any:  # noqa: ANN401 - whatever the locker keeps by loop
+    def locksets(_: InMemoryLocker) -> Any:
         return in_process(lockers.setdefault(current_process.get(), InMemoryLocker()))
 
     with (
@@ -54,10 +54,10 @@ class _Listeners(dict[str, list[Wake]]):
         super().__init__()
         self._of: dict[Process | None, dict[str, list[Wake]]] = {}
 
-    def setdefault(self, name: str, default: Any = None) -> list[Wake]:  # noqa: ANN401 - as a dict's
+    def setdefault(self, name: str, default: Any = None) -> list[Wake]:
         return self._own().setdefault(name, default)
 
-    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - as a dict's
+    def get(self, name: str, default: Any = None) -> Any:
         own = self._of.get(current_process.get())
         if own is not None:
             return own.get(name, default)
@@ -68,7 +68,7 @@ class _Listeners(dict[str, list[Wake]]):
             if process.is_running
         ]
 
-    def pop(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - as a dict's
+    def pop(self, name: str, default: Any = None) -> Any:
         return self._own().pop(name, default)
 
     def __contains__(self, name: object) -> bool:

@@ -92,18 +92,18 @@ class HostileHost:
         hooks: Any = pipeline
         ready, on_stale, on_refused = pipeline.ready, pipeline.on_stale, pipeline.on_refused
 
-        def spoilt_ready() -> Any:  # noqa: ANN401 - as the host's
+        def spoilt_ready() -> Any:
             self._raise_hook()
             return ready()
 
-        async def spoilt_on_stale(*args: Any) -> None:  # noqa: ANN401 - as the host's
+        async def spoilt_on_stale(*args: Any) -> None:
             # The host's clean-up is done before: a scenario's check may rest on it.
             result: Any = on_stale(*args)
             if result is not None:
                 await result
             self._raise_hook()
 
-        def spoilt_on_refused(*args: Any) -> Outcome:  # noqa: ANN401 - as the host's
+        def spoilt_on_refused(*args: Any) -> Outcome:
             self._raise_hook()
             return on_refused(*args)
 
@@ -113,7 +113,7 @@ class HostileHost:
             spoilt_on_refused,
         )
 
-    def spoil_outcome(self, outcome: Any) -> Any:  # noqa: ANN401 - whatever `process` returned
+    def spoil_outcome(self, outcome: Any) -> Any:
         """Return an outcome whose `also` raises, now and then, after the host's own."""
         if (
             Fault.HOOKS not in self._kinds
@@ -123,7 +123,7 @@ class HostileHost:
             return outcome
         own = outcome.also
 
-        async def also(session: AsyncSession, now: Any) -> None:  # noqa: ANN401 - as the host's
+        async def also(session: AsyncSession, now: Any) -> None:
             if own is not None:
                 await own(session, now)
             raise self._error(Fault.HOOKS)
@@ -166,7 +166,7 @@ class HostileHost:
     def _with_a_raising_factory(self, _: logging.Logger) -> None:
         make = logging.getLogRecordFactory()
 
-        def factory(name: str, *args: Any, **options: Any) -> logging.LogRecord:  # noqa: ANN401 - as logging's
+        def factory(name: str, *args: Any, **options: Any) -> logging.LogRecord:
             if name.startswith(LOGGER):
                 self._raise_told(Fault.LOGGING)
             return make(name, *args, **options)
@@ -176,7 +176,7 @@ class HostileHost:
     def _with_fields_of_its_own(self, _: logging.Logger) -> None:
         make = logging.getLogRecordFactory()
 
-        def factory(*args: Any, **options: Any) -> logging.LogRecord:  # noqa: ANN401 - as logging's
+        def factory(*args: Any, **options: Any) -> logging.LogRecord:
             record = make(*args, **options)
             record.__dict__.update(dict.fromkeys(FIELDS, "the host's"))
             return record

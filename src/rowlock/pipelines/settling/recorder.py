@@ -1,0 +1,102 @@
+"""What became of an outcome, told: counters, events, the log, hints and the fetcher.
+
+Not here: what happens to the row (``pipelines/settling/settler.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Generic
+
+from rowlock import events
+from rowlock.leases.apply import Written
+from rowlock.leases.item import PipelineItem
+from rowlock.logs import get_logger
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.outcomes import NOTHING, Apply, Outcome, Park, Reset, Retry, hint_targets
+from rowlock.rows.leased_table import ModelT
+
+logger = get_logger(__name__)
+
+
+class Recorder(Generic[ModelT]):
+    """Tells what became of outcomes of one pipeline."""
+
+    def __init__(
+        self, context: PipelineContext[ModelT], *, wake_after: Callable[[timedelta], None]
+    ) -> None:
+        self.context = context
+        self._wake_after = wake_after
+
+    def __repr__(self) -> str:
+        return f"<Recorder of {self.context.name}>"
+
+    def _hint(self, outcome: Apply) -> None:
+        try:
+            for model in hint_targets(outcome.hint):
+                self.context.hinter.hint_fetch(model)
+        except BaseException:
+            # It is written. Whom the host wanted to be hinted is the host's object, which may raise
+            # anything.
+            name = self.context.name
+            logger.exception("%s: hints after an outcome failed", name, extra={"pipeline": name})
+
+    def written(self, item: PipelineItem[ModelT], outcome: Outcome, written: Written) -> None:
+        """Count and tell an outcome that was written, and raise its hints."""
+        counters, name = self.context.counters, type(outcome).__name__
+        match outcome:
+            case _ if written is Written.PARKED:
+                counters.parked += 1
+                name = Park.__name__
+            case Apply():
+                counters.applied += 1
+                if outcome.hint is not NOTHING:
+                    self._hint(outcome)
+            case Retry():
+                counters.retried += 1
+            case Reset():
+                counters.reset += 1
+                self._wake_after(self.context.settings.retry_delay)
+            case Park():
+                counters.parked += 1
+        if events.has_listeners():
+            events.emit(events.ItemApplied(self.context.name, item.id, item.lock_token, name))
+
+    def dropped(
+        self,
+        item: PipelineItem[ModelT],
+        outcome: Outcome,
+        written: Written,
+        *,
+        cleans_up: bool = True,
+    ) -> None:
+        """Tell of an outcome that was not written, and whether the host is asked to clean up."""
+        name = type(outcome).__name__
+        logger.warning(
+            "%s: %s of row %s was not written (%s); look for side effects of this attempt: %s",
+            self.context.name,
+            name,
+            item.id,
+            written.value,
+            (
+                "on_stale is called"
+                if cleans_up
+                else "on_stale is not called, since it may have been applied"
+            ),
+            extra={
+                "pipeline": self.context.name,
+                "row_id": item.id,
+                "outcome": name,
+                "reason": written.value,
+            },
+        )
+        self.stale(item, written.value)
+
+    def stale(self, item: PipelineItem[ModelT], reason: str) -> None:
+        """Count and tell an attempt that came to nothing, for `reason`."""
+        if reason == Written.CHANGED.value:
+            self.context.counters.changed += 1
+        else:
+            self.context.counters.stale += 1
+        events.emit(events.ItemStale(self.context.name, item.id, item.lock_token, reason))
