@@ -13,14 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 
 from rowlock.logs import get_logger
 
 logger = get_logger(__name__)
-
-LISTENERS_MAX = 100
-"""More listeners at once are warned of, once: they are probably a leak in the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,29 +155,14 @@ _listeners: list[Listener] = []
 def subscribe(listener: Listener) -> Callable[[], None]:
     """Call `listener` with every event of this process from now on, and return the function that
     ends it.
-
-    Past `LISTENERS_MAX` listeners a warning is logged, once per process.
     """
     _listeners.append(listener)
-    if len(_listeners) > LISTENERS_MAX:
-        _warn_of_leak()
 
     def unsubscribe() -> None:
         if listener in _listeners:
             _listeners.remove(listener)
 
     return unsubscribe
-
-
-@cache
-def _warn_of_leak() -> None:
-    """Once per process, since a host with a leak would be warned per request."""
-    logger.warning(
-        "More than %s listeners are subscribed to events, and every event calls all of them; call"
-        " what subscribe() returned when a listener is no longer needed",
-        LISTENERS_MAX,
-        extra={"listeners": len(_listeners)},
-    )
 
 
 def has_listeners() -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rowlock import events
-from rowlock.events import LISTENERS_MAX, Event, Listener, RowsClaimed, emit, subscribe
+from rowlock.events import Event, Listener, RowsClaimed, emit, subscribe
 
 FACT = RowsClaimed("VolumePipeline", count=3, seconds=0.5)
 KINDS = [
@@ -94,26 +94,6 @@ def test_a_listener_may_end_itself_while_it_hears(
     emit(FACT)
     emit(FACT)
     assert heard == [FACT, FACT]
-
-
-def test_a_leak_of_listeners_is_warned_of_once(
-    listen: Callable[[Listener], Callable[[], None]], caplog: pytest.LogCaptureFixture
-) -> None:
-    """A host that subscribes per request would grow without a word, or fall because of one
-    listener too many.
-    """
-    events._warn_of_leak.cache_clear()
-    heard: list[Event] = []
-    for _ in range(LISTENERS_MAX - len(events._listeners)):
-        listen(lambda _event: None)
-    assert caplog.records == []
-    listen(heard.append)
-    listen(heard.append)
-    emit(FACT)
-    assert heard == [FACT, FACT], "each of them hears"
-    [record] = caplog.records
-    assert record.levelname == "WARNING"
-    assert f"More than {LISTENERS_MAX} listeners" in record.getMessage()
 
 
 def test_a_log_that_raises_keeps_no_event_from_the_others(

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from rowlock import ModelError, Pipeline
 from rowlock.rows.due_index import due_index
-from rowlock.rows.migrations import add_due_index, drop_due_index, replace_due_index
+from rowlock.rows.migrations import add_due_index, drop_due_index
 from rowlock.testing import TemporaryDatabase, stepping
 
 from .conftest import Tree, WithOp, picture
@@ -342,7 +342,7 @@ async def test_parked_rows_cost_no_claim(
     await fill(database, ROWS)
     if mended:
         await with_postgresql_op(
-            lambda op: replace_due_index(
+            lambda op: add_due_index(
                 op, "documents", ready="status = 'listed'", column="due_at", concurrently=True
             )
         )

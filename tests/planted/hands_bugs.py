@@ -235,22 +235,6 @@ CALLBACK_BUGS = (
         (f"{RELAYS}::test_a_hint_that_fails_stops_no_pipeline",),
     ),
     Bug(
-        "a listener too many is an error",
-        "events.py",
-        "subscribe",
-        "_warn_of_leak()",
-        "raise ValueError",
-        (f"{EVENTS}::test_a_leak_of_listeners_is_warned_of_once",),
-    ),
-    Bug(
-        "a leak of listeners is warned of at each of them",
-        "events.py",
-        "_warn_of_leak",
-        "@cache\n",
-        "",
-        (f"{EVENTS}::test_a_leak_of_listeners_is_warned_of_once",),
-    ),
-    Bug(
         "a plain function knows no context variables",
         "pipelines/host_code/call.py",
         "_in_thread.in_the_thread",

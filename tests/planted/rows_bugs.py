@@ -82,17 +82,6 @@ INDEX_BUGS = (
         "ready",
         ("tests/rows/test_due_index.py::test_parked_rows_are_in_no_index_of_due_rows",),
     ),
-    Bug(
-        "claims have no index while it is replaced",
-        "rows/migrations.py",
-        "replace_due_index",
-        "add_due_index(op, table_name, ready=ready, column=column, name=beside, **given)",
-        "drop_due_index(op, table_name, column=column, **given)\n    add_due_index(op, table_name,"
-        " ready=ready, column=column, name=beside, **given)",
-        (
-            "tests/migrations/test_due_index_replaced.py::test_claims_have_an_index_while_it_is_replaced",
-        ),
-    ),
 )
 
 UNREADABLE_BUGS = (

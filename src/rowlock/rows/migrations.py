@@ -20,10 +20,9 @@ migrations".
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any, TypeAlias
 
-from sqlalchemy import Column, ColumnElement, Integer, String, Text, TextClause, Uuid, table, text
+from sqlalchemy import Column, ColumnElement, Integer, String, Text, Uuid, table, text
 
 from rowlock.errors import ConfigurationError
 from rowlock.rows.database_time import UtcDateTime, due_at_once
@@ -36,9 +35,6 @@ versions of the same rows.
 """
 FILLFACTOR_MIN, FILLFACTOR_MAX = 10, 100
 """What PostgreSQL accepts."""
-
-BESIDE = "_next"
-"""Ends the name of an index while the one that it replaces is still there."""
 
 MigrationOperations: TypeAlias = Any
 """Alembic's ``op``, or an ``Operations`` object. Not told more exactly, because Alembic is the
@@ -154,50 +150,9 @@ def add_due_index(
         return
     with op.get_context().autocommit_block():
         # An interrupted build leaves an invalid index of this name, which costs every write and
-        # serves no read. A valid one of a former shape goes, too: `replace_due_index` builds the
-        # new one first.
+        # serves no read.
         op.drop_index(name, table_name, schema=schema, if_exists=True, **concurrent)
         op.create_index(name, table_name, columns, schema=schema, **concurrent, **options)
-
-
-def replace_due_index(
-    op: MigrationOperations,
-    table_name: str,
-    *,
-    ready: str | ColumnElement[bool],
-    column: DueOrder = "last_processed_at",
-    schema: str | None = None,
-    name: str | None = None,
-    concurrently: bool = False,
-) -> None:
-    """Build the index that `add_due_index` would add, drop the one that has its name, and give it
-    that name.
-
-    For an index of a former shape, such as one of ``due_at`` with parked rows in it. On PostgreSQL
-    claims have one of the two throughout. The arguments are those of `add_due_index`. There is
-    nothing to take back: the new one serves former releases, too.
-
-    Raises:
-        ModelError: `ready` mentions a lock column, or `column` is not one by which rows are
-            claimed.
-    """
-    name = name or due_index_name(table_name, column)
-    beside, dialect = f"{name}{BESIDE}", _dialect(op)
-    preparer = op.get_context().dialect.identifier_preparer
-    renamed = dialect.rename_index(
-        preparer.format_table(table(beside, schema=schema)), preparer.quote(name)
-    )
-    if renamed is None:
-        # An index keeps its name there; both steps are in the migration's transaction.
-        op.drop_index(name, table_name, schema=schema, if_exists=True)
-        add_due_index(op, table_name, ready=ready, column=column, schema=schema, name=name)
-        return
-    given: dict[str, Any] = {"schema": schema, "concurrently": concurrently}
-    concurrent = (dialect.concurrently or {}) if concurrently else {}
-    add_due_index(op, table_name, ready=ready, column=column, name=beside, **given)
-    with op.get_context().autocommit_block() if concurrently else nullcontext():
-        op.drop_index(name, table_name, schema=schema, if_exists=True, **concurrent)
-        op.execute(_text(renamed))
 
 
 def drop_due_index(
@@ -253,11 +208,7 @@ def set_fillfactor(
     )
     statement = _dialect(op).set_fillfactor(quoted, percent)
     if statement is not None:
-        op.execute(_text(statement))
-
-
-def _text(statement: str) -> TextClause:
-    return text(statement.replace(":", r"\:"))  # a colon would begin a parameter
+        op.execute(text(statement.replace(":", r"\:")))  # a colon would begin a parameter
 
 
 def _dialect(op: MigrationOperations) -> RowDialect:

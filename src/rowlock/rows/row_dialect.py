@@ -96,9 +96,6 @@ class RowDialect(ABC):
         """
 
     @abstractmethod
-    def rename_index(self, index: str, name: str) -> str | None:
-        """Return the statement that gives an index another name, both quoted; None if none does."""
-
     @abstractmethod
     def set_fillfactor(self, table: str, percent: int | None) -> str | None:
         """Return the statement that leaves room in the pages of a quoted table; None where pages

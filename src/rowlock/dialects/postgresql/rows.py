@@ -91,10 +91,6 @@ class PostgresqlRows(RowDialect):
         )
         return free.returning(model)
 
-    def rename_index(self, index: str, name: str) -> str:
-        """Return ALTER INDEX."""
-        return f"ALTER INDEX {index} RENAME TO {name}"
-
     def set_fillfactor(self, table: str, percent: int | None) -> str:
         """Return ALTER TABLE."""
         setting = "RESET (fillfactor)" if percent is None else f"SET (fillfactor = {percent})"

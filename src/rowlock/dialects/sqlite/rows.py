@@ -92,9 +92,6 @@ class SqliteRows(RowDialect):
         )
         return free.returning(model)
 
-    def rename_index(self, index: str, name: str) -> None:
-        """Return None: an index keeps its name."""
-
     def set_fillfactor(self, table: str, percent: int | None) -> None:
         """Return None: a row is rewritten in its place."""
 
