@@ -35,8 +35,9 @@ from rowlock.testing import (
     take_step,
     virtual_time_now,
 )
-from rowlock.testing.strategies import outcomes, pipeline_settings, step_sequences
+from rowlock.testing.strategies import outcomes, step_sequences
 
+from ..drawn import pipeline_settings
 from ..host import Base, HeardEvents, Volume, VolumePipeline, heard_events
 
 ROWS = 3

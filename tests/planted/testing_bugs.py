@@ -7,7 +7,6 @@ from __future__ import annotations
 from bug import Bug
 
 ENDINGS = "tests/testing/test_run_result.py"
-STRATEGIES = "tests/testing/test_strategies.py"
 
 TESTING_BUGS = (
     Bug(
@@ -57,14 +56,6 @@ TESTING_BUGS = (
         " or not isinstance(rows[0], pipeline.model)",
         "",
         (f"{ENDINGS}::test_a_row_that_is_not_the_pipelines",),
-    ),
-    Bug(
-        "settings are drawn that contradict a fixed one",
-        "testing/strategies.py",
-        "pipeline_settings",
-        "not together.isdisjoint(fixed)",
-        "False",
-        (f"{STRATEGIES}::test_a_setting_that_others_depend_on_may_be_fixed",),
     ),
     Bug(
         "two processes prepare a server at once",

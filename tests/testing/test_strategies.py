@@ -7,7 +7,6 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable
-from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,16 +22,9 @@ from rowlock import Apply, LockColumns, Outcome, Park, Pipeline, Reset, Retry, S
 from rowlock.pipelines.outcomes import as_outcome, check_outcome
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, stepping
-from rowlock.testing.strategies import (
-    lease_states,
-    outcomes,
-    pipeline_settings,
-    step_sequences,
-    values_of,
-)
+from rowlock.testing.strategies import outcomes, step_sequences, values_of
 
-from ..host import Base as HostBase
-from ..host import Run, RunPipeline, Volume, VolumePipeline
+from ..host import Run, Volume
 from ..shopwindow.programs import run_python
 
 SOME = settings(
@@ -175,86 +167,6 @@ async def test_values_can_be_stored(things: TemporaryDatabase, outcome: Any) -> 
         assert (await session.get_one(Thing, 1)).lock_token is None
 
 
-@pytest.fixture
-async def hosts(database_with_clock: TemporaryDatabase) -> TemporaryDatabase:
-    """A database with the tables of the tests' host, whose time stands still."""
-    await database_with_clock.create_tables(HostBase.metadata)
-    return database_with_clock
-
-
-async def check_claim(
-    database: TemporaryDatabase, pipeline: Pipeline[Any], states: list[Any]
-) -> None:
-    """Put a row in each of the states, and compare what is claimed with what may be."""
-    rows = [pipeline.model(**state.values) for state in states]
-    async with database.session_factory.begin() as session:
-        await session.execute(delete(pipeline.model))
-        session.add_all(rows)
-    async with stepping(database.session_factory, pipeline) as steps:
-        claimed = {item.id for item in await steps.fetch_once()}
-    assert claimed == {
-        row.id for row, state in zip(rows, states, strict=True) if state.is_claimable
-    }
-
-
-@given(states=st.lists(lease_states(Volume, owner="VolumePipeline"), max_size=8))
-@SOME
-async def test_lease_states_are_what_they_say(hosts: TemporaryDatabase, states: list[Any]) -> None:
-    """A row that may be claimed would be left, or one would be claimed that may not be."""
-    await check_claim(hosts, VolumePipeline(), states)
-
-
-@given(states=st.lists(lease_states(Run, owner="RunPipeline"), max_size=8))
-@SOME
-async def test_lease_states_of_scheduled_rows(hosts: TemporaryDatabase, states: list[Any]) -> None:
-    """As above, for rows that are due and parked."""
-    await check_claim(hosts, RunPipeline(), states)
-
-
-@pytest.mark.parametrize("name", ["free", "held", "expired", "reset", "parked"])
-@pytest.mark.parametrize("is_due", [False, True])
-def test_each_lease_state_is_drawn(name: str, is_due: bool) -> None:
-    """One of them would never be tried."""
-    assert find(
-        lease_states(Run, owner="RunPipeline"),
-        lambda state: (state.name, state.is_due) == (name, is_due),
-    )
-
-
-@given(pipeline_settings(workers_num=3))
-@settings(deadline=None)
-def test_settings_are_accepted(drawn: Any) -> None:
-    """A property test would be about refusals, or about other settings than were asked for."""
-    pipeline = VolumePipeline(**drawn)
-    assert pipeline.settings.workers_num == 3
-    assert pipeline.settings.lock_timeout == timedelta(seconds=drawn["lock_timeout"])
-
-
-@pytest.mark.parametrize(
-    ("fixed", "left_out"),
-    [
-        ({"lock_timeout": 40}, {"heartbeat_trigger", "lease_margin", "orphaned_after"}),
-        ({"orphaned_after": 3600}, {"lock_timeout", "renew_timeout", "heartbeat_interval"}),
-        ({"queue_upper_limit_factor": 2}, {"queue_lower_limit_factor"}),
-        ({"retry_delay": 60}, {"retry_delay_max"}),
-    ],
-)
-def test_a_setting_that_others_depend_on_may_be_fixed(
-    fixed: dict[str, Any], left_out: set[str]
-) -> None:
-    """A host would be told that it contradicts a setting which nobody has made."""
-
-    @given(pipeline_settings(workers_num=3, **fixed))
-    @settings(deadline=None)
-    def check(drawn: Any) -> None:
-        VolumePipeline(**drawn)
-        assert fixed.items() <= drawn.items()
-        assert left_out.isdisjoint(drawn)
-        assert "fetch_delays" in drawn
-
-    check()
-
-
 @given(step_sequences(replicas=2, kinds=["fetch", "pass"], seconds_max=5, max_size=7))
 def test_steps_are_those_that_were_asked_for(steps: list[Any]) -> None:
     """A test would step a replica that it does not have, or wait for longer than its leases
@@ -279,11 +191,5 @@ def test_the_missing_extra_is_named(tmp_path: Path) -> None:
 
 def test_all_strategies_are_functions() -> None:
     """A strategy that is made at import would be paid for by who needs another."""
-    made: list[Callable[..., Any]] = [
-        lease_states,
-        outcomes,
-        pipeline_settings,
-        step_sequences,
-        values_of,
-    ]
+    made: list[Callable[..., Any]] = [outcomes, step_sequences, values_of]
     assert all(inspect.isfunction(one) for one in made)

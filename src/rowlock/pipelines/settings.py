@@ -69,7 +69,7 @@ class PipelineSettings(BaseModel):
     """At most this many items per worker are queued. 0: a row is claimed only for a worker that is
     idle.
 
-    A pipeline that sets neither factor has more queued, 500 rows at most, while rows start at once.
+    A pipeline that sets neither factor has more queued, 200 rows at most, while rows start at once.
     """
     min_processing_interval: _DurationOrZero = timedelta(seconds=15)
     """A row is not processed again sooner than this after it was processed."""
