@@ -96,7 +96,6 @@ class RowDialect(ABC):
         """
 
     @abstractmethod
-    @abstractmethod
     def set_fillfactor(self, table: str, percent: int | None) -> str | None:
         """Return the statement that leaves room in the pages of a quoted table; None where pages
         have no such room.
