@@ -1,16 +1,17 @@
 """One tree of errors: faults end in ``Error``, refusals (which a healthy system meets) do not.
 
-Each class has a slug and, under that slug, a paragraph in ``docs/reference/errors.md`` that says
-what happened and what to change. Each carries its data as attributes, so that a host maps it to an
-answer without parsing a message.
+Each class has a slug, which is its name, and under that slug a paragraph in
+``docs/reference/errors.md`` that says what happened and what to change. Each carries its data as
+attributes, so that a host maps it to an answer without parsing a message.
 
 Not here: errors of the host's own code. They are caught by the worker and become the row's `Retry`.
 """
 
 from __future__ import annotations
 
+import re
 from math import ceil
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rowlock.redaction import text_of
 
@@ -29,6 +30,12 @@ class RowlockError(Exception):
 
     slug: ClassVar[str] = "rowlock-error"
 
+    def __init_subclass__(cls, **kw: Any) -> None:  # noqa: ANN401 - passed on
+        super().__init_subclass__(**kw)
+        # A subclass of the host's is explained by that which it extends.
+        if cls.__module__ == __name__:
+            cls.slug = re.sub(r"\B(?=[A-Z])", "-", cls.__name__).lower()
+
     @property
     def link(self) -> str:
         """Where this error is explained."""
@@ -46,15 +53,11 @@ class RowlockError(Exception):
 class ConfigurationError(RowlockError):
     """Something was set up wrongly; nothing was started."""
 
-    slug = "configuration-error"
-
 
 class ModelError(ConfigurationError):
     """The host's model cannot be leased: a column is missing, has the wrong type, or the key is
     not a single column.
     """
-
-    slug = "model-error"
 
     def __init__(self, message: str, *, model: str, column: str | None = None) -> None:
         super().__init__(message)
@@ -64,8 +67,6 @@ class ModelError(ConfigurationError):
 
 class SettingsError(ConfigurationError):
     """A setting is out of bounds or contradicts another one."""
-
-    slug = "settings-error"
 
     def __init__(
         self, message: str, *, pipeline: str | None = None, settings: tuple[str, ...] = ()
@@ -82,8 +83,6 @@ class LockCycleError(ConfigurationError):
         cycle: the names of the pipelines, in order; the last one locks rows of the first.
     """
 
-    slug = "lock-cycle-error"
-
     def __init__(self, message: str, *, cycle: tuple[str, ...]) -> None:
         super().__init__(message)
         self.cycle = cycle
@@ -94,8 +93,6 @@ class UnsupportedDialectError(ConfigurationError):
     lease can survive.
     """
 
-    slug = "unsupported-dialect-error"
-
     def __init__(self, message: str, *, dialect_name: str) -> None:
         super().__init__(message)
         self.dialect_name = dialect_name
@@ -104,15 +101,11 @@ class UnsupportedDialectError(ConfigurationError):
 class PipelineError(RowlockError):
     """A pipeline or its manager was used in a way that its life does not allow."""
 
-    slug = "pipeline-error"
-
 
 class OutcomeError(PipelineError):
     """`process` returned something that cannot be written to this row; the row is retried like
     after any failure.
     """
-
-    slug = "outcome-error"
 
     def __init__(self, message: str, *, column: str | None = None) -> None:
         super().__init__(message)
@@ -124,27 +117,19 @@ class HostCodeError(PipelineError):
     ``__cause__`` is the error itself.
     """
 
-    slug = "host-code-error"
-
 
 class ProcessCancelledError(PipelineError):
     """`process` let a ``CancelledError`` escape that rowlock had not asked for; the row is
     retried like after any failure.
     """
 
-    slug = "process-cancelled-error"
-
 
 class Refusal(RowlockError):
     """An expected refusal: the operation cannot be performed right now. Retry later."""
 
-    slug = "refusal"
-
 
 class LeaseLost(Refusal):
     """The holder may no longer trust its lease; whatever it computed is not written."""
-
-    slug = "lease-lost"
 
     def __init__(self, *, pipeline: str, row_id: object) -> None:
         super().__init__(f"{pipeline} no longer holds the lease of row {row_id}")
@@ -154,8 +139,6 @@ class LeaseLost(Refusal):
 
 class RelatedLockUnavailable(Refusal):
     """Not every related row could be locked, so none was."""
-
-    slug = "related-lock-unavailable"
 
     def __init__(self, *, model: str, wanted: int, available: int) -> None:
         super().__init__(f"{available} of {wanted} related rows of {model} are free")
@@ -173,8 +156,6 @@ class LockWaitTimeout(Refusal):
         seconds_left: when to come back: the time left of that lease, unless it is renewed; None if
             that is unknown.
     """
-
-    slug = "lock-wait-timeout"
 
     def __init__(
         self,
@@ -207,8 +188,6 @@ class TransactionTimeout(Refusal):
         was_rolled_back: and nothing of it was committed, for certain.
     """
 
-    slug = "transaction-timeout"
-
     def __init__(
         self,
         *,
@@ -235,8 +214,6 @@ class AdmissionRejected(Refusal):
         retry_after_s: when to come back, in seconds.
     """
 
-    slug = "admission-rejected"
-
     def __init__(self, *, active: int, ceiling: int, retry_after_s: float) -> None:
         self.retry_after_s = retry_after_s
         super().__init__(
@@ -259,8 +236,6 @@ class Draining(Refusal):
         retry_after_s: when to come back, in seconds.
     """
 
-    slug = "draining"
-
     def __init__(self, *, pipeline: str, retry_after_s: float) -> None:
         self.retry_after_s = retry_after_s
         super().__init__(f"{pipeline} is being shut down; try again in {self.retry_after} s")
@@ -279,8 +254,6 @@ class NoWorkersAvailable(Refusal):
         asked: how many were asked.
     """
 
-    slug = "no-workers-available"
-
     def __init__(self, *, asked: int) -> None:
         super().__init__(f"none of {asked} workers accepted" if asked else "there is no worker")
         self.asked = asked
@@ -288,8 +261,6 @@ class NoWorkersAvailable(Refusal):
 
 class WorkerBusy(Refusal):
     """A worker has as much as it takes; others may have room."""
-
-    slug = "worker-busy"
 
     def __init__(self, worker: str) -> None:
         super().__init__(f"worker {worker} has no room")
@@ -302,8 +273,6 @@ class WorkerBusy(Refusal):
 class WorkerGone(Refusal):
     """A worker cannot be reached, or died with the attempt."""
 
-    slug = "worker-gone"
-
     def __init__(self, worker: str, why: str = "") -> None:
         super().__init__(f"worker {worker} is gone{': ' if why else ''}{why}")
         self.worker = worker
@@ -315,8 +284,6 @@ class WorkerGone(Refusal):
 
 class InternalError(RowlockError):
     """A promise of rowlock's own code was broken: please report it."""
-
-    slug = "internal-error"
 
 
 def describe(error: BaseException, *, chars_max: int = ERROR_TEXT_CHARS_MAX) -> str:

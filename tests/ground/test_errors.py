@@ -121,6 +121,15 @@ def test_an_error_says_where_it_is_explained(slug: str) -> None:
     assert len(str(error)) > len(error.link) + len(" (see )")
 
 
+def test_an_error_of_the_hosts_is_explained_by_what_it_extends() -> None:
+    """Its link would lead to a paragraph that nobody has written."""
+
+    class VolumeLost(LeaseLost):
+        pass
+
+    assert VolumeLost.slug == LeaseLost.slug == "lease-lost"
+
+
 @pytest.mark.parametrize("slug", CARRIED)
 def test_an_error_carries_its_data(slug: str) -> None:
     """A host would have to parse the message to map it to an answer."""

@@ -23,6 +23,16 @@ LOGS_BUGS = (
         ),
     ),
     Bug(
+        "an error of the host's own links to a paragraph that is not there",
+        "errors.py",
+        "RowlockError.__init_subclass__",
+        "cls.__module__ == __name__",
+        "True",
+        (
+            "tests/ground/test_errors.py::test_an_error_of_the_hosts_is_explained_by_what_it_extends",
+        ),
+    ),
+    Bug(
         "an error is described with its values",
         "errors.py",
         "describe",

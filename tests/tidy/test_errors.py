@@ -1,5 +1,4 @@
-"""Every error has a slug of its own, and under that slug a paragraph in
-``docs/reference/errors.md``.
+"""Every error has, under the slug that is its name, a paragraph in ``docs/reference/errors.md``.
 
 A heading is the slug itself (``## lease-lost``) or carries it (``## LeaseLost { #lease-lost }``).
 Other headings group them.
@@ -34,37 +33,14 @@ def parents_of(tree: list[Source]) -> dict[str, list[str]]:
 
 
 def slugs(tree: list[Source]) -> dict[str, str]:
-    """Return the slug of each error class; empty where the class has none of its own."""
-    found = {}
-    for source in (source for source in tree if source.path == ERRORS):
-        for node in (node for node, _ in definitions(source) if isinstance(node, ast.ClassDef)):
-            spelt = [value for statement in node.body if (value := slug_of(statement))]
-            found[node.name] = spelt[0] if spelt else ""
-    return found
-
-
-def slug_of(statement: ast.stmt) -> str:
-    """Return what a statement assigns to ``slug``, and nothing for any other statement."""
-    match statement:
-        case ast.Assign(targets=[ast.Name(id="slug")], value=ast.Constant(value=str(slug))):
-            return slug
-        case ast.AnnAssign(target=ast.Name(id="slug"), value=ast.Constant(value=str(slug))):
-            return slug
-    return ""
+    """Return the slug of each error class, which is its name."""
+    return {name: re.sub(r"\B(?=[A-Z])", "-", name).lower() for name in parents_of(tree)}
 
 
 def misnamed(tree: list[Source]) -> list[str]:
-    """Find slugs that are missing or shared, faults that are called like refusals, and refusals
-    like faults.
-    """
-    by_class, parents = slugs(tree), parents_of(tree)
-    found = [f"{name} needs a slug of its own" for name, slug in by_class.items() if not slug]
-    found += [
-        f"{name} shares its slug"
-        for name, slug in by_class.items()
-        if list(by_class.values()).count(slug) > 1
-    ]
-    for name in by_class:
+    """Find faults that are called like refusals, and refusals like faults."""
+    found, parents = [], parents_of(tree)
+    for name in parents:
         refuses = name == REFUSALS or is_below(name, REFUSALS, parents)
         if refuses == name.endswith("Error"):
             found.append(f"{name}: faults end in Error, refusals do not")
@@ -120,14 +96,11 @@ def test_errors_are_named_by_kind() -> None:
 
 
 def test_errors_live_in_one_file() -> None:
-    """An error without a slug would reach a host."""
+    """An error without a paragraph would reach a host."""
     assert strayed(package()) == []
 
 
-TREE = (
-    "class RowlockError(Exception): slug: ClassVar[str] = 'rowlock-error'\nclass"
-    " Refusal(RowlockError): slug = 'refusal'\n"
-)
+TREE = "class RowlockError(Exception): pass\nclass Refusal(RowlockError): pass\n"
 PARAGRAPHS = (
     "# Errors\n\n## Faults and refusals\n\n### rowlock-error\n\nText.\n\n### Refusal { #refusal }\n"
 )
@@ -141,7 +114,7 @@ def test_matching_page_is_free() -> None:
 
 def test_planted_unexplained_error() -> None:
     """The law above would pass an error that nobody explains."""
-    tree = planted(TREE + "class LeaseLost(Refusal): slug = 'lease-lost'\n", ERRORS)
+    tree = planted(TREE + "class LeaseLost(Refusal): pass\n", ERRORS)
     assert unmatched(tree, PARAGRAPHS) == [f"lease-lost has no paragraph in {PAGE}"]
 
 
@@ -153,13 +126,12 @@ def test_planted_explanation_of_nothing() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "class ModelError(RowlockError): pass",
-        "class BrokenModel(RowlockError): slug = 'broken-model'",
-        "class LeaseError(Refusal): slug = 'lease-error'",
+        "class BrokenModel(RowlockError): pass",
+        "class LeaseError(Refusal): pass",
     ],
 )
 def test_planted_misnamed_error(text: str) -> None:
-    """The law above would pass any name and no slug."""
+    """The law above would pass any name."""
     assert len(misnamed(planted(TREE + text, ERRORS))) == 1
 
 
