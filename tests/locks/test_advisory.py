@@ -293,6 +293,3 @@ async def test_a_timed_wait_leaves_the_hosts_own_time_limit(
             with pytest.raises(LockWaitTimeout):
                 await taking
         assert await waiter.scalar(text("SHOW lock_timeout")) == "7s"
-
-
-# ---------------------------------------------------------------- for longer than a transaction

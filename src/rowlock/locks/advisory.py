@@ -19,11 +19,10 @@ import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Executable, func, literal, select
+from sqlalchemy import BigInteger, Executable, func, literal, select
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.errors import ConfigurationError, LockWaitTimeout
 from rowlock.locks.locker import get_locker
@@ -31,16 +30,12 @@ from rowlock.locks.until_commit import (
     ADVISORY_NAMESPACE,
     hold_in_process,
     is_held_in_process,
-    process_key,
     session_on_sqlite,
     untouched_connection,
 )
-from rowlock.shielding import finish
 
 WAIT_S_MAX = 86_400.0
 """Longest time limit of a wait, in seconds; None waits without one."""
-
-T = TypeVar("T")
 
 _LOCK_ID_MAX = 0x7FFF_FFFF_FFFF_FFFF
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -113,55 +108,6 @@ async def try_advisory_lock_ctx(
     yield await _hold(connection, resource, 0.0)
 
 
-@asynccontextmanager
-async def session_level_advisory_lock_ctx(
-    engine: AsyncEngine, resource: str, *, timeout: timedelta | float | None = None
-) -> AsyncIterator[None]:
-    """Lock `resource` for the time of the block, over any number of transactions; opens a
-    connection of its own.
-
-    For what is longer than a transaction, such as migrations. The connection is in no transaction
-    meanwhile. The lock ends with the block: unlocked on the same connection, which is closed
-    instead if anything goes wrong; and with the connection if that breaks. Excludes
-    `advisory_lock_ctx` of the same name. Not for a pooler in transaction mode, whose connection to
-    the server would keep the lock. On SQLite it opens nothing, and holds within this process and
-    event loop.
-
-    Raises:
-        LockWaitTimeout: it was not free in time.
-        UnsupportedDialectError: rowlock does not know the database.
-    """
-    timeout_s, lock_id = wait_limit_s(timeout), _bound_lock_id(resource)
-    locker = get_locker(engine.dialect.name)
-    if engine.dialect.name == "sqlite":
-        async with locker.lock_ctx(
-            ADVISORY_NAMESPACE, [process_key(engine.sync_engine, resource)], timeout=timeout_s
-        ):
-            yield
-        return
-    # An engine under AUTOCOMMIT would forget the time limit before the wait.
-    async with engine.execution_options(isolation_level="READ COMMITTED").connect() as connection:
-        try:
-            async with connection.begin():
-                granted = await _granted(
-                    connection,
-                    func.pg_try_advisory_lock(lock_id),
-                    func.pg_advisory_lock(lock_id),
-                    timeout_s=timeout_s,
-                )
-            if granted:
-                yield
-                await connection.execute(select(func.pg_advisory_unlock(lock_id)))
-        except BaseException:
-            # The pool would keep the connection, and the connection the lock.
-            await finish(
-                connection.invalidate(), purpose="close a connection that keeps an advisory lock"
-            )
-            raise
-    if not granted:
-        raise timed_out(resource, timeout_s)
-
-
 async def _hold(
     connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None
 ) -> bool:
@@ -183,32 +129,21 @@ async def hold_in_database(
     """Lock until the transaction of the connection ends, and return whether that was granted in
     time; joins it.
     """
-    lock_id = _bound_lock_id(resource)
     raw = await connection.get_raw_connection()
     if getattr(raw.dbapi_connection, "autocommit", False):
         raise ConfigurationError(
             "under AUTOCOMMIT each statement is a transaction, and the lock would end with the one"
             " that takes it; use a connection with transactions"
         )
-    return await _granted(
-        connection,
-        func.pg_try_advisory_xact_lock(lock_id),
-        func.pg_advisory_xact_lock(lock_id),
-        timeout_s=timeout_s,
-    )
-
-
-async def _granted(
-    connection: AsyncConnection,
-    attempt: ColumnElement[Any],
-    wait: ColumnElement[Any],
-    *,
-    timeout_s: float | None,
-) -> bool:
+    lock_id = literal(string_to_lock_id(resource), BigInteger)
     # The server does not let an attempt overtake those who wait.
-    if timeout_s is not None and await connection.scalar(select(attempt)):
+    if timeout_s is not None and await connection.scalar(
+        select(func.pg_try_advisory_xact_lock(lock_id))
+    ):
         return True
-    return timeout_s != 0 and await within_lock_timeout(connection, select(wait), timeout_s)
+    return timeout_s != 0 and await within_lock_timeout(
+        connection, select(func.pg_advisory_xact_lock(lock_id)), timeout_s
+    )
 
 
 async def within_lock_timeout(
@@ -237,10 +172,6 @@ async def within_lock_timeout(
             raise
         return False
     return True
-
-
-def _bound_lock_id(resource: str) -> ColumnElement[int]:
-    return literal(string_to_lock_id(resource), BigInteger)
 
 
 def dialect_name_of(connection: AsyncConnection | AsyncSession) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -50,6 +50,14 @@ class LeasedTable:
         table: the one table behind it.
         key: its primary key column.
         has_schedule: whether `ScheduleColumns` are there.
+        resolved: what keys of update maps were found to mean; written by ``rows/updates.py``,
+            bounded by `RESOLVED_MAX`.
+        columns_by_keys: what update maps with these keys write; written, and bounded, as
+            `resolved`.
+        spoilt_keys: what stands in keys that do not find their rows; written, and bounded, by
+            ``dialects/sqlite/written_keys.py``.
+        sound_key_classes: classes of keys that are equal where their values are; written, and
+            bounded, by ``leases/equal_keys.py``.
     """
 
     model: type[Any]
@@ -57,6 +65,15 @@ class LeasedTable:
     table: Table
     key: Column[Any]
     has_schedule: bool
+    resolved: dict[object, Column[Any]] = field(default_factory=dict, repr=False)
+    columns_by_keys: dict[tuple[object, ...], tuple[Column[Any], ...]] = field(
+        default_factory=dict, repr=False
+    )
+    spoilt_keys: set[object] = field(default_factory=set, repr=False)
+    sound_key_classes: set[type] = field(default_factory=set, repr=False)
+    _prepared: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    # Asked several times for each outcome; SQLAlchemy's own collection is slower.
+    _columns: dict[str, Column[Any]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, model: type[Any]) -> LeasedTable:
@@ -136,45 +153,10 @@ class LeasedTable:
         return statement
 
     @cached_property
-    def _prepared(self) -> dict[Hashable, Any]:
-        return {}
-
-    @cached_property
     def kept_columns(self) -> frozenset[Column[Any]]:
         """The columns that rowlock itself keeps, and no outcome writes."""
         schedule = KEPT_SCHEDULE_COLUMNS if self.has_schedule else ()
         return frozenset(self.column(name) for name in (*LOCK_COLUMNS, *schedule))
-
-    @cached_property
-    def _columns(self) -> dict[str, Column[Any]]:
-        # Asked several times for each outcome; SQLAlchemy's own collection is slower.
-        return {}
-
-    @cached_property
-    def resolved(self) -> dict[object, Column[Any]]:
-        """What keys of update maps were found to mean; written by ``rows/updates.py``, bounded
-        by `RESOLVED_MAX`.
-        """
-        return {}
-
-    @cached_property
-    def columns_by_keys(self) -> dict[tuple[object, ...], tuple[Column[Any], ...]]:
-        """What update maps with these keys write; written, and bounded, as `resolved`."""
-        return {}
-
-    @cached_property
-    def spoilt_keys(self) -> set[object]:
-        """What stands in keys that do not find their rows; written, and bounded, by
-        ``dialects/sqlite/written_keys.py``.
-        """
-        return set()
-
-    @cached_property
-    def sound_key_classes(self) -> set[type]:
-        """Classes of keys that are equal where their values are; written, and bounded, by
-        ``leases/equal_keys.py``.
-        """
-        return set()
 
     @cached_property
     def key_name(self) -> str:
