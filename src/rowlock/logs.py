@@ -225,11 +225,6 @@ def get_logger(name: str) -> ContainedLogger:
     return ContainedLogger(name)
 
 
-def is_broken() -> bool:
-    """Whether a log call has failed in this process, and stderr was told."""
-    return _broken.is_told
-
-
 def forget() -> None:
     """Begin anew, as a new process would; for tests."""
     _broken.is_told = False

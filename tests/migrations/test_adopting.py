@@ -15,8 +15,6 @@ from sqlalchemy.exc import DBAPIError
 
 from rowlock import Apply, ConfigurationError, Pipeline, PipelineItem
 from rowlock.rows.migrations import (
-    FILLFACTOR_MAX,
-    FILLFACTOR_MIN,
     add_lock_columns,
     add_schedule_columns,
     drop_lock_columns,
@@ -289,10 +287,3 @@ async def test_a_table_in_another_schema(
     await with_postgresql_op(lambda op: drop_schedule_columns(op, "jobs", schema="Other One"))
     await with_postgresql_op(lambda op: drop_lock_columns(op, "jobs", schema="Other One"))
     assert await rows_of(postgresql_database, counted) == [("Other One", 1), ("public", 1)]
-
-
-@pytest.mark.parametrize("percent", [FILLFACTOR_MIN - 1, FILLFACTOR_MAX + 1])
-async def test_fillfactor_is_bounded(percent: int) -> None:
-    """The database would refuse it in the middle of the migration."""
-    with pytest.raises(ConfigurationError, match="10 to 100"):
-        set_fillfactor(object(), "volumes", percent)

@@ -27,9 +27,6 @@ from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.statistics import ManagerHealth, PipelineStatistics
 from rowlock.shielding import finish
 
-PIPELINES_MAX = 1000
-"""Most pipelines of one manager."""
-
 RENEW_TIMEOUT = timedelta(seconds=1)
 """Longest time for a renewal that is assumed of pipelines which are registered later, if there
 are none at the start.
@@ -95,9 +92,9 @@ class PipelineManager:
         """Add `pipeline`; if the manager runs, it is started at once.
 
         Raises:
-            ConfigurationError: the name is taken, there are too many, the session factory cannot
-                serve it, it works in another database than those that notify, or, in a manager that
-                runs, the pipelines would lock each other's rows in a circle.
+            ConfigurationError: the name is taken, the session factory cannot serve it, it works in
+                another database than those that notify, or, in a manager that runs, the pipelines
+                would lock each other's rows in a circle.
             PipelineError: the manager was shut down, or the pipeline was started before.
         """
         if not isinstance(pipeline, Pipeline):
@@ -112,8 +109,6 @@ class PipelineManager:
                 " leases: rename one"
             )
         _need_new(pipeline)
-        if len(self._pipelines) >= PIPELINES_MAX:
-            raise ConfigurationError(f"a manager has at most {PIPELINES_MAX} pipelines")
         pipeline.check_parts()
         check_session_factory(self._session_factory, pipeline.leased)
         locks = [lock.leased for lock in pipeline.declared_locks]

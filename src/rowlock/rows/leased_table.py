@@ -50,10 +50,8 @@ class LeasedTable:
         table: the one table behind it.
         key: its primary key column.
         has_schedule: whether `ScheduleColumns` are there.
-        resolved: what keys of update maps were found to mean; written by ``rows/updates.py``,
-            bounded by `RESOLVED_MAX`.
-        columns_by_keys: what update maps with these keys write; written, and bounded, as
-            `resolved`.
+        columns_by_keys: what update maps with these keys write; written by ``rows/updates.py``,
+            bounded by `KEYS_MAX`.
         spoilt_keys: what stands in keys that do not find their rows; written, and bounded, by
             ``dialects/sqlite/written_keys.py``.
         sound_key_classes: classes of keys that are equal where their values are; written, and
@@ -65,7 +63,6 @@ class LeasedTable:
     table: Table
     key: Column[Any]
     has_schedule: bool
-    resolved: dict[object, Column[Any]] = field(default_factory=dict, repr=False)
     columns_by_keys: dict[tuple[object, ...], tuple[Column[Any], ...]] = field(
         default_factory=dict, repr=False
     )

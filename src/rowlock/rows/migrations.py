@@ -24,7 +24,6 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Column, ColumnElement, Integer, String, Text, Uuid, table, text
 
-from rowlock.errors import ConfigurationError
 from rowlock.rows.database_time import UtcDateTime, due_at_once
 from rowlock.rows.due_index import DueOrder, due_index_name, due_index_parts
 from rowlock.rows.row_dialect import ROWS, RowDialect
@@ -33,8 +32,6 @@ FILLFACTOR = 70
 """Advised share of a page that PostgreSQL fills at first, in percent: the rest takes new
 versions of the same rows.
 """
-FILLFACTOR_MIN, FILLFACTOR_MAX = 10, 100
-"""What PostgreSQL accepts."""
 
 MigrationOperations: TypeAlias = Any
 """Alembic's ``op``, or an ``Operations`` object. Not told more exactly, because Alembic is the
@@ -193,16 +190,10 @@ def set_fillfactor(
     Args:
         op: Alembic's, handed in by the migration.
         table_name: the host's table.
-        percent: how far a page is filled at first; None takes the setting back.
+        percent: how far a page is filled at first, as PostgreSQL takes it: 10 to 100; None takes
+            the setting back.
         schema: where the table is.
-
-    Raises:
-        ConfigurationError: `percent` is out of bounds.
     """
-    if percent is not None and not FILLFACTOR_MIN <= percent <= FILLFACTOR_MAX:
-        raise ConfigurationError(
-            f"fillfactor {percent} is out of bounds: {FILLFACTOR_MIN} to {FILLFACTOR_MAX}, or None"
-        )
     quoted = op.get_context().dialect.identifier_preparer.format_table(
         table(table_name, schema=schema)
     )

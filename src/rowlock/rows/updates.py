@@ -21,9 +21,9 @@ from rowlock.rows.model_check import innermost
 
 NAMES_SHOWN_MAX = 30
 """Most column names that an error lists."""
-RESOLVED_MAX = 1000
-"""Most keys of update maps that a table remembers; one that is made anew each time is resolved
-each time.
+KEYS_MAX = 1000
+"""Of so many update maps a table remembers the columns; keys that are made anew each time are
+resolved each time.
 """
 
 
@@ -82,18 +82,6 @@ def column_of(leased: LeasedTable, key: object) -> Column[Any]:
     Raises:
         OutcomeError: the model has no such column.
     """
-    try:
-        known = leased.resolved.get(key)
-    except TypeError:
-        return _resolve(leased, key)
-    if known is None:
-        known = _resolve(leased, key)
-        if len(leased.resolved) < RESOLVED_MAX:
-            leased.resolved[key] = known
-    return known
-
-
-def _resolve(leased: LeasedTable, key: object) -> Column[Any]:
     if isinstance(key, Column) and key.table is leased.table:
         return key
     name = key
@@ -161,7 +149,7 @@ def columns_written(leased: LeasedTable, values: Values) -> tuple[Column[Any], .
         return _columns_written(leased, keys)
     if known is None:
         known = _columns_written(leased, keys)
-        if len(leased.columns_by_keys) < RESOLVED_MAX:
+        if len(leased.columns_by_keys) < KEYS_MAX:
             leased.columns_by_keys[keys] = known
     return known
 

@@ -23,8 +23,6 @@ logger = get_logger(__name__)
 
 EVICTED_S = 30.0
 """How long a worker that was gone is not asked, in seconds."""
-EVICTED_MAX = 10_000
-"""Most workers that are remembered as gone; beyond it the oldest are asked again."""
 
 
 class Placement:
@@ -74,8 +72,6 @@ class Placement:
         raise NoWorkersAvailable(asked=asked)
 
     def _evict(self, worker: str, gone: WorkerGone) -> None:
-        if len(self._evicted) >= EVICTED_MAX:
-            self._evicted.pop(next(iter(self._evicted)))
         self._evicted[worker] = monotonic() + EVICTED_S
         logger.warning(
             "A worker is gone and is not asked for a while",

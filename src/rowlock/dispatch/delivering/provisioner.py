@@ -26,8 +26,6 @@ PROVISION_S_MAX = 300.0
 """Longest time for one call, in seconds."""
 COMES_S_MAX = 300.0
 """How long a worker that was asked for is expected, in seconds; then it is asked for again."""
-EXPECTED_MAX = 10_000
-"""Most workers that are expected at once."""
 SEEN_MAX = 100_000
 """Most workers that are remembered, whether they are still there or not."""
 
@@ -68,7 +66,7 @@ class Provisioner:
         arrived = [worker for worker in here if worker not in self._seen]
         self._expect_no_more(len(arrived))
         self._remember(arrived)
-        is_full = len(self._in_flight) >= PROVISIONS_MAX or len(self._expected) >= EXPECTED_MAX
+        is_full = len(self._in_flight) >= PROVISIONS_MAX
         at_cap = 0 < self._fleet_cap <= len(here) + len(self._expected)
         if key in self._in_flight or key in self._expected or is_full or at_cap:
             return False
