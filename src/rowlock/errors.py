@@ -30,7 +30,7 @@ class RowlockError(Exception):
 
     slug: ClassVar[str] = "rowlock-error"
 
-    def __init_subclass__(cls, **kw: Any) -> None:  # noqa: ANN401 - passed on
+    def __init_subclass__(cls, **kw: Any) -> None:
         super().__init_subclass__(**kw)
         # A subclass of the host's is explained by that which it extends.
         if cls.__module__ == __name__:

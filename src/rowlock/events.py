@@ -42,40 +42,42 @@ class FetchFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ItemStarted(Event):
-    """`process` was called for a row."""
+class RowEvent(Event):
+    """A fact about one claim of one row."""
 
     row_id: object
     lock_token: object
+
+
+@dataclass(frozen=True, slots=True)
+class ItemStarted(RowEvent):
+    """`process` was called for a row."""
+
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class ItemApplied(Event):
+class ItemApplied(RowEvent):
     """An outcome was committed.
 
     `outcome` is the class name of what was applied; ``Park`` also where a retry ended at the last
     attempt or past the deadline.
     """
 
-    row_id: object
-    lock_token: object
     outcome: str
 
 
 @dataclass(frozen=True, slots=True)
-class ItemFailed(Event):
+class ItemFailed(RowEvent):
     """`process` raised, or its outcome could not be written; the row is retried. `error` is
     shortened.
     """
 
-    row_id: object
-    lock_token: object
     error: str
 
 
 @dataclass(frozen=True, slots=True)
-class ItemStale(Event):
+class ItemStale(RowEvent):
     """A result was not applied: the lease was gone, or (``reason="changed"``) a service had changed
     what it rested on.
 
@@ -83,45 +85,31 @@ class ItemStale(Event):
     applied. `on_stale` is not called.
     """
 
-    row_id: object
-    lock_token: object
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class ItemReleased(Event):
+class ItemReleased(RowEvent):
     """A row was released unprocessed, at once free for others."""
-
-    row_id: object
-    lock_token: object
 
 
 @dataclass(frozen=True, slots=True)
-class ItemAbandoned(Event):
+class ItemAbandoned(RowEvent):
     """`process` ignored its cancellation; the worker went on without it. Its result, if any, is
     never applied.
     """
 
-    row_id: object
-    lock_token: object
-
 
 @dataclass(frozen=True, slots=True)
-class StrayFound(Event):
+class StrayFound(RowEvent):
     """A leased row had no place in the queue, no worker and no settlement; it is released. A bug
     lost it on its way.
     """
 
-    row_id: object
-    lock_token: object
-
 
 @dataclass(frozen=True, slots=True)
-class LeaseExpired(Event):
+class LeaseExpired(RowEvent):
     """A holder's trust in its lease ended; its work was cancelled."""
-
-    row_id: object
-    lock_token: object
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Tests of advisory locks after failures, and of those that outlast a transaction."""
+"""Tests of advisory locks after failures."""
 
 from __future__ import annotations
 
