@@ -317,7 +317,7 @@ BLOCKED_BUGS = (
         "rows of a claim that was answered too late are worked on",
         "pipelines/fetching/fetcher.py",
         "Fetcher._claim_and_queue",
-        "any(item.trusted_until <= at for item in items)",
+        "any(not item.is_trusted(at) for item in items)",
         "False",
         (
             "tests/pipelines/test_fetcher_failures.py::test_what_a_claim_brings_too_late_is_given_back",

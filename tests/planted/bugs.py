@@ -191,8 +191,8 @@ BUGS = (
     Bug(
         "an item without trust is written",
         "pipelines/settling/transactions.py",
-        "OutcomeTransactions.write_alone.work",
-        " if item.is_trusted() else []",
+        "OutcomeTransactions._lock_trusted",
+        " if item.is_trusted(at)",
         "",
         (WRITER, WRITER_TRUST, "tests/pipelines/test_worker.py"),
     ),
@@ -328,9 +328,9 @@ BUGS = (
     ),
     Bug(
         "an outcome without trust is tried with others",
-        "pipelines/settling/settler.py",
-        "Settler.settle_later",
-        " and item.is_trusted()",
+        "pipelines/settling/writer.py",
+        "Writer.submit_nowait",
+        " or not self._is_worth_a_try(submission)",
         "",
         (
             "tests/pipelines/test_worker_interrupted.py::test_an_outcome_after_the_end_of_trust_is_not_written",

@@ -25,7 +25,7 @@ PROTOCOL_BUGS = (
         "trust never ends",
         "leases/item.py",
         "PipelineItem.is_trusted",
-        "monotonic() < self.trusted_until",
+        "(monotonic() if at is None else at) < self.trusted_until",
         "True",
         (f"{ORDERS[0]}[21]", *ORDERS),
     ),

@@ -52,7 +52,7 @@ SIMULATION_BUGS = (
         "related rows are locked without a main row",
         "leases/related/locker.py",
         "RelatedLocker._need_main",
-        "raise LeaseLost(pipeline=self._owner, row_id=item.id)",
+        "raise item.lease_lost()",
         "return item.lock_expires_at",
         (f"{LATE}::test_nothing_is_locked_for_a_main_row_that_is_not_the_items_any_more",),
     ),

@@ -147,13 +147,22 @@ class PipelineItem(Generic[ModelT]):
         """Whether trust has ended. It never comes back for this token."""
         return self.trusted_until == _LOST
 
-    def is_trusted(self) -> bool:
-        """Whether the holder may still act on its lease."""
-        return monotonic() < self.trusted_until
+    def is_trusted(self, at: float | None = None) -> bool:
+        """Whether the holder may still act on its lease now, or might `at` a time of the
+        monotonic clock.
+        """
+        return (monotonic() if at is None else at) < self.trusted_until
 
     def lose(self) -> None:
         """End trust for good."""
         self.trusted_until = _LOST
+
+    def lease_lost(self, related: str = "") -> LeaseLost:
+        """Return the error of a holder that acts on its row, or on rows of `related`, no longer."""
+        return LeaseLost(
+            pipeline=self.lock_owner,
+            row_id=f"{self.id} for its rows of {related}" if related else self.id,
+        )
 
     def session(self) -> AsyncSession:
         """Return a new short session of the host's factory, to be used as ``async with
@@ -166,7 +175,7 @@ class PipelineItem(Generic[ModelT]):
             LeaseLost: the lease can no longer be trusted.
         """
         if not self.is_trusted():
-            raise LeaseLost(pipeline=self.lock_owner, row_id=self.id)
+            raise self.lease_lost()
         return self.session_factory()
 
     async def lock_related(

@@ -160,7 +160,7 @@ class Delivery(Generic[ModelT]):
     async def _run(self) -> Outcome:
         if self._row.status not in ACTIVE:
             # Decided between the claim and the reading.
-            raise LeaseLost(pipeline=self._item.lock_owner, row_id=self._item.id)
+            raise self._item.lease_lost()
         if self._row.status == RUNNING:
             await self._recover_orphan()
         if self._row.losses >= self._context.settings.max_losses:

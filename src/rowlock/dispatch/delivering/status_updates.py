@@ -19,7 +19,7 @@ from rowlock.database.batcher import Batcher
 from rowlock.database.faults import is_transient
 from rowlock.database.retries import Retries, within
 from rowlock.database.transaction import in_transaction
-from rowlock.errors import LeaseLost, TransactionTimeout
+from rowlock.errors import TransactionTimeout
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.patch import Patch, is_unchanged, show, write_patch, write_patches
 from rowlock.logs import get_logger
@@ -124,7 +124,7 @@ class StatusUpdates(Generic[ModelT]):
             )
         else:
             if not unchanged:
-                raise LeaseLost(pipeline=item.lock_owner, row_id=item.id)
+                raise item.lease_lost()
 
     async def _try(self, patch: Patch[ModelT], *, tries: int) -> None:
         written = await self._write(patch)
@@ -135,7 +135,7 @@ class StatusUpdates(Generic[ModelT]):
                 replace(patch, unless_changed={"status": patch.values["status"]})
             )
         if written is None:
-            raise LeaseLost(pipeline=patch.item.lock_owner, row_id=patch.item.id)
+            raise patch.item.lease_lost()
         show(self._leased, patch.item.row, written)
 
     async def _write(self, patch: Patch[ModelT]) -> ColumnValues | None:

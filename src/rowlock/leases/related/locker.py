@@ -29,7 +29,6 @@ from rowlock.database.faults import is_conflict
 from rowlock.database.transaction import in_transaction
 from rowlock.errors import (
     ConfigurationError,
-    LeaseLost,
     PipelineError,
     RelatedLockUnavailable,
     TransactionTimeout,
@@ -94,7 +93,7 @@ class RelatedLocker:
         held, intent = item.held_rows(), self._intent_of(leased)
         async with held.lock:
             if item.is_settling or not item.is_trusted():
-                raise LeaseLost(pipeline=self._owner, row_id=item.id)
+                raise item.lease_lost()
             async with lockset_guard(
                 self._session_factory, leased, timeout=self._timeout
             ) as in_lockset:
@@ -168,7 +167,7 @@ class RelatedLocker:
         )
         until = await connection.scalar(statement)
         if until is None:
-            raise LeaseLost(pipeline=self._owner, row_id=item.id)
+            raise item.lease_lost()
         assert isinstance(until, datetime)
         return until
 

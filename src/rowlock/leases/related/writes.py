@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.errors import LeaseLost, LockWaitTimeout
+from rowlock.errors import LockWaitTimeout
 from rowlock.leases.acquire import existing, held_under, release_keys
 from rowlock.leases.apply import RelatedWrite
 from rowlock.leases.compare import all_unchanged
@@ -71,7 +71,7 @@ async def write_related(
     locked = await lock_held_related(connection, item)
     for leased, keys in item.held.known():
         if any((leased.model, key) not in locked for key in keys):
-            raise _lost(item, leased)
+            raise item.lease_lost(leased.name)
     by_table: dict[LeasedTable, list[RelatedWrite]] = {}
     for write in writes:
         by_table.setdefault(write.leased, []).append(write)
@@ -79,7 +79,7 @@ async def write_related(
         token = leased.as_token(item.lock_token)
         as_read = [((write.key, token), item.held.as_read(leased, write.key)) for write in of_table]
         if not await all_unchanged(connection, leased, as_read):
-            raise _lost(item, leased)
+            raise item.lease_lost(leased.name)
     for leased, of_table in by_table.items():
         await _write(connection, leased, of_table)
     await _release_all(connection, item)
@@ -162,7 +162,3 @@ async def _write(
             leased.key == bindparam("rowlock_key", type_=leased.key.type)
         )
         await connection.execute(statement.values(set_clause(shape)), rows)
-
-
-def _lost(item: PipelineItem[Any], leased: LeasedTable) -> LeaseLost:
-    return LeaseLost(pipeline=item.lock_owner, row_id=f"{item.id} for its rows of {leased.name}")

@@ -262,7 +262,7 @@ class Fetcher(Generic[ModelT]):
         # An answer that came too late brings nothing to work on; left leased, its rows would count
         # as those of somebody who died.
         at = monotonic()
-        is_late = any(item.trusted_until <= at for item in items)
+        is_late = any(not item.is_trusted(at) for item in items)
         if self._stopped or is_late:
             await release_items(context, items)
             if is_late and not self._stopped:

@@ -58,7 +58,7 @@ class Loader(Generic[ModelT]):
         """
         now = monotonic()
         is_fresh = self.context.queue.starts_soon = now - item.claimed_at < FRESH_S
-        return is_fresh and item.has_row and now < item.trusted_until
+        return is_fresh and item.has_row and item.is_trusted(now)
 
     async def load(self, item: PipelineItem[ModelT]) -> bool:
         """Read the row of `item` into it; False if the lease is no longer its own.

@@ -180,7 +180,7 @@ class Heartbeater(Generic[ModelT]):
     def lose_expired(self) -> None:
         """End the work of items whose trust is over now."""
         now = monotonic()
-        self._lose_all([item for item in self._tracked.values() if item.trusted_until <= now])
+        self._lose_all([item for item in self._tracked.values() if not item.is_trusted(now)])
 
     def _until_next_end(self) -> float:
         # Anything claimed or renewed during the rest is trusted for longer than one beat, so

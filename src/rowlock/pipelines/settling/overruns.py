@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from rowlock.clock import monotonic, sleep
+from rowlock.clock import sleep
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.settings import PipelineSettings
 
@@ -27,14 +27,14 @@ def time_for(item: PipelineItem[Any], settings: PipelineSettings) -> timedelta:
     gets in behind it.
     """
     most_s = settings.database_timeout.total_seconds()
-    left_s = item.trusted_until - monotonic() - _renewed_within_s(settings)
+    left_s = item.remaining.total_seconds() - _renewed_within_s(settings)
     return timedelta(seconds=min(most_s, max(left_s, most_s / 2)))
 
 
 async def let_a_renewal_in(item: PipelineItem[Any], settings: PipelineSettings) -> None:
     """Rest before the row is locked for long again, if trust does not last until that is over."""
     needed_s = settings.database_timeout.total_seconds() + _renewed_within_s(settings)
-    if item.trusted_until - monotonic() < needed_s:
+    if item.remaining.total_seconds() < needed_s:
         await sleep(_renewed_within_s(settings))
 
 

@@ -103,12 +103,10 @@ class Settler(Generic[ModelT]):
         self._pending.add(item)
         attempt = self.context.running.get(item.lock_token) if isinstance(decision, Ended) else None
         try:
-            if not isinstance(decision, Ended):
-                submission = Submission(item, decision)
-                # Nothing is to be waited for: one that locks related rows has to stop that first.
-                if item.held is None and item.is_trusted() and not submission.needs_own_transaction:
-                    item.is_settling = True
-                    self._writer.submit_nowait(submission, self._done)
+            # Nothing is to be waited for: an item that locks related rows has to stop that first.
+            if not isinstance(decision, Ended) and item.held is None:
+                item.is_settling = True
+                if self._writer.submit_nowait(Submission(item, decision), self._done):
                     return
             self._in_a_task(item, partial(self._settle, item, decision, attempt))
         except BaseException:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Generic
+from typing import Any, Generic
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
@@ -27,6 +27,7 @@ from rowlock.leases.apply import (
     lock_for_apply,
     processed_at,
 )
+from rowlock.leases.item import PipelineItem
 from rowlock.leases.patch import is_unchanged
 from rowlock.leases.related.writes import release_related, write_related
 from rowlock.logs import get_logger
@@ -67,15 +68,8 @@ class OutcomeTransactions(Generic[ModelT]):
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[Written | None]:
             begun()
             leased = self.context.leased
-            # Asked here again, since the outcome may have waited for its turn; and before the rows
-            # are locked: a token that is found then proves by itself that nobody has taken the row,
-            # however long the answer took.
-            at = monotonic()
-            trusted = [
-                i for i, submission in enumerate(submissions) if at < submission.item.trusted_until
-            ]
             items = [submission.item for submission in submissions]
-            now, stamps = await lock_for_apply(connection, leased, items)
+            now, stamps = await self._lock_trusted(connection, items)
             written: list[Written | None] = [None] * len(submissions)
             missing = [i for i, item in enumerate(items) if item.lock_token not in stamps]
             for i, earlier in (
@@ -86,7 +80,7 @@ class OutcomeTransactions(Generic[ModelT]):
                 written[i] = None if earlier is Written.STALE else earlier
             if now is None:
                 return written
-            ours = [i for i in trusted if items[i].lock_token in stamps]
+            ours = [i for i, item in enumerate(items) if item.lock_token in stamps]
             planner = self._planner(now)
             writes, at_once = [], frozenset({now})
             for i in ours:
@@ -108,9 +102,7 @@ class OutcomeTransactions(Generic[ModelT]):
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
             leased, item, outcome = self.context.leased, submission.item, submission.outcome
-            # Asked before the row is locked, as for many.
-            asked = [item] if item.is_trusted() else []
-            now, stamps = await lock_for_apply(connection, leased, asked, waits=True)
+            now, stamps = await self._lock_trusted(connection, [item], waits=True)
             submission.row_is_locked = now is not None
             written, write = Written.STALE, RowWrite({})
             if now is not None:
@@ -148,6 +140,23 @@ class OutcomeTransactions(Generic[ModelT]):
             submission.stamps, submission.once_dropped = frozenset(), Written.RELATED_LOST
             written = await self.write_alone(Submission(submission.item, Reset()))
             return Written.RELATED_LOST if written.is_made else written
+
+    async def _lock_trusted(
+        self,
+        connection: AsyncConnection,
+        items: Sequence[PipelineItem[ModelT]],
+        *,
+        waits: bool = False,
+    ) -> tuple[datetime | None, dict[Any, datetime]]:
+        """Lock those rows of `items` that may still be written, as `lock_for_apply` does.
+
+        Trust is asked here again, since the outcome may have waited for the transaction; and before
+        the rows are locked: a token that is found then proves by itself that no other holder has
+        taken the row, however long the answer took.
+        """
+        at = monotonic()
+        trusted = [item for item in items if item.is_trusted(at)]
+        return await lock_for_apply(connection, self.context.leased, trusted, waits=waits)
 
     async def find_earlier(
         self, submission: Submission[ModelT], *, purpose: str, waits: bool = False

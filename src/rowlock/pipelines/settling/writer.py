@@ -70,14 +70,21 @@ class Writer(Generic[ModelT]):
 
     def submit_nowait(
         self, submission: Submission[ModelT], done: Done[Submission[ModelT], Written | None]
-    ) -> None:
+    ) -> bool:
         """Write an outcome together with others, and call `done` with what became of it, after the
         COMMIT was answered.
 
         It is called with None if that could not be done, or not in this way: then `write` is to be
         tried.
+
+        Returns:
+            False if that is to be tried at once, since the outcome cannot be written with others;
+            `done` is not called then.
         """
+        if submission.needs_own_transaction or not self._is_worth_a_try(submission):
+            return False
         self._batcher.submit_nowait(submission, done)
+        return True
 
     async def write(self, submission: Submission[ModelT]) -> Written:
         """Write an outcome under the guard and return what became of it, after the COMMIT was
@@ -95,7 +102,7 @@ class Writer(Generic[ModelT]):
         while True:
             if submission.kept_from_batches and not submission.stamps:
                 await let_a_renewal_in(item, self.context.settings)
-            if not item.is_trusted() and not submission.stamps:
+            if not self._is_worth_a_try(submission):
                 return Written.STALE
             try:
                 return await self._try(submission)
@@ -119,6 +126,11 @@ class Writer(Generic[ModelT]):
                     exc_info=error,
                 )
             await retries.rest()
+
+    @staticmethod
+    def _is_worth_a_try(submission: Submission[ModelT]) -> bool:
+        # After a try whose end is unknown the row has to be asked, whatever became of the lease.
+        return bool(submission.stamps) or submission.item.is_trusted()
 
     async def _learn(self, submission: Submission[ModelT], error: Exception) -> Written:
         """Return what became of an outcome that is tried no more.
