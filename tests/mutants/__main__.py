@@ -4,8 +4,8 @@
 The one idea: all mutants of three rooms are thousands, and each wants tests that take seconds; a
 sample drawn by a number tells the score within some percent, and names survivors to look at. mutmut
 only writes the mutants, into a copy of the tree, and the tests are run there once to learn which of
-them run what: a `FOLDER` keeps both for another time. Each mutant is tried in a process forked from
-this one, on SQLite only. Mutants of a mere text, of an error or of the log, are not drawn.
+them run what: a ``FOLDER`` keeps both for another time. Each mutant is tried in a process forked
+from this one, on SQLite only. Mutants of a mere text, of an error or of the log, are not drawn.
 
 Not here: planted bugs, which are chosen and must all be found (``tests/planted``).
 """

@@ -303,7 +303,7 @@ async def test_a_task_that_cannot_be_made_leaves_nothing_in_hand(
 
 class AtOnce(Worker[Any]):
     """Has a row done within the call that begins it, as a task may be that
-    `asyncio.eager_task_factory` makes.
+    ``asyncio.eager_task_factory`` makes.
     """
 
     deepest = within = 0

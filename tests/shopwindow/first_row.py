@@ -1,4 +1,4 @@
-"""Runs the README's pipeline: ``python first_row.py``, beside its block as ``readme.py``."""
+"""Runs the README's pipeline: ``python first_row.py``, beside its block as a module ``readme``."""
 
 from __future__ import annotations
 

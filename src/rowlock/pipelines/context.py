@@ -44,7 +44,7 @@ class PipelineContext(Generic[ModelT]):
         intent: columns that services own.
         claims_rows: whether a claim can give whole rows: the host wants no options, and the model
             is plain.
-        is_ending: whether the event loop ends everything; set by the run.
+        check_ending: tells whether the event loop ends everything; set by the run.
         failures: which loops fail now.
         in_progress: items that workers have in hand.
         running: attempts by lock token; the worker that began one adds it, and takes it out when it

@@ -6,10 +6,10 @@ The one idea: a test moves the time, the database's and the event loop's, and ne
 pass. `crash_everywhere` kills its `process` at every await, `failpoints` are at every statement,
 `simulation` plays whole replicas with faults that are drawn from a number. `history` lets the
 database write down what becomes of leases, and `checker` judges it. `virtual_time` is the event
-loop, `inline_sqlite` the database that runs in it, `database_clock` the database's time,
-`databases` the real databases of a test. Only who imports them loads what they need: `plugin` has
-all of it as fixtures of pytest, `strategies` draws outcomes, settings and steps for Hypothesis. Not
-here: anything that production code needs.
+loop, `inline_sqlite` the database that runs in it, `databases` the real databases of a test, with a
+clock that it moves. Only who imports them loads what they need: `plugin` has all of it as fixtures
+of pytest, `strategies` draws outcomes, settings and steps for Hypothesis. Not here: anything that
+production code needs.
 """
 
 from __future__ import annotations

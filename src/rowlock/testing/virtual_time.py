@@ -5,8 +5,8 @@ milliseconds, and the order of events depends on the program alone. A program th
 any more, or that never comes to rest, is an error with a list of the tasks concerned, not a hang.
 
 Not here: the database (`inline_sqlite` runs statements in the loop), the database's clock
-(`database_clock`), and the choice among callbacks that are ready at the same time (first come,
-first served). Real sockets are not supported: the loop would jump over the wait for them.
+(``databases/clock.py``), and the choice among callbacks that are ready at the same time (first
+come, first served). Real sockets are not supported: the loop would jump over the wait for them.
 `asyncio.to_thread` is: virtual time stands still while a thread runs.
 
 Source: the selector seam of `asyncio.BaseEventLoop._run_once`; the idea of jumping clocks is known

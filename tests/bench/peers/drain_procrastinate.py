@@ -5,7 +5,7 @@ Its settings, as its documentation names them: `concurrency` (jobs at once; the 
 blocking tasks alone) as large as our number of workers, and `wait=False`, which ends the worker
 when the queue is empty. Jobs are deferred in batches. Each is fetched and finished by statements of
 its own whatever is set: a larger pool of connections and the deletion of finished jobs
-(`delete_jobs`) changed nothing that could be told from noise, so both are left at their defaults.
+(``delete_jobs``) changed nothing that could be told from noise, so both are left at their defaults.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Placement:
     """Places tasks with the workers of one engine.
 
     Attributes:
-        room: what is known of workers that have fallen idle.
+        capacity: what is known of workers that have fallen idle.
     """
 
     def __init__(self, engine: Engine, balancer: Balancer) -> None:

