@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import Apply, PipelineItem, PipelineManager, hold_rows
 from rowlock.pipelines.settling.release import release_items
-from rowlock.pipelines.settling.submission import Submission
+from rowlock.pipelines.settling.transactions import Submission
 from rowlock.pipelines.settling.writer import Writer
 from rowlock.testing import Steps, stepping
 

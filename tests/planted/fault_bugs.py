@@ -14,7 +14,7 @@ VALUES = "tests/faults/test_values.py"
 FAULT_BUGS = (
     Bug(
         "a COMMIT whose answer was lost counts as refused",
-        "pipelines/settling/submission.py",
+        "pipelines/settling/transactions.py",
         "Submission.stamp",
         "            self.stamps = self.stamps | stamps if self.stamps else stamps\n",
         "",

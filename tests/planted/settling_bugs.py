@@ -59,7 +59,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "what parked its row is told as applied after a lost answer",
-        "pipelines/settling/submission.py",
+        "pipelines/settling/transactions.py",
         "Submission.stamp",
         "            self.once_written = written\n",
         "",
@@ -235,7 +235,7 @@ SETTLING_BUGS = (
     ),
     Bug(
         "a changed row whose COMMIT was not answered is told as stale",
-        "pipelines/settling/submission.py",
+        "pipelines/settling/transactions.py",
         "Submission.stamp",
         "self.once_dropped = written",
         "pass",

@@ -23,7 +23,7 @@ SLOW_BUGS = (
         "no renewal gets in between two tries of a slow outcome",
         "pipelines/settling/writer.py",
         "Writer.write",
-        "await let_a_renewal_in(item, self.context.settings)",
+        "await self._let_a_renewal_in(item)",
         "pass",
         (f"{SLOW}::test_a_renewal_gets_in_between_two_tries",),
     ),

@@ -32,7 +32,7 @@ from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.settling.decisions import Decision, checked, decide, record_failure
 from rowlock.pipelines.settling.recorder import Recorder
 from rowlock.pipelines.settling.release import release_items, release_related_of
-from rowlock.pipelines.settling.submission import Submission
+from rowlock.pipelines.settling.transactions import Submission
 from rowlock.pipelines.settling.writer import Writer
 from rowlock.rows.leased_table import ModelT
 

@@ -4,6 +4,8 @@ Each asks for trust before it locks the rows, locks them, plans what each outcom
 under the row's guard, and remembers the stamp until the COMMIT is answered. If an earlier try was
 committed after all, the row carries its stamp.
 
+A `Submission` is one outcome on its way, and what is remembered of the tries to write it.
+
 Not here: which of the two an outcome gets, and when one that failed is tried again
 (``pipelines/settling/writer.py``).
 """
@@ -11,14 +13,15 @@ Not here: which of the two an outcome gets, and when one that failed is tried ag
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Generic
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.clock import monotonic
 from rowlock.database.faults import is_after_an_error
-from rowlock.errors import LeaseLost, OutcomeError
+from rowlock.errors import LeaseLost, OutcomeError, TransactionTimeout
 from rowlock.leases.apply import (
     RowWrite,
     Written,
@@ -33,17 +36,72 @@ from rowlock.leases.related.writes import release_related, write_related
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.host_code.call import contained
-from rowlock.pipelines.outcomes import Apply, Reset
-from rowlock.pipelines.settling.overruns import time_for
+from rowlock.pipelines.outcomes import Also, Apply, Outcome, Reset
+from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.settling.planner import Planner
-from rowlock.pipelines.settling.submission import Submission
 from rowlock.rows.leased_table import ModelT
 
 logger = get_logger(__name__)
 
+RENEWED_WITHIN_BEATS = 3
+"""So many beats of the heartbeater let a renewal in."""
 ENDED_BY_ALSO = (
     "also ended the transaction that it is part of; it must neither commit nor roll back"
 )
+
+
+@dataclass(eq=False, slots=True)
+class Submission(Generic[ModelT]):
+    """One outcome on its way.
+
+    Attributes:
+        stamps: what transactions whose end is unknown have written as the row's last time.
+        once_written: what became of the outcome if one of these was committed.
+        once_dropped: what became of it if the row is no longer held: what a try found whose end is
+            unknown, and that left no stamp.
+        ended_with: the stamp in the row when `also` ended the transaction: the row tells whether it
+            was committed.
+        kept_from_batches: it gets a transaction of its own: the last one ran out of time, or a
+            batch may still hold it.
+        row_is_locked: its own transaction has locked the row: what takes its time now is the
+            outcome's own.
+    """
+
+    item: PipelineItem[ModelT]
+    outcome: Outcome
+    stamps: frozenset[datetime] = frozenset()
+    once_written: Written = Written.APPLIED
+    once_dropped: Written = Written.STALE
+    kept_from_batches: bool = False
+    row_is_locked: bool = False
+    ended_with: datetime | None = None
+
+    @property
+    def also(self) -> Also | None:
+        """What runs in the same transaction."""
+        return self.outcome.also if isinstance(self.outcome, Apply) else None
+
+    @property
+    def needs_own_transaction(self) -> bool:
+        """Whether it needs a transaction of its own."""
+        return self.also is not None or bool(self.item.held) or self.kept_from_batches
+
+    def is_overrun(self, error: Exception) -> bool:
+        """Whether the outcome itself took longer than its transaction may; not an outage, nor a
+        COMMIT whose answer was lost.
+        """
+        is_out_of_time = isinstance(error, TransactionTimeout) and not error.was_aborted
+        return is_out_of_time and self.row_is_locked and not self.stamps
+
+    def stamp(self, written: Written, stamps: frozenset[datetime]) -> None:
+        """Remember the row's last time of a transaction: until its COMMIT is answered, it may or
+        may not have happened.
+        """
+        if written.is_made:
+            self.stamps = self.stamps | stamps if self.stamps else stamps
+            self.once_written = written
+        else:
+            self.once_dropped = written
 
 
 class OutcomeTransactions(Generic[ModelT]):
@@ -275,3 +333,22 @@ class OutcomeTransactions(Generic[ModelT]):
             intent=context.intent,
             stamp=stamp,
         )
+
+
+def time_for(item: PipelineItem[Any], settings: PipelineSettings) -> timedelta:
+    """Return how long a transaction may have the row locked: trust must last until a renewal gets
+    in behind it.
+
+    The trap this closes: a renewal skips a row that is locked, and a transaction that writes an
+    outcome has it locked. Tried again and again, a slow outcome would lose its own lease.
+    """
+    most_s = settings.database_timeout.total_seconds()
+    left_s = item.remaining.total_seconds() - renewed_within_s(settings)
+    return timedelta(seconds=min(most_s, max(left_s, most_s / 2)))
+
+
+def renewed_within_s(settings: PipelineSettings) -> float:
+    """Return within what time a renewal gets in where no transaction has the row locked, in
+    seconds.
+    """
+    return RENEWED_WITHIN_BEATS * settings.heartbeat_interval.total_seconds()

@@ -19,20 +19,21 @@ import math
 from collections.abc import Sequence
 from typing import Generic
 
-from rowlock.clock import monotonic
+from rowlock.clock import monotonic, sleep
 from rowlock.database.batcher import Batcher, Done
 from rowlock.database.faults import is_transient, may_be_of_the_size
 from rowlock.database.retries import Retries
 from rowlock.errors import TransactionTimeout
-from rowlock.leases.apply import (
-    Written,
-)
+from rowlock.leases.apply import Written
+from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.outcomes import Apply, Retry
-from rowlock.pipelines.settling.overruns import OVERRUNS_MAX, let_a_renewal_in
-from rowlock.pipelines.settling.submission import Submission
-from rowlock.pipelines.settling.transactions import OutcomeTransactions
+from rowlock.pipelines.settling.transactions import (
+    OutcomeTransactions,
+    Submission,
+    renewed_within_s,
+)
 from rowlock.rows.assignments import PLAIN, is_like_no_other
 from rowlock.rows.leased_table import ModelT
 
@@ -41,6 +42,11 @@ logger = get_logger(__name__)
 ABORTS_MAX = 2
 """An outcome whose own transaction was ended so often, since the loop stood still in it, is
 written again; after that it failed.
+"""
+
+OVERRUNS_MAX = 2
+"""An outcome that was so often out of time in its own transaction, with its row locked, failed:
+it would need too long again.
 """
 
 LOCK_TIMEOUTS_MAX = 10
@@ -101,7 +107,7 @@ class Writer(Generic[ModelT]):
         retries = Retries(self._gives_up_at)
         while True:
             if submission.kept_from_batches and not submission.stamps:
-                await let_a_renewal_in(item, self.context.settings)
+                await self._let_a_renewal_in(item)
             if not self._is_worth_a_try(submission):
                 return Written.STALE
             try:
@@ -126,6 +132,15 @@ class Writer(Generic[ModelT]):
                     exc_info=error,
                 )
             await retries.rest()
+
+    async def _let_a_renewal_in(self, item: PipelineItem[ModelT]) -> None:
+        # Before the row is locked for long again, if trust does not last until that is over.
+        rest_s = renewed_within_s(self.context.settings)
+        if (
+            item.remaining.total_seconds()
+            < self.context.settings.database_timeout.total_seconds() + rest_s
+        ):
+            await sleep(rest_s)
 
     @staticmethod
     def _is_worth_a_try(submission: Submission[ModelT]) -> bool:
