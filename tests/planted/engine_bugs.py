@@ -184,8 +184,8 @@ ENGINE_BUGS: Final[tuple[Bug, ...]] = (
         "a second cancellation leaves a process",
         "dispatch/engines/process_line.py",
         "started",
-        "_to_its_end, ",
-        "",
+        'finish(connection.hang_up(), purpose="end a worker process")',
+        "connection.hang_up()",
         (f"{STARTS}::test_to_insist_on_an_end_does_not_leave_a_process",),
     ),
     Bug(

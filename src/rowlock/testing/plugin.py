@@ -18,7 +18,7 @@ of the tests:
 | `rowlock_metadata` | the tables that each database begins with; to be overridden |
 | `rowlock_database` | a `TemporaryDatabase`; the test runs on SQLite and on PostgreSQL |
 | `rowlock_sqlite_database`, `rowlock_postgresql_database` | the one named, or both |
-| the three with ``_with_clock`` at the end | the same; time stands still until `.clock.advance(31)` |
+| the three with ``_with_clock`` behind | the same; time stands still until `.clock.advance(31)` |
 | `rowlock_virtual_database` | inline SQLite with the virtual loop's time, for `@virtual_time` |
 | `rowlock_session_factory` | that of `rowlock_database` |
 | `rowlock_steps` | `await rowlock_steps(VolumePipeline())`, which has `fetch_once` and so on |

@@ -5,8 +5,7 @@ The one idea: a row whose key is no value of its column, or is written in a shap
 looks for it, can be neither leased nor written. It is told once, remembered by what is written
 there, and no claim reads it again; all others go on.
 
-Not here: the other columns of a claim, where anything else may be read instead
-(``column_kinds.py``).
+Not here: the other columns of a claim, where anything else may be read instead (``leases.py``).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeAlias
@@ -29,6 +29,7 @@ from rowlock.dispatch.engines.framing import ACK, read_frame
 from rowlock.dispatch.task import AttemptEvent, Completed, Failed, Heartbeat, StageDone
 from rowlock.errors import describe
 from rowlock.logs import get_logger
+from rowlock.shielding import finish
 
 logger = get_logger(__name__)
 
@@ -75,7 +76,9 @@ async def started(pickled: bytes, *, beat_s: float) -> AsyncIterator[WorkerConne
             connected,
             contained_task(_call(path, pickled, beat_s), name="rowlock: a worker process"),
         )
-        stack.push_async_callback(_to_its_end, connection.hang_up)
+        stack.push_async_callback(
+            lambda: finish(connection.hang_up(), purpose="end a worker process")
+        )
         await connection.open()
         yield connection
 
@@ -184,17 +187,3 @@ async def _call(path: str, pickled: bytes, beat_s: float) -> None:
     await to_process.run_sync(
         run_task, path, pickled, beat_s, cancellable=True, limiter=CapacityLimiter(1)
     )
-
-
-async def _to_its_end(work: Callable[[], Awaitable[None]]) -> None:
-    """Do `work` whole, also when cancelled meanwhile, and be cancelled then."""
-    task = asyncio.ensure_future(work())
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    task.result()
