@@ -18,9 +18,10 @@ from rowlock.testing import TemporaryDatabase
 
 # half of them take long enough to be killed in, and all end in time, however busy the machine
 FILES = 1500
-ENDS_S_MAX = 100
+ENDS_S_MAX = 300
 LINES_MAX = ENDS_S_MAX + 30
 """One a second, and the verdict: a log of a build is not flooded."""
+pytestmark = pytest.mark.timeout(ENDS_S_MAX + 60)
 STOPS = {"sqlite": signal.SIGINT, "postgresql": signal.SIGTERM}
 
 

@@ -152,6 +152,15 @@ async def test_a_cancelled_caller_waits_for_the_last_run(
     assert (await row_of(database, RUNS, 1)).status == "a+!"
 
 
+async def _waiting_for_locks(database: TemporaryDatabase) -> int:
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    async with database.session_factory() as session:
+        return (await session.scalars(waiting)).one()
+
+
 async def test_the_victim_of_a_deadlock_is_run_again(
     postgresql_database: TemporaryDatabase,
 ) -> None:
@@ -167,6 +176,9 @@ async def test_the_victim_of_a_deadlock_is_run_again(
         await connection.execute(update(Run).where(Run.id == 1).values(status="ours"))
         ours.set()
         await theirs.wait()
+        # The server looks for a deadlock once in a wait: the other one has to be waiting by then.
+        while tries == 1 and not await _waiting_for_locks(database):
+            pass
         await connection.execute(update(Run).where(Run.id == 2).values(status="ours"))
 
     async def service() -> None:

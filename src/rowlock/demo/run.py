@@ -22,11 +22,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from rowlock.clock import monotonic, sleep
 from rowlock.demo.host import NEW, CatalogueFiles, Document
 
-ANSWER_S_MAX = 20.0
+ANSWER_S_MAX = 60.0
 """Longest wait for a replica's answer; its first one comes when it has started."""
 END_S_MAX = 15.0
 """How long a replica may take to end by itself."""
-STALL_S_MAX = 20.0
+STALL_S_MAX = 60.0
 """Without progress for so long the run ends, and rows that are not finished are lost."""
 CHUNK_ROWS = 500
 """Rows that are inserted in one transaction: on SQLite no replica writes meanwhile."""
