@@ -17,12 +17,6 @@ from rowlock.testing import virtual_time
 from .takers import NAMESPACE, settle, take
 
 
-@pytest.fixture
-def locker() -> InMemoryLocker:
-    """A locker of this test alone."""
-    return InMemoryLocker()
-
-
 async def test_a_key_has_one_holder(locker: InMemoryLocker) -> None:
     """Two tasks would change one resource at once."""
     first, second = await take(locker, 1), await take(locker, 1)

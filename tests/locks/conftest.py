@@ -1,0 +1,13 @@
+"""What tests of locks share."""
+
+from __future__ import annotations
+
+import pytest
+
+from rowlock.locks.locker import InMemoryLocker
+
+
+@pytest.fixture
+def locker() -> InMemoryLocker:
+    """A locker of this test alone."""
+    return InMemoryLocker()
