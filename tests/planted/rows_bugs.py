@@ -269,4 +269,12 @@ COMPARED_BUGS = (
             "tests/pipelines/test_lock_graph.py::test_what_two_locks_are_declared_on_keeps_its_values",
         ),
     ),
+    Bug(
+        "a statement cannot be printed",
+        "rows/row_dialect.py",
+        "rows_of",
+        "known_dialects()[0].name if is_shown else ",
+        "",
+        ("tests/rows/test_database_time.py::test_statements_can_be_printed",),
+    ),
 )

@@ -225,6 +225,14 @@ def test_other_databases_are_refused(element: database_now) -> None:
     assert caught.value.dialect_name == "mysql"
 
 
+@pytest.mark.parametrize(
+    "element", [database_now(), database_instant(), database_time_after(timedelta(seconds=1))]
+)
+def test_statements_can_be_printed(element: database_now) -> None:
+    """Who prints a statement, or has it in a traceback, would get an error in its place."""
+    assert "now" in str(select(element)) or "clock" in str(select(element))
+
+
 def test_percent_signs_survive_every_way_of_binding() -> None:
     """A driver that formats statements would take the format of the time for its own
     placeholders.

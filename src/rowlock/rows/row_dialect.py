@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from sqlalchemy import Executable, TextClause
+from sqlalchemy.engine.default import StrCompileDialect
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -111,7 +112,10 @@ def rows_of(compiler: SQLCompiler) -> RowDialect:
     Raises:
         UnsupportedDialectError: rowlock does not know the database.
     """
-    return ROWS.on(compiler.dialect.name)
+    dialect = compiler.dialect
+    # What `str(statement)` shows has no database; it looks as for the first one.
+    is_shown = isinstance(dialect, StrCompileDialect)
+    return ROWS.on(known_dialects()[0].name if is_shown else dialect.name)
 
 
 def partial_index_options(where: ColumnElement[Any] | TextClause) -> dict[str, Any]:
