@@ -13,6 +13,7 @@ that is a value.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import zip_longest
 from typing import cast
 
@@ -25,9 +26,7 @@ LOOKED_AT_MAX = 200
 too.
 """
 
-_DATABASE_PACKAGES = frozenset(
-    {"sqlalchemy", "asyncpg", "psycopg", "psycopg2", "sqlite3", "aiosqlite"}
-)
+_database_packages = {"sqlalchemy"}
 _WITH_STATEMENT = re.compile(r"\n\s*(?:\[SQL: |\[parameters: |\[SQL parameters |DETAIL: )")
 """Where values begin in a text that quotes an error of a database."""
 _CLASSES = re.compile(r"(?:\([\w.]+\) ?)?(?:<class '[\w.]+'>: )?")
@@ -35,11 +34,16 @@ _CLASSES = re.compile(r"(?:\([\w.]+\) ?)?(?:<class '[\w.]+'>: )?")
 translated.
 """
 _ARGUMENT = re.compile(r"(query argument \$\d+[^:]*): .*")
-"""asyncpg's, of a value that it cannot send."""
+"""Of a driver, of a value that it cannot send."""
 _WITHOUT_VALUES = re.compile(r"[^'\"\d:<]*")
 """As much of a text as holds no quoted value, no number and nothing behind a colon."""
 _DATA_ERRORS = "22"
 """The class of SQLSTATE whose text ends in the value, behind a colon."""
+
+
+def add_database_packages(packages: Iterable[str]) -> None:
+    """Take errors of these top-level packages for those of a database, whose texts hold values."""
+    _database_packages.update(packages)
 
 
 def text_of(error: BaseException) -> str:
@@ -69,7 +73,7 @@ def without_values(error: BaseException) -> BaseException:
 
 def _is_of_database(error: BaseException) -> bool:
     return any(
-        cls.__module__.partition(".")[0] in _DATABASE_PACKAGES for cls in type(error).__mro__
+        cls.__module__.partition(".")[0] in _database_packages for cls in type(error).__mro__
     )
 
 

@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.database.begin import begin_writing
 from rowlock.database.transaction import in_transaction
+from rowlock.database.transaction_dialect import TRANSACTIONS
 from rowlock.dialects.postgresql.leases import PostgresqlLeases
 from rowlock.dialects.sqlite.leases import SqliteLeases
 from rowlock.errors import UnsupportedDialectError
@@ -259,7 +259,7 @@ async def test_writing_begins_before_the_first_statement(database: TemporaryData
     """A claim would begin as a reader, and fail half-way when another one wrote meanwhile."""
     await insert_rows(database, ByUuid())
     async with database.engine.begin() as connection:
-        await begin_writing(connection, wait_s=5)
+        await TRANSACTIONS.of(connection).begin_writing(connection, wait_s=5)
         await connection.execute(update(ByUuid.__table__).values(status="written"))
         raw = await connection.get_raw_connection()
         assert raw.driver_connection is not None

@@ -15,8 +15,7 @@ import pytest
 from sqlalchemy import event, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
-from rowlock.database import sqlite_hops
-from rowlock.database.sqlite_hops import HopsCursor
+from rowlock.dialects.sqlite.hops import ROWS_MAX, HopsCursor
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Run
@@ -267,7 +266,7 @@ async def test_many_rows(engine: AsyncEngine, hops: list[str]) -> None:
     it is streamed.
     """
     await warm(engine)
-    many = sqlite_hops.ROWS_MAX * 2
+    many = ROWS_MAX * 2
     numbers = text(
         f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {many}) SELECT i"
         " FROM n"

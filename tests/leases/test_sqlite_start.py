@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from rowlock.database.begin import begin_writing
+from rowlock.dialects.sqlite.begin import take_write_lock
 
 
 async def test_the_first_transaction_waits_for_a_writer(tmp_path: Path) -> None:
@@ -27,9 +27,9 @@ async def test_the_first_transaction_waits_for_a_writer(tmp_path: Path) -> None:
         with pytest.raises(
             OperationalError, match="BEGIN IMMEDIATE"
         ):  # which waits for `timeout`; the PRAGMA never does
-            await begin_writing(ours, wait_s=5)
+            await take_write_lock(ours, 5)
         await service.commit()
-        await begin_writing(ours, wait_s=5)
+        await take_write_lock(ours, 5)
         await ours.commit()
         assert (await ours.exec_driver_sql("PRAGMA journal_mode")).scalar_one() == "wal"
     await engine.dispose()
@@ -47,10 +47,10 @@ async def test_the_wait_is_bounded_whatever_the_host_has_set(tmp_path: Path) -> 
             if is_locked:
                 await service.exec_driver_sql("BEGIN IMMEDIATE")
                 with pytest.raises(OperationalError, match="database is locked"):
-                    await begin_writing(ours, wait_s=0.01)
+                    await take_write_lock(ours, 0.01)
                 await service.rollback()
             else:
-                await begin_writing(ours, wait_s=0.01)
+                await take_write_lock(ours, 0.01)
             assert (await ours.exec_driver_sql("PRAGMA busy_timeout")).scalar_one() == 3_600_000
             await ours.rollback()
     await engine.dispose()
@@ -65,5 +65,5 @@ async def test_a_shorter_wait_of_the_host_is_kept(tmp_path: Path) -> None:
         await service.exec_driver_sql("BEGIN IMMEDIATE")
         async with asyncio.timeout(60):
             with pytest.raises(OperationalError, match="database is locked"):
-                await begin_writing(ours, wait_s=3600)
+                await take_write_lock(ours, 3600)
     await engine.dispose()

@@ -17,6 +17,7 @@ from rowlock import TransactionTimeout
 from rowlock.database import stalled_transactions
 from rowlock.database.separate_pool import SeparatePool
 from rowlock.database.stalled_transactions import abort_stalled
+from rowlock.dialects.postgresql import transactions
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run
@@ -104,7 +105,7 @@ async def test_one_that_could_not_be_cut_is_cut_at_the_next_look(
     """A server that is busy with a statement, or not reached, at one moment would keep the rows
     locked for the whole block.
     """
-    terminate = stalled_transactions._terminate
+    terminate = transactions._terminate
     asked: list[bool] = []
     freed: list[bool] = []
 
@@ -120,7 +121,7 @@ async def test_one_that_could_not_be_cut_is_cut_at_the_next_look(
             await asyncio.to_thread(cut, runs, 0.0)
         freed.append(await may_write(runs))
 
-    monkeypatch.setattr(stalled_transactions, "_terminate", only_at_third)
+    monkeypatch.setattr(transactions, "_terminate", only_at_third)
     with pytest.raises(TransactionTimeout) as caught:
         await run_in(runs.session_factory, work)
     assert asked == ([] if runs.dialect_name == "sqlite" else [False, False, True]), (

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock import PipelineManager, events
 from rowlock.database import claim_slots as claim_queue
-from rowlock.database.claim_slots import CONNECTIONS, claim_slot
+from rowlock.database.claim_slots import CONNECTIONS_AT_ONCE, claim_slot
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, RecordingPipeline, Run, Volume, heard_events
@@ -178,7 +178,7 @@ async def test_a_pool_that_keeps_none_has_places_all_the_same(
 ) -> None:
     """A host without a pool could not claim, or without any order."""
     engine = postgresql_database.create_engine(poolclass=NullPool).sync_engine
-    waits = [claim_slot(engine, wait_s=0.01) for _ in range(CONNECTIONS)]
+    waits = [claim_slot(engine, wait_s=0.01) for _ in range(CONNECTIONS_AT_ONCE)]
     for wait in waits:
         await wait.__aenter__()
     began = now()

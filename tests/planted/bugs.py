@@ -111,7 +111,7 @@ BUGS = (
     ),
     Bug(
         "a claim is not exclusive on SQLite",
-        "database/begin.py",
+        "dialects/sqlite/begin.py",
         "",
         '"BEGIN IMMEDIATE"',
         '"BEGIN DEFERRED"',

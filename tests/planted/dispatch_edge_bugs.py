@@ -108,10 +108,10 @@ DISPATCH_EDGE_BUGS = (
     ),
     Bug(
         "only outages that are listed are waited out by dispatch",
-        "database/faults.py",
-        "is_transient",
-        "not sqlstate.startswith(_FINAL_SQLSTATES)",
-        "sqlstate.startswith(('08', '40', '57P01'))",
+        "dialects/postgresql/faults.py",
+        "PostgresqlFaults.fault_of",
+        "not code.startswith(_FINAL_SQLSTATES)",
+        "code.startswith(('08', '40', '57P01'))",
         (f"{TROUBLE}::test_what_was_done_is_written_when_the_trouble_has_passed",),
     ),
     Bug(

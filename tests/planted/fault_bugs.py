@@ -91,10 +91,10 @@ FAULT_BUGS = (
     ),
     Bug(
         "a statement that was prepared before a migration is the row's failure",
-        "database/faults.py",
-        "_is_of_the_connection",
-        ' or type(error.orig).__name__ == "InvalidCachedStatementError"',
-        "",
+        "dialects/postgresql/faults.py",
+        "PostgresqlFaults.is_of_the_connection",
+        'type(raised).__name__ == "InvalidCachedStatementError"',
+        "False",
         (
             "tests/faults/test_schemas.py::test_what_was_prepared_before_a_migration_is_prepared_anew",
         ),

@@ -12,7 +12,7 @@ WRONG = "tests/leases/test_sqlite_hops_gone_wrong.py"
 HOPS_BUGS = (
     Bug(
         "a statement that came along with its BEGIN runs though nobody waits for it",
-        "database/sqlite_hops.py",
+        "dialects/sqlite/hops.py",
         "Hops._run",
         "            if self._is_stopped:\n                raise _interrupted()\n",
         "",
@@ -20,7 +20,7 @@ HOPS_BUGS = (
     ),
     Bug(
         "a BEGIN that failed is not sent again",
-        "database/sqlite_hops.py",
+        "dialects/sqlite/hops.py",
         "Hops._run",
         "self._begin.run(self._driver._conn)\n            self._begin = None",
         "begin, self._begin = self._begin, None\n            begin.run(self._driver._conn)",
@@ -28,7 +28,7 @@ HOPS_BUGS = (
     ),
     Bug(
         "a BEGIN with a comment of the host's is not sent along",
-        "database/sqlite_hops.py",
+        "dialects/sqlite/hops.py",
         "Hops.takes",
         "not in",
         "!=",
@@ -36,7 +36,7 @@ HOPS_BUGS = (
     ),
     Bug(
         "a connection keeps the cursors of its hops",
-        "database/sqlite_hops.py",
+        "dialects/sqlite/hops.py",
         "Hops.taken",
         "del driver.cursor, driver.interrupt",
         "del driver.interrupt",
@@ -44,7 +44,7 @@ HOPS_BUGS = (
     ),
     Bug(
         "a connection of a host's own class is hastened",
-        "database/sqlite_hops.py",
+        "dialects/sqlite/hops.py",
         "_is_known",
         "type(driver) is not aiosqlite.Connection",
         "not isinstance(driver, aiosqlite.Connection)",
@@ -52,7 +52,7 @@ HOPS_BUGS = (
     ),
     Bug(
         "a transaction takes the hops of the one before",
-        "database/sqlite_hops.py",
+        "dialects/sqlite/hops.py",
         "in_one_hop_each",
         "info.pop(_HOPS, None)\n        ",
         "",
@@ -60,7 +60,7 @@ HOPS_BUGS = (
     ),
     Bug(
         "the host's busy timeout stays as it was for a BEGIN",
-        "database/sqlite_hops.py",
+        "dialects/sqlite/hops.py",
         "_Begin.run",
         '"PRAGMA busy_timeout = {self.usual_ms}"',
         '"PRAGMA busy_timeout = {self.wait_ms}"',
@@ -68,7 +68,7 @@ HOPS_BUGS = (
     ),
     Bug(
         "a rollback is spared though something is under way",
-        "database/sqlite_hops.py",
+        "dialects/sqlite/hops.py",
         "_SkippedRollback.__call__",
         "        if self._driver.in_transaction:\n            await self._roll_back()\n",
         "",
@@ -76,7 +76,7 @@ HOPS_BUGS = (
     ),
     Bug(
         "a hop brings all rows that there will ever be",
-        "database/sqlite_hops.py",
+        "dialects/sqlite/hops.py",
         "HopsCursor._bring",
         "len(rows) < ROWS_MAX",
         "rows is not None",

@@ -233,8 +233,8 @@ LOCK_BUGS = (
     ),
     Bug(
         "rows locked until the commit lock out inserts of children",
-        "locks/rows_until_commit.py",
-        "_lock_on_postgresql",
+        "dialects/postgresql/locks.py",
+        "PostgresqlLocks.hold_rows",
         "key_share=True, ",
         "",
         (f"{ROWS}::test_children_can_be_inserted_meanwhile",),
@@ -313,7 +313,7 @@ LOCK_BUGS = (
     ),
     Bug(
         "an outcome does not wait for rows that are locked until the commit",
-        "locks/unique_names.py",
+        "dialects/sqlite/locks.py",
         "hold_and_write_alone",
         "await write_alone(session, connection, left_s)",
         "True",

@@ -8,6 +8,7 @@ NOTIFICATIONS = "tests/pipelines/test_notifications.py"
 LOST = "tests/pipelines/test_notifications_lost.py"
 ACROSS = "tests/walks/test_cross_replica_hints.py"
 LINE = "database/notify_channel.py"
+CHANNELS = "dialects/postgresql/channels.py"
 NOTIFIER = "hints/notifier.py"
 HINTER = "hints/hinter.py"
 MANAGER = "pipelines/manager.py"
@@ -15,9 +16,9 @@ MANAGER = "pipelines/manager.py"
 NOTIFICATION_BUGS = (
     Bug(
         "a replica is woken by what it said itself",
-        LINE,
-        "listening.hear",
-        'if pid != here["pid"]:\n                    ',
+        CHANNELS,
+        "AsyncpgChannel.listen.hear",
+        "if pid != own_pid:\n                ",
         "",
         (f"{NOTIFICATIONS}::test_a_hint_reaches_the_others_and_goes_no_further",),
     ),
@@ -47,9 +48,9 @@ NOTIFICATION_BUGS = (
     ),
     Bug(
         "a lost line is not noticed until a check",
-        LINE,
-        "listening",
-        "            driver.add_termination_listener(lambda _driver: lost())\n",
+        CHANNELS,
+        "AsyncpgChannel.listen",
+        "        self._driver.add_termination_listener(lambda _driver: lost())\n",
         "",
         (f"{LOST}::test_a_line_that_was_killed_is_opened_again",),
     ),
@@ -99,8 +100,8 @@ NOTIFICATION_BUGS = (
         "a check does not ask whether the line listens",
         LINE,
         "NotificationChannel.check",
-        'not answer["listens"]',
-        "answer is None",
+        "not await self._connection.is_listening(self.name, timeout_s=ANSWER_S_MAX)",
+        "await self._connection.is_listening(self.name, timeout_s=ANSWER_S_MAX) is None",
         (f"{LOST}::test_a_line_that_listens_no_more_is_noticed",),
     ),
     Bug(
@@ -187,7 +188,7 @@ NOTIFICATION_BUGS = (
         "a line is not ended with its loop",
         LINE,
         "listening",
-        ".push_async_callback(_hang_up, driver)",
+        ".push_async_callback(_hang_up, own)",
         ".pop_all()",
         (
             f"{LOST}::test_nothing_is_left_behind",
@@ -298,7 +299,7 @@ NOTIFICATION_BUGS = (
         "hosts in different schemas wake each other",
         LINE,
         "listening",
-        'here["schema"] or ""',
+        'await own.schema(timeout_s=ANSWER_S_MAX) or ""',
         '"public"',
         (f"{NOTIFICATIONS}::test_schemas_keep_hosts_apart",),
     ),
@@ -306,16 +307,16 @@ NOTIFICATION_BUGS = (
         "SQLite is taken for a database that notifies",
         LINE,
         "notifying_engine",
-        'engine.dialect.name != "postgresql"',
-        "not engine.dialect.name",
+        "    CHANNELS.on(engine.dialect.name).check_driver(engine.dialect.driver)\n",
+        "",
         (f"{LOST}::test_sqlite_is_refused",),
     ),
     Bug(
         "a driver that cannot listen is accepted",
-        LINE,
-        "notifying_engine",
-        "engine.dialect.driver != _DRIVER",
-        "not engine.dialect.driver",
+        CHANNELS,
+        "PostgresqlChannels.check_driver",
+        "driver not in _BY_DRIVER",
+        "not driver",
         (f"{LOST}::test_another_driver_is_refused",),
     ),
     Bug(

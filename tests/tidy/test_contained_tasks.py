@@ -19,7 +19,7 @@ BARE: dict[str, str] = {
     "src/rowlock/pipelines/background.py": "whatever a background task raises is logged by itself",
     "src/rowlock/supervisor.py": "its loops let a KeyboardInterrupt through, which is the user's",
     "src/rowlock/dispatch/engines/stream.py": "whatever the handler raises is an event",
-    "src/rowlock/database/stalled_transactions.py": (
+    "src/rowlock/dialects/sqlite/transactions.py": (
         "the driver's ROLLBACK, in the thread of its connection"
     ),
 }

@@ -76,8 +76,7 @@ def check_session_factory(session_factory: Any, leased: LeasedTable) -> None:
     if isinstance(bind.engine.pool, StaticPool | SingletonThreadPool):
         raise UnsupportedDialectError(
             "all sessions of this engine share one connection, and with it one transaction (SQLite"
-            " in memory?); use a file, such as sqlite+aiosqlite:///app.db, or one in a temporary"
-            " folder",
+            " in memory?); use a file, or one in a temporary folder",
             dialect_name=bind.dialect.name,
         )
 

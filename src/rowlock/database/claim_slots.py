@@ -22,7 +22,9 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Engine, Pool, QueuePool
 
-CONNECTIONS = 5
+from rowlock.database.transaction_dialect import TRANSACTIONS
+
+CONNECTIONS_AT_ONCE = 5
 """How many claims are sent at once where a pool does not say how many connections it keeps."""
 
 
@@ -61,10 +63,10 @@ def _slots_of(engine: Engine) -> asyncio.Semaphore:
 
 
 def _claims_at_once(engine: Engine) -> int:
-    if engine.dialect.name == "sqlite":
-        return 1
+    if (most := TRANSACTIONS.on(engine.dialect.name).claims_at_once) is not None:
+        return most
     kept = engine.pool.size() if isinstance(engine.pool, QueuePool) else 0
-    return kept or CONNECTIONS
+    return kept or CONNECTIONS_AT_ONCE
 
 
 _slots_lock = threading.Lock()

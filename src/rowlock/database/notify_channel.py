@@ -10,9 +10,9 @@ What is said while nobody listens is gone. A pooler in transaction mode breaks c
 goes on.
 
 Not here: what is said and when, and what to do about a channel that was lost
-(``hints/notifier.py``).
+(``hints/notifier.py``); the calls of the drivers (``channels.py`` of each dialect).
 
-Source: PostgreSQL, "NOTIFY", "LISTEN"; asyncpg, `Connection.add_listener`.
+Source: PostgreSQL, "NOTIFY", "LISTEN".
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rowlock.database.binds import bind_of
+from rowlock.database.channel_dialect import CHANNELS, ChannelConnection
 from rowlock.database.transaction import SessionFactory
 from rowlock.errors import ConfigurationError
 from rowlock.rows.leased_table import LeasedTable
@@ -44,20 +44,6 @@ ANSWER_S_MAX = 5.0
 CLOSE_S_MAX = 2.0
 """How long a polite end may take, in seconds; then the channel is cut."""
 
-_DRIVER = "asyncpg"
-
-
-class _Driver(Protocol):
-    """What is used of asyncpg's `Connection`."""
-
-    def is_closed(self) -> bool: ...
-    async def add_listener(self, channel: str, callback: Callable[..., None], /) -> None: ...
-    def add_termination_listener(self, callback: Callable[..., None], /) -> None: ...
-    async def execute(self, query: str, /, *args: object, timeout: float) -> str: ...
-    async def fetchrow(self, query: str, /, *args: object, timeout: float) -> Any: ...
-    async def close(self) -> None: ...
-    def terminate(self) -> None: ...
-
 
 class NotificationChannel:
     """A connection that listens to one channel and speaks on it. Every statement is a transaction
@@ -67,19 +53,18 @@ class NotificationChannel:
         name: of the channel.
     """
 
-    def __init__(self, driver: _Driver, name: str) -> None:
-        self._driver = driver
+    def __init__(self, connection: ChannelConnection, name: str) -> None:
+        self._connection = connection
         self.name = name
 
     @property
     def is_lost(self) -> bool:
         """Whether the connection has ended."""
-        return self._driver.is_closed()
+        return self._connection.is_lost
 
     async def notify(self, payloads: Sequence[str]) -> None:
         """Send one notification for each of `payloads`; others have them when this returns."""
-        statement = "SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload"
-        await self._driver.execute(statement, self.name, list(payloads), timeout=ANSWER_S_MAX)
+        await self._connection.notify(self.name, payloads, timeout_s=ANSWER_S_MAX)
 
     async def check(self) -> None:
         """Ask the server whether this connection still listens.
@@ -87,9 +72,7 @@ class NotificationChannel:
         Raises:
             ConnectionError: it does not, so what is said is not heard.
         """
-        statement = "SELECT $1 IN (SELECT pg_listening_channels()) AS listens"
-        answer = await self._driver.fetchrow(statement, self.name, timeout=ANSWER_S_MAX)
-        if not answer["listens"]:
+        if not await self._connection.is_listening(self.name, timeout_s=ANSWER_S_MAX):
             raise ConnectionError(
                 f"the server has forgotten that the connection listens to {self.name}"
             )
@@ -102,7 +85,8 @@ async def listening(
     """Open a channel for the time of the block; it listens from the first moment on.
 
     Args:
-        engine: gives the connection, which leaves its pool at once; asyncpg only.
+        engine: gives the connection, which leaves its pool at once; `notifying_engine` has checked
+            it.
         name: names the channel; None is the schema that the connection works in.
         heard: called in the event loop with each text that another connection sent.
         lost: called in the event loop when the connection has ended.
@@ -116,30 +100,21 @@ async def listening(
             # transaction, LISTEN would wait for it.
             autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
             connection = await stack.enter_async_context(autocommit.connect())
-            driver: Any = (await connection.get_raw_connection()).driver_connection
-            stack.push_async_callback(_hang_up, driver)
+            driver = (await connection.get_raw_connection()).driver_connection
+            own = CHANNELS.on(engine.dialect.name).channel_over(driver, engine.dialect.driver)
+            stack.push_async_callback(_hang_up, own)
             await connection.run_sync(Connection.detach)
-            here = await driver.fetchrow(
-                "SELECT current_schema() AS schema, pg_backend_pid() AS pid", timeout=ANSWER_S_MAX
-            )
-            channel = channel_named(name or here["schema"] or "")
-
-            def hear(*notification: Any) -> None:
-                _driver, pid, _channel, payload = notification
-                if pid != here["pid"]:
-                    heard(payload)
-
-            driver.add_termination_listener(lambda _driver: lost())
-            await driver.add_listener(channel, hear)
-        yield NotificationChannel(driver, channel)
+            channel = channel_named(name or await own.schema(timeout_s=ANSWER_S_MAX) or "")
+            await own.listen(channel, heard=heard, lost=lost)
+        yield NotificationChannel(own, channel)
 
 
-async def _hang_up(driver: _Driver) -> None:
+async def _hang_up(own: ChannelConnection) -> None:
     try:
         async with asyncio.timeout(CLOSE_S_MAX):
-            await driver.close()
+            await own.close()
     except Exception:  # noqa: BLE001 - whatever is wrong with the connection, it ends here
-        driver.terminate()
+        own.terminate()
 
 
 def channel_named(name: str) -> str:
@@ -198,15 +173,5 @@ def notifying_engine(session_factory: SessionFactory, tables: Iterable[LeasedTab
             " PipelineManager for each"
         )
     engine = engines.pop()
-    if engine.dialect.name != "postgresql":
-        raise ConfigurationError(
-            f"notify needs PostgreSQL; {engine.dialect.name} cannot tell other processes anything."
-            " Leave it out there, where rows are found by polling: notify=engine.dialect.name =="
-            " 'postgresql'"
-        )
-    if engine.dialect.driver != _DRIVER:
-        raise ConfigurationError(
-            f"notify needs the driver {_DRIVER}, not {engine.dialect.driver}; use"
-            f" postgresql+{_DRIVER}://..."
-        )
+    CHANNELS.on(engine.dialect.name).check_driver(engine.dialect.driver)
     return AsyncEngine(engine)

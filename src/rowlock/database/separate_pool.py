@@ -20,11 +20,11 @@ import copy
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Engine, Pool, event
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy import Engine, Pool
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 from rowlock.database.transaction import SessionFactory
+from rowlock.database.transaction_dialect import TRANSACTIONS
 
 
 class SeparatePool:
@@ -89,12 +89,6 @@ class SeparatePool:
         assert engine.dispatch is not None
         clone = copy.copy(engine)
         clone.pool = engine.pool.recreate()
-        if engine.dialect.name == "sqlite":
-            # After the host's own listeners, which may set it too.
-            event.listen(clone.pool, "connect", self._wait_less)
+        # After the host's own listeners, which may bound them, too.
+        TRANSACTIONS.on(engine.dialect.name).bound_waits(clone.pool, self._file_wait)
         return clone
-
-    def _wait_less(self, connection: DBAPIConnection, _record: object) -> None:
-        cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout = {round(self._file_wait.total_seconds() * 1000)}")
-        cursor.close()

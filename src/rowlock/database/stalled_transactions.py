@@ -15,52 +15,29 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from types import CoroutineType
-from typing import Any, Protocol
+from typing import Any
 
-from sqlalchemy import Connection, Engine, PoolProxiedConnection, text
+from sqlalchemy import Connection, PoolProxiedConnection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.clock import monotonic
+from rowlock.database.transaction_dialect import TRANSACTIONS, Connects
 from rowlock.errors import TransactionTimeout
 from rowlock.logs import get_logger
 from rowlock.shielding import CancelPlan, log_in_thread
 
 logger = get_logger(__name__)
 
-STATEMENT_S_MAX = 0.1
-"""How long a statement may still run whose transaction is given up, in seconds; then it is
-stopped.
-"""
 OUT_OF_TIME = "rowlock: the database did not answer in time"
 """Message of the cancellation of a transaction that waits for a statement, perhaps one of the
 host's own.
 """
 CLOSE_S_MAX = 2.0
 """How long closing a connection may take, in seconds: it waits for the statement that runs."""
-
-
-class _Driver(Protocol):
-    """What is used of aiosqlite's `Connection`: its statements run in a thread of its own, in
-    order, so any loop may queue one.
-    """
-
-    def interrupt(self) -> Awaitable[None]: ...
-    def rollback(self) -> Awaitable[None]: ...
-    def close(self) -> Awaitable[None]: ...
-
-
-class Connects(Protocol):
-    """Gives connections to the same databases beside the host's own:
-    ``database/separate_pool.py``.
-    """
-
-    def connect(self, engine: Engine) -> AsyncConnection:
-        """Return a connection that is to be entered."""
-        ...
 
 
 class OpenTransaction:
@@ -128,18 +105,15 @@ class OpenTransaction:
             self.was_stalled = True
         with suppress(Exception):
             async with asyncio.timeout(CLOSE_S_MAX):
-                if connection.dialect.name == "sqlite":
-                    self.was_rolled_back = await _roll_back(driver) and not self.is_ready_to_commit
-                    await driver.close()
-                else:
-                    # The server may not be reached, or still run a statement; then the next look
-                    # tries again.
-                    self._must_terminate = True
-                    ended = await _terminate(
-                        connection.engine, separate_pool, driver=driver, older_than_s=older_than_s
-                    )
-                    self._must_terminate = not ended
-                    self.was_rolled_back = ended and not self.is_ready_to_commit
+                dialect = TRANSACTIONS.on(connection.dialect.name)
+                # Where it cannot be ended now, the next look tries again.
+                self._must_terminate = dialect.is_ended_by_server
+                ended = await dialect.end_stalled(
+                    connection, driver, separate_pool, older_than_s=older_than_s
+                )
+                self._must_terminate = dialect.is_ended_by_server and not ended
+                self.was_rolled_back = ended and not self.is_ready_to_commit
+                await dialect.close_stalled(driver)
         if self._must_terminate:
             return
         told, extra = (
@@ -158,14 +132,10 @@ class OpenTransaction:
         driver: Any = pooled.driver_connection
         if not _is_within(task, driver):
             return CancelPlan()
-        if connection.dialect.name != "sqlite":
-            return CancelPlan(OUT_OF_TIME)
-        # Its cancellation closes the connection, but only then.
-        self._retire(pooled)
-        _stop_once(driver)
-        rolling_back = asyncio.create_task(
-            _roll_back(driver), name="rowlock: roll back what is out of time"
-        )
+        rolling_back = TRANSACTIONS.on(connection.dialect.name).roll_back_before_cancel(driver)
+        if rolling_back is not None:
+            # Its cancellation closes the connection, but only then.
+            self._retire(pooled)
         return CancelPlan(OUT_OF_TIME, rolling_back)
 
     def _retire(self, pooled: PoolProxiedConnection) -> None:
@@ -177,7 +147,7 @@ class OpenTransaction:
 _open: set[OpenTransaction] = set()
 
 
-def _is_within(task: asyncio.Task[Any], driver: _Driver) -> bool:
+def _is_within(task: asyncio.Task[Any], driver: object) -> bool:
     """Whether `task` waits in code of the driver's package, and not in the host's."""
     package = type(driver).__module__.rpartition(".")[0]
     step: Any = task.get_coro()
@@ -185,34 +155,6 @@ def _is_within(task: asyncio.Task[Any], driver: _Driver) -> bool:
         if step.cr_frame is not None and step.cr_frame.f_globals["__name__"].startswith(package):
             return True
         step = step.cr_await
-    return False
-
-
-def _stop_once(driver: Any) -> None:
-    """Let the driver's thread be stopped by whoever comes first, and whoever comes later wait for
-    the same end.
-
-    The trap this closes: a cancelled `close` of aiosqlite stops the thread in its ``finally``.
-    SQLAlchemy stops it, too, when the wait for that very `close` is cancelled, as ``asyncio.run``
-    does in its end. The thread ends at the first of the two, and who waits for the second waits for
-    ever. Checked with aiosqlite 0.22 and SQLAlchemy 2.1; older ones have no `stop`.
-    """
-    stop = getattr(driver, "stop", None)
-    if stop is not None:
-        driver.stop = cache(stop)
-
-
-async def _roll_back(driver: _Driver) -> bool:
-    """Roll back what is under way, and return whether that could be done."""
-    # Queued first, and only then is a statement stopped that keeps it waiting: SQLite would stop a
-    # rollback that comes later, too. Both may find that the connection is gone.
-    rolling_back = asyncio.ensure_future(driver.rollback())
-    with suppress(Exception):
-        _, pending = await asyncio.wait({rolling_back}, timeout=STATEMENT_S_MAX)
-        if pending:
-            await driver.interrupt()
-        await rolling_back
-        return True
     return False
 
 
@@ -250,20 +192,3 @@ async def abort_stalled(separate_pool: Connects, *, thread: int, older_than_s: f
     """
     for transaction in tuple(_open):
         await transaction.abort_if_stalled(separate_pool, thread=thread, older_than_s=older_than_s)
-
-
-async def _terminate(
-    engine: Engine, separate_pool: Connects, *, driver: Any, older_than_s: float
-) -> bool:
-    """Have the server end what is under way, and return whether it did."""
-    pid = driver.get_server_pid() if hasattr(driver, "get_server_pid") else driver.info.backend_pid
-    # Behind a pooler the number may be somebody else's: then there is no transaction of ours that
-    # waits for so long. The trap: asyncpg flushes between Parse and Bind without a Sync, and a
-    # server that waits for the Bind says "active".
-    statement = text(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = :pid AND usename ="
-        " current_user AND (state LIKE 'idle in transaction%' OR state = 'active' AND wait_event ="
-        " 'ClientRead') AND xact_start < clock_timestamp() - make_interval(secs => :seconds)"
-    )
-    async with separate_pool.connect(engine) as connection:
-        return bool(await connection.scalar(statement, {"pid": pid, "seconds": older_than_s / 2}))

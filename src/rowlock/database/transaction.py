@@ -18,10 +18,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.backoff import exponential
 from rowlock.clock import sleep
-from rowlock.database.begin import begin_writing, hastened
 from rowlock.database.binds import bind_of
 from rowlock.database.faults import is_conflict
 from rowlock.database.stalled_transactions import OpenTransaction, tracked_open
+from rowlock.database.transaction_dialect import TRANSACTIONS
 from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.shielding import CancelPlan, finish
@@ -67,9 +67,9 @@ async def in_transaction(
             committed.
         purpose: a verb phrase for errors and logs, such as ``"claim rows"``.
         timeout: longest time for the whole, connecting and committing included.
-        writes: whether SQLite takes its write lock at the start (``BEGIN IMMEDIATE``).
-        autocommit: whether `work` is one statement that is a transaction by itself: PostgreSQL is
-            then spared two round trips.
+        writes: whether a database with one writer lets it write from the start (``BEGIN
+            IMMEDIATE``).
+        autocommit: whether `work` is one statement, and may be a transaction by itself.
 
     Raises:
         TransactionTimeout: it did not end in time. Whether it was committed is unknown.
@@ -83,13 +83,13 @@ async def in_transaction(
             session.begin(),
         ):
             bind = bind_of(session, leased)
+            dialect = TRANSACTIONS.on(bind.dialect.name)
             options = _autocommit_options(session, bind) if autocommit else {}
-            on_bind = {"bind": bind}
-            connection = await session.connection(on_bind, execution_options=options)
-            with hastened(connection):
+            connection = await session.connection({"bind": bind}, execution_options=options)
+            with dialect.hastened(connection):
                 if writes:
                     own.begins(connection)
-                    await begin_writing(connection, wait_s=timeout_s * WAITING_MAX)
+                    await dialect.begin_writing(connection, wait_s=timeout_s * WAITING_MAX)
                 result = await work(session, connection)
             own.is_ready_to_commit = True
             return result
@@ -126,7 +126,8 @@ def _conflict_delay_s(conflicts: int) -> float:
 
 
 def _autocommit_options(session: AsyncSession, bind: Any) -> dict[str, Any]:
-    autocommits = bind.dialect.name == "postgresql" and not _runs_at_begin(session, bind)
+    is_enough = TRANSACTIONS.on(bind.dialect.name).commits_single_statements
+    autocommits = is_enough and not _runs_at_begin(session, bind)
     return {"isolation_level": "AUTOCOMMIT"} if autocommits else {}
 
 

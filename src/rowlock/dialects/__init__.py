@@ -7,10 +7,24 @@ and `rowlock.demo` name them where they open databases.
 from __future__ import annotations
 
 from rowlock.dialects.postgresql import POSTGRESQL
-from rowlock.dialects.registry import Dialect, DialectPart, dialect_named, known_dialects, register
+from rowlock.dialects.registry import (
+    Dialect,
+    DialectPart,
+    dialect_named,
+    driver_packages,
+    known_dialects,
+    register,
+)
 from rowlock.dialects.sqlite import SQLITE
 
-__all__ = ["Dialect", "DialectPart", "dialect_named", "known_dialects", "register"]
+__all__ = [
+    "Dialect",
+    "DialectPart",
+    "dialect_named",
+    "driver_packages",
+    "known_dialects",
+    "register",
+]
 
 register(POSTGRESQL)
 register(SQLITE)

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar, cast
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import UnsupportedDialectError
+from rowlock.redaction import add_database_packages
 
 ENTRY_POINTS = "rowlock.dialects"
 """The group of entry points in which other packages offer dialects."""
@@ -28,6 +29,11 @@ ENTRY_POINTS = "rowlock.dialects"
 PartT = TypeVar("PartT")
 
 PARTS = {
+    "locker": "rowlock.locks.locker.ResourceLocker",
+    "locks": "rowlock.locks.lock_dialect.LockDialect",
+    "transactions": "rowlock.database.transaction_dialect.TransactionDialect",
+    "faults": "rowlock.database.fault_dialect.FaultDialect",
+    "channels": "rowlock.database.channel_dialect.ChannelDialect",
     "leases": "rowlock.leases.lease_dialect.LeaseDialect",
     "rows": "rowlock.rows.row_dialect.RowDialect",
 }
@@ -115,11 +121,17 @@ def register(dialect: Dialect) -> None:
     unless parts of it are in use.
     """
     _known[dialect.name] = dialect
+    add_database_packages(dialect.drivers)
 
 
 def known_dialects() -> tuple[Dialect, ...]:
     """Return the dialects that are known so far, in the order in which they became known."""
     return tuple(_known.values())
+
+
+def driver_packages() -> frozenset[str]:
+    """Return the top-level packages of all drivers of the known dialects."""
+    return frozenset().union(*(dialect.drivers for dialect in _known.values()))
 
 
 def dialect_named(name: str) -> Dialect:
@@ -135,7 +147,7 @@ def dialect_named(name: str) -> Dialect:
     if name not in _known:
         raise UnsupportedDialectError(
             f"rowlock runs on {' and '.join(_known)}, not on {name!r}; bind the session factory to"
-            " one of them, or install or register a dialect for it (documentation: How to, Add a"
+            " one of them, or install or register a dialect for it (documentation: Design, Add a"
             " database)",
             dialect_name=name,
         )

@@ -2,7 +2,8 @@
 
 The one idea: a lock ends with the transaction that it was taken in, so never before the commit. On
 PostgreSQL the server sees to that (``pg_advisory_xact_lock``), also behind a pooler in transaction
-mode; on SQLite the lock is one of this process and event loop (``locks/until_commit.py``).
+mode; on SQLite the lock is one of this process and event loop
+(``dialects/sqlite/until_commit.py``).
 
 Whose transaction: the caller's, handed in as an `AsyncSession` or an `AsyncConnection`; nothing
 here begins or ends it. On SQLite only a session of an engine will do: a bare connection does not
@@ -20,25 +21,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from sqlalchemy import BigInteger, Executable, func, literal, select
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.errors import ConfigurationError, LockWaitTimeout
-from rowlock.locks.locker import get_locker
-from rowlock.locks.until_commit import (
-    ADVISORY_NAMESPACE,
-    hold_in_process,
-    is_held_in_process,
-    session_on_sqlite,
-    untouched_connection,
-)
+from rowlock.errors import LockWaitTimeout
+from rowlock.locks.lock_dialect import locks_of
 
+ADVISORY_NAMESPACE = "advisory locks"
+"""What `LockWaitTimeout`, and the statistics of a locker in memory, call the namespace of these
+locks.
+"""
 WAIT_S_MAX = 86_400.0
 """Longest time limit of a wait, in seconds; None waits without one."""
 
 _LOCK_ID_MAX = 0x7FFF_FFFF_FFFF_FFFF
-_LOCK_NOT_AVAILABLE = "55P03"
 
 
 def string_to_lock_id(resource: str) -> int:
@@ -112,85 +107,7 @@ async def _hold(
     connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None
 ) -> bool:
     string_to_lock_id(resource)
-    if dialect_name_of(connection) == "sqlite":
-        session = session_on_sqlite(connection)
-        if not is_held_in_process(session, resource):
-            await untouched_connection(session)
-        return await hold_in_process(session, resource, timeout_s)
-    joined = (
-        connection if isinstance(connection, AsyncConnection) else await connection.connection()
-    )
-    return await hold_in_database(joined, resource, timeout_s)
-
-
-async def hold_in_database(
-    connection: AsyncConnection, resource: str, timeout_s: float | None
-) -> bool:
-    """Lock until the transaction of the connection ends, and return whether that was granted in
-    time; joins it.
-    """
-    raw = await connection.get_raw_connection()
-    if getattr(raw.dbapi_connection, "autocommit", False):
-        raise ConfigurationError(
-            "under AUTOCOMMIT each statement is a transaction, and the lock would end with the one"
-            " that takes it; use a connection with transactions"
-        )
-    lock_id = literal(string_to_lock_id(resource), BigInteger)
-    # The server does not let an attempt overtake those who wait.
-    if timeout_s is not None and await connection.scalar(
-        select(func.pg_try_advisory_xact_lock(lock_id))
-    ):
-        return True
-    return timeout_s != 0 and await within_lock_timeout(
-        connection, select(func.pg_advisory_xact_lock(lock_id)), timeout_s
-    )
-
-
-async def within_lock_timeout(
-    connection: AsyncConnection, statement: Executable, timeout_s: float | None
-) -> bool:
-    """Execute `statement`, which waits for locks, and return whether it had them in time; joins the
-    transaction.
-
-    If not, the transaction can go on.
-    """
-    if timeout_s is None:
-        await connection.execute(statement)
-        return True
-    timeout_ms = max(1, round(timeout_s * 1000))  # 0 would mean no limit
-    try:
-        # Without the savepoint the timeout would abort the caller's transaction.
-        async with connection.begin_nested():
-            before = await connection.scalar(select(func.current_setting("lock_timeout")))
-            await connection.execute(
-                select(func.set_config("lock_timeout", f"{timeout_ms}ms", True))
-            )
-            await connection.execute(statement)
-            await connection.execute(select(func.set_config("lock_timeout", before, True)))
-    except DBAPIError as error:
-        if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
-            raise
-        return False
-    return True
-
-
-def dialect_name_of(connection: AsyncConnection | AsyncSession) -> str:
-    """Return the name of the database, without connecting.
-
-    Raises:
-        TypeError: it is neither an `AsyncSession` nor an `AsyncConnection`.
-        UnsupportedDialectError: rowlock does not know the database.
-    """
-    if isinstance(connection, AsyncConnection):
-        name = connection.dialect.name
-    elif isinstance(connection, AsyncSession):
-        name = connection.get_bind().dialect.name
-    else:
-        raise TypeError(
-            f"pass an AsyncSession or an AsyncConnection, not a {type(connection).__name__}"
-        )
-    get_locker(name)
-    return name
+    return await locks_of(connection).hold_name(connection, resource, timeout_s)
 
 
 def wait_limit_s(timeout: timedelta | float | None) -> float | None:

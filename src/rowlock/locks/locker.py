@@ -28,7 +28,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from weakref import WeakValueDictionary
 
-from rowlock.errors import LockWaitTimeout, UnsupportedDialectError
+from rowlock.dialects import DialectPart
+from rowlock.errors import LockWaitTimeout
 from rowlock.locks.lockset import Lockset, LocksetLock, LocksetStatistics
 
 
@@ -167,7 +168,8 @@ class InDatabaseLocker(ResourceLocker):
         return ()
 
 
-_LOCKERS: dict[str, ResourceLocker] = {"postgresql": InDatabaseLocker(), "sqlite": InMemoryLocker()}
+LOCKERS: DialectPart[ResourceLocker] = DialectPart("locker", ResourceLocker)
+"""This process's locker for each database."""
 
 
 def get_locker(dialect_name: str) -> ResourceLocker:
@@ -177,13 +179,7 @@ def get_locker(dialect_name: str) -> ResourceLocker:
     Raises:
         UnsupportedDialectError: rowlock does not know the database.
     """
-    if dialect_name not in _LOCKERS:
-        raise UnsupportedDialectError(
-            f"rowlock locks on {' and '.join(_LOCKERS)}, not on {dialect_name!r}; pass"
-            " engine.dialect.name",
-            dialect_name=dialect_name,
-        )
-    return _LOCKERS[dialect_name]
+    return LOCKERS.on(dialect_name)
 
 
 def in_order(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Select, inspect, select
@@ -26,14 +25,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapper, QueryableAttribute
 
 from rowlock.errors import ConfigurationError, LockWaitTimeout, ModelError
-from rowlock.locks.advisory import dialect_name_of, wait_limit_s, within_lock_timeout
+from rowlock.locks.advisory import wait_limit_s
+from rowlock.locks.lock_dialect import locks_of
 from rowlock.locks.locker import in_order
-from rowlock.locks.unique_names import hold_and_write_alone, is_writing_alone
-from rowlock.locks.until_commit import (
-    hold_keys_in_process,
-    release_keys_in_process,
-    session_on_sqlite,
-)
 
 ModelT = TypeVar("ModelT")
 
@@ -79,49 +73,15 @@ async def lock_rows(
             "a lock that is taken in a savepoint ends if that is rolled back; take it before"
             " begin_nested()"
         )
-    lock = _lock_on_sqlite if dialect_name_of(session) == "sqlite" else _lock_on_postgresql
-    if not await lock(session, mapper, keys, timeout_s=timeout_s):
-        raise LockWaitTimeout(namespace=_table_of(mapper), keys=keys, timeout_s=timeout_s or 0.0)
-    fresh = _rows(mapper, keys).execution_options(populate_existing=True)
+    if not await locks_of(session).hold_rows(session, mapper, keys, timeout_s=timeout_s):
+        raise LockWaitTimeout(namespace=table_of(mapper), keys=keys, timeout_s=timeout_s or 0.0)
+    fresh = rows_by_key(mapper, keys).execution_options(populate_existing=True)
     return list((await session.scalars(fresh)).unique())
 
 
-async def _lock_on_sqlite(
-    session: AsyncSession,
-    mapper: Mapper[Any],
-    keys: tuple[Hashable, ...],
-    *,
-    timeout_s: float | None,
-) -> bool:
-    session_on_sqlite(session)
-    table = _table_of(mapper)
-    if is_writing_alone(session):
-        # Whoever holds a key could not write meanwhile, so to wait for it would be to wait for
-        # oneself.
-        return await hold_keys_in_process(session, table, keys, timeout_s=0.0)
-    hold = partial(hold_keys_in_process, session, table, keys, timeout_s=timeout_s)
-    release = partial(release_keys_in_process, session, table, keys)
-    return await hold_and_write_alone(session, hold, release, timeout_s=timeout_s)
-
-
-async def _lock_on_postgresql(
-    session: AsyncSession,
-    mapper: Mapper[Any],
-    keys: tuple[Hashable, ...],
-    *,
-    timeout_s: float | None,
-) -> bool:
-    connection = await session.connection(bind_arguments={"mapper": mapper})
-    statement = (
-        _rows(mapper, keys)
-        .with_only_columns(_key_of(mapper))
-        .with_for_update(key_share=True, of=mapper.class_)
-    )
-    return await within_lock_timeout(connection, statement, timeout_s)
-
-
-def _rows(mapper: Mapper[ModelT], keys: tuple[Hashable, ...]) -> Select[Any]:
-    key = _key_of(mapper)
+def rows_by_key(mapper: Mapper[ModelT], keys: tuple[Hashable, ...]) -> Select[Any]:
+    """Return the SELECT of the rows with these keys, in their order."""
+    key = key_of(mapper)
     # Always in one order: of two that want the same rows, one waits for the other and never the
     # other way round as well.
     return select(mapper.class_).where(key.in_(keys)).order_by(key)
@@ -142,13 +102,15 @@ def _mapper_of(model: type[ModelT]) -> Mapper[ModelT]:
     return mapper
 
 
-def _key_of(mapper: Mapper[Any]) -> QueryableAttribute[Any]:
+def key_of(mapper: Mapper[Any]) -> QueryableAttribute[Any]:
+    """Return the attribute of the key."""
     attribute: QueryableAttribute[Any] = mapper.get_property_by_column(
         mapper.primary_key[0]
     ).class_attribute
     return attribute
 
 
-def _table_of(mapper: Mapper[Any]) -> str:
+def table_of(mapper: Mapper[Any]) -> str:
+    """Return the name of the table."""
     # The name under which claims look for held keys.
     return str(getattr(mapper.local_table, "name", mapper.local_table))

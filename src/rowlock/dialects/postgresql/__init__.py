@@ -12,6 +12,11 @@ POSTGRESQL = Dialect(
     name="postgresql",
     drivers=frozenset({"asyncpg", "psycopg", "psycopg2"}),
     parts={
+        "locker": "rowlock.locks.locker:InDatabaseLocker",
+        "locks": f"{_HERE}.locks:PostgresqlLocks",
+        "transactions": f"{_HERE}.transactions:PostgresqlTransactions",
+        "faults": f"{_HERE}.faults:PostgresqlFaults",
+        "channels": f"{_HERE}.channels:PostgresqlChannels",
         "leases": f"{_HERE}.leases:PostgresqlLeases",
         "rows": f"{_HERE}.rows:PostgresqlRows",
     },

@@ -12,6 +12,11 @@ SQLITE = Dialect(
     name="sqlite",
     drivers=frozenset({"aiosqlite", "sqlite3"}),
     parts={
+        "locker": "rowlock.locks.locker:InMemoryLocker",
+        "locks": f"{_HERE}.locks:SqliteLocks",
+        "transactions": f"{_HERE}.transactions:SqliteTransactions",
+        "faults": f"{_HERE}.faults:SqliteFaults",
+        "channels": f"{_HERE}.channels:SqliteChannels",
         "leases": f"{_HERE}.leases:SqliteLeases",
         "rows": f"{_HERE}.rows:SqliteRows",
     },

@@ -54,7 +54,7 @@ from rowlock.dialects.sqlite.written_keys import (
 from rowlock.errors import InternalError
 from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
 from rowlock.leases.lease_dialect import LeaseDialect
-from rowlock.locks.locker import get_locker
+from rowlock.locks.locker import LOCKERS
 from rowlock.rows.assignments import Slot
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
@@ -295,7 +295,7 @@ class SqliteLeases(LeaseDialect):
     @asynccontextmanager
     async def excluding(self, leased: LeasedTable) -> AsyncIterator[frozenset[Any]]:
         """Hold the lockset of the table still until the claim is committed."""
-        lock, lockset = get_locker("sqlite").get_lockset(leased.table.name)
+        lock, lockset = LOCKERS.on("sqlite").get_lockset(leased.table.name)
         async with lock:
             yield frozenset(lockset)
 

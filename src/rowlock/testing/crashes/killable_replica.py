@@ -53,7 +53,7 @@ _NOT_THE_HOST: Final = tuple(
         Path(rowlock.__file__).parent,
     )
 )
-_LOCKERS: Final = "rowlock.locks.locker._LOCKERS"
+_LOCKERS: Final = "rowlock.locks.locker.LOCKERS._loaded"
 
 
 @dataclass(eq=False)

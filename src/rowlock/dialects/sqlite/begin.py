@@ -1,39 +1,19 @@
-"""How a transaction of ours begins on each database.
-
-PostgreSQL needs nothing: any transaction may write, and a statement is one round trip. SQLite has
-one writer, so its write lock is taken first, and each statement takes one hop to the driver's
-thread.
-"""
+"""How a transaction of ours begins on SQLite: it takes the write lock first."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.database.sqlite_hops import hops_of, in_one_hop_each
+from rowlock.dialects.sqlite.hops import hops_of
 
 BEGIN = "BEGIN IMMEDIATE"
 
 
-def hastened(connection: AsyncConnection) -> AbstractContextManager[None]:
-    """Let statements take fewer turns between threads in the block, where the driver has a
-    thread.
-    """
-    return in_one_hop_each(connection) if connection.dialect.name == "sqlite" else nullcontext()
-
-
-async def begin_writing(connection: AsyncConnection, *, wait_s: float) -> None:
-    """Make the transaction one that may write, before its first statement; waits for other
-    writers for `wait_s` at most.
-    """
-    if connection.dialect.name == "sqlite":
-        await _take_write_lock(connection, wait_s)
-
-
-async def _take_write_lock(connection: AsyncConnection, wait_s: float) -> None:
+async def take_write_lock(connection: AsyncConnection, wait_s: float) -> None:
     """Take the write lock at once, or with the first statement where that saves a hop; switch the
     file to WAL the first time.
 

@@ -21,12 +21,8 @@ from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from rowlock.errors import ConfigurationError, UnsupportedDialectError
-from rowlock.locks.locker import get_locker
-
-ADVISORY_NAMESPACE = "advisory locks"
-"""What `LockWaitTimeout` and the statistics of SQLite's locker call the namespace of these
-locks.
-"""
+from rowlock.locks.advisory import ADVISORY_NAMESPACE
+from rowlock.locks.locker import LOCKERS
 
 _HELD = "rowlock_locks_in_process"
 
@@ -112,7 +108,7 @@ async def hold_in_process(session: AsyncSession, resource: str, timeout_s: float
     if is_held_in_process(session, resource):
         return True
     key = process_key(session.get_bind().engine, resource)
-    _, lockset = get_locker("sqlite").get_lockset(ADVISORY_NAMESPACE)
+    _, lockset = LOCKERS.on("sqlite").get_lockset(ADVISORY_NAMESPACE)
     request = lockset.request((key,))
     granted = False
     try:
@@ -135,7 +131,7 @@ async def hold_keys_in_process(
     """
     held = _held_by(session.sync_session)
     wanted = tuple(key for key in keys if (namespace, "key", key) not in held)
-    _, lockset = get_locker("sqlite").get_lockset(namespace)
+    _, lockset = LOCKERS.on("sqlite").get_lockset(namespace)
     request = lockset.request(wanted)
     granted = False
     try:

@@ -1,0 +1,129 @@
+"""Locks on PostgreSQL: the server has them, by name or by row, until the transaction ends.
+
+Source: PostgreSQL, "Explicit Locking" (13.3.5), "System Administration Functions" (9.28.10),
+"Transaction Isolation" (13.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any
+
+from sqlalchemy import BigInteger, Executable, func, literal, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Mapper
+
+from rowlock.errors import ConfigurationError
+from rowlock.locks.advisory import string_to_lock_id
+from rowlock.locks.lock_dialect import LockDialect
+from rowlock.locks.rows_until_commit import key_of, rows_by_key
+
+_LOCK_NOT_AVAILABLE = "55P03"
+_FRESH_SNAPSHOTS = ("read committed", "read uncommitted")
+
+
+class PostgresqlLocks(LockDialect):
+    """Advisory locks and row locks."""
+
+    async def hold_name(
+        self, connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None
+    ) -> bool:
+        """Have the server lock a number that stands for the name."""
+        joined = (
+            connection if isinstance(connection, AsyncConnection) else await connection.connection()
+        )
+        return await _hold_in_database(joined, resource, timeout_s)
+
+    async def hold_name_with_snapshot(
+        self, session: AsyncSession, namespace: str, timeout_s: float | None
+    ) -> bool:
+        """Hold the name in a transaction whose statements have snapshots of their own."""
+        connection = await session.connection()
+        isolation = await connection.scalar(select(func.current_setting("transaction_isolation")))
+        if isolation not in _FRESH_SNAPSHOTS:
+            raise ConfigurationError(
+                f"under {str(isolation).upper()} the snapshot is older than the lock, and names"
+                " that were taken meanwhile are not seen; use a session with READ COMMITTED"
+            )
+        return await _hold_in_database(connection, namespace, timeout_s)
+
+    async def hold_rows(
+        self,
+        session: AsyncSession,
+        mapper: Mapper[Any],
+        keys: tuple[Hashable, ...],
+        *,
+        timeout_s: float | None,
+    ) -> bool:
+        """Lock them ``FOR NO KEY UPDATE``, which lets rows that refer to them be inserted."""
+        connection = await session.connection(bind_arguments={"mapper": mapper})
+        found = rows_by_key(mapper, keys).with_only_columns(key_of(mapper))
+        return await _within_lock_timeout(
+            connection, found.with_for_update(key_share=True, of=mapper.class_), timeout_s
+        )
+
+    async def queue_to_write(
+        self,
+        session: AsyncSession,
+        name: str,
+        *,
+        unless: Callable[[], Awaitable[bool]],
+        timeout_s: float,
+    ) -> bool:
+        """Return False: any number write at once."""
+        return False
+
+    def leave_queue(self, session: AsyncSession, name: str) -> None:
+        """Do nothing."""
+
+
+async def _hold_in_database(
+    connection: AsyncConnection, resource: str, timeout_s: float | None
+) -> bool:
+    """Lock until the transaction of the connection ends, and return whether that was granted in
+    time; joins it.
+    """
+    raw = await connection.get_raw_connection()
+    if getattr(raw.dbapi_connection, "autocommit", False):
+        raise ConfigurationError(
+            "under AUTOCOMMIT each statement is a transaction, and the lock would end with the one"
+            " that takes it; use a connection with transactions"
+        )
+    lock_id = literal(string_to_lock_id(resource), BigInteger)
+    # The server does not let an attempt overtake those who wait.
+    if timeout_s is not None and await connection.scalar(
+        select(func.pg_try_advisory_xact_lock(lock_id))
+    ):
+        return True
+    return timeout_s != 0 and await _within_lock_timeout(
+        connection, select(func.pg_advisory_xact_lock(lock_id)), timeout_s
+    )
+
+
+async def _within_lock_timeout(
+    connection: AsyncConnection, statement: Executable, timeout_s: float | None
+) -> bool:
+    """Execute `statement`, which waits for locks, and return whether it had them in time; joins the
+    transaction.
+
+    If not, the transaction can go on.
+    """
+    if timeout_s is None:
+        await connection.execute(statement)
+        return True
+    timeout_ms = max(1, round(timeout_s * 1000))  # 0 would mean no limit
+    try:
+        # Without the savepoint the timeout would abort the caller's transaction.
+        async with connection.begin_nested():
+            before = await connection.scalar(select(func.current_setting("lock_timeout")))
+            await connection.execute(
+                select(func.set_config("lock_timeout", f"{timeout_ms}ms", True))
+            )
+            await connection.execute(statement)
+            await connection.execute(select(func.set_config("lock_timeout", before, True)))
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+            raise
+        return False
+    return True

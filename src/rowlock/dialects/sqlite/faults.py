@@ -1,0 +1,44 @@
+"""SQLite's error codes.
+
+Source: SQLite, "Result and Error Codes".
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from rowlock.database.fault_dialect import ErrorVerdict, FaultDialect
+
+_FINAL_SQLITE_CODES = frozenset(
+    {
+        sqlite3.SQLITE_ERROR,  # the statement, or a value that a function cannot read
+        sqlite3.SQLITE_TOOBIG,  # a value
+        sqlite3.SQLITE_CONSTRAINT,  # the values
+        sqlite3.SQLITE_MISMATCH,  # a value
+        sqlite3.SQLITE_RANGE,  # a parameter that the statement does not have
+    }
+)
+_SQLITE_CODES_OF_ROWS = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_INTERNAL})
+"""Codes that pass, and that may come of the page on which one row stands."""
+
+
+class SqliteFaults(FaultDialect):
+    """Judges by the primary code."""
+
+    def fault_of(self, raised: BaseException | None) -> ErrorVerdict | None:
+        """Return what the low byte of the extended code says; the rest says more about it."""
+        extended: int | None = getattr(raised, "sqlite_errorcode", None)
+        if extended is None:
+            return None
+        code = extended & 0xFF
+        return ErrorVerdict(
+            passes=code not in _FINAL_SQLITE_CODES,
+            concerns_every_row=code not in _SQLITE_CODES_OF_ROWS,
+            # There is one code for all that is wrong with a statement, values that a function
+            # cannot read among it.
+            is_of_the_schema=code == sqlite3.SQLITE_ERROR and "no such " in str(raised),
+        )
+
+    def is_of_the_connection(self, raised: BaseException | None) -> bool:
+        """Return False: a connection remembers nothing."""
+        return False
