@@ -19,8 +19,8 @@ from .proxy import Proxy
 
 SPEEDS = (1.0, 1.0, 0.25)
 """Of the replicas' clocks: one of them never doubts its leases in time."""
-START_S_MAX = 60.0
-DOWN_S_MAX = 60.0
+START_S_MAX = 240.0
+DOWN_S_MAX = 240.0
 """How long a replica may take to start, and to end once told to: its grace, and a few waits on a
 database that is away.
 """

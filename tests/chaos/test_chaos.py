@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from .run import run
 from .server import own_server
 
@@ -11,7 +9,6 @@ SECONDS = 60.0
 SEED = 1
 
 
-@pytest.mark.timeout(600)
 async def test_a_minute_of_chaos() -> None:
     """What holds against each fault by itself would not hold against all of them together."""
     with own_server() as server:

@@ -11,9 +11,9 @@ import pytest
 
 from rowlock.testing import TemporaryDatabase
 
+from ..host import HANG_S_MAX
 from .proxy import Lost, Messages, Proxy, answers_commit, asks_for_commit
 
-WAIT_S_MAX = 20.0
 LATENCY_S = 0.02
 ROUND_TRIPS = 5
 
@@ -55,7 +55,7 @@ async def connect(proxy: Proxy, database: TemporaryDatabase) -> asyncpg.Connecti
 
 async def note_in_a_transaction(client: asyncpg.Connection) -> None:
     """Add a note."""
-    async with asyncio.timeout(WAIT_S_MAX), client.transaction():
+    async with asyncio.timeout(HANG_S_MAX), client.transaction():
         await client.execute("INSERT INTO notes VALUES (1)")
 
 
@@ -140,7 +140,7 @@ async def test_a_stall_holds_everything_up_and_loses_nothing(
     proxy: Proxy, client: asyncpg.Connection, postgresql_database: TemporaryDatabase
 ) -> None:
     """A black hole would let something out, or swallow what it holds."""
-    stalling = asyncio.create_task(proxy.stall(WAIT_S_MAX))
+    stalling = asyncio.create_task(proxy.stall(HANG_S_MAX))
     await asyncio.sleep(0)
     noting = asyncio.create_task(note_in_a_transaction(client))
     connecting = asyncio.create_task(connect(proxy, postgresql_database))
@@ -160,7 +160,7 @@ async def test_a_server_that_is_away_ends_the_connection(
     proxy = Proxy(postgresql_database.url.set(query={"host": str(tmp_path)}))
     await proxy.start()
     with pytest.raises((OSError, asyncpg.PostgresError)):
-        async with asyncio.timeout(WAIT_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             await connect(proxy, postgresql_database)
     await proxy.stop()
 

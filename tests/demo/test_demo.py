@@ -21,7 +21,6 @@ FILES = 1500
 ENDS_S_MAX = 300
 LINES_MAX = ENDS_S_MAX + 30
 """One a second, and the verdict: a log of a build is not flooded."""
-pytestmark = pytest.mark.timeout(ENDS_S_MAX + 60)
 STOPS = {"sqlite": signal.SIGINT, "postgresql": signal.SIGTERM}
 
 

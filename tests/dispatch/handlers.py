@@ -21,7 +21,7 @@ from rowlock.dispatch import AttemptEvent, Completed, Failed, Progress, StageDon
 BLOCK_S = 0.02
 TICKS = 10
 LONG_S = 120
-WAIT_S_MAX = 10
+WAIT_S_MAX = 300
 
 
 async def works(task: Task[Any]) -> AsyncIterator[AttemptEvent]:

@@ -20,10 +20,10 @@ from rowlock.dispatch import COMPLETED, DispatchPipeline
 from rowlock.locks.locker import get_locker
 from rowlock.testing import TemporaryDatabase
 
+from ..host import HANG_S_MAX
 from ..locks.creators import begins_by_itself
 from .renders import Base, Fleet, Render, Scenes, all_renders, submit
 
-WAIT_S_MAX = 30.0
 BEGINS = (None, "BEGIN", "BEGIN IMMEDIATE", "autocommit=False")
 
 
@@ -79,7 +79,7 @@ async def test_all_get_a_row_or_a_refusal_and_the_ceiling_is_exact(
             return "refused"
         return "made"
 
-    async with asyncio.timeout(WAIT_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         answers = await asyncio.gather(*(client(number) for number in range(30)))
     assert Counter(answers) == {"made": 20, "refused": 10}
     assert len(await all_renders(renders_database)) == 20
@@ -115,12 +115,12 @@ async def test_who_writes_nothing_keeps_nobody_waiting(
     renders = pipeline_of(max_active=2)
     await submit(renders_database, renders, "a")
     sessions = async_sessionmaker(engine_of(renders_database, begin), expire_on_commit=False)
-    async with asyncio.timeout(WAIT_S_MAX), sessions() as slow:
+    async with asyncio.timeout(HANG_S_MAX), sessions() as slow:
         row, fresh = await renders.submit(slow, dedup_key="a")
         assert not fresh
         await submit(renders_database, renders, "b")
         assert row.dedup_key == "a"
-    async with asyncio.timeout(WAIT_S_MAX), renders_database.session_factory() as refused:
+    async with asyncio.timeout(HANG_S_MAX), renders_database.session_factory() as refused:
         with pytest.raises(AdmissionRejected):
             await renders.submit(refused, dedup_key="c")
         async with sessions.begin() as session:

@@ -25,6 +25,7 @@ from rowlock.dispatch import (
 )
 from rowlock.testing import TemporaryDatabase
 
+from ..host import HANG_S_MAX
 from .renders import (
     Base,
     Fleet,
@@ -38,7 +39,6 @@ from .renders import (
 )
 
 QUICK: Any = {"fetch_delays": (0.05, 0.1)}
-WAIT_S_MAX = 30.0
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def cancel(
 
 async def given_up(fleet: Fleet, database: TemporaryDatabase) -> Render:
     """Wait until nothing runs and the only row is free, and return it."""
-    async with asyncio.timeout(WAIT_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         while fleet.running or (await one_render(database)).lock_token is not None:  # noqa: ASYNC110 - the database says nothing by itself
             await asyncio.sleep(0.02)
     return await one_render(database)
@@ -115,7 +115,7 @@ async def test_what_runs_is_closed_and_nothing_more_is_written(
     renders = DispatchPipeline(Render, handler=gates, engine=fleet, **QUICK)
     async with (
         PipelineManager(renders_database.session_factory, [renders]),
-        asyncio.timeout(WAIT_S_MAX),
+        asyncio.timeout(HANG_S_MAX),
     ):
         await submit(renders_database, renders, scene)
         await gates.begun.wait()
@@ -158,7 +158,7 @@ async def test_the_key_is_free_at_once(renders_database: TemporaryDatabase) -> N
     renders = DispatchPipeline(Render, handler=gates, engine=fleet, **QUICK)
     async with (
         PipelineManager(renders_database.session_factory, [renders]),
-        asyncio.timeout(WAIT_S_MAX),
+        asyncio.timeout(HANG_S_MAX),
     ):
         [(first, _)] = await submit(renders_database, renders, "a")
         await gates.begun.wait()

@@ -35,6 +35,7 @@ from rowlock.dispatch.settings import LEASES_PER_TICK_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..faults.trouble import begin_trouble, end_trouble
+from ..host import HANG_S_MAX
 from ..pipelines.scenes import is_claim, until
 from .renders import (
     Base,
@@ -104,7 +105,7 @@ async def test_a_table_that_is_not_migrated_yet_fails_no_rows(database: Temporar
     renders = pipeline_of(fleet, scenes, retry_delay=0.05, fetch_delays=(0.05,))
     async with PipelineManager(database.session_factory, [renders]):
         await submit(database, renders, "a")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S_MAX):
             while (await one_render(database)).status != RUNNING:  # noqa: ASYNC110 - it says nothing by itself
                 await asyncio.sleep(0.02)
             async with database.engine.begin() as connection:
@@ -332,7 +333,7 @@ async def test_folders_do_not_wait_for_threads_of_the_host(tmp_path: Path) -> No
     asyncio.get_running_loop().set_default_executor(threads)
     threads.submit(gate.wait)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S_MAX):
             async with Scratch(tmp_path).folder() as folder:
                 assert folder.exists()
         assert not folder.exists()
@@ -365,7 +366,7 @@ async def test_trouble_of_the_server_fails_no_row(
     renders = pipeline_of(Fleet(1), Scenes(takes_s=0.1), **BRIEF)
     async with PipelineManager(database.session_factory, [renders]):
         await submit(database, renders, "a")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_S_MAX):
             while not renders.statistics().counters["retried"]:
                 assert not renders.statistics().counters["applied"]
                 await asyncio.sleep(0.02)

@@ -34,9 +34,9 @@ from rowlock.dispatch.engine import Engine, Events
 from rowlock.dispatch.engines import thread
 from rowlock.dispatch.engines.local import LocalEngine
 
+from ..host import HANG_S_MAX
 from . import handlers
 
-WAIT_S_MAX = 30.0
 ENGINES: list[type[LocalEngine]] = [LoopEngine, ThreadEngine, ProcessEngine]
 HANDLERS: dict[type[LocalEngine], str] = {
     LoopEngine: "",
@@ -80,7 +80,7 @@ def task_of(
 
 async def heard(events: Events) -> list[AttemptEvent]:
     """Return all events, up to the last."""
-    async with asyncio.timeout(WAIT_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         return [event async for event in events]
 
 
@@ -94,7 +94,7 @@ async def offered(engine: Engine, task: Task[Any]) -> AsyncIterator[Events]:
 
 async def goes_on_when_asked(events: Events, folder: Path) -> list[AttemptEvent]:
     """Check that `tells_a_stage` does so, and return what it says then."""
-    async with asyncio.timeout(WAIT_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         while not isinstance(await anext(events), StageDone):
             pass
     await until((folder / "ticked").exists)
@@ -108,7 +108,7 @@ async def goes_on_when_asked(events: Events, folder: Path) -> list[AttemptEvent]
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait until `condition` holds."""
-    async with asyncio.timeout(WAIT_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         while not condition():  # noqa: ASYNC110 - what it waits for says nothing by itself
             await asyncio.sleep(0.01)
 
@@ -204,7 +204,7 @@ async def test_it_beats_while_the_handler_says_nothing(
     async with offered(
         kind(1), task_of(handler_for(kind, "waits"), row=tmp_path, heartbeat_s=0.05)
     ) as events:
-        async with asyncio.timeout(WAIT_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             first = [await anext(events) for _ in range(6)]
         (tmp_path / "go on").touch()
     assert sum(event == Heartbeat() for event in first) >= 5
@@ -215,7 +215,7 @@ async def test_to_close_is_to_cancel(kind: type[LocalEngine], tmp_path: Path) ->
     """What nobody wants any more would run to its end, and keep its worker."""
     engine = kind(1)
     async with offered(engine, task_of(handler_for(kind, "waits"), row=tmp_path)) as events:
-        async with asyncio.timeout(WAIT_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             while not isinstance(await anext(events), Progress):
                 pass
         (tmp_path / "go on").touch()
@@ -256,7 +256,7 @@ async def test_a_cancelled_caller_comes_back_when_the_thread_has_done() -> None:
 
     def work() -> None:
         begun.set()
-        may_end.wait(WAIT_S_MAX)
+        may_end.wait(HANG_S_MAX)
 
     with ThreadPoolExecutor(1) as pool:
         calling = asyncio.create_task(thread._in(pool, work))

@@ -27,8 +27,9 @@ from rowlock.dispatch import (
 from rowlock.dispatch.engine import Events
 from rowlock.dispatch.engines.local import LocalEngine
 
+from ..host import HANG_S_MAX
 from . import handlers
-from .test_engines import WAIT_S_MAX, heard, offered, task_of
+from .test_engines import heard, offered, task_of
 
 
 async def falls_silent(events: Events, *, silence_s: float) -> bool:
@@ -124,7 +125,7 @@ async def test_a_process_that_stands_still_beats_no_more() -> None:
     async with offered(
         ProcessEngine(1), task_of(handlers.freezes_itself, heartbeat_s=0.05)
     ) as events:
-        async with asyncio.timeout(WAIT_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             while not isinstance(event := await anext(events), Progress):
                 pass
         assert await falls_silent(events, silence_s=1.0)
@@ -139,7 +140,7 @@ async def test_a_process_that_loads_its_task_slowly_is_alive(tmp_path: Path) -> 
     async with offered(
         ProcessEngine(1), task_of(handlers.works_plainly, row, heartbeat_s=0.01)
     ) as events:
-        async with asyncio.timeout(WAIT_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             assert [await anext(events) for _ in range(5)] == [Heartbeat()] * 5
         (tmp_path / "go on").touch()
         assert any(isinstance(event, Completed) for event in await heard(events))

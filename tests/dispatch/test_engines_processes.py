@@ -35,9 +35,10 @@ from rowlock.dispatch.engines import process_line
 from rowlock.dispatch.engines.framing import ACK, read_frame
 from rowlock.testing import TemporaryDatabase
 
+from ..host import HANG_S_MAX
 from . import handlers
 from .renders import Base, Render, one_render, settled, submit
-from .test_engines import WAIT_S_MAX, goes_on_when_asked, heard, importable, offered, task_of, until
+from .test_engines import goes_on_when_asked, heard, importable, offered, task_of, until
 
 __all__ = ["importable"]
 
@@ -116,7 +117,7 @@ async def test_a_process_waits_for_the_database(
     )
     async with PipelineManager(sqlite_database.session_factory, [renders]):
         await submit(sqlite_database, renders, str(tmp_path))
-        async with asyncio.timeout(WAIT_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             while (await one_render(sqlite_database)).status != RUNNING:  # noqa: ASYNC110 - the database says nothing by itself
                 await asyncio.sleep(0.05)
         somebody = sqlite3.connect(
@@ -129,7 +130,7 @@ async def test_a_process_waits_for_the_database(
             await until((tmp_path / "ticked").exists)
             assert not (tmp_path / "gone on").exists()
             somebody.execute("ROLLBACK")
-        async with asyncio.timeout(WAIT_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             [row] = await settled(sqlite_database, every_s=0.05)
     assert (row.status, row.error, row.stages) == (COMPLETED, None, {"raw": None})
     assert (tmp_path / "gone on").exists()
@@ -159,7 +160,7 @@ async def test_a_process_without_a_dispatcher_ends_with_what_it_started(
             pickle.dumps(pickle.dumps(task_of(handlers.starts_another, tmp_path / "pipe")))
         )
         child.stdin.close()
-        async with asyncio.timeout(WAIT_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             reader, writer = await calls.get()
             assert await read_frame(reader) == child.pid
             writer.write(ACK)
@@ -181,7 +182,7 @@ async def test_a_subprocess_ends_with_its_attempt(tmp_path: Path, other: Other) 
     async with offered(
         ProcessEngine(1), task_of(handlers.starts_another, tmp_path / "pipe")
     ) as events:
-        async with asyncio.timeout(WAIT_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             while not isinstance(await anext(events), StageDone):
                 pass
         await until(other.has_begun)
@@ -243,7 +244,7 @@ async def test_a_process_is_kept_for_the_next_attempt() -> None:
     for _ in range(2):
         async with (
             offered(engine, task_of(handlers.is_slow_to_end)) as events,
-            asyncio.timeout(WAIT_S_MAX),
+            asyncio.timeout(HANG_S_MAX),
         ):
             while not isinstance(event := await anext(events), Completed):
                 pass

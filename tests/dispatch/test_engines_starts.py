@@ -31,9 +31,10 @@ from rowlock.dispatch.engines import process_line
 from rowlock.dispatch.engines.local import LocalEngine
 from rowlock.testing import TemporaryDatabase
 
+from ..host import HANG_S_MAX
 from . import handlers
 from .renders import Base, Render, one_render, settled, submit
-from .test_engines import WAIT_S_MAX, heard, importable, offered, task_of, until
+from .test_engines import heard, importable, offered, task_of, until
 from .test_engines_processes import tempdir
 
 __all__ = ["importable", "tempdir"]
@@ -92,7 +93,7 @@ async def test_such_a_row_is_done_when_the_machine_is_well(
     )
     async with PipelineManager(sqlite_database.session_factory, [renders]):
         await submit(sqlite_database, renders, "a")
-        async with asyncio.timeout(WAIT_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             [row] = await settled(sqlite_database, every_s=0.05)
     assert (row.status, row.error, row.losses, asked) == (COMPLETED, None, 0, REFUSED + 1)
 
@@ -138,7 +139,7 @@ async def test_a_process_that_never_starts_is_killed(
     monkeypatch.setattr(process_line, "START_S_MAX", 2.0)
     monkeypatch.setattr(process_line, "INTERPRETER_S_MAX", 2.0)
     engine = ProcessEngine(1)
-    async with asyncio.timeout(WAIT_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         with pytest.raises(ChildProcessError, match="not up within 2 s"):
             await engine.offer("process-1", task_of(handlers.works))
     assert engine.workers()["process-1"].active == 0
@@ -259,7 +260,7 @@ async def test_an_offer_that_is_given_up_at_any_step_leaves_nothing(
         for _ in range(steps):
             await asyncio.sleep(0)
         offers[-1].cancel()
-    async with asyncio.timeout(WAIT_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         await asyncio.gather(*offers, return_exceptions=True)
     assert all(offer.cancelled() for offer in offers)
     await until(lambda: not any(view.active for view in engine.workers().values()))

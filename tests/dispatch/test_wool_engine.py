@@ -41,8 +41,9 @@ from rowlock.dispatch.engines.wool import FORGOTTEN_S, WoolEngine
 from rowlock.dispatch.engines.wool_worker import pickled, run_task
 from rowlock.testing import virtual_time
 
+from ..host import HANG_S_MAX
 from . import handlers, wool_handlers
-from .test_engines import WAIT_S_MAX, falls_silent, goes_on_when_asked, heard, task_of, until
+from .test_engines import falls_silent, goes_on_when_asked, heard, task_of, until
 from .wool_scene import heard_until_progress, offered, offering, opened
 
 OF_THE_HOST: wool.ContextVar[Any] = wool.ContextVar("of_the_host")
@@ -135,7 +136,7 @@ async def test_it_beats_while_the_handler_says_nothing(
     async with opened(namespace) as engine:
         task = task_of(handler, tmp_path, heartbeat_s=0.05)
         async with aclosing(await engine.offer(min(engine.workers()), task)) as events:
-            async with asyncio.timeout(WAIT_S_MAX):
+            async with asyncio.timeout(HANG_S_MAX):
                 first = [await anext(events) for _ in range(6)]
             (tmp_path / "go on").touch()
         assert sum(event == Heartbeat() for event in first) >= 5
@@ -212,7 +213,7 @@ async def test_after_the_last_event_there_is_room_at_once(namespace: str) -> Non
     async with opened(namespace) as one, opened(namespace) as other:
         for engine in (one, other, one):
             async with offering(engine, wool_handlers.is_slow_to_end) as events:
-                async with asyncio.timeout(WAIT_S_MAX):
+                async with asyncio.timeout(HANG_S_MAX):
                     while not isinstance(await anext(events), Completed):
                         pass
 
@@ -308,7 +309,7 @@ async def test_it_works_from_any_context(namespace: str) -> None:
         """Read each event in a task of its own."""
         events = await engine.offer(worker, task_of(handlers.works))
         last: AttemptEvent = Heartbeat()
-        async with asyncio.timeout(WAIT_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             while not isinstance(last, Completed | Failed):
                 last = await asyncio.create_task(_next(events))
         await asyncio.create_task(events.aclose())

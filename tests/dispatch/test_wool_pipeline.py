@@ -20,11 +20,11 @@ from rowlock.dispatch import COMPLETED, PENDING, RUNNING, AttemptEvent, Dispatch
 from rowlock.dispatch.engines.wool import WoolEngine
 from rowlock.testing import TemporaryDatabase
 
+from ..host import HANG_S_MAX
 from .renders import Base, Render, all_renders, settled, submit
 from .wool_farm import farm
 from .wool_handlers import Holds, hangs_at_first
 
-WAIT_S_MAX = 60.0
 LOOK_EVERY_S = 0.05
 GRACE_S = 3.0
 LONG_S = 3_600.0
@@ -60,7 +60,7 @@ async def until_rows(
     database: TemporaryDatabase, condition: Callable[[list[Render]], bool]
 ) -> list[Render]:
     """Wait until the rows are so."""
-    async with asyncio.timeout(WAIT_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         while not condition(rows := await all_renders(database)):  # noqa: ASYNC110 - the database says nothing by itself
             await asyncio.sleep(LOOK_EVERY_S)
     return rows
@@ -81,7 +81,7 @@ async def test_what_a_killed_worker_had_in_hand_is_done_elsewhere(
             victim = row.stages["first"]
             assert victim in pids
             os.kill(victim, signal.SIGKILL)
-            async with asyncio.timeout(WAIT_S_MAX):
+            async with asyncio.timeout(HANG_S_MAX):
                 [done] = await settled(sqlite_database, every_s=LOOK_EVERY_S)
     assert (done.status, done.error, done.losses) == (COMPLETED, None, 1)
     assert done.stages == row.stages
@@ -102,7 +102,7 @@ async def test_a_worker_that_comes_late_gets_what_waits(
             rows = await until_rows(sqlite_database, lambda rows: all(row.attempts for row in rows))
             assert [row.status for row in rows] == [PENDING] * 3
             with farm(name, workers=1):
-                async with asyncio.timeout(WAIT_S_MAX):
+                async with asyncio.timeout(HANG_S_MAX):
                     rows = await settled(sqlite_database, every_s=LOOK_EVERY_S)
     assert [(row.status, row.error) for row in rows] == [(COMPLETED, None)] * 3
 

@@ -15,8 +15,9 @@ import pytest
 from rowlock.dispatch import Completed, WorkerGone
 from rowlock.dispatch.engines import wool_line
 
+from ..host import HANG_S_MAX
 from . import handlers
-from .test_engines import WAIT_S_MAX, falls_silent, heard, task_of, until
+from .test_engines import falls_silent, heard, task_of, until
 from .wool_farm import farm
 from .wool_scene import heard_until_progress, offered, offering, opened
 
@@ -57,7 +58,7 @@ async def test_a_worker_that_stands_still_is_gone(
                 try:
                     assert await falls_silent(events, silence_s=1.0)
                     with pytest.raises(WorkerGone, match="DEADLINE"):
-                        async with asyncio.timeout(WAIT_S_MAX):
+                        async with asyncio.timeout(HANG_S_MAX):
                             await offered(engine, handlers.works)
                 finally:
                     os.kill(frozen, signal.SIGCONT)

@@ -25,7 +25,7 @@ import wool
 from rowlock.dispatch import TaskCountBackpressure
 
 ROOT = Path(__file__).parents[2]
-END_S_MAX = 30.0
+END_S_MAX = 300.0
 
 
 @contextmanager

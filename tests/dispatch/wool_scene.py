@@ -15,7 +15,8 @@ from rowlock.dispatch import Progress, Task
 from rowlock.dispatch.engine import Events
 from rowlock.dispatch.engines.wool import WoolEngine
 
-from .test_engines import WAIT_S_MAX, task_of, until
+from ..host import HANG_S_MAX
+from .test_engines import task_of, until
 
 
 @asynccontextmanager
@@ -28,7 +29,7 @@ async def opened(namespace: str, *, workers: int = 2) -> AsyncIterator[WoolEngin
 
 async def heard_until_progress(events: Events) -> Progress:
     """Take events up to the first progress."""
-    async with asyncio.timeout(WAIT_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         while not isinstance(event := await anext(events), Progress):
             pass
     return event

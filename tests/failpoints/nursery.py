@@ -34,7 +34,7 @@ from rowlock.testing.databases.temporary import sqlite_database, without_durabil
 from ..host import Base
 from .stories import STORIES, Scene
 
-REPLICA_S_MAX: Final = 60
+REPLICA_S_MAX: Final = 300
 """How long a replica may live before it is taken for hung. **Unit** seconds."""
 
 ACTS: Final = {"die": die, "freeze": freeze}

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from rowlock import Outcome, PipelineManager
 
+from ..host import HANG_S_MAX
+
 QUICK: Final[dict[str, Any]] = {
     "fetch_delays": (0.05, 0.1),
     "min_processing_interval": 0,
@@ -21,8 +23,6 @@ RENEWED_SOON: Final[dict[str, Any]] = {
     "heartbeat_interval": 0.1,
 }
 """Leases that are renewed from a tenth of a second on, and that no slow machine loses."""
-WAIT_S_MAX: Final = 30
-"""How long a test waits for what never comes. **Unit** seconds."""
 
 
 class HeldWork:
@@ -47,6 +47,6 @@ class HeldWork:
 
 async def until_healthy(manager: PipelineManager) -> None:
     """Wait until everything works again."""
-    async with asyncio.timeout(WAIT_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         while not manager.health().healthy:  # noqa: ASYNC110 - a snapshot sets no event
             await asyncio.sleep(0.01)

@@ -17,7 +17,7 @@ from sqlalchemy import select, text, update
 from rowlock import Apply, PipelineHinter, PipelineItem, PipelineManager, events
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
-from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
+from ..host import HANG_S_MAX, Run, RunPipeline, Volume, VolumePipeline, heard_events
 from ..pipelines.scenes import TidyPipeline, add, counted, is_free, read, read_all, until
 
 DONE = Apply({"status": "active"})
@@ -257,7 +257,7 @@ class PlainPipeline(VolumePipeline):
     def process(self, item: PipelineItem[Any]) -> Apply:  # type: ignore[override]
         """Work, or hang."""
         if item.row.size_gb == 13:
-            self.let_go.wait(timeout=60)
+            self.let_go.wait(timeout=HANG_S_MAX)
         return DONE
 
 
@@ -279,7 +279,7 @@ async def test_a_thread_that_never_ends_costs_its_own_row_only(database: Tempora
                 assert not is_free(await read(database, hung))
     finally:
         pipeline.let_go.set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_S_MAX):
         while not pipeline.stale:  # noqa: ASYNC110 - told from a thread that outlives the pipeline
             await asyncio.sleep(0)
     assert [item.id for item, _ in pipeline.stale] == [hung.id]

@@ -17,7 +17,7 @@ from rowlock import PipelineManager, events, hint_after_commit, pipeline_hinter
 from rowlock.hints.hinter import PipelineHinter
 from rowlock.testing import TemporaryDatabase, stepping
 
-from ..host import Volume, VolumePipeline, heard_events
+from ..host import HANG_S_MAX, Volume, VolumePipeline, heard_events
 from ..pipelines.scenes import add
 from .crowds import Book, HoldingPipeline, add_books, pipeline_of, shelves
 
@@ -54,7 +54,7 @@ async def test_a_crowd_in_flight_keeps_its_leases_and_leaves_nothing(
     with heard_events() as heard:
         async with PipelineManager(database.session_factory, [pipeline]) as manager:
             await heard.wait_for(events.ItemStarted, count=running)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(HANG_S_MAX):
                 while manager.statistics()[pipeline.name].queued < queued:  # noqa: ASYNC110 - figures set no event
                     await asyncio.sleep(0.01)
             await _until_all_renewed(heard, times=2 * (running + queued))
@@ -68,7 +68,7 @@ async def test_a_crowd_in_flight_keeps_its_leases_and_leaves_nothing(
             pipeline.let_go.set()
             await heard.wait_for(events.ItemApplied, count=running + queued)
             run: Any = pipeline.run
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(HANG_S_MAX):
                 while manager.statistics()[pipeline.name].tracked:  # noqa: ASYNC110 - figures set no event
                     await asyncio.sleep(0.01)
             context = run.context
@@ -118,7 +118,6 @@ async def test_the_queue_claims_no_more_than_it_has_room_for(database: Temporary
 # ---------------------------------------------------------------- pipelines
 
 
-@pytest.mark.timeout(300)
 async def test_a_hundred_pipelines_share_a_process(database: TemporaryDatabase) -> None:
     """With many pipelines some would never have their turn at the pool, the loop or the file."""
     # On a server each connection of the pool prepares the statements of each: a quarter of them

@@ -16,9 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from rowlock import Apply, PipelineManager, events, pipeline_hinter
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
+from ..host import HANG_S_MAX, Run, RunPipeline, Volume, VolumePipeline, heard_events
 from ..pipelines.scenes import add, is_free, read, read_all
-from .patience import QUICK, WAIT_S_MAX, HeldWork, until_healthy
+from .patience import QUICK, HeldWork, until_healthy
 from .trouble import begin_trouble, end_trouble
 
 
@@ -63,7 +63,7 @@ async def test_statements_that_are_cut_short_are_tried_again(
             async with locked(database, busy.id):
                 go_on.set()
                 await heard.wait_for(events.ItemApplied, count=len(others))
-                async with asyncio.timeout(WAIT_S_MAX):
+                async with asyncio.timeout(HANG_S_MAX):
                     while not _logged(caplog, "%s: writing the outcome of row %s is tried again"):  # noqa: ASYNC110
                         await asyncio.sleep(0)
             await heard.wait_for(events.ItemApplied, count=4)
@@ -91,7 +91,7 @@ async def test_a_result_outlasts_the_trouble_of_the_server(
     pipeline = VolumePipeline(answer=Apply({"status": "active"}), **QUICK)
     with heard_events() as heard:
         async with PipelineManager(database.session_factory, [pipeline]) as manager:
-            async with asyncio.timeout(WAIT_S_MAX):
+            async with asyncio.timeout(HANG_S_MAX):
                 while not _logged(caplog, "%s: writing the outcome of row %s is tried again"):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             await end_trouble(database)

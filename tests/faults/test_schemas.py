@@ -26,6 +26,7 @@ from rowlock import (
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import (
+    HANG_S_MAX,
     Attachment,
     AttachmentPipeline,
     Base,
@@ -36,7 +37,7 @@ from ..host import (
     heard_events,
 )
 from ..pipelines.scenes import add, counted, is_free, read_all
-from .patience import QUICK, WAIT_S_MAX, HeldWork, until_healthy
+from .patience import QUICK, HeldWork, until_healthy
 
 
 async def migrate(database: TemporaryDatabase, *statements: str) -> None:
@@ -184,7 +185,7 @@ async def test_a_table_that_vanishes_while_its_rows_are_at_work(
             await migrate(database, "DROP TABLE attachments")
             work.go_on.set()
             await heard.wait_for(events.ItemFailed)
-            async with asyncio.timeout(WAIT_S_MAX):
+            async with asyncio.timeout(HANG_S_MAX):
                 while manager.statistics()["AttachmentPipeline"].tracked:  # noqa: ASYNC110 - figures set no event
                     await asyncio.sleep(0.01)
             assert manager.health().pipelines[1].last_error is None
@@ -249,7 +250,7 @@ async def test_one_kind_that_cannot_be_read_does_not_stop_the_others(
     )
     async with (
         PipelineManager(sqlite_database.session_factory, [DocPipeline()]),
-        asyncio.timeout(30),
+        asyncio.timeout(HANG_S_MAX),
     ):
         left: tuple[int, int] = (7, 0)
         while left[0] > 1 or not left[1]:

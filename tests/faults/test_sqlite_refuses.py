@@ -21,9 +21,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from rowlock import Apply, PipelineManager, events
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Base, Run, RunPipeline, Volume, VolumePipeline, heard_events
+from ..host import HANG_S_MAX, Base, Run, RunPipeline, Volume, VolumePipeline, heard_events
 from ..pipelines.scenes import add, is_free, read_all
-from .patience import QUICK, WAIT_S_MAX, HeldWork, until_healthy
+from .patience import QUICK, HeldWork, until_healthy
 
 PROMPT = {**QUICK, "database_timeout": 2}
 
@@ -138,7 +138,7 @@ async def take_in_the_log(file: Path) -> None:
     write-ahead log behind.
     """
     with closing(sqlite3.connect(file)) as connection:
-        async with asyncio.timeout(WAIT_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             # Somebody may just be writing it there.
             while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

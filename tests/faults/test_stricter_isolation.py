@@ -15,8 +15,8 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from rowlock import Apply, PipelineManager, events
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Attachment, Base, RecordingPipeline, Run, Volume, heard_events
-from .patience import QUICK, WAIT_S_MAX
+from ..host import HANG_S_MAX, Attachment, Base, RecordingPipeline, Run, Volume, heard_events
+from .patience import QUICK
 
 ROWS = 24
 LEDGER = 1
@@ -82,7 +82,7 @@ async def test_each_row_is_worked_on_once_and_applied_once(
     ]
     with heard_events() as heard:
         async with managers[0], managers[1]:
-            async with asyncio.timeout(WAIT_S_MAX):
+            async with asyncio.timeout(HANG_S_MAX):
                 while (
                     len(
                         applied := [

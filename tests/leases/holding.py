@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rowlock.testing import TemporaryDatabase, stepping
 
-from ..host import EVENT_WAIT_S_MAX, VolumePipeline
+from ..host import VolumePipeline, wait_s_max
 from ..pipelines.scenes import replica
 
 
@@ -31,7 +31,7 @@ class Passing:
 
     async def wait_for(self, count: int) -> None:
         """Wait until `count` of them were sent."""
-        async with asyncio.timeout(EVENT_WAIT_S_MAX):
+        async with asyncio.timeout(wait_s_max()):
             while self.count < count:
                 self._more.clear()
                 await self._more.wait()

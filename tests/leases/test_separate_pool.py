@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock.database.separate_pool import SeparatePool
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Run, Volume
+from ..host import HANG_S_MAX, Run, Volume
 
 WAIT = timedelta(milliseconds=1234)
 
@@ -115,7 +115,7 @@ async def test_closed_it_leaves_no_connection(postgresql_database: TemporaryData
     pid = await answer_of(pool, "SELECT pg_backend_pid()")
     await pool.close()
     async with postgresql_database.engine.connect() as connection:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S_MAX):
             left = text(f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}")
             while await connection.scalar(left):
                 await connection.rollback()

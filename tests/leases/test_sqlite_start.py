@@ -11,6 +11,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from rowlock.dialects.sqlite.begin import take_write_lock
 
+from ..host import HANG_S_MAX
+
 
 async def test_the_first_transaction_waits_for_a_writer(tmp_path: Path) -> None:
     """A host's first fetch would fail because a service writes to a file that is not in WAL mode
@@ -63,7 +65,7 @@ async def test_a_shorter_wait_of_the_host_is_kept(tmp_path: Path) -> None:
     )
     async with engine.connect() as service, engine.connect() as ours:
         await service.exec_driver_sql("BEGIN IMMEDIATE")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_S_MAX):
             with pytest.raises(OperationalError, match="database is locked"):
                 await take_write_lock(ours, 3600)
     await engine.dispose()

@@ -20,15 +20,13 @@ from rowlock.database.stalled_transactions import abort_stalled
 from rowlock.dialects.postgresql import transactions
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Base, Run
+from ..host import HANG_S_MAX, Base, Run
 from .transactions import may_write, run_in
 
 ENDLESS = (
     "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT max(n) FROM"
     " numbers"
 )
-ENDS_S_MAX = 60
-"""Longest time for the thread of a connection to end. **Unit** seconds."""
 
 
 @pytest.fixture
@@ -303,7 +301,7 @@ async def test_the_thread_of_one_that_is_out_of_time_is_stopped_once(
         await run_in(sqlite_database.session_factory, work, timeout=timedelta(seconds=0.3))
     ends = [drivers[0].stop(), drivers[0].stop()]
     assert len(stops) == 1
-    await asyncio.wait_for(ends[1], ENDS_S_MAX)
+    await asyncio.wait_for(ends[1], HANG_S_MAX)
 
 
 async def test_a_timeout_that_comes_late_is_the_loops(

@@ -26,7 +26,7 @@ from rowlock.leases.load import load_rows
 from rowlock.services.due import make_due
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Base, Run
+from ..host import HANG_S_MAX, Base, Run
 from .ground import LOCK_TIMEOUT, MARGIN, RUNS, add, order_for, row_of
 from .transactions import (
     file_may_be_written,
@@ -171,7 +171,7 @@ def test_two_processes_on_one_file(tmp_path: Path) -> None:
     for process in processes:
         process.stdin.write("go\n")
         process.stdin.flush()
-    answers = [process.communicate(timeout=60) for process in processes]
+    answers = [process.communicate(timeout=HANG_S_MAX) for process in processes]
     assert [
         (process.returncode, errors)
         for process, (_, errors) in zip(processes, answers, strict=True)

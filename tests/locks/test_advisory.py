@@ -27,7 +27,7 @@ from rowlock.locks.advisory import (
 from rowlock.locks.locker import get_locker
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Base, Run
+from ..host import HANG_S_MAX, Base, Run
 from .advisory_locks import NAME, is_free
 from .takers import LockHolder, settle
 
@@ -219,7 +219,7 @@ async def locked(database: TemporaryDatabase, **settings: Any) -> AsyncIterator[
 
 async def wait_until_waiting(database: TemporaryDatabase, count: int) -> None:
     """Return once so many wait for the lock."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_S_MAX):
         while await waiting(database) < count:  # noqa: ASYNC110 - neither database tells
             await asyncio.sleep(0)
 

@@ -18,7 +18,7 @@ from sqlalchemy.util import await_only
 
 from rowlock.testing import TemporaryDatabase, stepping
 
-from ..host import Attachment, Base, Volume, VolumePipeline
+from ..host import HANG_S_MAX, Attachment, Base, Volume, VolumePipeline
 
 DEADLOCK_DETECTED = "40P01"
 LOCK_NOT_AVAILABLE = "55P03"
@@ -104,7 +104,7 @@ async def until_it_waits_or_is_done(database: TemporaryDatabase, task: asyncio.T
     waiting = text(f"SELECT count(*) FROM pg_stat_activity WHERE {here}")
     # Within one transaction the view would show the same all the time.
     autocommit = database.engine.execution_options(isolation_level="AUTOCOMMIT")
-    async with asyncio.timeout(60), autocommit.connect() as connection:
+    async with asyncio.timeout(HANG_S_MAX), autocommit.connect() as connection:
         while not task.done() and not await connection.scalar(waiting):  # noqa: ASYNC110 - the server does not tell
             await asyncio.sleep(0)
 

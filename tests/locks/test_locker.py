@@ -14,6 +14,7 @@ from rowlock.errors import LockWaitTimeout
 from rowlock.locks.locker import InMemoryLocker
 from rowlock.testing import virtual_time
 
+from ..host import HANG_S_MAX
 from .takers import NAMESPACE, settle, take
 
 
@@ -113,7 +114,7 @@ async def test_crossing_requests_do_not_deadlock(locker: InMemoryLocker) -> None
         await take(locker, *keys) for keys in ((1, 2), (2, 3), (3, 1), (2, 1), (3, 2), (1, 3))
     ]
     for taker in takers:
-        await asyncio.wait_for(taker.finish(), timeout=60)
+        await asyncio.wait_for(taker.finish(), timeout=HANG_S_MAX)
     assert locker.statistics() == ()
 
 

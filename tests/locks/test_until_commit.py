@@ -14,7 +14,7 @@ from rowlock.locks.advisory import advisory_lock_ctx
 from rowlock.locks.locker import get_locker
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from ..host import Base, Run
+from ..host import HANG_S_MAX, Base, Run
 from .advisory_locks import NAME, is_free
 from .creators import begins_by_itself
 from .takers import settle
@@ -114,7 +114,7 @@ async def test_a_holder_never_wants_for_a_connection(sqlite_database: TemporaryD
     """With a full pool the holder would wait for the waiters, and they for it."""
     engine = sqlite_database.create_engine(pool_size=1, max_overflow=1, pool_timeout=1)
     sessions = async_sessionmaker(engine)
-    async with asyncio.timeout(60), sessions() as holder, sessions() as early:
+    async with asyncio.timeout(HANG_S_MAX), sessions() as holder, sessions() as early:
         await early.execute(select(1))
         async with advisory_lock_ctx(holder, NAME):
             taker = asyncio.create_task(advisory_lock_ctx(early, NAME).__aenter__())

@@ -23,10 +23,9 @@ from rowlock.rows.migrations import (
 )
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
+from ..host import HANG_S_MAX
 from .conftest import Tree, WithOp, picture
 
-LOCK_WAIT_S_MAX = 30
-"""How long the test holds the lock that the migration must not wait for. **Unit** seconds."""
 ODD_NAME = 'Odd "Name"; %s :x'
 
 VOLUMES = [
@@ -243,7 +242,7 @@ async def test_the_migration_gives_up_rather_than_queue(
     async with postgresql_database.engine.begin() as connection:
         await connection.exec_driver_sql("SELECT * FROM volumes")
         with pytest.raises(DBAPIError, match="lock timeout"):
-            async with asyncio.timeout(LOCK_WAIT_S_MAX):
+            async with asyncio.timeout(HANG_S_MAX):
                 await tree.upgrade("0002")
 
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from rowlock import PipelineItem
 
+from ..host import HANG_S_MAX
+
 LOCK_TIMEOUT: Final = timedelta(seconds=5)
-BLOCKED_S_MAX: Final = 60.0
-"""How long the loop may be blocked until a test gives up. **Unit** seconds."""
 LOOK_EVERY_S: Final = 0.02
 SETTINGS: Final[dict[str, Any]] = {
     "workers_num": 2,
@@ -32,7 +32,7 @@ SETTINGS: Final[dict[str, Any]] = {
 def block_until(condition: Callable[[], bool]) -> None:
     """Keep this thread, and the event loop in it, until the condition holds."""
     look = threading.Event()
-    for _ in range(round(BLOCKED_S_MAX / LOOK_EVERY_S)):
+    for _ in range(round(HANG_S_MAX / LOOK_EVERY_S)):
         if condition():
             return
         look.wait(LOOK_EVERY_S)
@@ -50,7 +50,7 @@ async def until_so(condition: Callable[[], Any]) -> None:
     """Wait until the condition, which may be awaited, holds; without events, which two threads
     would tell.
     """
-    async with asyncio.timeout(BLOCKED_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         while not (await found if inspect.isawaitable(found := condition()) else found):  # noqa: ASYNC110 - no event tells of it
             await asyncio.sleep(LOOK_EVERY_S)
 

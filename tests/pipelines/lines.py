@@ -19,8 +19,7 @@ from rowlock import NotificationStatistics, PipelineHinter, PipelineManager
 from rowlock.database.notify_channel import listening
 from rowlock.testing import TemporaryDatabase
 
-WAIT_S_MAX = 20.0
-"""How long a test waits for what never comes. **Unit** seconds."""
+from ..host import HANG_S_MAX
 
 
 class Ear:
@@ -40,7 +39,7 @@ class Ear:
 
     async def wait_for(self, model: str, *, count: int = 1) -> None:
         """Wait until it was woken for `model` so often."""
-        async with asyncio.timeout(WAIT_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             while self.heard.count(model) < count:
                 self._more.clear()
                 await self._more.wait()
@@ -129,14 +128,14 @@ async def kill(database: TemporaryDatabase, name: str) -> None:
 
 async def look_until(database: TemporaryDatabase, condition: Callable[[], bool]) -> None:
     """Ask the server something again and again until `condition()` is true."""
-    async with asyncio.timeout(WAIT_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         while not condition():
             await connections(database, "nobody")
 
 
 async def until_gone(database: TemporaryDatabase, name: str) -> None:
     """Wait until the server has no connection known by `name`."""
-    async with asyncio.timeout(WAIT_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         while await connections(database, name):
             pass
 
@@ -180,7 +179,7 @@ class BlackHole:
 
     async def wait_for_entry(self, number: int) -> None:
         """Wait until so many connections were made."""
-        async with asyncio.timeout(WAIT_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             while self.entered < number:
                 self._more.clear()
                 await self._more.wait()

@@ -9,6 +9,7 @@ from rowlock.pipelines.host_code.call import Attempt, Ended, host_call
 from rowlock.pipelines.host_code.deadlines import Deadlines
 from rowlock.testing import virtual_time
 
+from ..host import HANG_S_MAX
 from .scenes import hang, turns
 from .test_attempt import THREADS, attempt_of
 
@@ -85,7 +86,7 @@ async def test_a_thread_that_is_ended_is_left_behind_after_the_grace() -> None:
 
     def process() -> str:
         started.set()
-        go_on.wait(30)
+        go_on.wait(HANG_S_MAX)
         returned.set()
         return "too late"
 
@@ -93,13 +94,13 @@ async def test_a_thread_that_is_ended_is_left_behind_after_the_grace() -> None:
     attempt = attempt_of(process, grace_s=0)
     running = asyncio.create_task(attempt.run())
     try:
-        await asyncio.to_thread(started.wait, 30)
+        await asyncio.to_thread(started.wait, HANG_S_MAX)
         loop.call_soon(attempt.end, Ended.LEASE_LOST)
         assert await running is Ended.ABANDONED
         assert not returned.is_set()
         assert attempt.is_running
     finally:
         go_on.set()
-    await asyncio.to_thread(returned.wait, 30)
+    await asyncio.to_thread(returned.wait, HANG_S_MAX)
     await turns()
     assert not attempt.is_running

@@ -10,6 +10,7 @@ from typing import Any
 from rowlock.pipelines.host_code.call import Attempt, Ended, host_call
 from rowlock.pipelines.host_code.deadlines import Deadlines
 
+from ..host import HANG_S_MAX
 from .scenes import turns
 
 THREADS = ThreadPoolExecutor(2)
@@ -24,13 +25,13 @@ async def test_a_coroutine_out_of_a_thread_that_was_ended_is_not_begun() -> None
 
     def process() -> Any:
         started.set()
-        go_on.wait(30)
+        go_on.wait(HANG_S_MAX)
         return inner()
 
     call = host_call(process, threads=THREADS)
     attempt = Attempt(call, deadlines=Deadlines(100), grace_s=30)
     running = asyncio.create_task(attempt.run())
-    await asyncio.to_thread(started.wait, 30)
+    await asyncio.to_thread(started.wait, HANG_S_MAX)
     attempt.end(Ended.LEASE_LOST)
     await turns()
     go_on.set()

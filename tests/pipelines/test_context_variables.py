@@ -14,7 +14,7 @@ from rowlock import Apply, Outcome, PipelineItem, PipelineManager, events
 from rowlock.pipelines.host_code.call import Returned
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Volume, VolumePipeline, heard_events
+from ..host import HANG_S_MAX, Volume, VolumePipeline, heard_events
 from .scenes import add, change
 from .test_attempt import attempt_of
 
@@ -41,7 +41,7 @@ async def test_a_plain_function_sees_the_context_variables() -> None:
 async def test_plain_functions_see_the_context_variables_side_by_side() -> None:
     """One context cannot be entered twice: the second of two calls at a time would fail."""
     TENANT.set("ours")
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=HANG_S_MAX)
 
     def process() -> str:
         both.wait()
@@ -72,7 +72,7 @@ class PlainPipeline(VolumePipeline):
         TENANT.set("changed by a row")
         if len(self.items) == 2:
             self.begun.set()
-            self.go_on.wait(10)
+            self.go_on.wait(HANG_S_MAX)
         return Apply({"status": "active"})
 
     def on_stale(self, item: PipelineItem[Any], outcome: Outcome) -> None:
@@ -90,7 +90,7 @@ async def test_a_pipelines_plain_functions_see_what_was_set_at_its_start(
     with heard_events() as heard:
         async with PipelineManager(database.session_factory, [pipeline]):
             TENANT.set("somebody else's")
-            await asyncio.to_thread(pipeline.begun.wait, 10)
+            await asyncio.to_thread(pipeline.begun.wait, HANG_S_MAX)
             await change(database, pipeline.items[1].row, lock_token=uuid.uuid4(), status="done")
             pipeline.go_on.set()
             await heard.wait_for(events.ItemStale)

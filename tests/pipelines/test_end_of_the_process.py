@@ -14,14 +14,12 @@ from sqlalchemy import text
 
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Run, Volume
+from ..host import HANG_S_MAX, Run, Volume
 from .scenes import add
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-PROCESS_S_MAX = 90
-"""How long a process may take, in seconds; whoever keeps the database locked does so for longer."""
 
 WORKS = """
 import asyncio, sys
@@ -102,7 +100,7 @@ async def process(
         sys.executable, "-c", program, url, cwd=Path(__file__).parents[2], **pipes
     )
     try:
-        async with asyncio.timeout(PROCESS_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             yield running
     finally:
         if running.returncode is None:

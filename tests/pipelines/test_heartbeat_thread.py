@@ -21,9 +21,8 @@ from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.renewing.loop_monitor import LoopMonitor
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Volume, VolumePipeline, heard_events
+from ..host import HANG_S_MAX, Volume, VolumePipeline, heard_events
 from .blocking import (
-    BLOCKED_S_MAX,
     SETTINGS,
     heartbeat_threads,
     until_so,
@@ -148,7 +147,7 @@ async def test_a_loop_that_is_interrupted_goes_on(sqlite_database: TemporaryData
         await asyncio.wait([leaving])
         ends.append(leaving.exception())
 
-    async with asyncio.timeout(BLOCKED_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         await heartbeat_thread.run(work)
     await heartbeat_thread.stop()
     assert [str(end) for end in ends] == ["3"]
@@ -168,7 +167,7 @@ async def test_what_would_end_the_hosts_loop_is_told_as_an_error(
     async def leave() -> None:
         raise SystemExit(3)
 
-    async with asyncio.timeout(BLOCKED_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         with pytest.raises(HostCodeError, match="SystemExit"):
             await heartbeat_thread.run(leave)
     await heartbeat_thread.stop()
@@ -198,7 +197,7 @@ async def test_a_cut_that_exits_is_made_again(
     )
     heartbeat_thread.abort_after(timedelta(seconds=1), look_every=timedelta(milliseconds=10))
     await heartbeat_thread.run(nothing)
-    async with asyncio.timeout(BLOCKED_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         await again.wait()
     await heartbeat_thread.stop()
 
@@ -241,7 +240,7 @@ async def main():
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(BLOCKED_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             await process.communicate()
     except TimeoutError:
         process.kill()
@@ -263,7 +262,7 @@ async def test_a_drain_that_is_cancelled_still_ends_the_thread(
         await asyncio.sleep(0)
     draining.cancel()
     await asyncio.wait({draining})
-    async with asyncio.timeout(BLOCKED_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         await manager.drain(0)
     assert heartbeat_threads() == 0
 

@@ -16,7 +16,7 @@ from rowlock import Heartbeater, PipelineItem, PipelineManager, events
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
-from ..host import Volume, VolumePipeline, heard_events
+from ..host import HANG_S_MAX, Volume, VolumePipeline, heard_events
 from .scenes import add, change, counted, faults_of, hang, is_renewal, now, read, replica, until
 from .told import Line, repeated, told
 
@@ -231,7 +231,7 @@ async def test_a_row_in_somebodys_transaction_does_not_hold_up_the_others(
         held = next(item for item in items if item.id == rows[0].id)
         async with replica(database)() as session, session.begin():
             await session.scalars(select(Volume).where(Volume.id == rows[0].id).with_for_update())
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(HANG_S_MAX):
                 assert await steps.beat_once() == 1
             assert not held.is_lost
             assert steps.run.heartbeater.due_for_renewal() == [held]

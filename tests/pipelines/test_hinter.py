@@ -18,7 +18,7 @@ from rowlock import PipelineHinter, hint_after_commit, pipeline_hinter
 from rowlock.hints.hinter import WARNED_NAMES_MAX
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Attachment, Base, Run, Volume
+from ..host import HANG_S_MAX, Attachment, Base, Run, Volume
 from .told import Line, told
 
 
@@ -133,7 +133,7 @@ async def test_hints_may_come_from_threads() -> None:
     hinter, woken, loop = PipelineHinter(), asyncio.Event(), asyncio.get_running_loop()
     hinter.attach("Volume", lambda: loop.call_soon_threadsafe(woken.set))
     await asyncio.to_thread(hinter.hint_fetch, Volume)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_S_MAX):
         await woken.wait()
 
 

@@ -18,9 +18,8 @@ from rowlock.database import notify_channel as notifications
 from rowlock.hints import notifier
 from rowlock.testing import PostgresqlServer, TemporaryDatabase
 
-from ..host import Attachment, AttachmentPipeline, Base, Volume, VolumePipeline
+from ..host import HANG_S_MAX, Attachment, AttachmentPipeline, Base, Volume, VolumePipeline
 from .lines import (
-    WAIT_S_MAX,
     BlackHole,
     Ear,
     Replica,
@@ -109,7 +108,7 @@ async def test_losing_the_line_makes_nobody_unhealthy(
     assert [line.channel, line.listening, line.reconnects] == [None, False, 0]
     assert "closed" in (line.last_error or "")
     # The next try is an hour away, and no shutdown waits for it.
-    async with asyncio.timeout(WAIT_S_MAX):
+    async with asyncio.timeout(HANG_S_MAX):
         await manager.drain()
 
 
@@ -123,7 +122,7 @@ async def test_an_outage_is_survived(postgresql_server: Callable[[], PostgresqlS
         await asyncio.to_thread(server.stop)
         one.hint("Run")
         await one.ear.wait_for("Run")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S_MAX):
             while one.line.failures < 3 or other.line.failures < 3:
                 await asyncio.to_thread(lambda: None)
         assert not one.line.listening
@@ -273,7 +272,7 @@ async def test_a_shutdown_does_not_wait_for_a_server_that_is_silent(
         await (hole.wait_for_entry(1) if hole.dark else one.ear.wait_for("Volume"))
         hole.dark = True
         one.hint("Run")
-        async with asyncio.timeout(notifier.STOP_S_MAX + notifications.CLOSE_S_MAX + WAIT_S_MAX):
+        async with asyncio.timeout(notifier.STOP_S_MAX + notifications.CLOSE_S_MAX + HANG_S_MAX):
             await one.manager.drain()
 
 

@@ -28,7 +28,7 @@ from rowlock import (
 from rowlock.pipelines.statistics import Counters
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from ..host import Volume, VolumePipeline
+from ..host import HANG_S_MAX, Volume, VolumePipeline
 from .scenes import add, now, read_all
 
 
@@ -172,7 +172,7 @@ async def test_a_hint_may_come_from_a_thread(virtual_database: TemporaryDatabase
 
     def hint_and_wait() -> bool:
         pipeline.hint()
-        return worked.wait(10)
+        return worked.wait(HANG_S_MAX)
 
     pipeline = VolumePipeline(answer=answer)
     pipeline.start(virtual_database.session_factory, PipelineHinter())

@@ -32,7 +32,7 @@ from rowlock.leases.related import locker as related_module
 from rowlock.testing import TemporaryDatabase, stepping
 from rowlock.testing.databases import temporary as databases
 
-from ..host import Attachment, Base, Run, Volume, VolumePipeline, heard_events
+from ..host import HANG_S_MAX, Attachment, Base, Run, Volume, VolumePipeline, heard_events
 from .related_scenes import (
     ATTACHMENTS,
     GatheringPipeline,
@@ -264,7 +264,7 @@ async def test_rows_that_refer_to_a_locked_one_can_be_inserted(
 
         async def process(self, item: Any) -> Apply:
             await item.lock_related(Volume, Volume.id == item.row.volume_id)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(HANG_S_MAX):
                 await add(database, Attachment(volume_id=volume.id))
             return Apply()
 

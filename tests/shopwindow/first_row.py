@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from rowlock import PipelineManager
 
 POLL_S = 0.02
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = 240.0
 
 
 async def main() -> None:

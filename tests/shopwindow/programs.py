@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-RUN_S_MAX = 60.0
+RUN_S_MAX = 300.0
 """How long a program may take. **Unit** seconds."""
 STRICT = ("-W", "error")
 """Options of Python under which a warning is an error."""

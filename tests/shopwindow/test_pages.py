@@ -55,7 +55,6 @@ def lay_out(page: Path, folder: Path) -> None:
         file.write_text(text, encoding="utf-8")
 
 
-@pytest.mark.timeout(300)  # a page may have several programs, each with a bound of its own
 @pytest.mark.parametrize("page", programs(), ids=name_of)
 def test_page_runs(page: Path, tmp_path: Path) -> None:
     """Somebody would paste code that does not work."""

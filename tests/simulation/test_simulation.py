@@ -35,7 +35,6 @@ def broken(scenario: type[Orders | Family | Crowd], first: int, last: int) -> li
         ]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", range(1, SEEDS - OF_FAMILY + 1, PER_TEST))
 def test_orders(first: int) -> None:
     """Some fault at some moment would lose an order, do a step twice under one token, or leave
@@ -45,7 +44,6 @@ def test_orders(first: int) -> None:
     assert not failures, "\n\n".join(failures)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", range(1, OF_FAMILY + 1, PER_TEST))
 def test_family(first: int) -> None:
     """Some fault at some moment would leave related rows locked, write half a result, or undo
@@ -55,7 +53,6 @@ def test_family(first: int) -> None:
     assert not failures, "\n\n".join(failures)
 
 
-@pytest.mark.timeout(300)
 def test_crowd() -> None:
     """Results that were computed would be lost, again and again, where a database is too far
     away to write all of them at once.

@@ -20,7 +20,7 @@ def run_planted(root: Path, *options: str) -> tuple[int, str]:
     command = [sys.executable, str(root / LISTS), *options]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     run = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=100, check=False
+        command, env=environment, capture_output=True, text=True, timeout=500, check=False
     )
     return run.returncode, run.stdout + run.stderr
 

@@ -66,7 +66,7 @@ def loaded_by(statement: str) -> list[str]:
     """Run a statement in a Python of its own and return the names of the modules it has loaded."""
     code = f"{statement}; import sys; print(*sorted(sys.modules))"
     run = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=500
     )
     return run.stdout.split()
 

@@ -20,10 +20,8 @@ from sqlalchemy import text
 
 from rowlock.testing import TemporaryDatabase
 
+from ..host import HANG_S_MAX
 from .replica import Base, Letter
-
-WAIT_S_MAX = 60.0
-"""How long a test waits for a process that never says what it should. **Unit** seconds."""
 
 HISTORIANS = {
     "sqlite": [
@@ -79,7 +77,7 @@ class Replica:
 
     async def _hear(self) -> bool:
         assert self.process.stdout is not None
-        async with asyncio.timeout(WAIT_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             line = await self.process.stdout.readline()
         if line:
             self.told.append(json.loads(line))

@@ -17,8 +17,9 @@ from rowlock import PipelineHinter, PipelineManager, hint_after_commit
 from rowlock.database.notify_channel import listening
 from rowlock.testing import TemporaryDatabase
 
+from ..host import HANG_S_MAX
 from .notified import NAME, Base, Parcel
-from .processes import WAIT_S_MAX, Replica
+from .processes import Replica
 
 CONNECTIONS = (
     "FROM pg_stat_activity WHERE datname = current_database() AND application_name = :name"
@@ -53,7 +54,7 @@ async def send_parcel(database: TemporaryDatabase, hinter: PipelineHinter) -> No
 
 async def until_no_line(database: TemporaryDatabase) -> None:
     """Wait until the server has no connection of the process any more."""
-    async with asyncio.timeout(WAIT_S_MAX), database.engine.connect() as connection:
+    async with asyncio.timeout(HANG_S_MAX), database.engine.connect() as connection:
         while await connection.scalar(text(f"SELECT count(*) {CONNECTIONS}"), {"name": NAME}):
             await connection.rollback()
 
@@ -78,7 +79,7 @@ async def test_a_service_in_another_process_is_heard(
             for count in range(1, 4):
                 await send_parcel(database, manager.hinter)
                 assert await replica.wait_for("Applied", times=count) == list(range(1, count + 1))
-            async with asyncio.timeout(WAIT_S_MAX):
+            async with asyncio.timeout(HANG_S_MAX):
                 await bills.wait()
         assert replica.process.stdin is not None
         replica.process.stdin.close()
@@ -133,7 +134,7 @@ async def test_without_notify_nothing_is_said(postgresql_database: TemporaryData
             assert manager.health().notifications is None
         async with engine.begin() as connection:
             await connection.execute(text("SELECT pg_notify('rowlock_public', 'Last')"))
-        async with asyncio.timeout(WAIT_S_MAX):
+        async with asyncio.timeout(HANG_S_MAX):
             while not heard:
                 async with engine.connect() as connection:
                     await connection.execute(text("SELECT 1"))

@@ -26,7 +26,7 @@ def told_by_another_process(hash_seed: str) -> str:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, HOST, *SEEDS]
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=True, timeout=100
+        command, env=environment, capture_output=True, text=True, check=True, timeout=500
     ).stdout
 
 
