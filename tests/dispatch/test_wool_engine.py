@@ -43,7 +43,8 @@ from rowlock.testing import virtual_time
 
 from ..host import HANG_S_MAX
 from . import handlers, wool_handlers
-from .test_engines import falls_silent, goes_on_when_asked, heard, task_of, until
+from .test_engines import goes_on_when_asked, heard, task_of, until
+from .test_engines_own import falls_silent
 from .wool_scene import heard_until_progress, offered, offering, opened
 
 OF_THE_HOST: wool.ContextVar[Any] = wool.ContextVar("of_the_host")

@@ -17,7 +17,8 @@ from rowlock.dispatch.engines import wool_line
 
 from ..host import HANG_S_MAX
 from . import handlers
-from .test_engines import falls_silent, heard, task_of, until
+from .test_engines import heard, task_of, until
+from .test_engines_own import falls_silent
 from .wool_farm import farm
 from .wool_scene import heard_until_progress, offered, offering, opened
 
