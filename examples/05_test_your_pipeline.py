@@ -42,18 +42,20 @@ from rowlock import (
 from rowlock.testing import (
     DatabaseClock,
     PipelineContract,
+    Scenario,
     Step,
     TemporaryDatabase,
     crash_everywhere,
     inline_sqlite_database,
     run_virtual,
+    simulate,
     stepping,
     take_step,
     virtual_time,
     virtual_time_now,
 )
 from rowlock.testing.plugin import OpenSteps
-from rowlock.testing.simulation import Scenario, World, simulate
+from rowlock.testing.simulation import World
 from rowlock.testing.strategies import step_sequences
 
 Sessions = async_sessionmaker[AsyncSession]

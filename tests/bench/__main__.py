@@ -23,7 +23,7 @@ from measure import POSTGRESQL, SQLITE, Measure, Place, Scale
 from report import Result, print_failure, print_result, read_json, write_json
 from table import MEASURES, PEERS
 
-from rowlock.testing.databases.temporary import PostgresqlServer
+from rowlock.testing import PostgresqlServer
 
 SECONDS_MAX = 600
 """Longest time for one round of one measure."""

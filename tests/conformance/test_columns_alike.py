@@ -11,8 +11,7 @@ from sqlalchemy import ColumnElement, DateTime
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, Retry
-from rowlock.testing import TemporaryDatabase
-from rowlock.testing.stepping import stepping
+from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import RecordingPipeline, Run, RunPipeline
 

@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock import PipelineItem
 from rowlock.database.transaction import in_transaction
 from rowlock.database.transaction_dialect import TRANSACTIONS
 from rowlock.dialects.postgresql.leases import PostgresqlLeases
@@ -30,7 +31,6 @@ from rowlock.leases.apply import (
 )
 from rowlock.leases.claim import claim
 from rowlock.leases.claim_request import ClaimRequest
-from rowlock.leases.item import PipelineItem
 from rowlock.leases.lease_dialect import LEASES, LeaseDialect
 from rowlock.leases.load import load_rows
 from rowlock.leases.release import release, sweep

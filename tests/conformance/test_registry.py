@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rowlock import ResourceLocker
 from rowlock.dialects import (
     Dialect,
     DialectPart,
@@ -18,7 +19,7 @@ from rowlock.dialects import (
     registry,
 )
 from rowlock.errors import UnsupportedDialectError
-from rowlock.locks.locker import InMemoryLocker, ResourceLocker
+from rowlock.locks.locker import InMemoryLocker
 from rowlock.redaction import text_of
 
 HERE = "tests_of_a_dialect"

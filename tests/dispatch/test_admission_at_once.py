@@ -15,9 +15,8 @@ import pytest
 from sqlalchemy import event, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
-from rowlock import AdmissionRejected, LockWaitTimeout
+from rowlock import AdmissionRejected, LockWaitTimeout, get_locker
 from rowlock.dispatch import COMPLETED, DispatchPipeline
-from rowlock.locks.locker import get_locker
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX

@@ -19,6 +19,7 @@ from rowlock import SettingsError
 from rowlock.dispatch import (
     AttemptEvent,
     Completed,
+    Engine,
     Failed,
     Heartbeat,
     LoopEngine,
@@ -30,7 +31,7 @@ from rowlock.dispatch import (
     WorkerBusy,
     WorkerGone,
 )
-from rowlock.dispatch.engine import Engine, Events
+from rowlock.dispatch.engine import Events
 from rowlock.dispatch.engines import thread
 from rowlock.dispatch.engines.local import LocalEngine
 

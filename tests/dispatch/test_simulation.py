@@ -25,7 +25,8 @@ from rowlock.dispatch import (
     Task,
     WorkerGone,
 )
-from rowlock.testing.simulation import Scenario, World, simulate
+from rowlock.testing import Scenario, simulate
+from rowlock.testing.simulation import World
 
 from .renders import Fleet, Render
 

@@ -24,6 +24,7 @@ from rowlock import ConfigurationError
 from rowlock.dispatch import (
     AttemptEvent,
     Completed,
+    Engine,
     Failed,
     Heartbeat,
     NoWorkersAvailable,
@@ -35,7 +36,7 @@ from rowlock.dispatch import (
     WorkerGone,
 )
 from rowlock.dispatch.delivering.placement import Placement
-from rowlock.dispatch.engine import Engine, Events
+from rowlock.dispatch.engine import Events
 from rowlock.dispatch.engines import wool_line
 from rowlock.dispatch.engines.wool import FORGOTTEN_S, WoolEngine
 from rowlock.dispatch.engines.wool_worker import pickled, run_task

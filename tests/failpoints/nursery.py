@@ -26,8 +26,8 @@ from typing import Any, Final
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
-from rowlock.testing import DatabaseClock
-from rowlock.testing.crashes.failpoints import Failpoints, die, freeze
+from rowlock.testing import DatabaseClock, Failpoints
+from rowlock.testing.crashes.failpoints import die, freeze
 from rowlock.testing.databases.clock import follow_on_sqlite
 from rowlock.testing.databases.temporary import sqlite_database, without_durability
 

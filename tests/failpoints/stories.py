@@ -17,8 +17,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import Apply, Pipeline, PipelineItem, PipelineManager, Reset, Retry
-from rowlock.testing import Steps, stepping
-from rowlock.testing.crashes.failpoints import Failpoints
+from rowlock.testing import Failpoints, Steps, stepping
 
 from ..host import Attachment, AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline
 from ..pipelines.related_scenes import GatheringPipeline, SharingPipeline, write_all

@@ -7,8 +7,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from rowlock.testing import TemporaryDatabase, check
-from rowlock.testing.crashes.failpoints import Failpoints
+from rowlock.testing import Failpoints, TemporaryDatabase, check
 
 from ..leases.transactions import checked_out
 from .stories import STORIES, Scene

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from rowlock import PipelineManager, events, hint_after_commit, pipeline_hinter
-from rowlock.hints.hinter import PipelineHinter
+from rowlock import PipelineHinter, PipelineManager, events, hint_after_commit, pipeline_hinter
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import HANG_S_MAX, Volume, VolumePipeline, heard_events

@@ -15,9 +15,8 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-from rowlock import Apply, LockColumns
+from rowlock import Apply, LockColumns, database_now
 from rowlock.leases.apply import Written, processed_at
-from rowlock.rows.database_time import database_now
 from rowlock.rows.lease_values import processed_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, stepping

@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from rowlock.dispatch.client_text import detail_of
 from rowlock.errors import describe
 from rowlock.redaction import CHAINED_MAX, LOOKED_AT_MAX, text_of, without_values
-from rowlock.testing.databases.temporary import TemporaryDatabase
+from rowlock.testing import TemporaryDatabase
 
 SECRET = "s3cr3t-value"
 

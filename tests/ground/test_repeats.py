@@ -16,7 +16,7 @@ import pytest
 
 from rowlock import logs
 from rowlock.repeats import KINDS_MAX, LINES_MAX, WINDOW_S, LogLine, Repeats, Window
-from rowlock.testing.virtual_time import virtual_time
+from rowlock.testing import virtual_time
 
 from ..pipelines.told import told
 

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock import PipelineItem
 from rowlock.database.transaction import in_transaction
 from rowlock.leases.claim import claim
 from rowlock.leases.claim_request import ClaimRequest
-from rowlock.leases.item import PipelineItem
 from rowlock.rows.eligibility import eligible, oldest_first
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase

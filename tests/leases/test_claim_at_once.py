@@ -15,9 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-from rowlock import LockColumns
+from rowlock import LockColumns, PipelineItem
 from rowlock.leases.claim import claim
-from rowlock.leases.item import PipelineItem
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 

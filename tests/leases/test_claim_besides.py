@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from rowlock import PipelineItem
 from rowlock.leases.claim import claim
-from rowlock.leases.item import PipelineItem
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 

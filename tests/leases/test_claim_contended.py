@@ -14,11 +14,10 @@ from sqlalchemy import event, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.util import await_only
 
-from rowlock import PipelineItem
+from rowlock import PipelineItem, get_locker
 from rowlock import clock as clock_module
 from rowlock.clock import monotonic
 from rowlock.leases.claim import claim
-from rowlock.locks.locker import get_locker
 from rowlock.rows.eligibility import RESERVED_BEYOND
 from rowlock.testing import TemporaryDatabase
 

@@ -12,8 +12,7 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from rowlock import hold_rows
-from rowlock.locks.locker import get_locker
+from rowlock import get_locker, hold_rows
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Volume

@@ -15,10 +15,10 @@ from rowlock import (
     ConfigurationError,
     LockWaitTimeout,
     ModelError,
+    get_locker,
     hold_rows,
 )
 from rowlock.leases.acquire import ACQUIRED_ROWS_MAX
-from rowlock.locks.locker import get_locker
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, Run, Volume, VolumePipeline

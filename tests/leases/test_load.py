@@ -11,9 +11,8 @@ from sqlalchemy import delete, inspect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Mapped, load_only, mapped_column, selectinload
 
-from rowlock import LockColumns
+from rowlock import LockColumns, PipelineItem
 from rowlock.database.transaction import in_transaction
-from rowlock.leases.item import PipelineItem
 from rowlock.leases.load import load_rows
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
+from rowlock import PipelineItem
 from rowlock.errors import LeaseLost
 from rowlock.leases.acquire import Acquired
 from rowlock.leases.apply import RelatedWrite
-from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import writes as related_rows_module
 from rowlock.leases.related.writes import (
     lock_held_related,

@@ -21,9 +21,9 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
+from rowlock import make_due
 from rowlock.leases.claim import claim
 from rowlock.leases.load import load_rows
-from rowlock.services.due import make_due
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX, Base, Run

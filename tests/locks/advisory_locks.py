@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rowlock.locks.advisory import try_advisory_lock_ctx
+from rowlock import try_advisory_lock_ctx
 
 if TYPE_CHECKING:
     from rowlock.testing import TemporaryDatabase

@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from rowlock import lock_unique_names
 from rowlock.errors import LockWaitTimeout
-from rowlock.locks.unique_names import lock_unique_names
 from rowlock.testing import TemporaryDatabase
 
 NAMESPACE = "fleet_names_main"

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
     from contextlib import AbstractAsyncContextManager
 
-    from rowlock.locks.locker import ResourceLocker
+    from rowlock import ResourceLocker
 
 NAMESPACE = "volumes"
 TURNS_MAX = 20

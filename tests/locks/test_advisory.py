@@ -17,14 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import insert, select, text
 
+from rowlock import advisory_lock_ctx, get_locker, string_to_lock_id, try_advisory_lock_ctx
 from rowlock.errors import LockWaitTimeout
-from rowlock.locks.advisory import (
-    WAIT_S_MAX,
-    advisory_lock_ctx,
-    string_to_lock_id,
-    try_advisory_lock_ctx,
-)
-from rowlock.locks.locker import get_locker
+from rowlock.locks.advisory import WAIT_S_MAX
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX, Base, Run

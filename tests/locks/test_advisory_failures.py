@@ -8,10 +8,8 @@ from contextlib import AsyncExitStack
 import pytest
 from sqlalchemy.exc import DBAPIError
 
+from rowlock import advisory_lock_ctx
 from rowlock.errors import ConfigurationError
-from rowlock.locks.advisory import (
-    advisory_lock_ctx,
-)
 from rowlock.testing import TemporaryDatabase
 
 from .advisory_locks import NAME

@@ -10,8 +10,9 @@ from datetime import timedelta
 
 import pytest
 
+from rowlock import get_locker
 from rowlock.errors import LockWaitTimeout, UnsupportedDialectError
-from rowlock.locks.locker import InDatabaseLocker, InMemoryLocker, get_locker
+from rowlock.locks.locker import InDatabaseLocker, InMemoryLocker
 from rowlock.testing import virtual_time
 
 from .takers import NAMESPACE, go_inside, settle, take

@@ -15,10 +15,8 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
+from rowlock import advisory_lock_ctx, get_locker, lock_unique_names
 from rowlock.errors import ConfigurationError
-from rowlock.locks.advisory import advisory_lock_ctx
-from rowlock.locks.locker import get_locker
-from rowlock.locks.unique_names import lock_unique_names
 from rowlock.testing import TemporaryDatabase
 
 from .creators import (

@@ -13,10 +13,9 @@ import pytest
 from sqlalchemy import event, make_url, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
+from rowlock import get_locker, lock_unique_names
 from rowlock.dialects.sqlite.locks import FILE_WAIT_S_MAX
 from rowlock.errors import ConfigurationError, LockWaitTimeout, UnsupportedDialectError
-from rowlock.locks.locker import get_locker
-from rowlock.locks.unique_names import lock_unique_names
 from rowlock.testing import TemporaryDatabase
 
 from .creators import (

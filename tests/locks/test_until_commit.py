@@ -9,9 +9,8 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
+from rowlock import advisory_lock_ctx, get_locker
 from rowlock.errors import ConfigurationError, UnsupportedDialectError
-from rowlock.locks.advisory import advisory_lock_ctx
-from rowlock.locks.locker import get_locker
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import HANG_S_MAX, Base, Run

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from rowlock import Pipeline
-from rowlock.pipelines.fetching.fetcher import Fetcher
+from rowlock import Fetcher, Pipeline
 from rowlock.testing import TemporaryDatabase, stepping
 
 from .conftest import Tree, WithOp

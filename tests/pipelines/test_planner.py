@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import make_transient_to_detached
 
-from rowlock import NOW_PLACEHOLDER, Apply, Park, PipelineItem, Reset, Retry
+from rowlock import NOW_PLACEHOLDER, Apply, Park, PipelineItem, PipelineSettings, Reset, Retry
 from rowlock.errors import OutcomeError
 from rowlock.leases.acquire import Acquired
 from rowlock.leases.apply import RowWrite
 from rowlock.leases.held_rows import HeldRows
-from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.settling.planner import Planner
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import virtual_time

@@ -20,13 +20,13 @@ from rowlock import (
     ModelError,
     Pipeline,
     PipelineError,
+    PipelineHinter,
     PipelineManager,
     Related,
     RelatedLockUnavailable,
     events,
     get_locker,
 )
-from rowlock.hints.hinter import PipelineHinter
 from rowlock.leases import acquire as take_module
 from rowlock.leases.related import locker as related_module
 from rowlock.testing import TemporaryDatabase, stepping

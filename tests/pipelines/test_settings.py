@@ -9,14 +9,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from rowlock import PipelineHinter, SettingsError
-from rowlock.pipelines.settings import (
-    SETTING_NAMES,
-    PipelineSettings,
-    SettingsAttributes,
-    SettingsKeywords,
-    build_settings,
-)
+from rowlock import PipelineHinter, PipelineSettings, SettingsError, SettingsKeywords
+from rowlock.pipelines.settings import SETTING_NAMES, SettingsAttributes, build_settings
 from rowlock.testing import TemporaryDatabase
 
 from ..host import VolumePipeline

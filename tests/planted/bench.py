@@ -119,7 +119,7 @@ class Bench:
         if not self._has_databases or SERVER_VARIABLE in os.environ:
             return {}
         # Of the tree that is at work, not the copy's.
-        from rowlock.testing.databases.temporary import PostgresqlServer  # noqa: PLC0415
+        from rowlock.testing import PostgresqlServer  # noqa: PLC0415
 
         if self._server is None:
             directory = self._folder / "server"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import BigInteger, ColumnElement, bindparam, func, literal, select, update
 
+from rowlock import database_now
 from rowlock.rows import leased_table
 from rowlock.rows.assignments import (
     ColumnValues,
@@ -20,7 +21,6 @@ from rowlock.rows.assignments import (
     slots_of,
     split,
 )
-from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from sqlalchemy import inspect, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
-from rowlock.rows.columns import LockColumns, ScheduleColumns
+from rowlock import LockColumns, ScheduleColumns
 from rowlock.rows.model_check import LOCK_COLUMNS, SCHEDULE_COLUMNS
 from rowlock.testing import TemporaryDatabase
 

@@ -12,13 +12,9 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import StatementError
 
+from rowlock import UtcDateTime, database_now
 from rowlock.errors import UnsupportedDialectError
-from rowlock.rows.database_time import (
-    UtcDateTime,
-    database_instant,
-    database_now,
-    database_time_after,
-)
+from rowlock.rows.database_time import database_instant, database_time_after
 from rowlock.testing import TemporaryDatabase
 
 metadata = MetaData()

@@ -31,8 +31,8 @@ from rowlock.dispatch import (
     DispatchPipeline,
     LoopEngine,
     Task,
+    dispatch_indexes,
 )
-from rowlock.dispatch.migrations import dispatch_indexes
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Base as PlainBase

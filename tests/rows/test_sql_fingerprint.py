@@ -24,7 +24,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import Boolean, TypeDecorator
 
-from rowlock.rows.database_time import database_now
+from rowlock import database_now
 from rowlock.rows.expressions.fingerprint import fingerprint_of, is_same
 
 from ..host import Attachment, Run, Volume

@@ -12,17 +12,11 @@ from hypothesis import strategies as st
 from sqlalchemy import Integer, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, aliased, mapped_column
 
-from rowlock import LockColumns
+from rowlock import NOW_PLACEHOLDER, LockColumns, resolve_now_placeholders
 from rowlock.errors import OutcomeError
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.model_check import LOCK_COLUMNS
-from rowlock.rows.updates import (
-    NAMES_SHOWN_MAX,
-    NOW_PLACEHOLDER,
-    column_of,
-    column_values,
-    resolve_now_placeholders,
-)
+from rowlock.rows.updates import NAMES_SHOWN_MAX, column_of, column_values
 
 from ..host import Attachment, Run, Volume
 

@@ -18,7 +18,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rowlock.testing.simulation import Simulation
+from rowlock.testing import Simulation
 from rowlock.testing.simulation.command import tell, with_options
 from tests.simulation.crowd import Crowd
 from tests.simulation.family import Family

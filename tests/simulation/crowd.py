@@ -26,7 +26,8 @@ from rowlock import (
     ScheduleColumns,
     hint_after_commit,
 )
-from rowlock.testing.simulation import Fault, Scenario, World
+from rowlock.testing import Scenario
+from rowlock.testing.simulation import Fault, World
 
 ROWS: Final = (150, 200)
 """Fewest and most rows of a run."""

@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any, Final
 
 from rowlock import Pipeline
-from rowlock.testing.simulation import Scenario, World
+from rowlock.testing import Scenario
+from rowlock.testing.simulation import World
 
 from .book import Book, Place
 from .pipelines import Director, SimulatedPipeline

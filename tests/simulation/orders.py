@@ -27,7 +27,8 @@ from rowlock import (
     Retry,
     ScheduleColumns,
 )
-from rowlock.testing.simulation import Scenario, World
+from rowlock.testing import Scenario
+from rowlock.testing.simulation import World
 
 STEPS: Final = {"new": "paid", "paid": "shipped"}
 ROWS_MAX: Final = 8

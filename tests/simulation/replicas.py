@@ -12,8 +12,7 @@ from contextlib import suppress
 from random import Random
 from typing import Any, Final
 
-from rowlock import PipelineError
-from rowlock.hints.hinter import PipelineHinter
+from rowlock import PipelineError, PipelineHinter
 from rowlock.pipelines.host_code.call import Ended
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.testing import Steps

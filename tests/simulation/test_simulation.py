@@ -11,7 +11,7 @@ import os
 
 import pytest
 
-from rowlock.testing.simulation import Simulation
+from rowlock.testing import Simulation
 
 from .crowd import Crowd
 from .family import Family

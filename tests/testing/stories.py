@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from rowlock.testing.judge.checker import check
-from rowlock.testing.judge.history import Change, RowState
+from rowlock.testing import Change, RowState, check
 
 START = datetime(2031, 5, 17, 12, 0, tzinfo=UTC)
 LEASE_S = 30.0

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from rowlock.testing.judge.checker import check
+from rowlock.testing import check
 
 from .stories import LEASE_S, MOMENT, Story
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from rowlock.testing.judge.checker import VIOLATIONS_MAX, check
-from rowlock.testing.judge.history import RowState
+from rowlock.testing import RowState, check
+from rowlock.testing.judge.checker import VIOLATIONS_MAX
 
 from .stories import LEASE_S, Story
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rowlock.rows.stamps import STAMP_SPREAD, STAMP_STEP
-from rowlock.testing.judge.checker import check
+from rowlock.testing import check
 
 from .stories import LEASE_S, MOMENT, Story
 

@@ -15,8 +15,13 @@ from sqlalchemy import update
 
 from rowlock import NOW_PLACEHOLDER, Apply, PipelineItem, Retry
 from rowlock.errors import PipelineError
-from rowlock.testing import TemporaryDatabase, virtual_time
-from rowlock.testing.crashes.crash_everywhere import CrashContract, CrashError, crash_everywhere
+from rowlock.testing import (
+    CrashContract,
+    CrashError,
+    TemporaryDatabase,
+    crash_everywhere,
+    virtual_time,
+)
 
 from ..host import Attachment, Base, Run, RunPipeline, Volume, VolumePipeline
 from ..leases.transactions import checked_out

@@ -7,9 +7,9 @@ import signal
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, text
 
-from rowlock.testing import TemporaryDatabase
+from rowlock.testing import Failpoints, TemporaryDatabase
 from rowlock.testing.crashes import failpoints as module
-from rowlock.testing.crashes.failpoints import Boundary, Failpoints, die, freeze
+from rowlock.testing.crashes.failpoints import Boundary, die, freeze
 
 from ..leases.transactions import checked_out
 

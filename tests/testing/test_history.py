@@ -18,18 +18,17 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from rowlock import LockColumns, PipelineManager, Retry, ScheduleColumns, database_now, events
 from rowlock.errors import ConfigurationError, UnsupportedDialectError
 from rowlock.rows.database_time import database_time_after
-from rowlock.testing import TemporaryDatabase
-from rowlock.testing.judge.checker import check
-from rowlock.testing.judge.history import (
-    HISTORY_QUERY,
+from rowlock.testing import (
     Change,
     RowState,
-    changes_from,
+    TemporaryDatabase,
+    check,
     historian_statements,
     install_historian,
     key_text,
     read_history,
 )
+from rowlock.testing.judge.history import HISTORY_QUERY, changes_from
 
 from ..host import Attachment, Base, Run, RunPipeline, Volume, VolumePipeline, heard_events
 

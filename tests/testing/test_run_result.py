@@ -16,8 +16,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineItem, UtcDateTime
 from rowlock.errors import PipelineError
-from rowlock.testing import TemporaryDatabase
-from rowlock.testing.crashes.crash_everywhere import CrashContract, CrashError, crash_everywhere
+from rowlock.testing import CrashContract, CrashError, TemporaryDatabase, crash_everywhere
 
 from ..host import Attachment, Run, Volume, VolumePipeline
 from ..host import Base as HostBase

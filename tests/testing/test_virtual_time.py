@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rowlock.testing import run_virtual, virtual_time
+from rowlock.testing import VirtualTimeLoop, run_virtual, virtual_time
 from rowlock.testing.virtual_time import (
     START_S,
     LivelockError,
     NothingCanHappenError,
     TasksLeftBehindError,
-    VirtualTimeLoop,
 )
 
 if TYPE_CHECKING:

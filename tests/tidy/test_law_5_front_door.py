@@ -12,10 +12,13 @@ import sys
 
 import pytest
 
-from .reading import PACKAGE, Source, imports, package, planted, room_of
+from .reading import PACKAGE, Source, imports, package, planted, room_of, sources
 from .test_law_1_floors import FLOORS, FRONT_DOOR_FLOOR
 from .test_law_4_guests import WINDOWS
 
+DOORS = ("rowlock", "rowlock.dispatch", "rowlock.testing")
+PUBLIC_MODULES = ("rowlock", "rowlock.errors", "rowlock.events")
+"""What they make may be taken from them as well."""
 ABOVE = {room for room, floor in FLOORS.items() if floor > FRONT_DOOR_FLOOR}
 
 
@@ -57,6 +60,30 @@ def unlisted_names(tree: list[Source]) -> list[str]:
     return found
 
 
+def names_of_doors(tree: list[Source]) -> dict[str, str]:
+    """Return by which door each public name comes out, by where it is made: the doors are modules
+    that list what they show.
+    """
+    return {
+        target: door
+        for door in DOORS
+        for source in tree
+        if source.module == door
+        for target, _ in imports(source)
+        if target.startswith(f"{PACKAGE}.") and target.rpartition(".")[0] not in PUBLIC_MODULES
+    }
+
+
+def back_doors(tree: list[Source], doors: dict[str, str]) -> list[str]:
+    """Find public names that are taken from where they are made."""
+    return [
+        source.finding(line, f"{target} is shown by {doors[target]}: take it from there")
+        for source in tree
+        for target, line in imports(source)
+        if target in doors
+    ]
+
+
 def is_all(node: ast.Assign) -> bool:
     """Whether the statement assigns ``__all__``."""
     return any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets)
@@ -85,6 +112,21 @@ def test_front_door_lists_what_it_shows() -> None:
     promised and not there.
     """
     assert unlisted_names(package()) == []
+
+
+def test_tests_and_examples_take_what_is_public_from_its_door() -> None:
+    """To move what is behind a door would break a hundred tests that are about something else."""
+    doors = names_of_doors(package())
+    shown = {name.rpartition(".")[2] for name in doors}
+    assert shown >= {"PipelineManager", "Task", "virtual_time"}
+    assert back_doors(sources("tests") + sources("examples"), doors) == []
+
+
+def test_planted_back_door() -> None:
+    """The law above would pass any import."""
+    doors = names_of_doors(package())
+    text = "from rowlock.rows.columns import LockColumns"
+    assert len(back_doors(planted(text, "tests/rows/planted.py"), doors)) == 1
 
 
 def test_planted_intruder_is_loaded() -> None:

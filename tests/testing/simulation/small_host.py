@@ -14,7 +14,8 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LockColumns, Outcome, Pipeline, PipelineItem
-from rowlock.testing.simulation import Scenario, Simulation, World
+from rowlock.testing import Scenario, Simulation
+from rowlock.testing.simulation import World
 
 
 class Base(DeclarativeBase):

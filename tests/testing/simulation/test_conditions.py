@@ -14,16 +14,15 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from rowlock import Apply, Event, Outcome, PipelineItem, events, logs, pipeline_hinter
-from rowlock.pipelines.fetching.fetcher import Fetcher
-from rowlock.testing.simulation import Fault, Scenario, Simulation, SimulationReport, World
+from rowlock import Apply, Event, Fetcher, Outcome, PipelineItem, events, logs, pipeline_hinter
+from rowlock.testing import Scenario, Simulation, SimulationReport, run_virtual, virtual_time_now
+from rowlock.testing.simulation import Fault, World
 from rowlock.testing.simulation.environment.engines import Engines, Schema
 from rowlock.testing.simulation.environment.faulty_connection import FaultyConnection
 from rowlock.testing.simulation.environment.processes import Process
 from rowlock.testing.simulation.faults.conditions import HOSTILE_CHANCE, ROUND_TRIPS_S, Conditions
 from rowlock.testing.simulation.faults.fault_kinds import ALL_ALONG
 from rowlock.testing.simulation.faults.hostile_host import HostileHost
-from rowlock.testing.virtual_time import run_virtual, virtual_time_now
 
 from .small_host import Task, TaskPipeline, Tasks
 

@@ -14,6 +14,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.exc import DBAPIError
 
 from rowlock.database.faults import is_transient
+from rowlock.testing import run_virtual
 from rowlock.testing.simulation.environment.engines import Engines, PooledEngine, Schema
 from rowlock.testing.simulation.environment.faulty_connection import (
     FaultyConnection,
@@ -21,7 +22,6 @@ from rowlock.testing.simulation.environment.faulty_connection import (
     Trouble,
     lost,
 )
-from rowlock.testing.virtual_time import run_virtual
 
 from .small_host import Task
 

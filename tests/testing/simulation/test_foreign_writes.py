@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from rowlock.rows.database_time import database_now, database_time_after
+from rowlock import database_now
+from rowlock.rows.database_time import database_time_after
+from rowlock.testing import Simulation
 from rowlock.testing.judge.foreign_writes import by_another
-from rowlock.testing.simulation import Simulation
 from tests.testing.stories import LEASE_S, Story
 
 from .small_host import Task, Tasks

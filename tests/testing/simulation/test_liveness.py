@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from rowlock import Apply, Outcome, PipelineItem
-from rowlock.pipelines.fetching.fetcher import Fetcher
-from rowlock.testing.simulation import Scenario, Simulation, World
+from rowlock import Apply, Fetcher, Outcome, PipelineItem
+from rowlock.testing import Scenario, Simulation
+from rowlock.testing.simulation import World
 from rowlock.testing.simulation.liveness import RESETS_MAX, Liveness
 from tests.testing.stories import START, Story
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rowlock import clock
-from rowlock.testing.simulation import Simulation
+from rowlock.testing import Simulation
 
 from . import small_host
 from .small_host import Tasks

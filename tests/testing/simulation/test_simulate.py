@@ -12,15 +12,8 @@ import pytest
 from sqlalchemy import update
 
 from rowlock import Outcome, PipelineItem, Retry, pipeline_hinter
-from rowlock.testing.simulation import (
-    Fault,
-    PromiseBrokenError,
-    Scenario,
-    Simulation,
-    SimulationReport,
-    run_command,
-    simulate,
-)
+from rowlock.testing import PromiseBrokenError, Scenario, Simulation, SimulationReport, simulate
+from rowlock.testing.simulation import Fault, run_command
 from rowlock.testing.simulation.faults.fault_kinds import ALL_ALONG
 
 from .small_host import Task, TaskPipeline, Tasks

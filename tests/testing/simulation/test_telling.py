@@ -12,17 +12,8 @@ import pytest
 from sqlalchemy import update
 
 from rowlock import Outcome, PipelineItem
-from rowlock.testing.simulation import (
-    Fault,
-    PromiseBrokenError,
-    Scenario,
-    Simulation,
-    SimulationReport,
-    Wrong,
-    run,
-    run_command,
-    simulate,
-)
+from rowlock.testing import PromiseBrokenError, Scenario, Simulation, SimulationReport, simulate
+from rowlock.testing.simulation import Fault, Wrong, run, run_command
 from rowlock.testing.simulation.simulation import LINES_MAX
 from rowlock.testing.simulation.trace import Entry
 
