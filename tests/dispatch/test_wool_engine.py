@@ -353,29 +353,6 @@ async def test_there_is_no_such_worker(namespace: str) -> None:
             await engine.offer(str(uuid.uuid4()), task_of(handlers.works))
 
 
-async def test_a_discovery_that_fails_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch, namespace: str
-) -> None:
-    """After one error, or when it was opened too early, an engine would never again see a worker
-    come.
-    """
-    monkeypatch.setattr("rowlock.dispatch.engines.wool.DISCOVER_AGAIN_S", 0.01)
-
-    class Shaky:
-        asked = 0
-
-        @property
-        def subscriber(self) -> Any:
-            Shaky.asked += 1
-            if Shaky.asked < 3:
-                raise FileNotFoundError("not yet")
-            return wool.LocalDiscovery(namespace).subscriber
-
-    async with WoolEngine(Shaky()) as engine:
-        await until(lambda: len(engine.workers()) == 2)
-    assert Shaky.asked == 3
-
-
 async def test_it_is_open_once_at_a_time(namespace: str) -> None:
     """The one who leaves first would close it for the other, and nobody the first client."""
     async with opened(namespace) as engine:

@@ -9,11 +9,14 @@ import sys
 import uuid
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
+import wool
 
 from rowlock.dispatch import Completed, WorkerGone
 from rowlock.dispatch.engines import wool_line
+from rowlock.dispatch.engines.wool import WoolEngine
 
 from ..host import HANG_S_MAX
 from . import handlers
@@ -98,3 +101,26 @@ async def test_workers_that_come_later_are_seen_and_those_that_leave_are_not(
                     found.add(last.values["pid"])
             assert late in found
         await until(lambda: len(engine.workers()) == 2)
+
+
+async def test_a_discovery_that_fails_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, namespace: str
+) -> None:
+    """After one error, or when it was opened too early, an engine would never again see a worker
+    come.
+    """
+    monkeypatch.setattr("rowlock.dispatch.engines.wool.DISCOVER_AGAIN_S", 0.01)
+
+    class Shaky:
+        asked = 0
+
+        @property
+        def subscriber(self) -> Any:
+            Shaky.asked += 1
+            if Shaky.asked < 3:
+                raise FileNotFoundError("not yet")
+            return wool.LocalDiscovery(namespace).subscriber
+
+    async with WoolEngine(Shaky()) as engine:
+        await until(lambda: len(engine.workers()) == 2)
+    assert Shaky.asked == 3

@@ -43,7 +43,7 @@ WOOL_BUGS: Final[tuple[Bug, ...]] = (
         "LastingSubscriber._events",
         "Exception",
         "KeyError",
-        (f"{ENGINE}::test_a_discovery_that_fails_is_asked_again",),
+        (f"{WORKERS}::test_a_discovery_that_fails_is_asked_again",),
     ),
     Bug(
         "attempts on wool are not counted",
