@@ -144,6 +144,7 @@ _COPIES: dict[type[Any], dict[str, Callable[[Any], Any]]] = {
         "related": _copied_related,
         "also": _as_given,
         "after": _as_given,
+        "due_at": _as_given,
         "unless_changed": _copied_list,
         "hint": _copied_list,
     },

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -43,6 +43,8 @@ class Apply:
             what it writes through `session`.
         after: when the row is due again, from now; default `min_processing_interval`. Needs
             `ScheduleColumns`.
+        due_at: when the row is due again, as an aware time, instead of `after`; at once if that is
+            over. Needs `ScheduleColumns`.
         unless_changed: columns that must still be as they were in ``item.row``, or nothing is
             written.
         hint: models to hint after the commit.
@@ -52,6 +54,7 @@ class Apply:
     related: Mapping[Any, Values] = field(default_factory=dict, kw_only=True)
     also: Also | None = field(default=None, kw_only=True)
     after: timedelta | float | None = field(default=None, kw_only=True)
+    due_at: datetime | None = field(default=None, kw_only=True)
     unless_changed: Sequence[Any] = field(default=(), kw_only=True)
     hint: Sequence[HintTarget] | HintTarget = field(default=(), kw_only=True)
 
@@ -118,6 +121,7 @@ def check_outcome(leased: LeasedTable, outcome: Outcome) -> None:
             if has_values_alone(outcome):
                 return
             _check_after(leased, "Apply", outcome.after)
+            _check_due_at(leased, outcome)
             for key in _sequence(outcome.unless_changed, "unless_changed"):
                 compared_column(leased, key)
             hint_targets(outcome.hint)
@@ -136,9 +140,11 @@ def check_outcome(leased: LeasedTable, outcome: Outcome) -> None:
 
 def has_values_alone(outcome: Apply) -> bool:
     """Whether an outcome is what nearly every one is: values, and nothing else."""
-    is_alone = outcome.also is None and outcome.after is None and outcome.unless_changed is NOTHING
+    is_due_as_usual = outcome.after is None and outcome.due_at is None
     return (
-        is_alone
+        is_due_as_usual
+        and outcome.also is None
+        and outcome.unless_changed is NOTHING
         and outcome.hint is NOTHING
         and type(outcome.related) is dict
         and not outcome.related
@@ -185,6 +191,24 @@ def _check_after(leased: LeasedTable, outcome: str, after: timedelta | float | N
     if after is not None:
         _need_schedule(leased, f"{outcome}(after=...)")
         delay_of(after)
+
+
+def _check_due_at(leased: LeasedTable, outcome: Apply) -> None:
+    due_at = outcome.due_at
+    if due_at is None:
+        return
+    _need_schedule(leased, "Apply(due_at=...)")
+    if outcome.after is not None:
+        raise OutcomeError("Apply takes after or due_at, not both: each says when the row is due")
+    if not isinstance(due_at, datetime) or due_at.utcoffset() is None:
+        raise OutcomeError(
+            "due_at must be an aware datetime, such as datetime.now(UTC) + timedelta(hours=1); for"
+            " a time from now, write after=..."
+        )
+    try:
+        due_at.astimezone(UTC)
+    except OverflowError:
+        raise OutcomeError("due_at must be between the years 1 and 9999 in UTC") from None
 
 
 def _sequence(value: object, name: str) -> Sequence[Any]:

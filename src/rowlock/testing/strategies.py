@@ -97,9 +97,10 @@ def outcomes(
     leased = LeasedTable.of(model)
     values = values_of(model, columns=columns)
     after = st.none() | st.floats(0, DELAY_S_MAX) if leased.has_schedule else st.none()
+    due_at = st.none() | _TIMES if leased.has_schedule else st.none()
     text = st.text(_CHARACTERS, max_size=TEXT_CHARS_MAX)
     choices: dict[type[Any], st.SearchStrategy[Any]] = {
-        Apply: st.builds(Apply, values, after=after),
+        Apply: st.builds(Apply, values, after=after) | st.builds(Apply, values, due_at=due_at),
         Retry: st.builds(
             Retry, after, error=st.none() | text | text.map(RuntimeError), values=values
         ),

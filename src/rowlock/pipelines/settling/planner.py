@@ -86,12 +86,8 @@ class Planner:
             return self._share(written)
         guarded = [*self._intent, *(column_of(self._leased, key) for key in outcome.unless_changed)]
         if self._leased.has_schedule:
-            after = (
-                self._settings.min_processing_interval
-                if outcome.after is None
-                else delay_of(outcome.after)
-            )
-            values = values | {self._leased.column("attempts"): 0} | self._due(item, after)
+            due = self._due_at(item, self._next_due(outcome))
+            values = values | {self._leased.column("attempts"): 0} | due
         write = self._unless_changed(item, guarded, with_onupdate_if(self._leased, written, values))
         if not outcome.related:
             return write
@@ -186,8 +182,18 @@ class Planner:
         )
         return None if text is None else shorten(text, chars_max=min(length, ERROR_TEXT_CHARS_MAX))
 
+    def _next_due(self, outcome: Apply) -> datetime:
+        if outcome.due_at is not None:
+            return outcome.due_at
+        if outcome.after is not None:
+            return self._now + delay_of(outcome.after)
+        return self._now + self._settings.min_processing_interval
+
     def _due(self, item: PipelineItem[Any], after: timedelta) -> ColumnValues:
-        column, due_at = self._leased.column("due_at"), self._now + after
+        return self._due_at(item, self._now + after)
+
+    def _due_at(self, item: PipelineItem[Any], due_at: datetime) -> ColumnValues:
+        column = self._leased.column("due_at")
         # An attempt that failed before the row could be read knows of no request that came since.
         if not item.has_row:
             return {column: due_at}
