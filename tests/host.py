@@ -128,7 +128,7 @@ class RecordingPipeline(Pipeline[Any]):
             answer = await answer if inspect.isawaitable(answer) else answer
         finally:
             self.running -= 1
-        if isinstance(answer, BaseException):
+        if isinstance(answer, BaseException) and not isinstance(answer, Outcome):
             raise answer
         return answer
 

@@ -86,6 +86,7 @@ def _init_without_after(outcome: object, *_: object, **_fields: object) -> None:
         "values": {"a": 1},
         "related": {},
         "also": None,
+        "due_at": None,
         "unless_changed": (),
         "hint": (),
     }.items():

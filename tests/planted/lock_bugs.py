@@ -289,9 +289,9 @@ LOCK_BUGS = (
     ),
     Bug(
         "a task group hides that locks were not to be had",
-        "pipelines/settling/decisions.py",
-        "_is_unavailable",
-        "error.split(RelatedLockUnavailable)[1] is None",
+        "pipelines/settling/raised.py",
+        "_leaves",
+        "isinstance(error, BaseExceptionGroup)",
         "False",
         (f"{DURING}::test_two_refusals_in_a_task_group_are_one",),
     ),

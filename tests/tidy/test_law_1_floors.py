@@ -58,6 +58,7 @@ SHARED: tuple[str, ...] = (
     "copies",
     "item_queue",
     "outcomes",
+    "raisable",
     "settings",
     "statistics",
 )

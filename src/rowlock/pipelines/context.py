@@ -19,6 +19,7 @@ from rowlock.leases.related.locker import RelatedLocker
 from rowlock.logs import get_logger
 from rowlock.pipelines.background import BackgroundTasks
 from rowlock.pipelines.host_code.call import Attempt
+from rowlock.pipelines.host_code.expected_errors import NOTHING_EXPECTED, ExpectedErrors
 from rowlock.pipelines.host_code.hooks import Hooks
 from rowlock.pipelines.host_code.host_calls import HostCalls
 from rowlock.pipelines.item_queue import ItemQueue
@@ -42,6 +43,7 @@ class PipelineContext(Generic[ModelT]):
         locker: locks related rows.
         locking_pipelines: asks who locks rows of this model as related rows.
         intent: columns that services own.
+        expected_errors: errors out of `process` for which the host has rules.
         claims_rows: whether a claim can give whole rows: the host wants no options, and the model
             is plain.
         check_ending: tells whether the event loop ends everything; set by the run.
@@ -63,6 +65,7 @@ class PipelineContext(Generic[ModelT]):
     queue: ItemQueue[ModelT]
     locker: RelatedLocker
     locking_pipelines: Callable[[], Sequence[LockingPipeline]] = tuple
+    expected_errors: ExpectedErrors = NOTHING_EXPECTED
     intent: Sequence[Column[Any]] = ()
     claims_rows: bool = False
     check_ending: Callable[[], bool] = field(default=lambda: False)

@@ -63,7 +63,7 @@ def _of_the_same_class(returned: T, fields: Mapping[str, object]) -> T | None:
         # Not made by its own arguments, which may be others; nor by copy(), whose `__getstate__` is
         # that of a dataclass with slots: it forgets what the host keeps beside the fields, and
         # `on_stale` needs that to clean up.
-        made = object.__new__(cls)
+        made = (BaseException if issubclass(cls, BaseException) else object).__new__(cls)
         _take_over(made, returned)
         for name, value in fields.items():
             object.__setattr__(made, name, value)
@@ -91,8 +91,9 @@ def _take_over(made: object, original: object) -> None:
 
 def _is_read_plainly(cls: type, names: Iterable[str]) -> bool:
     # `__class__`, too: it is what isinstance() asks for.
+    root = BaseException if issubclass(cls, BaseException) else object
     if any(
-        getattr_static(cls, name) is not getattr_static(object, name)
+        getattr_static(cls, name) is not getattr_static(root, name)
         for name in ("__class__", "__getattribute__")
     ):
         return False

@@ -1,4 +1,4 @@
-"""What `process` may return: pure data, checked before any transaction is opened.
+"""What `process` may return or raise: pure data, checked before any transaction is opened.
 
 Not here: what each outcome writes (``pipelines/settling/planner.py``) and who writes it
 (``pipelines/settling/writer.py``).
@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.errors import OutcomeError, describe, shorten
 from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.raisable import raisable
 from rowlock.rows.assignments import split
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import Values, column_values, columns_written, compared_column
@@ -59,13 +60,18 @@ class Apply:
     hint: Sequence[HintTarget] | HintTarget = field(default=(), kw_only=True)
 
 
+@raisable
 @dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Exception):
     """The attempt failed: unlock the row and try again later.
+
+    `process` returns it, or code that it calls raises it. ``except Exception`` catches what is
+    raised.
 
     Attributes:
         after: rest until then; default capped exponential backoff. Needs `ScheduleColumns`.
-        error: what went wrong; an exception or a text, stored shortened in `last_error`.
+        error: what went wrong; an exception or a text, stored shortened in `last_error`. Of a
+            `Retry` that is raised: by default what it was raised from.
         values: update map of the row, written all the same.
     """
 
@@ -74,16 +80,23 @@ class Retry:
     values: Values = field(default_factory=dict, kw_only=True)
 
 
+@raisable
 @dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(Exception):
     """A related lock was not to be had: unlock the row but keep its owner, so that this pipeline
     comes back for it first.
+
+    `process` returns it, or code that it calls raises it.
     """
 
 
+@raisable
 @dataclass(frozen=True, slots=True)
-class Park:
-    """Set the row aside until somebody releases it. Needs `ScheduleColumns`."""
+class Park(Exception):
+    """Set the row aside until somebody releases it. Needs `ScheduleColumns`.
+
+    `process` returns it, or code that it calls raises it.
+    """
 
     reason: str
 

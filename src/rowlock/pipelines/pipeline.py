@@ -25,6 +25,7 @@ from rowlock.leases.related.locker import RelatedLocker
 from rowlock.pipelines.ahead import AHEAD_MAX, Ahead
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.fetching.fetcher import Fetcher
+from rowlock.pipelines.host_code.expected_errors import ExpectedErrors, ParkOn, RetryOn
 from rowlock.pipelines.host_code.hooks import ready_condition
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.lock_graph import DeclaredLock, LockGraph, Related, declared_locks
@@ -58,6 +59,12 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         intent: columns that services write while a row is worked on, such as
             ``[Volume.to_be_deleted]``. An outcome that was computed from older values is not
             written; the row is due again at once (`Apply.unless_changed`).
+        retry_on: errors out of `process` that are expected and pass, such as
+            ``(httpx.TransportError,)``: retried, and logged in one line without a traceback. As a
+            mapping, each with its delay: a timedelta, seconds, a function of the error, or None for
+            the backoff (`ScheduleColumns`).
+        park_on: errors out of `process` that no further attempt can mend: the row is parked
+            (`ScheduleColumns`). Of several classes that fit an error, the nearest counts.
         settings: the validated settings of this instance.
         leased: what was found on the model.
 
@@ -70,6 +77,8 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
 
     locks: Sequence[type | Related] = ()
     intent: Sequence[Any] = ()
+    retry_on: RetryOn = ()
+    park_on: ParkOn = ()
 
     fetcher_class: ClassVar[type[Fetcher[Any]]] = Fetcher
     worker_class: ClassVar[type[Worker[Any]]] = Worker
@@ -95,6 +104,9 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         # pipeline.
         self.intent_columns: tuple[Column[Any], ...] = intent_columns(
             self.name, self.leased, inspect.getattr_static(self, "intent")
+        )
+        self.expected_errors = ExpectedErrors.of(
+            self.name, self.leased, retry_on=self.retry_on, park_on=self.park_on
         )
         self._check_ready()
         self._run: PipelineRun[ModelT] | None = None
@@ -129,8 +141,8 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         raise PipelineError(f"{self.name} must say which rows want work: override ready()")
 
     def process(self, item: PipelineItem[ModelT]) -> Outcome | Awaitable[Outcome | None] | None:
-        """Work on one row and return an outcome. No session is open; it may run again for the same
-        row, so be idempotent.
+        """Work on one row and return an outcome, or raise `Retry`, `Reset` or `Park`. No session is
+        open; it may run again for the same row, so be idempotent.
 
         A plain function runs in a worker thread.
         """
@@ -230,6 +242,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
             queue,
             locker,
             locking_pipelines=partial(beside.locking_pipelines_of, self.leased, but=self.name),
+            expected_errors=self.expected_errors,
             intent=self.intent_columns,
             claims_rows=self.leased.is_plain
             and getattr(self.options, "__func__", None) is Pipeline.options,
@@ -329,6 +342,7 @@ _RESERVED = frozenset(
         "build_run",
         "declared_locks",
         "drain",
+        "expected_errors",
         "health",
         "hint",
         "intent_columns",

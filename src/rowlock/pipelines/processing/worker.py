@@ -25,7 +25,8 @@ from rowlock.pipelines.host_code.call import Attempt, Ended, Raised, Result, end
 from rowlock.pipelines.outcomes import Park
 from rowlock.pipelines.processing.loader import Loader
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
-from rowlock.pipelines.settling.decisions import Decision, decide, record_failure, record_unreadable
+from rowlock.pipelines.settling.decisions import Decision, decide, record_unreadable
+from rowlock.pipelines.settling.raised import record_failure
 from rowlock.pipelines.settling.settler import Settler
 from rowlock.rows.leased_table import ModelT
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from rowlock import events
-from rowlock.errors import RelatedLockUnavailable, describe
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
@@ -21,12 +19,12 @@ from rowlock.pipelines.outcomes import (
     Apply,
     Outcome,
     Park,
-    Reset,
     Retry,
     as_outcome,
     check_outcome,
     check_related,
 )
+from rowlock.pipelines.settling.raised import outcome_of_error, record_failure
 
 logger = get_logger(__name__)
 
@@ -41,8 +39,7 @@ def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Resul
         if isinstance(result, Returned):
             return checked(context, item, result.value)
         error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
-        if _is_unavailable(error):
-            return Reset()
+        return checked(context, item, outcome_of_error(context, item, error))
     except BaseException as raised:  # noqa: BLE001 - out of the host's own object: never the end of this task, or of the loop
         error = raised
     return record_failure(context, item, error)
@@ -61,30 +58,6 @@ def checked(context: PipelineContext[Any], item: PipelineItem[Any], value: objec
     if isinstance(outcome, Apply) and outcome.related != {}:
         check_related(item, outcome.related)
     return outcome
-
-
-def _is_unavailable(error: BaseException) -> bool:
-    """Whether nothing but related locks were not to be had, also where a task group wrapped what
-    its tasks raised.
-    """
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(RelatedLockUnavailable)[1] is None
-    return isinstance(error, RelatedLockUnavailable)
-
-
-def record_failure(
-    context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
-) -> Retry:
-    """Tell of `error` and return the outcome for it."""
-    logger.error(
-        "%s: processing row %s failed",
-        context.name,
-        item.id,
-        extra={"pipeline": context.name, "row_id": item.id},
-        exc_info=error,
-    )
-    events.emit(events.ItemFailed(context.name, item.id, item.lock_token, describe(error)))
-    return Retry(error=error)
 
 
 def record_unreadable(

@@ -29,7 +29,8 @@ from rowlock.pipelines.copies import copied
 from rowlock.pipelines.host_code.call import Attempt, Ended, Raised, Result, Returned
 from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
-from rowlock.pipelines.settling.decisions import Decision, checked, decide, record_failure
+from rowlock.pipelines.settling.decisions import Decision, checked, decide
+from rowlock.pipelines.settling.raised import raised_by_also, record_failure
 from rowlock.pipelines.settling.recorder import Recorder
 from rowlock.pipelines.settling.release import release_items, release_related_of
 from rowlock.pipelines.settling.transactions import Submission
@@ -273,8 +274,11 @@ class Settler(Generic[ModelT]):
     async def _write_failure(
         self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception
     ) -> None:
-        of_ours = record_failure(self.context, item, error)
-        of_hosts = self._refused_outcome(item, error)
+        raised = self._raised_outcome(item, error)
+        of_ours, of_hosts = raised, None
+        if of_ours is None:
+            of_ours = record_failure(self.context, item, error)
+            of_hosts = self._refused_outcome(item, error)
         again = await self._write_instead(item, of_hosts or of_ours, of=outcome)
         if (
             again is not None
@@ -324,6 +328,14 @@ class Settler(Generic[ModelT]):
                 item.id,
                 extra={"pipeline": self.context.name, "row_id": item.id},
             )
+            return None
+
+    def _raised_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
+        """Return the outcome that `also` raised, which is no failure; None if it raised none."""
+        try:
+            raised = raised_by_also(error)
+            return None if raised is None else checked(self.context, item, raised)
+        except BaseException:  # noqa: BLE001 - of the host's own object; `error` tells of it
             return None
 
     async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:

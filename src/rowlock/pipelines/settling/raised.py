@@ -1,0 +1,161 @@
+"""What comes of an error that left `process`: an outcome that was raised, what the host's rules say
+of it, or a failure.
+
+The one idea: a task group wraps what its tasks raised, so every error is looked at as a group of
+one or more, and one outcome comes of all of them together.
+
+Not here: the rules (``pipelines/host_code/expected_errors.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rowlock import events
+from rowlock.errors import HostCodeError, RelatedLockUnavailable, describe
+from rowlock.leases.item import PipelineItem
+from rowlock.logs import get_logger
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.copies import copied
+from rowlock.pipelines.host_code.expected_errors import ErrorRule
+from rowlock.pipelines.outcomes import Outcome, Park, Reset, Retry, delay_of, error_text
+
+logger = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Said:
+    """What the errors of one attempt say."""
+
+    parks: list[Park] = field(default_factory=list)
+    retries: list[Retry] = field(default_factory=list)
+    resets: int = 0
+    failures: list[BaseException] = field(default_factory=list)
+    expected: list[BaseException] = field(default_factory=list)
+
+
+def outcome_of_error(
+    context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
+) -> Outcome:
+    """Return the outcome that comes of `error`, which left the host's code, and tell of what was
+    not raised as an outcome.
+
+    Of several, `Park` counts first, then a failure, then `Retry` (the one that rests longest); and
+    `Reset` if there is nothing else. A failure takes the rest of a `Retry` beside it.
+
+    Raises:
+        BaseException: whatever the host's own objects raise.
+    """
+    said = _Said()
+    for leaf in _leaves(error):
+        _listen(context, leaf, said)
+    outcome = _together(said, error)
+    if said.failures:
+        failure = record_failure(context, item, error)
+        return failure if outcome is None else outcome
+    if said.expected:
+        _record_expected(context, item, said.expected[0])
+    return Reset() if outcome is None else outcome
+
+
+def raised_by_also(error: BaseException) -> Outcome | None:
+    """Return the outcome that `also` raised, if `error` tells of one: nothing of its transaction
+    was written.
+
+    Raises:
+        BaseException: whatever the host's own objects raise.
+    """
+    match error.__cause__ if isinstance(error, HostCodeError) else None:
+        case Retry() as retry:
+            return _with_cause(retry)
+        case (Reset() | Park()) as outcome:
+            return copied(outcome)
+        case _:
+            return None
+
+
+def record_failure(
+    context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
+) -> Retry:
+    """Tell of `error` and return the outcome for it."""
+    logger.error(
+        "%s: processing row %s failed",
+        context.name,
+        item.id,
+        extra={"pipeline": context.name, "row_id": item.id},
+        exc_info=error,
+    )
+    events.emit(events.ItemFailed(context.name, item.id, item.lock_token, describe(error)))
+    return Retry(error=error)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error
+
+
+def _listen(context: PipelineContext[Any], error: BaseException, said: _Said) -> None:
+    match error:
+        case Park():
+            said.parks.append(copied(error))
+        case Retry():
+            said.retries.append(_with_cause(error))
+        case Reset() | RelatedLockUnavailable():
+            said.resets += 1
+        case _:
+            rule = context.expected_errors.rule_for(error)
+            if rule is None:
+                said.failures.append(error)
+            else:
+                said.expected.append(error)
+                _follow(rule, error, said)
+
+
+def _follow(rule: ErrorRule, error: BaseException, said: _Said) -> None:
+    if rule.parks:
+        said.parks.append(Park(error_text(error) or ""))
+    else:
+        said.retries.append(Retry(rule.delay_after(error), error=error))
+
+
+def _together(said: _Said, error: BaseException) -> Outcome | None:
+    if said.parks:
+        return said.parks[0]
+    if not said.retries:
+        return None
+    longest = max(said.retries, key=_rest_s)
+    return replace(longest, error=error) if said.failures else longest
+
+
+def _rest_s(retry: Retry) -> float:
+    return -1.0 if retry.after is None else delay_of(retry.after).total_seconds()
+
+
+def _with_cause(raised: Retry) -> Retry:
+    retry = copied(raised)
+    if retry.error is not None:
+        return retry
+    cause = raised.__cause__
+    if cause is None and not raised.__suppress_context__:
+        cause = raised.__context__
+    return replace(retry, error=cause) if isinstance(cause, Exception) else retry
+
+
+def _record_expected(
+    context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
+) -> None:
+    # Without a traceback: the host knows where such errors come from.
+    text = describe(error)
+    logger.warning(
+        "%s: processing row %s failed with an error that is expected: %s",
+        context.name,
+        item.id,
+        text,
+        extra={"pipeline": context.name, "row_id": item.id, "error": text},
+    )
+    events.emit(events.ItemFailed(context.name, item.id, item.lock_token, text))
