@@ -41,7 +41,7 @@ from rowlock.locks.unique_names import lock_unique_names
 from rowlock.pipelines.fetching.fetcher import Fetcher
 from rowlock.pipelines.lock_graph import Related
 from rowlock.pipelines.manager import PipelineManager
-from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry
+from rowlock.pipelines.outcomes import Apply, Delete, Outcome, Park, Reset, Retry
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.processing.worker import Worker
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
@@ -59,6 +59,7 @@ __all__ = [
     "AdmissionRejected",
     "Apply",
     "ConfigurationError",
+    "Delete",
     "Draining",
     "Event",
     "Fetcher",

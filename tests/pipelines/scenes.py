@@ -156,7 +156,8 @@ def is_sweep(statement: str) -> bool:
 
 def is_outcome(statement: str) -> bool:
     """Whether a statement writes an outcome."""
-    return statement.startswith("UPDATE") and "last_processed_at=" in statement
+    is_write = statement.startswith("UPDATE") and "last_processed_at=" in statement
+    return is_write or statement.startswith("DELETE")
 
 
 class Faults:

@@ -39,7 +39,7 @@ def test_nothing_is_success() -> None:
 )
 def test_junk_is_refused(junk: object) -> None:
     """A typing error in the host would count as success."""
-    with pytest.raises(OutcomeError, match="must return Apply, Retry, Reset, Park or None"):
+    with pytest.raises(OutcomeError, match="must return Apply, Retry, Reset, Park, Delete or None"):
         as_outcome(junk)
 
 

@@ -168,7 +168,7 @@ async def test_what_was_read_counts_not_what_the_host_did_to_the_instance(
         (Apply(after=-1), "from zero to 366 days"),
         (Retry(values={"lock_owner": None}), "is written by rowlock"),
         (Retry(after=-1), "from zero to 366 days"),
-        (lambda item: "done", "must return Apply, Retry, Reset, Park or None"),
+        (lambda item: "done", "must return Apply, Retry, Reset, Park, Delete or None"),
     ],
 )
 async def test_an_outcome_that_cannot_be_written_is_a_failed_attempt(

@@ -200,7 +200,7 @@ BUGS = (
         "a lost COMMIT answer is taken for stale",
         "pipelines/settling/transactions.py",
         "OutcomeTransactions._earlier_tries",
-        "alike.setdefault(submission.stamps, []).append((number, submission))",
+        "alike.setdefault((submission.stamps, deletes), []).append((number, submission))",
         "pass",
         (f"{WRITER}::test_a_commit_whose_answer_was_lost_is_settled_by_asking",),
     ),

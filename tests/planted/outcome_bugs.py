@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from bug import Bug
 
+DELETE = "tests/pipelines/test_delete.py"
 DUE_AT = "tests/pipelines/test_due_at.py"
 EXPECTED = "tests/pipelines/test_expected_errors.py"
 RAISED = "tests/pipelines/test_raised.py"
@@ -71,16 +72,16 @@ OUTCOME_BUGS = (
         "a failure hides behind an outcome beside it",
         "pipelines/settling/raised.py",
         "outcome_of_error",
-        "if said.failures:",
-        "if said.failures and outcome is None:",
+        "if meanings.failures:",
+        "if meanings.failures and outcome is None:",
         (f"{RAISED}::test_a_task_group_gives_one_outcome",),
     ),
     Bug(
         "of several retries the first counts",
         "pipelines/settling/raised.py",
         "_together",
-        "max(said.retries, key=_rest_s)",
-        "said.retries[0]",
+        "max(meanings.retries, key=_rest_s)",
+        "meanings.retries[0]",
         (f"{RAISED}::test_a_task_group_gives_one_outcome",),
     ),
     Bug(
@@ -146,5 +147,87 @@ OUTCOME_BUGS = (
         "delay if delay is None else delay_of(delay)",
         "delay",
         (f"{EXPECTED}::test_a_delay_that_is_none_fails_the_row_alone",),
+    ),
+    Bug(
+        "a row is deleted whoever holds it",
+        "leases/delete.py",
+        "delete_locked",
+        ".where(dialect.matches_leases(leased))",
+        ".where(leased.key.in_([item.id for item in items]))",
+        (f"{DELETE}::test_the_token_is_asked_for_again",),
+    ),
+    Bug(
+        "a deletion waits for who adds a child",
+        "leases/delete.py",
+        "delete_locked",
+        "ours.with_for_update(skip_locked=True)",
+        "ours",
+        (f"{DELETE}::test_nobody_waits_for_a_row_to_which_something_is_added",),
+    ),
+    Bug(
+        "a row that is still there counts as deleted",
+        "leases/delete.py",
+        "delete_written",
+        ".rowcount == 0",
+        ".rowcount < 0",
+        (f"{DELETE}::test_nothing_of_also_stays_if_the_row_does",),
+    ),
+    Bug(
+        "a row that is gone was deleted by this holder, however late",
+        "leases/delete.py",
+        "_became",
+        "now < item.lock_expires_at",
+        "True",
+        (f"{DELETE}::test_who_deleted_a_row_is_unknown_once_the_lease_is_over",),
+    ),
+    Bug(
+        "a row that is there counts as deleted by a lost COMMIT",
+        "leases/delete.py",
+        "_became",
+        "if is_there:",
+        "if False:",
+        (f"{DELETE}::test_who_deleted_a_row_is_unknown_once_the_lease_is_over",),
+    ),
+    Bug(
+        "a deletion whose answer was lost is looked for by its stamp",
+        "pipelines/settling/transactions.py",
+        "OutcomeTransactions._earlier_tries",
+        "isinstance(submission.outcome, Delete)",
+        "False",
+        (f"{DELETE}::test_a_lost_answer_is_settled",),
+    ),
+    Bug(
+        "deletions are written together although columns are compared",
+        "pipelines/settling/writer.py",
+        "Writer._goes_alone",
+        " or bool(outcome.unless_changed)",
+        "",
+        (f"{DELETE}::test_a_row_that_was_changed_stays",),
+    ),
+    Bug(
+        "deletions are written together although services own columns",
+        "pipelines/settling/writer.py",
+        "Writer.__init__",
+        "bool(context.intent) or ",
+        "",
+        (f"{DELETE}::test_a_row_that_was_changed_stays",),
+    ),
+    Bug(
+        "a row is deleted before what refers to it",
+        "leases/apply.py",
+        "apply",
+        "if await _update(connection, leased, item, values=write.values, provided=unchanged):",
+        "if await _update(connection, leased, item, values=write.values, provided=unchanged):\n"
+        "        if write.deletes:\n"
+        "            await connection.execute(leased.table.delete().where(leased.key == item.id))",
+        (f"{DELETE}::test_also_deletes_what_refers_to_the_row_first",),
+    ),
+    Bug(
+        "related rows of a row that is deleted are not written",
+        "pipelines/outcomes.py",
+        "",
+        "SUCCESSES: Final = (Apply, Delete)",
+        "SUCCESSES: Final = (Apply,)",
+        (f"{DELETE}::test_related_rows_are_written_and_freed",),
     ),
 )

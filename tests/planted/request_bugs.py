@@ -75,7 +75,7 @@ REQUEST_BUGS = (
     Bug(
         "services' columns are not compared",
         "pipelines/settling/planner.py",
-        "Planner._apply",
+        "Planner._guarded",
         "*self._intent, *(column_of(self._leased, key) for key in outcome.unless_changed)",
         "column_of(self._leased, key) for key in outcome.unless_changed",
         (f"{SERVICE_COLUMNS}::test_an_outcome_of_older_values_is_not_written", LOST_STOP),
@@ -83,7 +83,7 @@ REQUEST_BUGS = (
     Bug(
         "services' columns are compared only where they are written",
         "pipelines/settling/planner.py",
-        "Planner._apply",
+        "Planner._guarded",
         "self._intent",
         "(column for column in self._intent if column in self._written(outcome.values))",
         (f"{SERVICE_COLUMNS}::test_an_outcome_of_older_values_is_not_written",),

@@ -125,7 +125,7 @@ SIMULATION_BUGS = (
     Bug(
         "an outcome overwrites what a service asked for",
         "pipelines/settling/planner.py",
-        "Planner._apply",
+        "Planner._guarded",
         "self._intent, *",
         "",
         (f"{SCHEDULES}[1]",),

@@ -57,7 +57,7 @@ def is_below(name: str, ancestor: str, parents: dict[str, list[str]]) -> bool:
 
 def strayed(tree: list[Source]) -> list[str]:
     """Find error classes outside of the tree's file. `testing/` may have its own: they are a
-    test's, not a host's.
+    test's, not a host's. And an outcome that a host may raise is no error.
     """
     return [
         source.finding(node, f"{node.name} belongs in {ERRORS}")
@@ -66,6 +66,7 @@ def strayed(tree: list[Source]) -> list[str]:
         for node, _ in definitions(source)
         if isinstance(node, ast.ClassDef)
         and any(is_error(last_name(base), tree) for base in node.bases)
+        and not any(last_name(one) == "raisable" for one in node.decorator_list)
     ]
 
 

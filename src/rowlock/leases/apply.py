@@ -87,6 +87,7 @@ class RowWrite:
         unless_changed: columns that must still have these values.
         when_changed: what is written instead if they have not.
         related: what is written to related rows with it.
+        deletes: whether the row is deleted: after these values were written, or instead.
     """
 
     values: ColumnValues
@@ -94,6 +95,7 @@ class RowWrite:
     unless_changed: dict[Column[Any], Any] = field(default_factory=dict)
     when_changed: ColumnValues = field(default_factory=dict)
     related: Sequence[RelatedWrite] = ()
+    deletes: bool = False
 
     @property
     def once_written(self) -> Written:

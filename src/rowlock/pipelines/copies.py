@@ -15,7 +15,7 @@ from types import MemberDescriptorType, NoneType
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
-from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry, has_values_alone
+from rowlock.pipelines.outcomes import Apply, Delete, Outcome, Park, Reset, Retry, has_values_alone
 from rowlock.rows.updates import Values
 
 T = TypeVar("T")
@@ -152,6 +152,12 @@ _COPIES: dict[type[Any], dict[str, Callable[[Any], Any]]] = {
     Retry: {"after": _as_given, "error": _as_given, "values": _copied_values},
     Reset: {},
     Park: {"reason": _as_given},
+    Delete: {
+        "related": _copied_related,
+        "also": _as_given,
+        "unless_changed": _copied_list,
+        "hint": _copied_list,
+    },
 }
 """How each field of each kind of outcome is copied."""
 _FLAT = frozenset({bool, bytes, datetime, float, int, NoneType, str, UUID})

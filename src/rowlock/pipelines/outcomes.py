@@ -60,6 +60,27 @@ class Apply:
     hint: Sequence[HintTarget] | HintTarget = field(default=(), kw_only=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """The attempt succeeded, and the row is no longer needed: delete it.
+
+    The row is deleted by SQL: what refers to it is deleted by the database (``ON DELETE CASCADE``)
+    or by `also`, not by cascades of the ORM.
+
+    Attributes:
+        related: as of `Apply`.
+        also: as of `Apply`; runs before the row is deleted.
+        unless_changed: columns that must still be as they were in ``item.row``, or nothing is
+            deleted.
+        hint: models to hint after the commit.
+    """
+
+    related: Mapping[Any, Values] = field(default_factory=dict, kw_only=True)
+    also: Also | None = field(default=None, kw_only=True)
+    unless_changed: Sequence[Any] = field(default=(), kw_only=True)
+    hint: Sequence[HintTarget] | HintTarget = field(default=(), kw_only=True)
+
+
 @raisable
 @dataclass(frozen=True, slots=True)
 class Retry(Exception):
@@ -101,7 +122,11 @@ class Park(Exception):
     reason: str
 
 
-Outcome: TypeAlias = Apply | Retry | Reset | Park
+Outcome: TypeAlias = Apply | Retry | Reset | Park | Delete
+
+
+SUCCESSES: Final = (Apply, Delete)
+"""Outcomes of attempts that succeeded, which may bring more with them."""
 
 
 def as_outcome(returned: object) -> Outcome:
@@ -113,12 +138,12 @@ def as_outcome(returned: object) -> Outcome:
     match returned:
         case None:
             return Apply()
-        case Apply() | Retry() | Reset() | Park():
+        case Apply() | Retry() | Reset() | Park() | Delete():
             return returned
         case _:
             raise OutcomeError(
-                "process must return Apply, Retry, Reset, Park or None, not an object of type"
-                f" {type(returned).__name__}"
+                "process must return Apply, Retry, Reset, Park, Delete or None, not an object of"
+                f" type {type(returned).__name__}"
             )
 
 
@@ -135,11 +160,9 @@ def check_outcome(leased: LeasedTable, outcome: Outcome) -> None:
                 return
             _check_after(leased, "Apply", outcome.after)
             _check_due_at(leased, outcome)
-            for key in _sequence(outcome.unless_changed, "unless_changed"):
-                compared_column(leased, key)
-            hint_targets(outcome.hint)
-            if outcome.also is not None and not callable(outcome.also):
-                raise OutcomeError("also must be a function: async def also(session, now)")
+            _check_beside(leased, outcome)
+        case Delete():
+            _check_beside(leased, outcome)
         case Retry():
             columns_written(leased, outcome.values)
             _check_after(leased, "Retry", outcome.after)
@@ -198,6 +221,14 @@ def error_text(error: BaseException | str | None) -> str | None:
     if error is None:
         return None
     return shorten(error) if isinstance(error, str) else describe(error)
+
+
+def _check_beside(leased: LeasedTable, outcome: Apply | Delete) -> None:
+    for key in _sequence(outcome.unless_changed, "unless_changed"):
+        compared_column(leased, key)
+    hint_targets(outcome.hint)
+    if outcome.also is not None and not callable(outcome.also):
+        raise OutcomeError("also must be a function: async def also(session, now)")
 
 
 def _check_after(leased: LeasedTable, outcome: str, after: timedelta | float | None) -> None:

@@ -22,6 +22,7 @@ class Counters:
     recovered: int = 0
     started: int = 0
     applied: int = 0
+    deleted: int = 0
     retried: int = 0
     reset: int = 0
     parked: int = 0

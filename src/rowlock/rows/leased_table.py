@@ -299,6 +299,12 @@ def relation_between(leased: LeasedTable, related: LeasedTable) -> ColumnElement
         ) from error
 
 
+def is_referenced(leased: LeasedTable) -> bool:
+    """Return whether a foreign key of a table of the same metadata refers to this one."""
+    tables = leased.table.metadata.tables.values()
+    return any(key.references(leased.table) for table in tables for key in table.foreign_keys)
+
+
 def _has_foreign_key(one: LeasedTable, other: LeasedTable) -> bool:
     return any(
         key.references(b.table)

@@ -22,7 +22,7 @@ from typing import Any, Final
 from sqlalchemy import JSON, Boolean, Column, DateTime, Enum, Float, Integer, Numeric, String, Uuid
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry
+from rowlock.pipelines.outcomes import Apply, Delete, Outcome, Park, Reset, Retry
 from rowlock.rows.database_time import UtcDateTime
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import NOW_PLACEHOLDER, column_of
@@ -92,7 +92,7 @@ def outcomes(
     Args:
         model: the host's mapped class; `Park` and ``after`` are drawn if it has `ScheduleColumns`.
         columns: as for `values_of`.
-        kinds: which of the outcomes; ``type(None)`` is None.
+        kinds: which of the outcomes; ``type(None)`` is None. `Delete` is drawn if it is named here.
     """
     leased = LeasedTable.of(model)
     values = values_of(model, columns=columns)
@@ -105,6 +105,7 @@ def outcomes(
             Retry, after, error=st.none() | text | text.map(RuntimeError), values=values
         ),
         Reset: st.just(Reset()),
+        Delete: st.just(Delete()),
         type(None): st.none(),
     }
     if leased.has_schedule:

@@ -72,7 +72,7 @@ class ExpectedErrors:
         """
         rules: dict[type, ErrorRule] = {}
         for error, delay in _delays(name, retry_on).items():
-            _check_delay(name, leased, error, delay)
+            _check_delay(name, leased, error, delay=delay)
             rules[error] = ErrorRule(parks=False, delay=delay)
         for error in _classes(name, "park_on", park_on):
             if error in rules:
@@ -127,7 +127,7 @@ def _classes(name: str, setting: str, given: object) -> tuple[type[BaseException
     return classes
 
 
-def _check_delay(name: str, leased: LeasedTable, error: type, delay: object) -> None:
+def _check_delay(name: str, leased: LeasedTable, error: type, *, delay: object) -> None:
     if delay is None:
         return
     _need_schedule(leased, f"the delay of {error.__name__} in {name}.retry_on")

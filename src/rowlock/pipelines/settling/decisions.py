@@ -17,6 +17,7 @@ from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.host_code.call import Ended, Raised, Result, Returned
 from rowlock.pipelines.outcomes import (
     Apply,
+    Delete,
     Outcome,
     Park,
     Retry,
@@ -55,7 +56,7 @@ def checked(context: PipelineContext[Any], item: PipelineItem[Any], value: objec
     """
     outcome = as_outcome(value)
     check_outcome(context.leased, outcome)
-    if isinstance(outcome, Apply) and outcome.related != {}:
+    if isinstance(outcome, Apply | Delete) and outcome.related != {}:
         check_related(item, outcome.related)
     return outcome
 

@@ -22,6 +22,7 @@ from rowlock.leases.apply import RelatedWrite, RowWrite
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.outcomes import (
     Apply,
+    Delete,
     Outcome,
     Park,
     Reset,
@@ -79,16 +80,31 @@ class Planner:
                 return self._reset(item)
             case Park():
                 return self._park(item, outcome)
+            case Delete():
+                return self._delete(item, outcome)
 
     def _apply(self, item: PipelineItem[Any], outcome: Apply) -> RowWrite:
         written, values = self._written(outcome.values), self._done
         if self._is_bare and not outcome.unless_changed and not outcome.related:
             return self._share(written)
-        guarded = [*self._intent, *(column_of(self._leased, key) for key in outcome.unless_changed)]
+        guarded = self._guarded(outcome)
         if self._leased.has_schedule:
             due = self._due_at(item, self._next_due(outcome))
             values = values | {self._leased.column("attempts"): 0} | due
         write = self._unless_changed(item, guarded, with_onupdate_if(self._leased, written, values))
+        return self._with_related(item, outcome, write)
+
+    def _delete(self, item: PipelineItem[Any], outcome: Delete) -> RowWrite:
+        values = without_onupdate(self._leased, self._done)
+        write = self._unless_changed(item, self._guarded(outcome), values)
+        return self._with_related(item, outcome, replace(write, deletes=True))
+
+    def _guarded(self, outcome: Apply | Delete) -> list[Column[Any]]:
+        return [*self._intent, *(column_of(self._leased, key) for key in outcome.unless_changed)]
+
+    def _with_related(
+        self, item: PipelineItem[Any], outcome: Apply | Delete, write: RowWrite
+    ) -> RowWrite:
         if not outcome.related:
             return write
         related = (self._related(item, *each) for each in related_items(outcome.related))

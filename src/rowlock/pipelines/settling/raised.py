@@ -1,5 +1,5 @@
-"""What comes of an error that left `process`: an outcome that was raised, what the host's rules say
-of it, or a failure.
+"""What comes of an error that left `process`: an outcome that was raised, what the host's rules
+make of it, or a failure.
 
 The one idea: a task group wraps what its tasks raised, so every error is looked at as a group of
 one or more, and one outcome comes of all of them together.
@@ -26,8 +26,8 @@ logger = get_logger(__name__)
 
 
 @dataclass(slots=True)
-class _Said:
-    """What the errors of one attempt say."""
+class _Meanings:
+    """What the errors of one attempt mean."""
 
     parks: list[Park] = field(default_factory=list)
     retries: list[Retry] = field(default_factory=list)
@@ -39,7 +39,7 @@ class _Said:
 def outcome_of_error(
     context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
 ) -> Outcome:
-    """Return the outcome that comes of `error`, which left the host's code, and tell of what was
+    """Return the outcome that comes of `error`, which left the host's code, and record what was
     not raised as an outcome.
 
     Of several, `Park` counts first, then a failure, then `Retry` (the one that rests longest); and
@@ -48,20 +48,20 @@ def outcome_of_error(
     Raises:
         BaseException: whatever the host's own objects raise.
     """
-    said = _Said()
+    meanings = _Meanings()
     for leaf in _leaves(error):
-        _listen(context, leaf, said)
-    outcome = _together(said, error)
-    if said.failures:
+        _collect(context, leaf, meanings)
+    outcome = _together(meanings, error)
+    if meanings.failures:
         failure = record_failure(context, item, error)
         return failure if outcome is None else outcome
-    if said.expected:
-        _record_expected(context, item, said.expected[0])
+    if meanings.expected:
+        _record_expected(context, item, meanings.expected[0])
     return Reset() if outcome is None else outcome
 
 
 def raised_by_also(error: BaseException) -> Outcome | None:
-    """Return the outcome that `also` raised, if `error` tells of one: nothing of its transaction
+    """Return the outcome that `also` raised, if `error` is about one: nothing of its transaction
     was written.
 
     Raises:
@@ -79,7 +79,7 @@ def raised_by_also(error: BaseException) -> Outcome | None:
 def record_failure(
     context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
 ) -> Retry:
-    """Tell of `error` and return the outcome for it."""
+    """Record `error` and return the outcome for it."""
     logger.error(
         "%s: processing row %s failed",
         context.name,
@@ -99,37 +99,37 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _listen(context: PipelineContext[Any], error: BaseException, said: _Said) -> None:
+def _collect(context: PipelineContext[Any], error: BaseException, meanings: _Meanings) -> None:
     match error:
         case Park():
-            said.parks.append(copied(error))
+            meanings.parks.append(copied(error))
         case Retry():
-            said.retries.append(_with_cause(error))
+            meanings.retries.append(_with_cause(error))
         case Reset() | RelatedLockUnavailable():
-            said.resets += 1
+            meanings.resets += 1
         case _:
             rule = context.expected_errors.rule_for(error)
             if rule is None:
-                said.failures.append(error)
+                meanings.failures.append(error)
             else:
-                said.expected.append(error)
-                _follow(rule, error, said)
+                meanings.expected.append(error)
+                _follow(rule, error, meanings)
 
 
-def _follow(rule: ErrorRule, error: BaseException, said: _Said) -> None:
+def _follow(rule: ErrorRule, error: BaseException, meanings: _Meanings) -> None:
     if rule.parks:
-        said.parks.append(Park(error_text(error) or ""))
+        meanings.parks.append(Park(error_text(error) or ""))
     else:
-        said.retries.append(Retry(rule.delay_after(error), error=error))
+        meanings.retries.append(Retry(rule.delay_after(error), error=error))
 
 
-def _together(said: _Said, error: BaseException) -> Outcome | None:
-    if said.parks:
-        return said.parks[0]
-    if not said.retries:
+def _together(meanings: _Meanings, error: BaseException) -> Outcome | None:
+    if meanings.parks:
+        return meanings.parks[0]
+    if not meanings.retries:
         return None
-    longest = max(said.retries, key=_rest_s)
-    return replace(longest, error=error) if said.failures else longest
+    longest = max(meanings.retries, key=_rest_s)
+    return replace(longest, error=error) if meanings.failures else longest
 
 
 def _rest_s(retry: Retry) -> float:

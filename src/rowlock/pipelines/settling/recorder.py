@@ -14,7 +14,16 @@ from rowlock.leases.apply import Written
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.outcomes import NOTHING, Apply, Outcome, Park, Reset, Retry, hint_targets
+from rowlock.pipelines.outcomes import (
+    NOTHING,
+    Apply,
+    Delete,
+    Outcome,
+    Park,
+    Reset,
+    Retry,
+    hint_targets,
+)
 from rowlock.rows.leased_table import ModelT
 
 logger = get_logger(__name__)
@@ -32,7 +41,7 @@ class Recorder(Generic[ModelT]):
     def __repr__(self) -> str:
         return f"<Recorder of {self.context.name}>"
 
-    def _hint(self, outcome: Apply) -> None:
+    def _hint(self, outcome: Apply | Delete) -> None:
         try:
             for model in hint_targets(outcome.hint):
                 self.context.hinter.hint_fetch(model)
@@ -53,6 +62,9 @@ class Recorder(Generic[ModelT]):
                 counters.applied += 1
                 if outcome.hint is not NOTHING:
                     self._hint(outcome)
+            case Delete():
+                counters.deleted += 1
+                self._hint(outcome)
             case Retry():
                 counters.retried += 1
             case Reset():

@@ -27,7 +27,7 @@ from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.copies import copied
 from rowlock.pipelines.host_code.call import Attempt, Ended, Raised, Result, Returned
-from rowlock.pipelines.outcomes import Apply, Outcome, Park, Reset, Retry
+from rowlock.pipelines.outcomes import Apply, Delete, Outcome, Park, Reset, Retry
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.settling.decisions import Decision, checked, decide
 from rowlock.pipelines.settling.raised import raised_by_also, record_failure
@@ -212,7 +212,7 @@ class Settler(Generic[ModelT]):
             case Ended():
                 self._recorder.stale(item, "lost")
                 await release_related_of(self.context, item)
-            case Apply() | Retry() | Reset() | Park():
+            case Apply() | Retry() | Reset() | Park() | Delete():
                 await self._write(Submission(item, decision))
 
     async def _interrupt(self, item: PipelineItem[ModelT], attempt: Attempt | None) -> None:
@@ -238,7 +238,7 @@ class Settler(Generic[ModelT]):
 
     def _clean_up_late(self, item: PipelineItem[ModelT], result: Result) -> None:
         match decide(self.context, item, result):
-            case Apply() as outcome:
+            case (Apply() | Delete()) as outcome:
                 self.context.background.begin(
                     self.clean_up(item, outcome), purpose="clean up after a late result"
                 )

@@ -12,7 +12,7 @@ Not here: which of the two an outcome gets, and when one that failed is tried ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic
@@ -30,13 +30,14 @@ from rowlock.leases.apply import (
     lock_for_apply,
     processed_at,
 )
+from rowlock.leases.delete import delete_locked, delete_written, deleted
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.patch import is_unchanged
 from rowlock.leases.related.writes import release_related, write_related
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.host_code.call import contained
-from rowlock.pipelines.outcomes import Also, Apply, Outcome, Reset
+from rowlock.pipelines.outcomes import SUCCESSES, Also, Delete, Outcome, Reset
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.settling.planner import Planner
 from rowlock.rows.leased_table import ModelT
@@ -79,7 +80,7 @@ class Submission(Generic[ModelT]):
     @property
     def also(self) -> Also | None:
         """What runs in the same transaction."""
-        return self.outcome.also if isinstance(self.outcome, Apply) else None
+        return self.outcome.also if isinstance(self.outcome, SUCCESSES) else None
 
     @property
     def needs_own_transaction(self) -> bool:
@@ -141,10 +142,20 @@ class OutcomeTransactions(Generic[ModelT]):
             ours = [i for i, item in enumerate(items) if item.lock_token in stamps]
             planner = self._planner(now)
             writes, at_once = [], frozenset({now})
+            deletes: dict[int, Submission[ModelT]] = {}
             for i in ours:
                 stamp = stamps[items[i].lock_token]
                 of_this = planner if stamp == now else self._planner(now, stamp)
-                writes.append((items[i], of_this.plan(items[i], submissions[i].outcome)))
+                write = of_this.plan(items[i], submissions[i].outcome)
+                if write.deletes:
+                    deletes[i] = submissions[i]
+                else:
+                    writes.append((items[i], write))
+            if deletes:
+                ours = [i for i in ours if i not in deletes]
+                for i in await self._delete_together(connection, deletes):
+                    written[i] = Written.APPLIED
+                    submissions[i].stamp(Written.APPLIED, at_once)
             for i, result in zip(ours, await apply_locked(connection, leased, writes), strict=True):
                 written[i] = result
                 stamp = stamps[items[i].lock_token]
@@ -152,6 +163,14 @@ class OutcomeTransactions(Generic[ModelT]):
             return written
 
         return await self.context.transact(work, purpose="write outcomes")
+
+    async def _delete_together(
+        self, connection: AsyncConnection, deletes: Mapping[int, Submission[ModelT]]
+    ) -> list[int]:
+        """Delete rows that are locked, and return the numbers of those that could be."""
+        items = [submission.item for submission in deletes.values()]
+        gone = await delete_locked(connection, self.context.leased, items)
+        return [i for i, submission in deletes.items() if submission.item.id in gone]
 
     async def write_alone(self, submission: Submission[ModelT]) -> Written:
         """Write an outcome in a transaction of its own, with `also` and what it writes to
@@ -173,7 +192,7 @@ class OutcomeTransactions(Generic[ModelT]):
                 if written is Written.STALE
                 else None
             )
-            if written.is_made and isinstance(outcome, Apply) and item.held:
+            if written.is_made and isinstance(outcome, SUCCESSES) and item.held:
                 await write_related(connection, item, write.related)
             else:
                 await release_related(connection, item)
@@ -183,6 +202,8 @@ class OutcomeTransactions(Generic[ModelT]):
             stamp = stamps[item.lock_token]
             if written.is_made and submission.also is not None:
                 await self._within(session, connection, submission, now=now, stamp=stamp)
+            if written.is_made and write.deletes:
+                await delete_written(connection, leased, item)
             submission.stamp(written, frozenset({stamp}))
             return written
 
@@ -249,15 +270,18 @@ class OutcomeTransactions(Generic[ModelT]):
         """Say by their numbers what became of those of which the end of an earlier try is
         unknown.
         """
-        alike: dict[frozenset[datetime], list[tuple[int, Submission[ModelT]]]] = {}
+        alike: dict[tuple[frozenset[datetime], bool], list[tuple[int, Submission[ModelT]]]] = {}
         for number, submission in submissions:
             if submission.stamps:
-                alike.setdefault(submission.stamps, []).append((number, submission))
+                deletes = isinstance(submission.outcome, Delete)
+                alike.setdefault((submission.stamps, deletes), []).append((number, submission))
         ends: dict[int, Written] = {}
-        for stamps, members in alike.items():
-            items = [submission.item for _, submission in members]
-            there = await processed_at(
-                connection, self.context.leased, items, stamps=stamps, waits=waits
+        for (stamps, deletes), members in alike.items():
+            items, leased = [submission.item for _, submission in members], self.context.leased
+            there = (
+                await deleted(connection, leased, items, waits=waits)
+                if deletes
+                else await processed_at(connection, leased, items, stamps=stamps, waits=waits)
             )
             for number, submission in members:
                 end = there[submission.item.id]

@@ -28,14 +28,14 @@ from rowlock.leases.apply import Written
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.outcomes import Apply, Retry
+from rowlock.pipelines.outcomes import Apply, Delete, Retry
 from rowlock.pipelines.settling.transactions import (
     OutcomeTransactions,
     Submission,
     renewed_within_s,
 )
 from rowlock.rows.assignments import PLAIN, is_like_no_other
-from rowlock.rows.leased_table import ModelT
+from rowlock.rows.leased_table import ModelT, is_referenced
 
 logger = get_logger(__name__)
 
@@ -65,6 +65,8 @@ class Writer(Generic[ModelT]):
     def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
         self._transactions = OutcomeTransactions(context)
+        # What refers to the row may be locked by somebody, and compared columns are compared alone.
+        self._deletes_alone = bool(context.intent) or is_referenced(context.leased)
         self._wrote_at = -math.inf
         self._batcher: Batcher[Submission[ModelT], Written | None] = Batcher(
             self._write_together,
@@ -87,7 +89,7 @@ class Writer(Generic[ModelT]):
             False if that is to be tried at once, since the outcome cannot be written with others;
             `done` is not called then.
         """
-        if submission.needs_own_transaction or not self._is_worth_a_try(submission):
+        if self._goes_alone(submission) or not self._is_worth_a_try(submission):
             return False
         self._batcher.submit_nowait(submission, done)
         return True
@@ -132,6 +134,12 @@ class Writer(Generic[ModelT]):
                     exc_info=error,
                 )
             await retries.rest()
+
+    def _goes_alone(self, submission: Submission[ModelT]) -> bool:
+        if submission.needs_own_transaction:
+            return True
+        outcome = submission.outcome
+        return isinstance(outcome, Delete) and (self._deletes_alone or bool(outcome.unless_changed))
 
     async def _let_a_renewal_in(self, item: PipelineItem[ModelT]) -> None:
         # Before the row is locked for long again, if trust does not last until that is over.
@@ -183,7 +191,7 @@ class Writer(Generic[ModelT]):
     async def _try(self, submission: Submission[ModelT]) -> Written:
         submission.row_is_locked = False
         if (
-            not submission.needs_own_transaction
+            not self._goes_alone(submission)
             and (written := await self._batcher.submit(submission)) is not None
         ):
             return written
