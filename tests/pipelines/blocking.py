@@ -11,19 +11,20 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from rowlock import PipelineItem
 
 from ..host import HANG_S_MAX
 
-LOCK_TIMEOUT: Final = timedelta(seconds=5)
+LOCK_TIMEOUT: Final = timedelta(seconds=8)
+"""So long that a starved machine renews in time, and so short that a test can wait for its end."""
 LOOK_EVERY_S: Final = 0.02
 SETTINGS: Final[dict[str, Any]] = {
     "workers_num": 2,
     "lock_timeout": LOCK_TIMEOUT,
-    "heartbeat_trigger": 4,
+    "heartbeat_trigger": 7,
     "min_processing_interval": 0,
     "fetch_delays": (0.1,),
 }
@@ -39,11 +40,12 @@ def block_until(condition: Callable[[], bool]) -> None:
     raise AssertionError("what the blocked loop waits for did not happen")
 
 
-def renewed_past(item: PipelineItem[Any], first: datetime, times: int) -> Callable[[], bool]:
-    """Return whether the lease of `item` was renewed for so many times its length, as far as its
-    holder has heard.
+def outlasted(item: PipelineItem[Any], *, leases: int = 1) -> Callable[[], bool]:
+    """Return whether the lease that `item` has now has ended, and was renewed that many times its
+    length beyond, as far as its holder has heard.
     """
-    return lambda: item.lock_expires_at >= first + times * LOCK_TIMEOUT
+    first = item.lock_expires_at
+    return lambda: item.lock_expires_at >= first + leases * LOCK_TIMEOUT
 
 
 async def until_so(condition: Callable[[], Any]) -> None:
