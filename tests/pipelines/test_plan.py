@@ -141,15 +141,20 @@ async def test_retry_after_says_when(database_with_clock: TemporaryDatabase) -> 
 
 
 @pytest.mark.parametrize(
-    ("attempts", "deadline_s", "reason"),
+    ("error", "attempts", "deadline_s", "reason"),
     [
-        (2, None, "gave up after 3 attempts: boom"),
-        (0, -1, "deadline passed: boom"),
-        (0, 0, "deadline passed: boom"),
+        ("boom", 2, None, "gave up after 3 attempts: boom"),
+        (None, 2, None, "gave up after 3 attempts"),
+        ("boom", 0, -1, "deadline passed: boom"),
+        ("boom", 0, 0, "deadline passed: boom"),
     ],
 )
 async def test_a_row_that_keeps_failing_is_parked(
-    database_with_clock: TemporaryDatabase, attempts: int, deadline_s: int | None, reason: str
+    database_with_clock: TemporaryDatabase,
+    error: str | None,
+    attempts: int,
+    deadline_s: int | None,
+    reason: str,
 ) -> None:
     """A row that can never succeed would be tried for ever."""
     database = database_with_clock
@@ -158,7 +163,7 @@ async def test_a_row_that_keeps_failing_is_parked(
     deadline = None if deadline_s is None else now + timedelta(seconds=deadline_s)
     run = Run(id=1, due_at=now, attempts=attempts, deadline_at=deadline)
     row, counters = await _worked(
-        database, RunPipeline(answer=Retry(error="boom"), max_attempts=3), run
+        database, RunPipeline(answer=Retry(error=error), max_attempts=3), run
     )
     assert (counters.parked, counters.retried) == (1, 0)
     assert (row.parked_at, row.last_error) == (now, reason)
