@@ -220,6 +220,15 @@ async def test_a_loss_rests_by_the_losses(virtual_database: TemporaryDatabase) -
         assert row.due_at - await now_of(virtual_database) < timedelta(seconds=3)
 
 
+WORKERS = 4
+
+
+class FewWorkersPipeline(DispatchPipeline[Render]):
+    """Begins with as many workers of its own as its fleet has: any fleet is large."""
+
+    workers_num = WORKERS
+
+
 @virtual_time
 async def test_what_waits_for_a_large_fleet_has_its_deadline(
     virtual_database: TemporaryDatabase,
@@ -228,12 +237,12 @@ async def test_what_waits_for_a_large_fleet_has_its_deadline(
     deadline, no new machine.
     """
     await virtual_database.create_tables(Base.metadata)
-    fleet, asked = Fleet(LEASES_PER_TICK_MAX), list[str]()
+    fleet, asked = Fleet(WORKERS), list[str]()
 
     async def provision(key: str) -> None:
         asked.append(key)
 
-    renders = DispatchPipeline(
+    renders = FewWorkersPipeline(
         Render,
         handler=Scenes(1200),
         engine=fleet,
@@ -241,7 +250,7 @@ async def test_what_waits_for_a_large_fleet_has_its_deadline(
         dispatch_deadline=600,
         time_limit=10_000,
     )
-    keys = [f"{number:02}" for number in range(LEASES_PER_TICK_MAX + 2)]
+    keys = [f"{number:02}" for number in range(WORKERS + 2)]
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, *keys)
         await asyncio.sleep(900)
