@@ -1,5 +1,5 @@
-"""A host process for the dispatch walks: ``python replica.py URL WORKERS``; dispatches until told
-to end, by a line or a signal.
+"""A host process for the dispatch walks: ``python replica.py URL WORKERS LEASE_S``; dispatches
+until told to end, by a line or a signal.
 
 Tells each attempt that it begins, one JSON object a line. A scene named ``held`` waits for ever;
 the others take a moment.
@@ -39,17 +39,17 @@ def tell(**fields: object) -> None:
     print(json.dumps(fields), flush=True)
 
 
-async def main(url: str, workers: str) -> None:
+async def main(url: str, workers: str, lease_s: str) -> None:
     """Dispatch until a line comes in."""
     engine = create_async_engine(url)
     renders = DispatchPipeline(
         Render,
         handler=render,
         engine=LoopEngine(int(workers)),
-        lock_timeout=2,
-        heartbeat_trigger=1,
+        lock_timeout=float(lease_s),
+        heartbeat_trigger=float(lease_s) - 1,
         heartbeat_interval=0.1,
-        renew_timeout=0.3,
+        renew_timeout=1,
         heartbeat=0.5,
         retry_interval=0.5,
         fetch_delays=(0.05, 0.1, 0.2),

@@ -351,10 +351,10 @@ async def test_folders_do_not_wait_for_threads_of_the_host(tmp_path: Path) -> No
 
 
 BRIEF: dict[str, Any] = {
-    "lock_timeout": 2,
-    "heartbeat_trigger": 1,
+    "lock_timeout": 4,
+    "heartbeat_trigger": 3,
     "heartbeat_interval": 0.1,
-    "renew_timeout": 0.3,
+    "renew_timeout": 1,
     "heartbeat": 0.5,
     "retry_delay": 0.05,
     "fetch_delays": (0.05,),

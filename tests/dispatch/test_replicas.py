@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from rowlock.dispatch import COMPLETED, RUNNING, DispatchPipeline
 from rowlock.testing import TemporaryDatabase
@@ -26,13 +27,16 @@ LOOK_EVERY_S = 0.05
 
 
 @asynccontextmanager
-async def replica(database: TemporaryDatabase, *, workers: int) -> AsyncIterator[Replica]:
+async def replica(
+    database: TemporaryDatabase, *, workers: int, lease_s: float = 4
+) -> AsyncIterator[Replica]:
     """Give a replica that is ready; it is killed at the end, on every path."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(Path(__file__).with_name("replica.py")),
         database.url.render_as_string(hide_password=False),
         str(workers),
+        str(lease_s),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -78,12 +82,13 @@ async def test_kill_9_and_a_restart_finish_the_rest(database: TemporaryDatabase)
 async def test_two_replicas_share_and_do_each_once(database: TemporaryDatabase) -> None:
     """Two replicas would do the same work, or fail each other's."""
     await database.create_tables(Base.metadata)
-    async with replica(database, workers=2) as one, replica(database, workers=2) as other:
+    long: Any = {"workers": 2, "lease_s": 30}  # nobody's is to be waited for
+    async with replica(database, **long) as one, replica(database, **long) as other:
         await submit(database, submitter(), *KEYS)
         rows = await settled(database, every_s=LOOK_EVERY_S)
-        for lives in (one, other):
-            lives.say_go_on()
-            await lives.wait_for("Done")
+        for each in (one, other):
+            each.say_go_on()
+            await each.wait_for("Done")
     assert [(row.status, row.error) for row in rows] == [(COMPLETED, None)] * 15
     assert begun_by(one, other) == Counter(KEYS)
 

@@ -19,16 +19,11 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import HANG_S_MAX, Run, RunPipeline, Volume, VolumePipeline, heard_events
 from ..pipelines.scenes import TidyPipeline, add, counted, is_free, read, read_all, until
+from .patience import QUICK
 
 DONE = Apply({"status": "active"})
-QUICK = {
-    "lock_timeout": 2,
-    "heartbeat_trigger": 1,
-    "heartbeat_interval": 0.1,
-    "renew_timeout": 0.3,
-    "database_timeout": 1,
-    "fetch_delays": (0.05, 0.1),
-}
+SHORT = {"lock_timeout": 5, "heartbeat_trigger": 4, "database_timeout": 1}
+"""Leases that a test can wait for, and that no starved machine loses."""
 
 
 # ---------------------------------------------------------------- sessions
@@ -116,7 +111,7 @@ async def test_a_transaction_left_open_holds_up_its_own_row_only(
 
     with heard_events() as heard:
         async with PipelineManager(
-            database.session_factory, [VolumePipeline(answer=process, **QUICK)]
+            database.session_factory, [VolumePipeline(answer=process, **QUICK, **SHORT)]
         ):
             told = await heard.wait_for(events.ItemApplied, count=4)
             assert {event.row_id for event in told} == {row.id for row in others}
@@ -265,7 +260,7 @@ async def test_a_thread_that_never_ends_costs_its_own_row_only(database: Tempora
     """One call that hangs in a thread would keep a worker, or a thread, from all other rows."""
     [hung] = await add(database, Volume(size_gb=13))
     await add(database, *(Volume() for _ in range(8)))
-    pipeline = PlainPipeline(workers_num=2, process_timeout=0.2, cancel_grace=0.1, **QUICK)
+    pipeline = PlainPipeline(workers_num=2, process_timeout=1, cancel_grace=0.1, **QUICK)
     try:
         with heard_events() as heard:
             async with PipelineManager(database.session_factory, [pipeline]) as manager:

@@ -20,6 +20,10 @@ from ..host import HANG_S_MAX
 
 LOCK_TIMEOUT: Final = timedelta(seconds=8)
 """So long that a starved machine renews in time, and so short that a test can wait for its end."""
+BLOCKED_S_MAX: Final = 120.0
+"""How long the loop may be blocked until a test gives up: far longer than what is waited for.
+**Unit** seconds.
+"""
 LOOK_EVERY_S: Final = 0.02
 SETTINGS: Final[dict[str, Any]] = {
     "workers_num": 2,
@@ -33,7 +37,7 @@ SETTINGS: Final[dict[str, Any]] = {
 def block_until(condition: Callable[[], bool]) -> None:
     """Keep this thread, and the event loop in it, until the condition holds."""
     look = threading.Event()
-    for _ in range(round(HANG_S_MAX / LOOK_EVERY_S)):
+    for _ in range(round(BLOCKED_S_MAX / LOOK_EVERY_S)):
         if condition():
             return
         look.wait(LOOK_EVERY_S)
