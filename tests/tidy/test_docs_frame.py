@@ -88,3 +88,21 @@ def test_planted_undrawn_room() -> None:
         for name in ("rows/columns.py", "clock.py", "attic/a.py", "logs.py", "py.typed")
     }
     assert undrawn_rooms(page, present) == ["attic/", "logs.py"]
+
+
+def numbers_given_twice(names: list[str]) -> list[str]:
+    """Find numbers of decisions that several files have."""
+    numbers = [name.split("-")[0] for name in names]
+    return sorted({number for number in numbers if numbers.count(number) > 1})
+
+
+def test_decisions_have_numbers_of_their_own() -> None:
+    """A comment that names a decision by its number would name two."""
+    decisions = [path.name for path in committed_files() if path.parent.name == "decisions"]
+    assert len(decisions) > 20
+    assert numbers_given_twice(decisions) == []
+
+
+def test_planted_number_given_twice() -> None:
+    """The check above would pass any number."""
+    assert numbers_given_twice(["01-one.md", "02-two.md", "02-too.md"]) == ["02"]
