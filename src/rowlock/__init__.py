@@ -39,6 +39,7 @@ from rowlock.locks.locker import ResourceLocker, get_locker
 from rowlock.locks.rows_until_commit import lock_rows
 from rowlock.locks.unique_names import lock_unique_names
 from rowlock.pipelines.fetching.fetcher import Fetcher
+from rowlock.pipelines.host_code.row_schedules import Periodic
 from rowlock.pipelines.lock_graph import Related
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.outcomes import Apply, Delete, Outcome, Park, Reset, Retry
@@ -50,6 +51,7 @@ from rowlock.pipelines.statistics import ManagerHealth, PipelineHealth, Pipeline
 from rowlock.rows.columns import LockColumns, ScheduleColumns
 from rowlock.rows.database_time import UtcDateTime, database_now
 from rowlock.rows.updates import NOW_PLACEHOLDER, resolve_now_placeholders
+from rowlock.schedules import Cron, Schedule
 from rowlock.services.due import make_due, unpark
 from rowlock.services.handlers import hold_rows, request_update
 from rowlock.services.hold import HeldByService
@@ -59,6 +61,7 @@ __all__ = [
     "AdmissionRejected",
     "Apply",
     "ConfigurationError",
+    "Cron",
     "Delete",
     "Draining",
     "Event",
@@ -78,6 +81,7 @@ __all__ = [
     "Outcome",
     "OutcomeError",
     "Park",
+    "Periodic",
     "Pipeline",
     "PipelineError",
     "PipelineHealth",
@@ -94,6 +98,7 @@ __all__ = [
     "ResourceLocker",
     "Retry",
     "RowlockError",
+    "Schedule",
     "ScheduleColumns",
     "SettingsError",
     "SettingsKeywords",

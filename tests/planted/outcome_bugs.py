@@ -9,15 +9,18 @@ from bug import Bug
 DELETE = "tests/pipelines/test_delete.py"
 DUE_AT = "tests/pipelines/test_due_at.py"
 EXPECTED = "tests/pipelines/test_expected_errors.py"
+PERIODIC = "tests/pipelines/test_periodic_rows.py"
 RAISED = "tests/pipelines/test_raised.py"
+SCHEDULED = "tests/pipelines/test_schedules.py"
+SCHEDULES = "tests/ground/test_schedules.py"
 
 OUTCOME_BUGS = (
     Bug(
         "a time that the host says is forgotten",
         "pipelines/settling/planner.py",
-        "Planner._next_due",
-        "outcome.due_at is not None",
-        "False",
+        "Planner._rest",
+        "if due_at is not None:",
+        "if due_at is not None and self._schedules is not None:",
         (f"{DUE_AT}::test_the_row_is_due_at_that_time",),
     ),
     Bug(
@@ -229,5 +232,85 @@ OUTCOME_BUGS = (
         "SUCCESSES: Final = (Apply, Delete)",
         "SUCCESSES: Final = (Apply,)",
         (f"{DELETE}::test_related_rows_are_written_and_freed",),
+    ),
+    Bug(
+        "in the second of two equal hours an occurrence of the first is due",
+        "schedules.py",
+        "_next_after",
+        "if due_at > now:",
+        "if True:",
+        (f"{SCHEDULES}::test_an_occurrence_never_lies_behind",),
+    ),
+    Bug(
+        "a schedule goes by UTC",
+        "schedules.py",
+        "_next_after",
+        "now.astimezone(_zone(timezone))",
+        "now.astimezone(UTC)",
+        (f"{SCHEDULES}::test_clocks_that_change",),
+    ),
+    Bug(
+        "a clock that was set back brings an occurrence again",
+        "pipelines/host_code/row_schedules.py",
+        "RowSchedules.next_after",
+        "max(now, as_read)",
+        "now",
+        (f"{SCHEDULED}::test_a_clock_that_was_set_back_brings_no_occurrence_again",),
+    ),
+    Bug(
+        "a schedule that raises ends the writing of all outcomes",
+        "pipelines/settling/planner.py",
+        "Planner._rest",
+        "except BaseException",
+        "except ZeroDivisionError",
+        (f"{SCHEDULED}::test_a_row_whose_schedule_cannot_be_read_is_parked",),
+    ),
+    Bug(
+        "a schedule overrules what the outcome says",
+        "pipelines/settling/planner.py",
+        "Planner._rest",
+        "due_at is None and after is None and ",
+        "",
+        (f"{SCHEDULED}::test_what_the_outcome_says_goes_before",),
+    ),
+    Bug(
+        "a row that is there is inserted again",
+        "database/declared_rows.py",
+        "ensure_rows",
+        "key not in there",
+        "True",
+        (f"{PERIODIC}::test_rows_are_there_without_being_inserted",),
+    ),
+    Bug(
+        "a periodic row that is leased is brought forward",
+        "database/declared_rows.py",
+        "ensure_rows",
+        'leased.column("lock_token").is_(None) & ',
+        "",
+        (f"{PERIODIC}::test_a_row_that_is_leased_is_left_alone",),
+    ),
+    Bug(
+        "a schedule that has become more frequent waits for the old time",
+        "database/declared_rows.py",
+        "ensure_rows",
+        "due_at > due",
+        "due_at < due",
+        (f"{PERIODIC}::test_a_schedule_that_has_changed_counts_at_once",),
+    ),
+    Bug(
+        "a periodic row that the database refuses keeps all others waiting",
+        "pipelines/fetching/periodic_rows.py",
+        "PeriodicRows.ensure",
+        "if is_outage(error):",
+        "if True:",
+        (f"{PERIODIC}::test_rows_that_the_database_refuses_hold_up_no_others",),
+    ),
+    Bug(
+        "a periodic row that is never claimed is not told",
+        "pipelines/fetching/periodic_rows.py",
+        "PeriodicRows._ensure",
+        "if unready:",
+        "if False:",
+        (f"{PERIODIC}::test_a_row_that_is_not_ready_is_told",),
     ),
 )

@@ -156,7 +156,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "lock columns may be services' columns",
-        "pipelines/pipeline.py",
+        "pipelines/host_code/hooks.py",
         "intent_columns",
         "column.key in leased.lease_columns or column is leased.key",
         "False",
@@ -164,7 +164,7 @@ REQUEST_BUGS = (
     ),
     Bug(
         "the letters of a name are columns",
-        "pipelines/pipeline.py",
+        "pipelines/host_code/hooks.py",
         "intent_columns",
         "isinstance(intent, str) or ",
         "",

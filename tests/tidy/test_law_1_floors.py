@@ -15,7 +15,7 @@ from .reading import PACKAGE, Source, imports, package, planted, room_of
 FLOORS: dict[str, float] = {
     **dict.fromkeys(("clock", "backoff", "redaction", "repeats"), -3),
     **dict.fromkeys(("errors", "logs"), -2),
-    **dict.fromkeys(("containment", "events"), -1),
+    **dict.fromkeys(("containment", "events", "schedules"), -1),
     **dict.fromkeys(("shielding", "supervisor", "dialects"), 0),
     **dict.fromkeys(("rows", "locks"), 1),
     "database": 2,

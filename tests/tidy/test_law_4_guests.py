@@ -30,6 +30,7 @@ WINDOWS: dict[str, frozenset[str]] = {
     "starlette": frozenset({"dashboard"}),
     "uvicorn": frozenset({"dashboard"}),
     "wool": frozenset({"dispatch"}),
+    "cronsim": frozenset({"schedules"}),
     "cloudpickle": frozenset({"dispatch"}),  # comes with wool
     "grpc": frozenset({"dispatch"}),  # comes with wool
     "alembic": frozenset(),  # handed in as `op`

@@ -22,6 +22,7 @@ from rowlock.pipelines.host_code.call import Attempt
 from rowlock.pipelines.host_code.expected_errors import NOTHING_EXPECTED, ExpectedErrors
 from rowlock.pipelines.host_code.hooks import Hooks
 from rowlock.pipelines.host_code.host_calls import HostCalls
+from rowlock.pipelines.host_code.row_schedules import RowSchedules
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.statistics import Counters, Failures
@@ -44,6 +45,7 @@ class PipelineContext(Generic[ModelT]):
         locking_pipelines: asks who locks rows of this model as related rows.
         intent: columns that services own.
         expected_errors: errors out of `process` for which the host has rules.
+        schedules: when rows are due by themselves; None if they are not.
         claims_rows: whether a claim can give whole rows: the host wants no options, and the model
             is plain.
         check_ending: tells whether the event loop ends everything; set by the run.
@@ -66,6 +68,7 @@ class PipelineContext(Generic[ModelT]):
     locker: RelatedLocker
     locking_pipelines: Callable[[], Sequence[LockingPipeline]] = tuple
     expected_errors: ExpectedErrors = NOTHING_EXPECTED
+    schedules: RowSchedules | None = None
     intent: Sequence[Column[Any]] = ()
     claims_rows: bool = False
     check_ending: Callable[[], bool] = field(default=lambda: False)

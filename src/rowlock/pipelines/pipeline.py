@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.database.binds import check_session_factory
-from rowlock.errors import ConfigurationError, ModelError, OutcomeError, PipelineError
+from rowlock.errors import ConfigurationError, ModelError, PipelineError
 from rowlock.hints.hinter import PipelineHinter
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related.locker import RelatedLocker
@@ -26,7 +26,8 @@ from rowlock.pipelines.ahead import AHEAD_MAX, Ahead
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.fetching.fetcher import Fetcher
 from rowlock.pipelines.host_code.expected_errors import ExpectedErrors, ParkOn, RetryOn
-from rowlock.pipelines.host_code.hooks import ready_condition
+from rowlock.pipelines.host_code.hooks import intent_columns, ready_condition
+from rowlock.pipelines.host_code.row_schedules import Periodic, row_schedules
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.lock_graph import DeclaredLock, LockGraph, Related, declared_locks
 from rowlock.pipelines.outcomes import Outcome, Retry
@@ -43,7 +44,7 @@ from rowlock.pipelines.settings import (
 )
 from rowlock.pipelines.statistics import Counters, PipelineHealth, PipelineStatistics
 from rowlock.rows.leased_table import LeasedTable, ModelT
-from rowlock.rows.updates import compared_column
+from rowlock.schedules import Schedule
 
 
 class Pipeline(SettingsAttributes, Generic[ModelT]):
@@ -65,6 +66,9 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
             the backoff (`ScheduleColumns`).
         park_on: errors out of `process` that no further attempt can mend: the row is parked
             (`ScheduleColumns`). Of several classes that fit an error, the nearest counts.
+        schedule: when a row is due again after an `Apply` that does not say so, such as
+            ``Cron("0 3 * * *", "Europe/Berlin")`` (`ScheduleColumns`).
+        periodic: rows that are inserted where they are not there, each with its schedule.
         settings: the validated settings of this instance.
         leased: what was found on the model.
 
@@ -79,6 +83,8 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
     intent: Sequence[Any] = ()
     retry_on: RetryOn = ()
     park_on: ParkOn = ()
+    schedule: Schedule | None = None
+    periodic: Sequence[Periodic] = ()
 
     fetcher_class: ClassVar[type[Fetcher[Any]]] = Fetcher
     worker_class: ClassVar[type[Worker[Any]]] = Worker
@@ -107,6 +113,13 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         )
         self.expected_errors = ExpectedErrors.of(
             self.name, self.leased, retry_on=self.retry_on, park_on=self.park_on
+        )
+        self.schedules = row_schedules(
+            self.name,
+            self.leased,
+            schedule=self.schedule,
+            of_row=None if type(self).schedule_of is Pipeline.schedule_of else self.schedule_of,
+            periodic=self.periodic,
         )
         self._check_ready()
         self._run: PipelineRun[ModelT] | None = None
@@ -153,6 +166,13 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         ``selectinload(Volume.attachments)``.
         """
         return ()
+
+    def schedule_of(self, row: ModelT) -> Schedule | None:
+        """Return the schedule of `row`, by default the pipeline's; None: it has none.
+
+        Called on the event loop, when an outcome is written. A row for which it raises is parked.
+        """
+        return self.schedule
 
     def on_stale(self, item: PipelineItem[ModelT], outcome: Outcome) -> Awaitable[None] | None:
         """Clean up the side effects of `outcome`, which could not be applied. A plain function
@@ -243,6 +263,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
             locker,
             locking_pipelines=partial(beside.locking_pipelines_of, self.leased, but=self.name),
             expected_errors=self.expected_errors,
+            schedules=self.schedules,
             intent=self.intent_columns,
             claims_rows=self.leased.is_plain
             and getattr(self.options, "__func__", None) is Pipeline.options,
@@ -349,6 +370,7 @@ _RESERVED = frozenset(
         "leased",
         "name",
         "run",
+        "schedules",
         "settings",
         "shutdown",
         "start",
@@ -357,30 +379,3 @@ _RESERVED = frozenset(
     }
 )
 """Names that a subclass may not use for something of its own."""
-
-
-def intent_columns(name: str, leased: LeasedTable, intent: object) -> tuple[Column[Any], ...]:
-    """Return the columns of `intent`, given as attributes or names.
-
-    Raises:
-        ModelError: the model has no such column, or rowlock writes it itself.
-    """
-    if isinstance(intent, str) or not isinstance(intent, Sequence):
-        raise ModelError(
-            f"{name}.intent is a list of columns, not {intent!r:.100}", model=leased.name
-        )
-    try:
-        columns = tuple(dict.fromkeys(compared_column(leased, key) for key in intent))
-    except OutcomeError as error:
-        raise ModelError(
-            f"{name}.intent: {error.args[0]}", model=leased.name, column=error.column
-        ) from None
-    for column in columns:
-        if column.key in leased.lease_columns or column is leased.key:
-            raise ModelError(
-                f"{name}.intent names {leased.name}.{column.name}, which no service changes for"
-                " itself; list columns of the host's",
-                model=leased.name,
-                column=column.name,
-            )
-    return columns

@@ -30,6 +30,7 @@ from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.fetching.claim_builder import ClaimBuilder
 from rowlock.pipelines.fetching.cursor import ClaimCursor
+from rowlock.pipelines.fetching.periodic_rows import PeriodicRows
 from rowlock.pipelines.fetching.unstarted import Unstarted
 from rowlock.pipelines.processing.loader import LOADER
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
@@ -81,6 +82,7 @@ class Fetcher(Generic[ModelT]):
         self._heartbeater = heartbeater
         self._unstarted = Unstarted(context, heartbeater)
         self._claim_builder = ClaimBuilder(context)
+        self._periodic = PeriodicRows(context)
         self._woken = asyncio.Event()
         self._hinted = False
         self._stopped = False
@@ -172,6 +174,8 @@ class Fetcher(Generic[ModelT]):
         """
         # Host code stays out of the task: a SystemExit that leaves a task ends the whole event
         # loop.
+        if self._periodic.are_due:
+            await self._periodic.ensure()
         request = self._claim_builder.next(limit, after=self._start)
         try:
             return await finish(self._claim_and_queue(request), purpose="fetch")

@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import Column, ColumnElement
 from sqlalchemy.orm.interfaces import LoaderOption
 
-from rowlock.errors import HostCodeError, ModelError, describe
+from rowlock.errors import HostCodeError, ModelError, OutcomeError, describe
 from rowlock.leases.item import PipelineItem
 from rowlock.rows.expressions.parameter_names import with_names_of_its_own
 from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.rows.updates import compared_column
 
 
 def ready_condition(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> ColumnElement[bool]:
@@ -37,6 +38,33 @@ def ready_condition(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> Column
             model=leased.name,
         )
     return with_names_of_its_own(condition)
+
+
+def intent_columns(name: str, leased: LeasedTable, intent: object) -> tuple[Column[Any], ...]:
+    """Return the columns of `intent`, given as attributes or names.
+
+    Raises:
+        ModelError: the model has no such column, or rowlock writes it itself.
+    """
+    if isinstance(intent, str) or not isinstance(intent, Sequence):
+        raise ModelError(
+            f"{name}.intent is a list of columns, not {intent!r:.100}", model=leased.name
+        )
+    try:
+        columns = tuple(dict.fromkeys(compared_column(leased, key) for key in intent))
+    except OutcomeError as error:
+        raise ModelError(
+            f"{name}.intent: {error.args[0]}", model=leased.name, column=error.column
+        ) from None
+    for column in columns:
+        if column.key in leased.lease_columns or column is leased.key:
+            raise ModelError(
+                f"{name}.intent names {leased.name}.{column.name}, which no service changes for"
+                " itself; list columns of the host's",
+                model=leased.name,
+                column=column.name,
+            )
+    return columns
 
 
 class Hooks(Protocol[ModelT]):

@@ -17,9 +17,10 @@ from typing import Any
 from sqlalchemy import Column
 
 from rowlock.backoff import Randomness, exponential, jittered
-from rowlock.errors import ERROR_TEXT_CHARS_MAX, shorten
+from rowlock.errors import ERROR_TEXT_CHARS_MAX, describe, shorten
 from rowlock.leases.apply import RelatedWrite, RowWrite
 from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.host_code.row_schedules import RowSchedules
 from rowlock.pipelines.outcomes import (
     Apply,
     Delete,
@@ -48,6 +49,7 @@ class Planner:
         leased: LeasedTable,
         settings: PipelineSettings,
         intent: Sequence[Column[Any]] = (),
+        schedules: RowSchedules | None = None,
         stamp: datetime | None = None,
         rng: Randomness = random,
     ) -> None:
@@ -63,6 +65,7 @@ class Planner:
             tuple(intent),
             rng,
         )
+        self._schedules = schedules
         self._is_bare = not (leased.has_schedule or self._intent)
         self._processed = processed_values(leased, stamp or now)
         self._done = unlocked_values(leased) | self._processed
@@ -87,12 +90,12 @@ class Planner:
         written, values = self._written(outcome.values), self._done
         if self._is_bare and not outcome.unless_changed and not outcome.related:
             return self._share(written)
-        guarded = self._guarded(outcome)
+        guarded, parks = self._guarded(outcome), False
         if self._leased.has_schedule:
-            due = self._due_at(item, self._next_due(outcome))
-            values = values | {self._leased.column("attempts"): 0} | due
+            rest, parks = self._rest(item, outcome)
+            values = values | {self._leased.column("attempts"): 0} | rest
         write = self._unless_changed(item, guarded, with_onupdate_if(self._leased, written, values))
-        return self._with_related(item, outcome, write)
+        return self._with_related(item, outcome, replace(write, parks=True) if parks else write)
 
     def _delete(self, item: PipelineItem[Any], outcome: Delete) -> RowWrite:
         values = without_onupdate(self._leased, self._done)
@@ -198,12 +201,20 @@ class Planner:
         )
         return None if text is None else shorten(text, chars_max=min(length, ERROR_TEXT_CHARS_MAX))
 
-    def _next_due(self, outcome: Apply) -> datetime:
-        if outcome.due_at is not None:
-            return outcome.due_at
-        if outcome.after is not None:
-            return self._now + delay_of(outcome.after)
-        return self._now + self._settings.min_processing_interval
+    def _rest(self, item: PipelineItem[Any], outcome: Apply) -> tuple[ColumnValues, bool]:
+        """Return what says when the row is due again, and whether it is parked: what was achieved
+        is written also where its schedule cannot be read.
+        """
+        due_at, after = outcome.due_at, outcome.after
+        if due_at is None and after is None and self._schedules is not None:
+            try:
+                due_at = self._schedules.next_after(item, self._now)
+            except BaseException as error:  # noqa: BLE001 - out of the host's own schedule: it parks its own row
+                return self._parked(f"its schedule gives no next time: {describe(error)}"), True
+        if due_at is not None:
+            return self._due_at(item, due_at), False
+        rest = self._settings.min_processing_interval if after is None else delay_of(after)
+        return self._due(item, rest), False
 
     def _due(self, item: PipelineItem[Any], after: timedelta) -> ColumnValues:
         return self._due_at(item, self._now + after)

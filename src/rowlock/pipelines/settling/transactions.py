@@ -355,6 +355,7 @@ class OutcomeTransactions(Generic[ModelT]):
             leased=context.leased,
             settings=context.settings,
             intent=context.intent,
+            schedules=context.schedules,
             stamp=stamp,
         )
 

@@ -1,0 +1,111 @@
+"""Schedules: when a row is due next, as a pure function of the time.
+
+The one idea: a schedule looks forward only. Occurrences that were missed are one, and what took
+longer than until the next one begins with the one after it.
+
+Not here: which row has which schedule (``pipelines/host_code/row_schedules.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Protocol, runtime_checkable
+from zoneinfo import ZoneInfo
+
+from rowlock.errors import ConfigurationError, SettingsError
+
+ZONES_MAX = 1000
+"""Of so many pairs of an expression and a zone it is remembered that they are valid."""
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """When a row is due next. `Cron` is one; a class of the host's own may be another."""
+
+    def next_after(self, now: datetime) -> datetime:
+        """Return the first occurrence after `now`, both aware."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """Occurrences by a cron expression, in the time of a zone: ``Cron("0 3 * * *",
+    "Europe/Berlin")``.
+
+    Where clocks are changed, as Debian's cron does: an occurrence in an hour that does not exist
+    is at the first moment after it; one in an hour that exists twice is once, in the first; and
+    ``*`` or ``*/n`` for minutes or hours go on through both.
+
+    Attributes:
+        expression: minute, hour, day of the month, month and day of the week, as in a crontab; a
+            sixth field before them is the second.
+        timezone: name of the zone, such as ``"Europe/Berlin"``.
+
+    Raises:
+        SettingsError: the expression or the zone is none, or nothing ever occurs.
+        ConfigurationError: cronsim is not installed.
+    """
+
+    expression: str
+    timezone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.expression, str) or not isinstance(self.timezone, str):
+            raise SettingsError(
+                'Cron takes texts, such as Cron("0 3 * * *", "Europe/Berlin"), not'
+                f" {self.expression!r:.100}, {self.timezone!r:.100}"
+            )
+        _check(self.expression, self.timezone)
+
+    def next_after(self, now: datetime) -> datetime:
+        """Return the first occurrence after `now`, in UTC.
+
+        Args:
+            now: an aware time.
+
+        Raises:
+            SettingsError: there is none.
+        """
+        return _next_after(self.expression, self.timezone, now)
+
+
+def _cronsim() -> Any:
+    try:
+        import cronsim  # noqa: PLC0415 - a guest: hosts without schedules do not need it
+    except ImportError as error:
+        raise ConfigurationError("schedules need cronsim: pip install 'rowlock[cron]'") from error
+    return cronsim
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, LookupError) as error:
+        raise SettingsError(
+            f"there is no time zone {name!r:.100}; take a name such as 'Europe/Berlin', and install"
+            " tzdata where the system has no zones"
+        ) from error
+
+
+@lru_cache(ZONES_MAX)
+def _check(expression: str, timezone: str) -> None:
+    _next_after(expression, timezone, datetime(2000, 1, 1, tzinfo=UTC))
+
+
+def _next_after(expression: str, timezone: str, now: datetime) -> datetime:
+    cronsim = _cronsim()
+    try:
+        occurrences = cronsim.CronSim(expression, now.astimezone(_zone(timezone)))
+    except (cronsim.CronSimError, ValueError) as error:
+        raise SettingsError(
+            f"{expression!r:.100} is no cron expression ({error}); write five fields, such as"
+            " '0 3 * * *'"
+        ) from error
+    for occurrence in occurrences:
+        due_at: datetime = occurrence.astimezone(UTC)
+        # In the second of two equal hours, the first occurrence that is found may be in the first.
+        if due_at > now:
+            return due_at
+    raise SettingsError(f"{expression!r:.100} never occurs")
