@@ -111,11 +111,13 @@ def test_a_failure_beside_an_expected_error_is_told(
 def test_a_delay_that_is_none_fails_the_row_alone(
     virtual_database: TemporaryDatabase, wait_s: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the host's function returns would be found where the outcomes of others are written."""
+    """The log would show neither where the delay came from, nor the error that it was for."""
     row, counters, _ = _play(virtual_database, Charges(answer=RateLimited(wait_s)))
     assert counters["retried"] == 1
     assert "after must be a timedelta or seconds" in (row.last_error or "")
     assert len(told(caplog, "failed")) == 1
+    [shown] = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert isinstance(shown and shown.__cause__, RateLimited)
 
 
 def test_other_errors_are_failures_as_ever(

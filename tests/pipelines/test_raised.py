@@ -177,9 +177,15 @@ async def test_groups_within_groups_are_opened(database: TemporaryDatabase) -> N
 
 async def test_what_cannot_be_written_is_refused_when_raised(database: TemporaryDatabase) -> None:
     """It would reach the database, or raise where the outcomes of other rows are written."""
-    row, counters, _ = await _after(database, lambda item: _three_deep(Retry(values={"no": 1})))
-    assert counters["retried"] == 1
-    assert "has no column 'no'" in (row.last_error or "")
+    [row] = await add(database, Run())
+    pipeline = RunPipeline(answer=lambda item: _three_deep(Retry(values={"no": 1})))
+    async with stepping(database.session_factory, pipeline) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+        assert counted(steps)["retried"] == 1
+    assert "has no column 'no'" in ((await read(database, row)).last_error or "")
+    # It was never on its way to the database, so there is nothing to clean up.
+    assert pipeline.stale == []
     volume = (await add(database, Volume()))[0]
     answer = VolumePipeline(answer=lambda item: _three_deep(Park("no schedule here")))
     async with stepping(database.session_factory, answer) as steps:

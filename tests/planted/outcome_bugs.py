@@ -144,7 +144,7 @@ OUTCOME_BUGS = (
         (f"{EXPECTED}::test_a_rule_that_cannot_be_is_refused",),
     ),
     Bug(
-        "a delay that is none is found where outcomes are written",
+        "a delay that is none is told without the error that it was for",
         "pipelines/host_code/expected_errors.py",
         "ErrorRule.delay_after",
         "delay if delay is None else delay_of(delay)",
