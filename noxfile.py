@@ -52,6 +52,7 @@ def typing(session: nox.Session) -> None:
     install(session, "typing")
     session.run("mypy", "--strict", "src/rowlock")
     session.run("pyright")
+    session.run("pytest", "tests/typed", "-q", *session.posargs)
 
 
 @nox.session

@@ -115,7 +115,7 @@ def _ticket(
     trust_s: float,
 ) -> PipelineItem[Any]:
     return PipelineItem(
-        id=row.id,
+        id=row.id,  # pyright: ignore[reportCallIssue]  # of the base class, where pyright does not look
         lock_token=row.lock_token,
         lock_owner=request.owner,
         lock_expires_at=row.lock_expires_at,

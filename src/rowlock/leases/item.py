@@ -13,16 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, overload
 from uuid import UUID
 
 from sqlalchemy import Column, ColumnElement, ColumnExpressionArgument
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Mapped
 
 from rowlock.clock import monotonic
 from rowlock.errors import LeaseLost, PipelineError
 from rowlock.leases.held_rows import HeldRows
-from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.rows.leased_table import LeasedTable, ModelT_co
 
 _LOST = float("-inf")
 RelatedT = TypeVar("RelatedT")
@@ -43,8 +44,52 @@ class LocksRelated(Protocol):
         ...
 
 
+KeyT = TypeVar("KeyT")
+KeyT_co = TypeVar("KeyT_co", covariant=True)
+
+
+class HasMappedId(Protocol[KeyT]):
+    """A model with ``id: Mapped[...]``, as pyright sees it."""
+
+    id: Mapped[KeyT]
+
+
+class HasId(Protocol[KeyT_co]):
+    """A model whose instances have an `id`: as mypy sees every declarative model, and both a
+    SQLModel, where it may be None before the first flush.
+    """
+
+    @property
+    def id(self) -> KeyT_co | None:
+        """The primary key."""
+        ...
+
+
+class RowKey:
+    """What type checkers take ``item.id`` for: the type of the model's `id`. Any, where the key has
+    another name.
+    """
+
+    @overload
+    def __get__(self, item: None, owner: Any) -> RowKey: ...
+    @overload
+    def __get__(self, item: PipelineItem[HasMappedId[KeyT]], owner: Any) -> KeyT: ...
+    @overload
+    def __get__(self, item: PipelineItem[HasId[KeyT]], owner: Any) -> KeyT: ...
+    @overload
+    def __get__(self, item: object, owner: Any) -> Any: ...
+    def __get__(self, item: Any, owner: Any) -> Any:
+        """Never called: this class is for type checkers alone."""
+        raise NotImplementedError
+
+
 @dataclass(slots=True, eq=False)
-class PipelineItem(Generic[ModelT]):
+class _Keyed:
+    id: Any
+
+
+@dataclass(slots=True, eq=False)
+class PipelineItem(_Keyed, Generic[ModelT_co]):
     """One claim of one row.
 
     Attributes:
@@ -70,7 +115,9 @@ class PipelineItem(Generic[ModelT]):
             whatever became of it.
     """
 
-    id: Any
+    if TYPE_CHECKING:
+        id: ClassVar[RowKey] = RowKey()  # type: ignore[misc]
+
     lock_token: UUID
     lock_owner: str
     lock_expires_at: datetime
@@ -86,11 +133,11 @@ class PipelineItem(Generic[ModelT]):
     is_settling: bool = False
     after_settling: Callable[[], Coroutine[Any, Any, None]] | None = field(default=None, repr=False)
     leased: LeasedTable | None = field(default=None, repr=False)
-    _row: ModelT | None = field(default=None, repr=False)
+    _row: ModelT_co | None = field(default=None, repr=False)
     _claimed: Sequence[Any] | None = field(default=None, repr=False)
 
     @property
-    def row(self) -> ModelT:
+    def row(self) -> ModelT_co:
         """The row as it was read under the token when work began: a detached instance; changing it
         writes nothing.
 
@@ -112,7 +159,7 @@ class PipelineItem(Generic[ModelT]):
         return row
 
     @row.setter
-    def row(self, row: ModelT) -> None:
+    def row(self, row: Any) -> None:
         self._row = row
 
     @property

@@ -7,10 +7,10 @@ transaction, like outcomes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic
+from typing import Any, Generic
 
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -35,7 +35,7 @@ class Patch(Generic[ModelT]):
     """
 
     item: PipelineItem[ModelT]
-    values: Values
+    values: Mapping[Any, Any]
     unless_changed: Values
 
 

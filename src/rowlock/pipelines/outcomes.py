@@ -18,7 +18,7 @@ from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.raisable import raisable
 from rowlock.rows.assignments import split
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.updates import Values, column_values, columns_written, compared_column
+from rowlock.rows.updates import ColumnKey, Values, column_values, columns_written, compared_column
 
 DELAY_MAX = timedelta(days=366)
 """Longest ``after`` of an outcome."""
@@ -56,7 +56,7 @@ class Apply:
     also: Also | None = field(default=None, kw_only=True)
     after: timedelta | float | None = field(default=None, kw_only=True)
     due_at: datetime | None = field(default=None, kw_only=True)
-    unless_changed: Sequence[Any] = field(default=(), kw_only=True)
+    unless_changed: Sequence[ColumnKey] = field(default=(), kw_only=True)
     hint: Sequence[HintTarget] | HintTarget = field(default=(), kw_only=True)
 
 

@@ -43,11 +43,12 @@ from rowlock.pipelines.settings import (
     build_settings,
 )
 from rowlock.pipelines.statistics import Counters, PipelineHealth, PipelineStatistics
-from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.rows.leased_table import LeasedTable, ModelT_co
+from rowlock.rows.updates import ColumnKey
 from rowlock.schedules import Schedule
 
 
-class Pipeline(SettingsAttributes, Generic[ModelT]):
+class Pipeline(SettingsAttributes, Generic[ModelT_co]):
     """Works on the rows of one model in the background.
 
     Subclass it, set `model`, write `ready` and `process`. Every setting is a class attribute and a
@@ -77,10 +78,10 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         SettingsError: a setting is unknown, out of bounds, or contradicts another.
     """
 
-    model: type[ModelT]
+    model: type[ModelT_co]
 
     locks: Sequence[type | Related] = ()
-    intent: Sequence[Any] = ()
+    intent: Sequence[ColumnKey] = ()
     retry_on: RetryOn = ()
     park_on: ParkOn = ()
     schedule: Schedule | None = None
@@ -122,7 +123,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
             periodic=self.periodic,
         )
         self._check_ready()
-        self._run: PipelineRun[ModelT] | None = None
+        self._run: PipelineRun[ModelT_co] | None = None
 
     def __init_subclass__(cls, *, reserved: bool = True, **kw: Any) -> None:
         super().__init_subclass__(**kw)
@@ -153,7 +154,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         """
         raise PipelineError(f"{self.name} must say which rows want work: override ready()")
 
-    def process(self, item: PipelineItem[ModelT]) -> Outcome | Awaitable[Outcome | None] | None:
+    def process(self, item: PipelineItem[ModelT_co]) -> Outcome | Awaitable[Outcome | None] | None:
         """Work on one row and return an outcome, or raise `Retry`, `Reset` or `Park`. No session is
         open; it may run again for the same row, so be idempotent.
 
@@ -167,20 +168,20 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         """
         return ()
 
-    def schedule_of(self, row: ModelT) -> Schedule | None:
+    def schedule_of(self, row: ModelT_co) -> Schedule | None:  # type: ignore[misc]
         """Return the schedule of `row`, by default the pipeline's; None: it has none.
 
         Called on the event loop, when an outcome is written. A row for which it raises is parked.
         """
         return self.schedule
 
-    def on_stale(self, item: PipelineItem[ModelT], outcome: Outcome) -> Awaitable[None] | None:
+    def on_stale(self, item: PipelineItem[ModelT_co], outcome: Outcome) -> Awaitable[None] | None:
         """Clean up the side effects of `outcome`, which could not be applied. A plain function
         runs in a worker thread.
         """
         return None
 
-    def on_refused(self, item: PipelineItem[ModelT], error: Exception) -> Outcome:
+    def on_refused(self, item: PipelineItem[ModelT_co], error: Exception) -> Outcome:
         """Return what comes of a row whose outcome the database refused with `error`: by default a
         `Retry`, like any failure.
 
@@ -221,7 +222,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         session_factory: async_sessionmaker[AsyncSession],
         hinter: PipelineHinter,
         graph: LockGraph | None = None,
-    ) -> PipelineRun[ModelT]:
+    ) -> PipelineRun[ModelT_co]:
         """Return the actors of this pipeline, not started: for `start`, and for tests that take one
         step at a time.
 
@@ -235,7 +236,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         """
         check_session_factory(session_factory, self.leased)
         size, low_watermark = self.settings.queue_capacity, self.settings.queue_low_watermark
-        queue: ItemQueue[ModelT] = ItemQueue(
+        queue: ItemQueue[ModelT_co] = ItemQueue(
             size,
             low_watermark,
             holds_ahead=self.settings.queue_upper_limit_factor > 0,
@@ -286,7 +287,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT]):
         return not is_stated and self.fetcher_class.fetch_once is Fetcher.fetch_once
 
     @property
-    def run(self) -> PipelineRun[ModelT]:
+    def run(self) -> PipelineRun[ModelT_co]:
         """The actors of the started pipeline.
 
         Raises:

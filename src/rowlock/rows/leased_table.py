@@ -34,6 +34,8 @@ from rowlock.rows.model_check import (
 from rowlock.rows.reservation_tokens import reservation_token
 
 ModelT = TypeVar("ModelT")
+ModelT_co = TypeVar("ModelT_co", covariant=True)
+"""The model of what is only asked for rows and never given any: a claim, a pipeline."""
 StatementT = TypeVar("StatementT")
 
 PREPARED_MAX = 500

@@ -12,7 +12,9 @@ from enum import Enum
 from typing import Any, Final, TypeAlias, overload
 
 from sqlalchemy import Column, PickleType
-from sqlalchemy.orm.attributes import QueryableAttribute
+from sqlalchemy.orm import Mapped
+from sqlalchemy.orm.attributes import InstrumentedAttribute, QueryableAttribute
+from sqlalchemy.sql.elements import KeyedColumnElement
 from sqlalchemy.types import NullType
 
 from rowlock.errors import OutcomeError
@@ -37,7 +39,18 @@ class _NowPlaceholder(Enum):
 NOW_PLACEHOLDER: Final = _NowPlaceholder.NOW
 """Stands for the single database time of the transaction that writes the values."""
 
-Values: TypeAlias = Mapping[Any, Any]
+ColumnKey: TypeAlias = str | Mapped[Any] | KeyedColumnElement[Any]
+"""What names a column: an attribute name, a column name, or a mapped attribute."""
+
+# A mapping is invariant in its keys: of one with attributes alone, type checkers do not see that it
+# fits one with keys of either kind.
+Values: TypeAlias = (
+    Mapping[str, Any]
+    | Mapping[InstrumentedAttribute[Any], Any]
+    | Mapping[Mapped[Any], Any]
+    | Mapping[KeyedColumnElement[Any], Any]
+    | Mapping[ColumnKey, Any]
+)
 """Update map. Keys: attribute names, column names or mapped attributes."""
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -298,7 +298,7 @@ class Delivery(Generic[ModelT]):
             raise OutcomeError(f"a row records at most {STAGES_MAX} stages", column="stages")
         await self._record_status({"stages": stages}, unless_changed={"status": RUNNING})
 
-    def _completed(self, values: Values, progress: str | None) -> Outcome:
+    def _completed(self, values: Mapping[Any, Any], progress: str | None) -> Outcome:
         try:
             refuse_own_columns(self._context.leased, values)
             done = self._ended({**values, "status": COMPLETED, "error": None, "progress": progress})
@@ -337,7 +337,7 @@ class Delivery(Generic[ModelT]):
         first_s, most_s = lease.retry_delay.total_seconds(), lease.retry_delay_max.total_seconds()
         return timedelta(seconds=exponential(losses, first_s=first_s, most_s=most_s))
 
-    def _ended(self, values: Values) -> Apply:
+    def _ended(self, values: Mapping[Any, Any]) -> Apply:
         return self._apply({**values, "finished_at": NOW_PLACEHOLDER})
 
     def _apply(self, values: Values, **more: Any) -> Apply:

@@ -14,6 +14,7 @@ Source: PostgreSQL, "INSERT ... ON CONFLICT" and "Partial Indexes"; SQLite, "UPS
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, Generic
@@ -43,7 +44,6 @@ from rowlock.rows.database_time import database_now, database_time_after
 from rowlock.rows.eligibility import is_free
 from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.rows.row_dialect import ROWS
-from rowlock.rows.updates import Values
 
 logger = get_logger(__name__)
 
@@ -64,7 +64,7 @@ class Admission(Generic[ModelT]):
         self._submission_lock = SubmissionLock(leased)
 
     async def submit(
-        self, session: AsyncSession, *, dedup_key: str, values: Values
+        self, session: AsyncSession, *, dedup_key: str, values: Mapping[str, Any]
     ) -> tuple[ModelT, bool]:
         """Return the active row of `dedup_key`, and whether it was made here; joins the caller's
         transaction.
@@ -137,7 +137,7 @@ class Admission(Generic[ModelT]):
         return row
 
     async def _submit(
-        self, session: AsyncSession, dedup_key: str, values: Values
+        self, session: AsyncSession, dedup_key: str, values: Mapping[str, Any]
     ) -> tuple[ModelT, bool]:
         for _ in range(SUBMIT_TRIES_MAX):
             row, is_stale = await self._find(session, dedup_key)
@@ -247,7 +247,9 @@ class Admission(Generic[ModelT]):
             session, update(self._model).where(is_old).values(superseded_by=str(getattr(new, name)))
         )
 
-    async def _insert(self, session: AsyncSession, dedup_key: str, values: Values) -> ModelT | None:
+    async def _insert(
+        self, session: AsyncSession, dedup_key: str, values: Mapping[str, Any]
+    ) -> ModelT | None:
         dialect = ROWS.on(bind_of(session, self._leased).dialect.name)
         given = {"dedup_key": dedup_key, **values}
         # By one statement: a failed flush would end the caller's transaction.
@@ -263,7 +265,7 @@ class Admission(Generic[ModelT]):
             statement, bind_arguments={"bind": bind_of(session, self._leased)}
         )
 
-    def _check_values(self, values: Values) -> None:
+    def _check_values(self, values: Mapping[str, Any]) -> None:
         # The key may be given here, and in no outcome.
         refuse_own_columns(
             self._leased,

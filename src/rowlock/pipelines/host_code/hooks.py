@@ -5,7 +5,7 @@ where their results are used.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Column, ColumnElement
 from sqlalchemy.orm.interfaces import LoaderOption
@@ -13,8 +13,10 @@ from sqlalchemy.orm.interfaces import LoaderOption
 from rowlock.errors import HostCodeError, ModelError, OutcomeError, describe
 from rowlock.leases.item import PipelineItem
 from rowlock.rows.expressions.parameter_names import with_names_of_its_own
-from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import compared_column
+
+ModelT_contra = TypeVar("ModelT_contra", contravariant=True)
 
 
 def ready_condition(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> ColumnElement[bool]:
@@ -67,14 +69,14 @@ def intent_columns(name: str, leased: LeasedTable, intent: object) -> tuple[Colu
     return columns
 
 
-class Hooks(Protocol[ModelT]):
+class Hooks(Protocol[ModelT_contra]):
     """What the host writes: `Pipeline` itself, seen from its actors."""
 
     def ready(self) -> ColumnElement[bool]:
         """Which rows want work."""
         ...
 
-    def process(self, item: PipelineItem[ModelT]) -> Any:
+    def process(self, item: PipelineItem[ModelT_contra]) -> Any:
         """Work on one row."""
         ...
 
@@ -82,10 +84,10 @@ class Hooks(Protocol[ModelT]):
         """Loader options for the row."""
         ...
 
-    def on_stale(self, item: PipelineItem[ModelT], outcome: Any) -> Awaitable[None] | None:
+    def on_stale(self, item: PipelineItem[ModelT_contra], outcome: Any) -> Awaitable[None] | None:
         """Clean up after a result that was not applied."""
         ...
 
-    def on_refused(self, item: PipelineItem[ModelT], error: Exception) -> Any:
+    def on_refused(self, item: PipelineItem[ModelT_contra], error: Exception) -> Any:
         """Say what comes of a row whose result the database refused: an outcome."""
         ...
