@@ -9,10 +9,28 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Protocol
 
+from rowlock.cli import explain_error
 from rowlock.demo import command as demo
 
-COMMANDS = {"demo": (demo, "catalogue a folder with several replicas, one of them killed half-way")}
+
+class Command(Protocol):
+    """What is asked of a module that is a command."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments that `run` reads."""
+        ...
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Do it, and return the exit code."""
+        ...
+
+
+COMMANDS: dict[str, tuple[Command, str]] = {
+    "demo": (demo, "catalogue a folder with several replicas, one of them killed half-way"),
+    "errors": (explain_error, "say what an error means and what to change"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

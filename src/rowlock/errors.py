@@ -38,7 +38,7 @@ class RowlockError(Exception):
 
     @property
     def link(self) -> str:
-        """Where this error is explained."""
+        """Where this error is explained; ``python -m rowlock errors SLUG`` prints it."""
         return f"{_REFERENCE_PAGE}#{self.slug}"
 
     @property
@@ -47,7 +47,7 @@ class RowlockError(Exception):
         return super().__str__()
 
     def __str__(self) -> str:
-        return f"{self.message} (see {self.link})"
+        return f"{self.message} (see {self.link}, or python -m rowlock errors {self.slug})"
 
 
 class ConfigurationError(RowlockError):

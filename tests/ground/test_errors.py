@@ -118,7 +118,8 @@ def test_an_error_says_where_it_is_explained(slug: str) -> None:
     assert error.slug == slug
     assert error.link == f"docs/reference/errors.md#{slug}"
     assert error.link in str(error)
-    assert len(str(error)) > len(error.link) + len(" (see )")
+    assert str(error).endswith(f", or python -m rowlock errors {slug})")
+    assert str(error).index(" (see ") > 0
 
 
 def test_an_error_of_the_hosts_is_explained_by_what_it_extends() -> None:
