@@ -50,6 +50,7 @@ from rowlock.pipelines.settings import PipelineSettings, SettingsKeywords
 from rowlock.pipelines.statistics import ManagerHealth, PipelineHealth, PipelineStatistics
 from rowlock.rows.columns import LockColumns, ScheduleColumns
 from rowlock.rows.database_time import UtcDateTime, database_now
+from rowlock.rows.due_index import due_index
 from rowlock.rows.updates import NOW_PLACEHOLDER, resolve_now_placeholders
 from rowlock.schedules import Cron, Schedule
 from rowlock.services.due import make_due, unpark
@@ -110,6 +111,7 @@ __all__ = [
     "WorkerGone",
     "advisory_lock_ctx",
     "database_now",
+    "due_index",
     "events",
     "get_locker",
     "hint_after_commit",

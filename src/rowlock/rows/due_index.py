@@ -14,15 +14,25 @@ Not here: the steps that build it in a table of a host (``migrations.py``).
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
 
-from sqlalchemy import ColumnElement, Index, and_, literal_column
+from sqlalchemy import ColumnElement, Index, UnaryExpression, and_, literal_column
 from sqlalchemy import column as named_column
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql import operators
 from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import FunctionElement
 
 from rowlock.errors import ModelError
+from rowlock.rows.index_condition import index_condition
+from rowlock.rows.model_check import (
+    LOCK_COLUMNS,
+    check_column,
+    mapper_of,
+    single_key,
+    single_table,
+    spells_schedule,
+)
 from rowlock.rows.row_dialect import partial_index_options, rows_of
 
 DueColumn = Literal["last_processed_at", "due_at"]
@@ -36,30 +46,153 @@ _LOCK_COLUMN = re.compile(r"\block_(?:token|owner|expires_at)\b", re.IGNORECASE)
 _STRING = re.compile(r"'(?:[^']|'')*'")
 
 
+INDEX_INFO = "rowlock_due_index"
+"""Where ``Index.info`` keeps the `DueIndex` that an index was made of."""
+
+
+class SaysReady(Protocol):
+    """What an index asks of a pipeline."""
+
+    model: type[Any]
+
+    def ready(self) -> ColumnElement[bool]:
+        """Return which rows want work."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DueIndex:
+    """What an index was made of, in the words of ``add_due_index``.
+
+    Attributes:
+        ready: the condition, without ``parked_at IS NULL``.
+        column: by which rows are claimed, with the key.
+    """
+
+    ready: str | ColumnElement[bool]
+    column: DueOrder
+
+
 def due_index(
-    table_name: str,
+    of: str | type[Any] | SaysReady,
     *,
-    ready: str | ColumnElement[bool],
-    column: DueOrder = "last_processed_at",
+    ready: str | ColumnElement[bool] | None = None,
+    column: DueOrder | None = None,
     name: str | None = None,
 ) -> Index:
-    """Return the index for the model's ``__table_args__``, where ``create_all`` and Alembic's
-    autogenerate look for it.
+    """Return the one index that serves the claim, where ``create_all`` and Alembic's autogenerate
+    look for it.
+
+    ``due_index(VolumePipeline)``, below the class, says nothing twice: the table, the key, the
+    order and the condition are those of the pipeline, and the index is added to the table of the
+    model. Parts of its ``ready()`` that no index can hold, such as a subquery, are left out. Import
+    the module in ``env.py``, so that Alembic sees the index. ``due_index(Volume, ready=...)`` does
+    the same for a condition. ``due_index("volumes", ready=...)`` is for ``__table_args__``, where
+    there is no model yet.
 
     Args:
-        table_name: the host's table.
-        ready: what the pipeline's ``ready()`` says, as SQL: ``"status = 'submitted'"``. The
-            database uses the index only where the claim's condition implies this one. With
-            ``due_at``, ``parked_at IS NULL`` is added.
-        column: by which rows are claimed; with the primary key, if that is not ``id``: ``("due_at",
-            "job_id")``.
+        of: a pipeline, its class, a mapped class, or the name of the host's table.
+        ready: what the pipeline's ``ready()`` says, as an expression or as SQL: ``"status =
+            'submitted'"``. The database uses the index only where the claim's condition implies
+            this one. With ``due_at``, ``parked_at IS NULL`` is added. Of a pipeline it is known.
+        column: by which rows are claimed, ``"last_processed_at"`` by default; with the primary key,
+            if that is not ``id``: ``("due_at", "job_id")``. Of a pipeline or a mapped class it is
+            known.
         name: of the index, ``ix_<table>_<column>`` by default.
 
     Raises:
-        ModelError: `ready` mentions a lock column, or rows are not claimed by `column`.
+        ModelError: `ready` mentions a lock column, or is missing, or nothing of it can stand in an
+            index; rows are not claimed by `column`; the table has an index of that name.
     """
-    columns, options = due_index_parts(table_name, ready=ready, column=column)
-    return Index(name or due_index_name(table_name, column), *columns, **options)
+    if not isinstance(of, str):
+        if column is not None:
+            raise ModelError(_usage(_name_of(of), of), model=_name_of(of))
+        return _index_of_model(of, ready=ready, name=name)
+    if ready is None:
+        raise ModelError(
+            f"which rows of {of} want work? due_index({of!r}, ready=\"status = 'submitted'\"), or"
+            " due_index(YourPipeline) below the class",
+            model=of,
+        )
+    column = column or "last_processed_at"
+    columns, options = due_index_parts(of, ready=ready, column=column)
+    info = {INDEX_INFO: DueIndex(ready, column)}
+    return Index(name or due_index_name(of, column), *columns, info=info, **options)
+
+
+def _index_of_model(of: Any, *, ready: str | ColumnElement[bool] | None, name: str | None) -> Index:
+    whose, is_pipeline = _name_of(of), _is_pipeline(of)
+    if is_pipeline is (ready is not None):
+        raise ModelError(_usage(whose, of), model=whose)
+    # Not configured: while modules are imported, models that a relationship names may be to come.
+    mapper = mapper_of(of.model if is_pipeline else of, configured=False)
+    table, key = single_table(mapper), single_key(mapper)
+    for lock_column in LOCK_COLUMNS:
+        check_column(mapper, lock_column)
+    place: DueColumn = "due_at" if spells_schedule(mapper) else "last_processed_at"
+    ordered = mapper.columns[place]
+    name = name or f"ix_{table.name}_{ordered.name}"
+    if any(other.name == name for other in table.indexes):
+        raise ModelError(
+            f"{table.name} has an index named {name} already; give that of {whose} another name:"
+            f" due_index({whose}, name=...)",
+            model=table.name,
+        )
+    condition = _ready_of(whose, of) if is_pipeline else ready
+    if isinstance(condition, ColumnElement):
+        condition = index_condition(whose, condition, mapper)
+    assert condition is not None
+    _refuse_lock_columns(table.name, condition)
+    where = _grouped(condition)
+    if place == "due_at":
+        where = and_(where, mapper.columns["parked_at"].is_(None))
+    return Index(
+        name,
+        ordered if place == "due_at" else _NullsFirst(ordered),
+        key,
+        info={INDEX_INFO: DueIndex(condition, (place, key.name))},
+        **partial_index_options(where),
+    )
+
+
+def _name_of(of: object) -> str:
+    return str(getattr(of, "__name__", type(of).__name__))
+
+
+def _is_pipeline(of: object) -> bool:
+    return hasattr(of, "ready") and hasattr(of, "model")
+
+
+def _usage(whose: str, of: object) -> str:
+    if _is_pipeline(of):
+        return f"due_index({whose}) knows table, order and condition; give it a name at most"
+    return (
+        f"which rows of {whose} want work? due_index({whose}, ready={whose}.status =="
+        " 'submitted'), or due_index(YourPipeline); table and order are known"
+    )
+
+
+def _ready_of(whose: str, pipeline: Any) -> ColumnElement[bool]:
+    try:
+        # Of a class: unbuilt, since building it would configure mappers while modules are imported.
+        ready: Any = (object.__new__(pipeline) if isinstance(pipeline, type) else pipeline).ready()
+    except AttributeError as error:
+        raise ModelError(
+            f"{whose}.ready() cannot be asked of the class ({error}); give due_index an instance:"
+            f" due_index({whose}(...))",
+            model=whose,
+        ) from error
+    # A mapped attribute, such as a boolean column, stands for its column.
+    ready = getattr(ready, "expression", ready)
+    if not isinstance(ready, ColumnElement):
+        raise ModelError(
+            f"{whose}.ready() must return one SQL expression, not {ready!r:.100}", model=whose
+        )
+    return ready
+
+
+def _grouped(ready: str | ColumnElement[bool]) -> ColumnElement[bool]:
+    return literal_column(f"({ready})") if isinstance(ready, str) else ready
 
 
 def due_index_name(table_name: str, column: DueOrder) -> str:
@@ -81,7 +214,7 @@ def due_index_parts(
     place, key = (column, KEY) if isinstance(column, str) else column
     if place == "due_at":
         in_play = named_column("parked_at").is_(None)
-        where = and_(literal_column(f"({ready})") if isinstance(ready, str) else ready, in_play)
+        where = and_(_grouped(ready), in_play)
     return [_order_column(table_name, place), key], partial_index_options(where)
 
 
@@ -112,13 +245,18 @@ def _order_column(table_name: str, column: str) -> Any:
     )
 
 
-class _NullsFirst(FunctionElement[Any]):
-    """A column in the order of claims, where what was never processed comes first."""
+class _NullsFirst(UnaryExpression[Any]):
+    """A column in the order of claims, where what was never processed comes first.
 
-    name = "nulls_first"
+    A column with a modifier, and no function: Alembic compares no index of functions on SQLite.
+    """
+
     inherit_cache = True
+
+    def __init__(self, column: ColumnElement[Any]) -> None:
+        super().__init__(column, modifier=operators.nulls_first_op)
 
 
 @compiles(_NullsFirst)
 def _nulls_first(element: _NullsFirst, compiler: SQLCompiler, **kw: Any) -> str:
-    return rows_of(compiler).nulls_first(compiler.process(next(iter(element.clauses)), **kw))
+    return rows_of(compiler).nulls_first(compiler.process(element.element, **kw))

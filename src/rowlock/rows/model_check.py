@@ -40,8 +40,8 @@ _EXPECTED: dict[str, tuple[Callable[[TypeEngine[Any]], bool], str]] = {
 _NEVER_NULL = ("due_at", "attempts")
 
 
-def mapper_of(model: type[Any]) -> Mapper[Any]:
-    """Return the mapper of `model`, configured.
+def mapper_of(model: type[Any], *, configured: bool = True) -> Mapper[Any]:
+    """Return the mapper of `model`; not `configured`, where other models may still be to come.
 
     Raises:
         ModelError: it is otherwise.
@@ -49,7 +49,8 @@ def mapper_of(model: type[Any]) -> Mapper[Any]:
     name = getattr(model, "__name__", repr(model))
     try:
         mapper: Mapper[Any] = inspect(model)
-        mapper.registry.configure()
+        if configured:
+            mapper.registry.configure()
     except (NoInspectionAvailable, AttributeError):
         raise ModelError(
             f"{name} is not a mapped class; set `model` to a declarative SQLAlchemy model",
