@@ -14,6 +14,7 @@ from sqlalchemy import Connection, event, pool
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from alembic import context
+from rowlock.migrations import autogenerate_options
 
 
 def database_url() -> str:
@@ -36,6 +37,7 @@ def migrate(connection: Connection) -> None:
         # CREATE INDEX CONCURRENTLY commits what came before it: that should be whole migrations.
         transaction_per_migration=True,
         transactional_ddl=True,
+        **autogenerate_options(),
     )
     with context.begin_transaction():
         context.run_migrations()

@@ -11,7 +11,7 @@ DUE = "tests/rows/test_due_index.py"
 PIPELINE_INDEX_BUGS = (
     Bug(
         "the index of a pipeline has parts of ready that no index can hold",
-        "rows/index_condition.py",
+        "rows/expressions/index_condition.py",
         "index_condition",
         "if _fits_index(part, table)",
         "if table is not None",
@@ -19,7 +19,7 @@ PIPELINE_INDEX_BUGS = (
     ),
     Bug(
         "an index of a boolean column is spelt otherwise than the claim",
-        "rows/index_condition.py",
+        "rows/expressions/index_condition.py",
         "index_condition",
         ".self_group(against=operators.and_)",
         "",
@@ -27,7 +27,7 @@ PIPELINE_INDEX_BUGS = (
     ),
     Bug(
         "the index of a pipeline may ask a lock column",
-        "rows/index_condition.py",
+        "rows/expressions/index_condition.py",
         "_refuse_lock_columns",
         "if column in columns",
         "if column is columns",

@@ -23,7 +23,7 @@ FLOORS: dict[str, float] = {
     "hints": 4,
     **dict.fromkeys(("pipelines", "services"), 5),
     **dict.fromkeys(("dispatch", "graph", "streams"), 7),
-    **dict.fromkeys(("telemetry", "dashboard", "cli", "testing"), 8),
+    **dict.fromkeys(("telemetry", "dashboard", "cli", "migrations", "testing"), 8),
     "demo": 9,
     "__main__": 10,
 }

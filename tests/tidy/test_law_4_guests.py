@@ -33,7 +33,7 @@ WINDOWS: dict[str, frozenset[str]] = {
     "cronsim": frozenset({"schedules"}),
     "cloudpickle": frozenset({"dispatch"}),  # comes with wool
     "grpc": frozenset({"dispatch"}),  # comes with wool
-    "alembic": frozenset(),  # handed in as `op`
+    "alembic": frozenset({"migrations"}),  # steps take the `op` that they are handed
 }
 
 

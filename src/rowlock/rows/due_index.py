@@ -24,7 +24,7 @@ from sqlalchemy.sql import operators
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from rowlock.errors import ModelError
-from rowlock.rows.index_condition import index_condition
+from rowlock.rows.expressions.index_condition import index_condition
 from rowlock.rows.model_check import (
     LOCK_COLUMNS,
     check_column,

@@ -1,0 +1,217 @@
+"""What Alembic's autogenerate found, made into migrations that run as they are.
+
+The one idea: Alembic compares, and what it found is rewritten. An index of the claim becomes a step
+of ours, which is the same on all databases and knows how to be built ``CONCURRENTLY``; so nothing
+is compared here, and no table is looked at twice.
+
+Source: Alembic, "Auto Generating Migrations" and "Operation Plugins".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias, cast, get_args
+
+from alembic.autogenerate.api import AutogenContext
+from alembic.migration import MigrationContext
+from alembic.operations import MigrateOperation
+from alembic.operations.ops import (
+    AddColumnOp,
+    CreateIndexOp,
+    CreateTableOp,
+    DowngradeOps,
+    DropIndexOp,
+    MigrationScript,
+    ModifyTableOps,
+    UpgradeOps,
+)
+from alembic.util import rev_id
+from sqlalchemy import Column, DefaultClause, Index, MetaData, Table
+
+from rowlock.migrations.operations import (
+    STEPS_MODULE,
+    AddDueIndex,
+    DropDueIndex,
+    DueIndexStep,
+    SetFillfactor,
+)
+from rowlock.rows.database_time import UtcDateTime, due_at_once
+from rowlock.rows.due_index import INDEX_INFO, DueColumn, DueIndex
+
+ItemRenderer: TypeAlias = Callable[[str, Any, AutogenContext], Any]
+DirectivesHook: TypeAlias = Callable[[MigrationContext, Any, list[MigrationScript]], None]
+TableKey: TypeAlias = tuple[str | None, str]
+"""Schema and name of a table."""
+
+
+def item_renderer(own: ItemRenderer | None) -> ItemRenderer:
+    """Return what renders our types and defaults, after `own`, the host's."""
+
+    def render(kind: str, item: Any, context: AutogenContext) -> Any:
+        rendered = False if own is None else own(kind, item, context)
+        if rendered is not False:
+            return rendered
+        if kind == "type" and isinstance(item, UtcDateTime):
+            return f"{context.opts['sqlalchemy_module_prefix'] or ''}DateTime(timezone=True)"
+        if (
+            kind == "server_default"
+            and isinstance(item, DefaultClause)
+            and isinstance(item.arg, due_at_once)
+        ):
+            context.imports.add(f"from {STEPS_MODULE} import due_at_once")
+            return "due_at_once()"
+        return False
+
+    return render
+
+
+def directives_hook(own: DirectivesHook | None) -> DirectivesHook:
+    """Return what rewrites the steps of a revision, before `own`, the host's."""
+
+    def rewrite(
+        context: MigrationContext, revision: Any, directives: list[MigrationScript]
+    ) -> None:
+        for script in tuple(directives):
+            indexes = _rewrite(script, _metadata_of(context))
+            if indexes:
+                directives.append(_script_of(indexes, after=script))
+        if own is not None:
+            own(context, revision, directives)
+
+    return rewrite
+
+
+def _metadata_of(context: MigrationContext) -> list[MetaData]:
+    given = context.opts.get("target_metadata")
+    return [given] if isinstance(given, MetaData) else list(given or ())
+
+
+def _rewrite(script: MigrationScript, metadata: Iterable[MetaData]) -> list[MigrateOperation]:
+    """Rewrite the steps of `script`, and return those that want a migration of their own."""
+    tables: dict[TableKey, Table] = {
+        (table.schema, table.name): table for one in metadata for table in one.tables.values()
+    }
+    several_databases = len(script.upgrade_ops_list) > 1
+    apart: list[MigrateOperation] = []
+    for up, down in zip(script.upgrade_ops_list, script.downgrade_ops_list, strict=True):
+        steps = list(_steps_of(up.ops, tables))
+        if steps == up.ops:
+            continue
+        # Stable: what is concurrent comes last, since it commits all that came before.
+        steps.sort(key=_is_concurrent)
+        others = [step for step in steps if not _is_concurrent(step)]
+        if others and not several_databases:
+            apart += [step for step in steps if _is_concurrent(step)]
+            steps = others
+        up.ops[:] = steps
+        up.reverse_into(down)
+    return apart
+
+
+def _is_concurrent(step: MigrateOperation) -> bool:
+    return isinstance(step, DueIndexStep) and step.concurrently
+
+
+def _script_of(steps: Sequence[MigrateOperation], *, after: MigrationScript) -> MigrationScript:
+    up = UpgradeOps(list(steps), upgrade_token=after.upgrade_ops_list[0].upgrade_token)
+    down = DowngradeOps([], downgrade_token=after.downgrade_ops_list[0].downgrade_token)
+    up.reverse_into(down)
+    return MigrationScript(
+        rev_id(),
+        up,
+        down,
+        message=f"{after.message or ''} indexes of claims".strip(),
+        imports=set(after.imports),
+        head=after.rev_id,
+        version_path=after.version_path,
+    )
+
+
+def _steps_of(
+    steps: Iterable[MigrateOperation], tables: dict[TableKey, Table]
+) -> Iterator[MigrateOperation]:
+    steps = list(steps)
+    new = {(step.schema, step.table_name) for step in steps if isinstance(step, CreateTableOp)}
+    for step in steps:
+        if isinstance(step, ModifyTableOps):
+            yield from _table_steps(step, tables, is_new=(step.schema, step.table_name) in new)
+            continue
+        yield _index_step(step, tables, is_new=_table_of(step) in new) or step
+        if isinstance(step, CreateTableOp) and _is_leased(_columns_of(step)):
+            yield _fillfactor(step.schema, step.table_name, is_new=True)
+
+
+def _table_steps(
+    table: ModifyTableOps, tables: dict[TableKey, Table], *, is_new: bool
+) -> Iterator[MigrateOperation]:
+    apart: list[MigrateOperation] = []
+    kept: list[MigrateOperation] = []
+    for step in table.ops:
+        own = _index_step(step, tables, is_new=is_new)
+        (kept if own is None else apart).append(own or step)
+    if len(kept) == len(table.ops):
+        yield table
+    elif kept:
+        yield ModifyTableOps(table.table_name, kept, schema=table.schema)
+    added = {step.column.name for step in kept if isinstance(step, AddColumnOp)}
+    if _is_leased(added):
+        yield _fillfactor(table.schema, table.table_name, is_new=False)
+    yield from apart
+
+
+def _fillfactor(schema: str | None, table_name: str, *, is_new: bool) -> SetFillfactor:
+    return SetFillfactor(table_name=table_name, schema=schema, goes_with_table=is_new)
+
+
+def _columns_of(step: CreateTableOp) -> set[str]:
+    return {str(item.name) for item in step.columns if isinstance(item, Column)}
+
+
+def _is_leased(columns: set[str]) -> bool:
+    return columns >= {"lock_token", "lock_expires_at"}
+
+
+def _table_of(step: MigrateOperation) -> TableKey | None:
+    is_of_index = isinstance(step, CreateIndexOp | DropIndexOp)
+    return (step.schema, str(step.table_name)) if is_of_index else None  # type: ignore[attr-defined]
+
+
+def _index_step(
+    step: MigrateOperation, tables: dict[TableKey, Table], *, is_new: bool
+) -> DueIndexStep | None:
+    """Return the step of ours for an index of the claim; None if it is another one."""
+    table_key = _table_of(step)
+    if table_key is None or (table := tables.get(table_key)) is None:
+        return None
+    named: dict[str, Any] = {
+        "name": str(cast("Any", step).index_name),
+        "schema": table_key[0],
+        "table_name": table_key[1],
+        "concurrently": not is_new,
+    }
+    if isinstance(step, CreateIndexOp):
+        index = next((one for one in table.indexes if str(one.name) == named["name"]), None)
+        made_of = None if index is None else _made_of(index)
+        return None if made_of is None else AddDueIndex(made_of=made_of, **named)
+    found = cast("DropIndexOp", step).to_index()
+    reflected = _read_from(found, table)
+    return None if reflected is None else DropDueIndex(made_of=reflected, **named)
+
+
+def _made_of(index: Index) -> DueIndex | None:
+    made_of: DueIndex | None = index.info.get(INDEX_INFO)
+    if made_of is None:
+        return None
+    # Steps of migrations know the columns by the names that the mixins give them.
+    told = made_of.column if isinstance(made_of.column, str) else made_of.column[0]
+    return made_of if told in {column.name for column in index.columns} else None
+
+
+def _read_from(index: Index, table: Table) -> DueIndex | None:
+    """Return what an index in the database was made of; None if it serves no claim."""
+    names = [str(column.name) for column in index.columns]
+    is_claims = len(names) == len(("time", "key")) and names[0] in get_args(DueColumn)
+    conditions = [value for name, value in index.dialect_kwargs.items() if name.endswith("_where")]
+    if not is_claims or not conditions or not _is_leased({*table.columns.keys()}):
+        return None
+    return DueIndex(str(conditions[0]), (cast("Any", names[0]), names[1]))

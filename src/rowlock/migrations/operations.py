@@ -1,0 +1,158 @@
+"""Steps of a migration as Alembic's autogenerate handles them: written as calls of our own, and
+reversed for the downgrade.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from alembic.autogenerate import renderers
+from alembic.autogenerate.api import AutogenContext
+from alembic.operations import MigrateOperation, Operations
+from sqlalchemy import ColumnElement
+
+from rowlock.rows.due_index import DueIndex
+from rowlock.rows.migrations import FILLFACTOR, add_due_index, drop_due_index, set_fillfactor
+
+STEPS_MODULE = "rowlock.migrations"
+"""From where a migration imports the steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DueIndexStep(MigrateOperation):
+    """An index of the claim, built or dropped.
+
+    Attributes:
+        name: of the index.
+        table_name: of the host's table.
+        schema: where the table is.
+        made_of: what `add_due_index` is told.
+        concurrently: whether rows may be read and written meanwhile.
+    """
+
+    name: str
+    table_name: str
+    schema: str | None
+    made_of: DueIndex
+    concurrently: bool
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what adding and dropping have in common."""
+        return {
+            "column": self.made_of.column,
+            "name": self.name,
+            **({} if self.schema is None else {"schema": self.schema}),
+            **({"concurrently": True} if self.concurrently else {}),
+        }
+
+
+class AddDueIndex(DueIndexStep):
+    """`add_due_index`, to be written into a migration."""
+
+    def reverse(self) -> DropDueIndex:
+        """Return its dropping."""
+        return DropDueIndex(**_told(self))
+
+    def to_diff_tuple(self) -> tuple[Any, ...]:
+        """Return what ``alembic check`` reports."""
+        return ("add_due_index", self.table_name, self.name)
+
+
+class DropDueIndex(DueIndexStep):
+    """`drop_due_index`, to be written into a migration."""
+
+    def reverse(self) -> AddDueIndex:
+        """Return its building."""
+        return AddDueIndex(**_told(self))
+
+    def to_diff_tuple(self) -> tuple[Any, ...]:
+        """Return what ``alembic check`` reports."""
+        return ("drop_due_index", self.table_name, self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetFillfactor(MigrateOperation):
+    """`set_fillfactor`, to be written into a migration.
+
+    Attributes:
+        table_name: of the host's table.
+        schema: where the table is.
+        percent: what is set; None takes it back.
+        goes_with_table: whether the table itself goes in the downgrade.
+    """
+
+    table_name: str
+    schema: str | None
+    percent: int | None = FILLFACTOR
+    goes_with_table: bool
+
+    def reverse(self) -> SetFillfactor:
+        """Return how it is taken back."""
+        return SetFillfactor(**{**_told(self), "percent": None})
+
+    def to_diff_tuple(self) -> tuple[Any, ...]:
+        """Return what ``alembic check`` reports."""
+        return ("set_fillfactor", self.table_name, self.percent)
+
+
+def _told(step: DueIndexStep | SetFillfactor) -> dict[str, Any]:
+    return {field.name: getattr(step, field.name) for field in fields(step)}
+
+
+@Operations.implementation_for(AddDueIndex)
+def _add(operations: Operations, step: AddDueIndex) -> None:
+    add_due_index(operations, step.table_name, ready=step.made_of.ready, **step.arguments())
+
+
+@Operations.implementation_for(DropDueIndex)
+def _drop(operations: Operations, step: DropDueIndex) -> None:
+    drop_due_index(operations, step.table_name, **step.arguments())
+
+
+@Operations.implementation_for(SetFillfactor)
+def _set(operations: Operations, step: SetFillfactor) -> None:
+    set_fillfactor(operations, step.table_name, step.percent, schema=step.schema)
+
+
+@renderers.dispatch_for(AddDueIndex)
+def _render_add(context: AutogenContext, step: AddDueIndex) -> str:
+    ready = sql_of(step.made_of.ready, context)
+    return _call(context, "add_due_index", step.table_name, ready=ready, **step.arguments())
+
+
+@renderers.dispatch_for(DropDueIndex)
+def _render_drop(context: AutogenContext, step: DropDueIndex) -> str:
+    return _call(context, "drop_due_index", step.table_name, **step.arguments())
+
+
+@renderers.dispatch_for(SetFillfactor)
+def _render_set(context: AutogenContext, step: SetFillfactor) -> str | list[str]:
+    if step.percent is None and step.goes_with_table:
+        return []
+    schema = {} if step.schema is None else {"schema": step.schema}
+    percent = () if step.percent == FILLFACTOR else (step.percent,)
+    return _call(context, "set_fillfactor", step.table_name, *percent, **schema)
+
+
+def sql_of(ready: str | ColumnElement[bool], context: AutogenContext) -> str:
+    """Return a condition as SQL of the database that is looked at."""
+    if isinstance(ready, str):
+        return ready
+    assert context.dialect is not None
+    compiler = context.dialect.ddl_compiler(context.dialect, None)  # type: ignore[arg-type]
+    return compiler.sql_compiler.process(ready, include_table=False, literal_binds=True)
+
+
+def _call(context: AutogenContext, step: str, *values: object, **options: object) -> str:
+    context.imports.add(f"from {STEPS_MODULE} import {step}")
+    prefix = str(context.opts.get("alembic_module_prefix") or "op.").removesuffix(".")
+    told = [prefix, *map(repr, values), *(f"{name}={one!r}" for name, one in options.items())]
+    one_line = f"{step}({', '.join(told)})"
+    if len(one_line) <= LINE_MAX:
+        return one_line
+    return f"{step}(\n" + "".join(f"    {part},\n" for part in told) + ")"
+
+
+LINE_MAX = 96
+"""Longest call that is written in one line, in characters."""

@@ -1,0 +1,176 @@
+"""Alembic writes the migrations of adopted and of new tables, and they run as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import MetaData, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from rowlock import Apply, LockColumns, Pipeline, ScheduleColumns, due_index
+from rowlock.testing import TemporaryDatabase, run_until_settled
+
+from .autogenerating import WrittenTree
+from .conftest import picture
+
+
+class Models:
+    """The host's models before and after it adopted rowlock, with their pipelines."""
+
+    def __init__(self) -> None:
+        """Make classes of their own: an index is added to its table for good."""
+        self.before = host_before()
+        self.after, self.pipelines = host_after()
+
+
+def host_before() -> MetaData:
+    """Return what the host had."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Volume(Base):
+        __tablename__ = "volumes"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        status: Mapped[str]
+
+    class Document(Base):
+        __tablename__ = "documents"
+        number: Mapped[int] = mapped_column(primary_key=True)
+        is_listed: Mapped[bool]
+
+    assert Volume, Document
+    return Base.metadata
+
+
+def host_after() -> tuple[MetaData, list[type[Pipeline[Any]]]]:
+    """Return what it has with rowlock: two adopted tables, and a new one of each kind."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Volume(LockColumns, Base):
+        __tablename__ = "volumes"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        status: Mapped[str]
+
+    class Document(LockColumns, ScheduleColumns, Base):
+        __tablename__ = "documents"
+        number: Mapped[int] = mapped_column(primary_key=True)
+        is_listed: Mapped[bool]
+
+    class Job(LockColumns, Base):
+        __tablename__ = "jobs"
+        __table_args__ = (due_index("jobs", ready="status = 'new'"),)
+        id: Mapped[int] = mapped_column(primary_key=True)
+        status: Mapped[str]
+
+    class Task(LockColumns, ScheduleColumns, Base):
+        __tablename__ = "tasks"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        status: Mapped[str] = mapped_column(index=True)
+
+    class VolumePipeline(Pipeline[Volume]):
+        model = Volume
+
+        def ready(self) -> Any:
+            return Volume.status == "it's 50 % new: a \\ b"
+
+        async def process(self, item: Any) -> Apply:
+            return Apply({"status": "active"})
+
+    class DocumentPipeline(Pipeline[Document]):
+        model = Document
+
+        def ready(self) -> Any:
+            return Document.is_listed
+
+        async def process(self, item: Any) -> Apply:
+            return Apply({"is_listed": False})
+
+    due_index(VolumePipeline)
+    due_index(DocumentPipeline, name="ix_listed")
+    due_index(Task, ready=Task.status.in_(["new", "old"]))
+    return Base.metadata, [VolumePipeline, DocumentPipeline]
+
+
+@pytest.fixture
+def models() -> Models:
+    """The models, anew for each test."""
+    return Models()
+
+
+@pytest.fixture
+def written(tmp_path: Path, database: TemporaryDatabase) -> WrittenTree:
+    """An empty tree, for each database in turn."""
+    return WrittenTree(tmp_path / "tree", database)
+
+
+ROWS = (
+    "INSERT INTO volumes (id, status) VALUES (1, 'it''s 50 % new: a \\ b'), (2, 'active')",
+    "INSERT INTO documents (number, is_listed) VALUES (1, true), (2, false)",
+)
+
+
+async def be_before(tree: WrittenTree, database: TemporaryDatabase, models: Models) -> None:
+    """Bring the database to where the host had no rowlock, with rows in its tables."""
+    await tree.write(models.before, "before")
+    await tree.upgrade()
+    async with database.engine.begin() as connection:
+        for sql in ROWS:
+            await connection.execute(text(sql.replace(":", r"\:")))
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["", "batch"])
+async def test_what_is_written_runs_up_and_down(
+    database: TemporaryDatabase, written: WrittenTree, models: Models, *, batch: bool
+) -> None:
+    """A host that lets Alembic write its migrations would have to mend each of them by hand, or
+    would never have the index.
+    """
+    written.config.attributes["batch"] = batch
+    await be_before(written, database, models)
+    before = await picture(database)
+    files = await written.write(models.after, "adopt")
+    assert len(files) == 2, files
+    await written.upgrade()
+    await written.check()
+    tables = await picture(database)
+    indexes = {
+        one["name"]
+        for table in ("volumes", "documents", "jobs", "tasks")
+        for one in tables[table]["indexes"]
+    }
+    assert indexes == {
+        "ix_volumes_last_processed_at",
+        "ix_listed",
+        "ix_jobs_last_processed_at",
+        "ix_tasks_due_at",
+        "ix_tasks_status",
+    }
+    pipelines = [pipeline() for pipeline in models.pipelines]
+    assert await run_until_settled(database.session_factory, pipelines) == 2
+    await written.downgrade("-2")
+    assert await picture(database) == before
+
+
+async def test_only_what_is_there_is_indexed_concurrently(
+    postgresql_database: TemporaryDatabase, tmp_path: Path, models: Models
+) -> None:
+    """Building the index would hold off all writes, or commit the half of a migration before it;
+    heartbeats would have no room in their pages.
+    """
+    tree = WrittenTree(tmp_path / "tree", postgresql_database)
+    await be_before(tree, postgresql_database, models)
+    adopt, indexes = await tree.write(models.after, "adopt")
+    assert "concurrently" not in adopt
+    assert indexes.count("add_due_index(\n") == indexes.count("drop_due_index(\n") == 2 or indexes
+    assert indexes.count("concurrently=True") == 4
+    for table in ("volumes", "documents", "jobs", "tasks"):
+        assert f"set_fillfactor(op, '{table}')" in adopt
+    await tree.upgrade()
+    async with postgresql_database.engine.connect() as connection:
+        settings = "SELECT count(*) FROM pg_class WHERE reloptions = '{fillfactor=70}'"
+        assert (await connection.exec_driver_sql(settings)).scalar() == 4
