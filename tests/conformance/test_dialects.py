@@ -48,6 +48,7 @@ LOCK_TIMEOUT = timedelta(seconds=30)
 FUNCTIONS = (
     *("excluding", "claim", "claims_surely", "matches_leases", "lease_parameters"),
     *("takes_arrays", "reads_alike", "unnested", "skip_locked", "is_unchanged", "kept_as"),
+    "is_served_by",
 )
 each_kind = pytest.mark.parametrize("model", KINDS, ids=lambda model: model.__name__)
 

@@ -35,7 +35,7 @@ class WrittenTree:
 
     def __init__(self, folder: Path, database: TemporaryDatabase) -> None:
         """Lay out an empty tree in `folder`."""
-        (folder / "versions").mkdir(parents=True)
+        (folder / "versions").mkdir(parents=True, exist_ok=True)
         (folder / "env.py").write_text(ENVIRONMENT, encoding="utf-8")
         (folder / "script.py.mako").write_text(TEMPLATE.read_text("utf-8"), encoding="utf-8")
         self.folder, self._database, self._seen = folder, database, set[Path]()
@@ -51,6 +51,10 @@ class WrittenTree:
         self._seen |= written
         texts = [path.read_text("utf-8") for path in written]
         return sorted(texts, key=lambda text: "indexes of claims" in text)
+
+    async def write_by_hand(self, message: str) -> None:
+        """Have Alembic write a migration with nothing in it."""
+        await self._run(lambda: command.revision(self.config, message))
 
     async def upgrade(self) -> None:
         """Go up."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 from bug import Bug
 
 DUE = "tests/rows/test_due_index.py"
+LOOK = "tests/migrations/test_index_look.py"
+WRITTEN = "tests/migrations/test_autogenerate.py"
 
 PIPELINE_INDEX_BUGS = (
     Bug(
@@ -40,5 +42,123 @@ PIPELINE_INDEX_BUGS = (
         "configured=False",
         "configured=True",
         (f"{DUE}::test_a_pipeline_says_all_of_its_index",),
+    ),
+)
+
+INDEX_LOOK_BUGS = (
+    Bug(
+        "the indexes are compared with a condition that has no values",
+        "leases/index_look.py",
+        "look_at_indexes",
+        '"literal_binds": True',
+        '"literal_binds": False',
+        (f"{LOOK}::test_the_index_of_a_pipeline_serves_it",),
+    ),
+    Bug(
+        "an index in another order counts as one that serves",
+        "dialects/postgresql/leases.py",
+        "PostgresqlLeases.is_served_by",
+        ' and \'"Node Type": "Sort"\' not in text',
+        "",
+        (f"{LOOK}::test_an_index_that_cannot_serve_is_named",),
+    ),
+    Bug(
+        "an index with another condition counts as one that serves",
+        "dialects/sqlite/plans.py",
+        "is_plan_with",
+        "return False",
+        "return True",
+        (f"{LOOK}::test_an_index_that_cannot_serve_is_named",),
+    ),
+    Bug(
+        "a small table counts as one without an index",
+        "dialects/postgresql/leases.py",
+        "PostgresqlLeases.is_served_by",
+        '"enable_seqscan", ',
+        "",
+        (f"{LOOK}::test_the_index_of_a_pipeline_serves_it",),
+    ),
+    Bug(
+        "lock columns in the condition of an index are overlooked",
+        "leases/index_look.py",
+        "_with_lock_columns",
+        'index.get("dialect_options", {}).values()',
+        "()",
+        (f"{LOOK}::test_an_index_that_heartbeats_write_is_named",),
+    ),
+    Bug(
+        "a look at indexes that fails is a failure of the pipeline",
+        "pipelines/fetching/index_look.py",
+        "tell_indexes",
+        "return None",
+        "raise",
+        (f"{LOOK}::test_a_look_that_fails_harms_nobody",),
+    ),
+    Bug(
+        "the look at indexes cannot be turned off",
+        "pipelines/manager.py",
+        "PipelineManager._start",
+        "self._check_indexes and ",
+        "",
+        (f"{LOOK}::test_a_manager_looks_once",),
+    ),
+)
+
+AUTOGENERATE_BUGS = (
+    Bug(
+        "the index of a table that is there is built while writes wait",
+        "migrations/autogenerate.py",
+        "_index_step",
+        '"concurrently": not is_new',
+        '"concurrently": False',
+        (f"{WRITTEN}::test_only_what_is_there_is_indexed_concurrently",),
+    ),
+    Bug(
+        "a written migration has no import of the type",
+        "migrations/autogenerate.py",
+        "item_renderer",
+        "isinstance(item, UtcDateTime)",
+        "item is None",
+        (f"{WRITTEN}::test_what_is_written_runs_up_and_down",),
+    ),
+    Bug(
+        "a written migration has a default of one database",
+        "migrations/autogenerate.py",
+        "item_renderer",
+        "isinstance(item.arg, due_at_once)",
+        "item.arg is None",
+        (f"{WRITTEN}::test_what_is_written_is_for_all_databases",),
+    ),
+    Bug(
+        "autogenerate overlooks the index on SQLite",
+        "rows/due_index.py",
+        "",
+        "class _NullsFirst(UnaryExpression[Any])",
+        "class _NullsFirst(UnaryExpression[Any], FunctionElement[Any])",
+        (f"{WRITTEN}::test_what_is_written_runs_up_and_down",),
+    ),
+    Bug(
+        "pages of adopted tables have no room",
+        "migrations/autogenerate.py",
+        "_table_steps",
+        "if _is_leased(added)",
+        "if not added",
+        (f"{WRITTEN}::test_only_what_is_there_is_indexed_concurrently",),
+    ),
+    Bug(
+        "the index of an adopted table commits what came before it",
+        "migrations/autogenerate.py",
+        "_rewrite",
+        "others and not several_databases",
+        "False",
+        (f"{WRITTEN}::test_what_is_written_runs_up_and_down",),
+    ),
+    Bug(
+        "hooks of the host's are forgotten",
+        "migrations/autogenerate.py",
+        "directives_hook",
+        "own(context, revision, directives)",
+        "pass",
+        (f"{WRITTEN}::test_hooks_of_the_host_are_called",),
     ),
 )

@@ -92,6 +92,14 @@ class LeaseDialect(ABC):
     ) -> list[ColumnElement[Any]]:
         """Return `values` as `column` keeps what was written of them."""
 
+    @abstractmethod
+    async def is_served_by(
+        self, connection: AsyncConnection, leased: LeasedTable, *, query: str, index: str
+    ) -> bool:
+        """Return whether the planner can read an index for `query`, in its order, however little
+        that may be worth; `query` is a SELECT of the leased table alone, without parameters.
+        """
+
 
 LEASES: DialectPart[LeaseDialect] = DialectPart("leases", LeaseDialect)
 

@@ -49,6 +49,8 @@ class PipelineManager:
         heartbeat_thread: renew leases in a thread, over a connection beside the pool, so that code
             that blocks the event loop costs no lease. Without it they are renewed on the loop, over
             the host's pool.
+        check_indexes: a few seconds after the start, look once at the indexes of each pipeline's
+            table, and log a warning if none can serve the claim, or if one mentions a lock column.
 
     Attributes:
         hinter: reaches the pipelines of this manager; `pipeline_hinter` reaches those of every
@@ -66,6 +68,7 @@ class PipelineManager:
         *,
         notify: bool | str = False,
         heartbeat_thread: bool = True,
+        check_indexes: bool = True,
     ) -> None:
         self.hinter = PipelineHinter()
         self._session_factory = session_factory
@@ -73,6 +76,7 @@ class PipelineManager:
         self._graph = LockGraph()
         self._notifier: Notifier | None = None
         self._wants_heartbeat_thread = heartbeat_thread
+        self._check_indexes = check_indexes
         self._heartbeats: HeartbeatThread | None = None
         self._started = False
         self._shut_down = False
@@ -222,6 +226,9 @@ class PipelineManager:
         )
         for hinter in (self.hinter, pipeline_hinter):
             hinter.attach(pipeline.leased.name, pipeline.hint)
+        # Under a test's clock nothing waits for real, and what runs is compared.
+        if self._check_indexes and is_real():
+            pipeline.run.look_at_indexes_soon()
 
     def _build_notifier(self, notify: object) -> Notifier:
         if notify is not True:

@@ -18,7 +18,9 @@ from rowlock.clock import monotonic
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.fetching.claim_builder import ClaimBuilder
 from rowlock.pipelines.fetching.fetcher import Fetcher
+from rowlock.pipelines.fetching.index_look import LOOK_AFTER_S, tell_indexes
 from rowlock.pipelines.host_code.call import Ended
 from rowlock.pipelines.processing.loader import Loader
 from rowlock.pipelines.processing.pool import Pool
@@ -71,6 +73,7 @@ class PipelineRun(Generic[ModelT]):
         context.check_ending = self._close_pool_if_ending
         self._loop = asyncio.get_running_loop()
         self._hint_is_on_its_way = False
+        self._index_timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self._stopped = False
 
@@ -87,6 +90,16 @@ class PipelineRun(Generic[ModelT]):
         self._supervisor.keep(WATCH, self.heartbeater.watch)
         self.pool.start()
         self._supervisor.keep(FETCHER, self.fetcher.run)
+
+    def look_at_indexes_soon(self) -> None:
+        """Look once whether claims have an index, a while after the start, and log if not."""
+        self._index_timer = self._loop.call_later(LOOK_AFTER_S, self._look_at_indexes)
+
+    def _look_at_indexes(self) -> None:
+        self.context.background.begin(self._tell_indexes(), purpose="look at indexes")
+
+    async def _tell_indexes(self) -> None:
+        await tell_indexes(self.context, ClaimBuilder(self.context).next(1))
 
     def _close_pool_if_ending(self) -> bool:
         """Whether the event loop ends everything; then no row is begun any more, for nobody
@@ -161,6 +174,8 @@ class PipelineRun(Generic[ModelT]):
 
     def _stop_fetching(self) -> None:
         self.fetcher.stop()
+        if self._index_timer is not None:
+            self._index_timer.cancel()
         unstarted = self.context.queue.close()
         if not unstarted:
             return

@@ -7,6 +7,7 @@ of somebody's holds up nobody else's row.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -348,3 +349,15 @@ class PostgresqlLeases(LeaseDialect):
             _TYPE_IN_DATABASE, {"table": _name_of(connection, column), "column": column.name}
         )
         return [cast(value, _Named(type_name)) for value in written] if type_name else list(written)
+
+    async def is_served_by(
+        self, connection: AsyncConnection, leased: LeasedTable, *, query: str, index: str
+    ) -> bool:
+        """Have the plan made without what would do better than an index in a small table."""
+        for setting in ("enable_seqscan", "enable_bitmapscan", "enable_sort"):
+            await connection.exec_driver_sql(f"SET LOCAL {setting} = off")
+        plan = (await connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {query}")).scalar_one()
+        # As text, whatever the driver makes of JSON.
+        text = plan if isinstance(plan, str) else json.dumps(plan, ensure_ascii=False)
+        named = f'"Index Name": {json.dumps(index, ensure_ascii=False)}'
+        return named in text and '"Node Type": "Sort"' not in text

@@ -44,6 +44,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias, TypedReturnsRows
 from sqlalchemy.types import TypeEngine
 
 from rowlock.dialects.sqlite.column_kinds import is_read_alike, is_time, is_unchanged_document
+from rowlock.dialects.sqlite.plans import is_plan_with
 from rowlock.dialects.sqlite.written_keys import (
     SPOILT,
     WrittenKeys,
@@ -376,3 +377,9 @@ class SqliteLeases(LeaseDialect):
     ) -> list[ColumnElement[Any]]:
         """Return texts: what is kept is what the column's own type makes of a time."""
         return [literal(value, column.type) for value in values]
+
+    async def is_served_by(
+        self, connection: AsyncConnection, leased: LeasedTable, *, query: str, index: str
+    ) -> bool:
+        """Demand the index, which is an error if it cannot serve."""
+        return await is_plan_with(connection, leased, query=query, index=index)

@@ -1,0 +1,29 @@
+"""Plans of SQLite: whether an index can serve a query.
+
+Source: SQLite, "The INDEXED BY Clause" and "EXPLAIN QUERY PLAN".
+"""
+
+from __future__ import annotations
+
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.rows.leased_table import LeasedTable
+
+_SORTED = "USE TEMP B-TREE FOR ORDER BY"
+
+
+async def is_plan_with(
+    connection: AsyncConnection, leased: LeasedTable, *, query: str, index: str
+) -> bool:
+    """Return whether `query` can be answered by `index`, in the order of both; joins the caller's
+    transaction.
+    """
+    preparer = connection.dialect.identifier_preparer
+    table = f"FROM {preparer.format_table(leased.table)}"
+    demanded = query.replace(table, f"{table} INDEXED BY {preparer.quote(index)}", 1)
+    try:
+        plan = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {demanded}")
+    except OperationalError:  # no query solution
+        return False
+    return not any(_SORTED in str(row[-1]) for row in plan.all())

@@ -1,0 +1,84 @@
+"""A look at the indexes of a table: whether one serves the claim, and whether one is written by
+every heartbeat.
+
+The one idea: whether an index can serve is asked of the database's own planner, for a statement
+like the claim. Nobody else knows which conditions imply which.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Select, inspect, literal_column, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.leases.claim_request import ClaimRequest
+from rowlock.leases.lease_dialect import LEASES
+from rowlock.rows.eligibility import order_column
+from rowlock.rows.leased_table import LeasedTable
+
+_LEASE = ("lock_token", "lock_owner", "lock_expires_at")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexLook:
+    """What was seen.
+
+    Attributes:
+        is_served: whether an index can serve the claim.
+        candidates: indexes that begin with the time by which rows are claimed.
+        with_lock_columns: for each index that mentions a lock column, which one.
+    """
+
+    is_served: bool
+    candidates: tuple[str, ...]
+    with_lock_columns: Mapping[str, str]
+
+
+async def look_at_indexes(connection: AsyncConnection, request: ClaimRequest) -> IndexLook:
+    """Look at the indexes of the table that is claimed from; joins the caller's transaction, which
+    may write nothing afterwards.
+    """
+    leased, dialect = request.leased, LEASES.of(connection)
+    indexes = await connection.run_sync(_indexes_of, leased)
+    first = leased.column(order_column(leased).key).name
+    candidates = tuple(
+        str(index["name"]) for index in indexes if index["column_names"][:1] == [first]
+    )
+    query: Select[Any] = (
+        select(literal_column("1"))
+        .select_from(leased.table)
+        .where(request.eligible)
+        .order_by(*request.oldest_first)
+        .limit(1)
+    )
+    # With its values, which an index of some rows only is compared with.
+    sql = str(query.compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True}))
+    is_served = False
+    for name in candidates:
+        is_served = is_served or await dialect.is_served_by(
+            connection, leased, query=sql, index=name
+        )
+    return IndexLook(is_served, candidates, _with_lock_columns(leased, indexes))
+
+
+def _indexes_of(connection: Connection, leased: LeasedTable) -> list[Any]:
+    return list(inspect(connection).get_indexes(leased.table.name, schema=leased.table.schema))
+
+
+def _with_lock_columns(leased: LeasedTable, indexes: Iterable[Any]) -> dict[str, str]:
+    columns = [leased.column(name).name for name in _LEASE]
+    found = {}
+    for index in indexes:
+        parts = (
+            index["column_names"],
+            index.get("expressions", ()),
+            index.get("dialect_options", {}).values(),
+        )
+        text = " ".join(str(part) for some in parts for part in some)
+        named = [column for column in columns if re.search(rf"\b{re.escape(column)}\b", text)]
+        found.update({str(index["name"]): column for column in named[:1]})
+    return found

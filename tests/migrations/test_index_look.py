@@ -1,0 +1,189 @@
+"""A pipeline looks at its indexes once, and says what no index of the table does for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import Any
+
+import pytest
+from sqlalchemy import ColumnElement, Uuid, and_, exists, func
+from sqlalchemy.orm import DeclarativeBase, Mapped, aliased, mapped_column
+
+from rowlock import Apply, LockColumns, Pipeline, PipelineManager, ScheduleColumns, due_index
+from rowlock.pipelines import run
+from rowlock.pipelines.fetching.claim_builder import ClaimBuilder
+from rowlock.pipelines.fetching.index_look import tell_indexes
+from rowlock.testing import TemporaryDatabase, stepping
+
+
+class Base(DeclarativeBase):
+    """Tables of their own: their indexes are made by hand."""
+
+
+class Volume(LockColumns, Base):
+    """Claimed by the last processing."""
+
+    __tablename__ = "volumes"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    status: Mapped[str] = mapped_column(index=True)
+    is_wanted: Mapped[bool]
+
+
+class Document(LockColumns, ScheduleColumns, Base):
+    """Claimed by the due time; a lock column has another name in the table."""
+
+    __tablename__ = "odd documents"
+    lock_token: Mapped[uuid.UUID | None] = mapped_column("held under", Uuid, default=None)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    is_listed: Mapped[bool]
+
+
+class VolumePipeline(Pipeline[Volume]):
+    """Has a condition of several kinds of parts."""
+
+    model = Volume
+
+    def ready(self) -> ColumnElement[bool]:
+        """Wanted volumes with a status, if there is another one."""
+        other = aliased(Volume)
+        return and_(
+            Volume.is_wanted,
+            Volume.status.in_(["it's 50 % :new", "old"]),
+            exists().where(other.id != Volume.id),
+            func.now().is_not(None),
+        )
+
+
+class DocumentPipeline(Pipeline[Document]):
+    """Has a condition that is a column."""
+
+    model = Document
+
+    def ready(self) -> ColumnElement[bool]:
+        """Listed documents."""
+        return Document.is_listed
+
+    async def process(self, item: Any) -> Apply:
+        """Have nothing to do."""
+        return Apply()
+
+
+async def told(
+    database: TemporaryDatabase,
+    pipeline: Pipeline[Any],
+    caplog: pytest.LogCaptureFixture,
+    *indexes: str,
+) -> list[str]:
+    """Make the tables and `indexes`, and return what a pipeline says of them."""
+    async with database.engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+        for index in indexes:
+            await connection.exec_driver_sql(index)
+    caplog.clear()
+    async with stepping(database.session_factory, pipeline) as steps:
+        context = steps.run.context
+        assert await tell_indexes(context, ClaimBuilder(context).next(1)) is not None
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("pipeline", [VolumePipeline, DocumentPipeline])
+async def test_the_index_of_a_pipeline_serves_it(
+    database: TemporaryDatabase,
+    caplog: pytest.LogCaptureFixture,
+    pipeline: type[Pipeline[Any]],
+) -> None:
+    """A host that did everything right would be warned, or its index would serve no claim."""
+    index = due_index(pipeline, name="made of the pipeline")
+    try:
+        assert await told(database, pipeline(), caplog) == []
+    finally:
+        index.table.indexes.discard(index)  # type: ignore[union-attr]
+    async with database.engine.begin() as connection:
+        await connection.exec_driver_sql('DROP INDEX "made of the pipeline"')
+    (warning,) = await told(database, pipeline(), caplog)
+    assert f"due_index({pipeline.__name__})" in warning
+    assert "has no index for its claims" in warning
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ("(last_processed_at, id) WHERE status = 'other'", "can use none of odd"),
+        ("(last_processed_at DESC, id)", "can use none of odd"),
+        ("(status, last_processed_at)", "has no index"),
+    ],
+)
+async def test_an_index_that_cannot_serve_is_named(
+    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, columns: str, problem: str
+) -> None:
+    """A host would believe its claims served: the index is there, and its condition or its order
+    is another.
+    """
+    if "DESC" in columns and database.dialect_name == "sqlite":
+        pytest.skip("SQLite reads an index both ways, with the nulls at the right end")
+    warnings = await told(
+        database, VolumePipeline(), caplog, f"CREATE INDEX odd ON volumes {columns}"
+    )
+    assert len(warnings) == 1
+    assert problem in warnings[0]
+
+
+@pytest.mark.parametrize(
+    "index", ['("held under")', '(number) WHERE "held under" IS NULL', "(lower(lock_owner))"]
+)
+async def test_an_index_that_heartbeats_write_is_named(
+    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, index: str
+) -> None:
+    """Every heartbeat would write every index of the table, and nobody would know."""
+    if database.dialect_name == "sqlite" and "lower" in index:
+        pytest.skip("SQLAlchemy reads no expressions of SQLite's indexes")
+    serving = 'CREATE INDEX serving ON "odd documents" (due_at, number)'
+    warnings = await told(
+        database,
+        DocumentPipeline(),
+        caplog,
+        serving,
+        f'CREATE INDEX busy ON "odd documents" {index}',
+    )
+    assert len(warnings) == 1
+    assert warnings[0].startswith("DocumentPipeline: the index busy mentions")
+
+
+@pytest.mark.parametrize("check_indexes", [True, False])
+async def test_a_manager_looks_once(
+    database: TemporaryDatabase,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    check_indexes: bool,
+) -> None:
+    """Nobody would be told, or a host that knows could not turn it off."""
+    looked = asyncio.Event()
+
+    async def look(*given: Any) -> None:
+        await tell_indexes(*given)
+        looked.set()
+
+    monkeypatch.setattr(run, "LOOK_AFTER_S", 0)
+    monkeypatch.setattr(run, "tell_indexes", look)
+    async with database.engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+    async with PipelineManager(
+        database.session_factory, [DocumentPipeline()], check_indexes=check_indexes
+    ):
+        if check_indexes:
+            await looked.wait()
+    warnings = [one for one in caplog.records if "due_index(DocumentPipeline)" in one.getMessage()]
+    assert len(warnings) == check_indexes
+
+
+async def test_a_look_that_fails_harms_nobody(
+    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pipeline would warn of a table that is not there yet, or fail for it."""
+    async with stepping(database.session_factory, DocumentPipeline()) as steps:
+        context = steps.run.context
+        assert await tell_indexes(context, ClaimBuilder(context).next(1)) is None
+    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
