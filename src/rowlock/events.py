@@ -68,6 +68,15 @@ class ItemApplied(RowEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class ItemParked(RowEvent):
+    """A row was set aside, for `reason`; nothing works on it until it is unparked. Comes before its
+    `ItemApplied`.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ItemFailed(RowEvent):
     """`process` raised, or its outcome could not be written; the row is retried. `error` is
     shortened.

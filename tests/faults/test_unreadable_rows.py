@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from rowlock import events, unpark
+from rowlock import Retry, events, unpark
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
@@ -125,7 +125,7 @@ async def test_attempts_that_cannot_be_counted_further(
         {"lock_token": uuid.uuid4(), "lock_owner": "RunPipeline"} if died else {}
     )
     worn, other = await add(database, Run(id=1, attempts=most, **died_with), Run(id=2))
-    async with stepping(database.session_factory, RunPipeline()) as steps:
+    async with stepping(database.session_factory, RunPipeline(max_attempts=20)) as steps:
         assert len(await steps.fetch_once()) == 2
         await steps.work_all()
     after = await read(database, worn)
@@ -138,12 +138,23 @@ async def test_attempts_that_cannot_be_counted_further(
     assert (await read(database, other)).status == "done"
 
 
+async def test_attempts_that_cannot_be_counted_further_fail_on(database: TemporaryDatabase) -> None:
+    """Without a limit, a failure that is counted no further would keep its row leased."""
+    [worn] = await add(database, Run(id=1, attempts=2**31 - 1))
+    async with stepping(database.session_factory, RunPipeline(answer=Retry(error="no"))) as steps:
+        assert len(await steps.fetch_once()) == 1
+        await steps.work_all()
+    after = await read(database, worn)
+    assert (after.parked_at, after.lock_token, after.last_error) == (None, None, "no")
+    assert after.attempts == 2**31 - 1
+
+
 async def test_a_count_that_only_sqlite_keeps(sqlite_database: TemporaryDatabase) -> None:
     """One more would be no number of SQLite's any more, and every claim would fail."""
     died_with: dict[str, Any] = {"lock_token": uuid.uuid4(), "lock_owner": "RunPipeline"}
     worn, other = await add(sqlite_database, Run(id=1, **died_with), Run(id=2))
     await spoil(sqlite_database, "runs", "attempts", 2**63 - 1)
-    async with stepping(sqlite_database.session_factory, RunPipeline()) as steps:
+    async with stepping(sqlite_database.session_factory, RunPipeline(max_attempts=20)) as steps:
         assert len(await steps.fetch_once()) == 2
         await steps.work_all()
     assert (await read(sqlite_database, worn)).parked_at is not None

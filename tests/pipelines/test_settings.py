@@ -30,7 +30,7 @@ def test_defaults_are_the_documented_ones() -> None:
         timedelta(seconds=1),
         timedelta(minutes=5),
     )
-    assert settings.max_attempts == 20
+    assert (settings.max_attempts, settings.max_deaths) == (None, 20)
 
 
 def test_class_attributes_are_the_defaults_of_the_settings() -> None:
@@ -49,6 +49,8 @@ def test_editors_complete_what_there_is() -> None:
         default = PipelineSettings.model_fields[name].default
         if isinstance(default, timedelta):
             assert type_ == timedelta | float, name
+        elif name in ("max_attempts", "max_deaths"):
+            assert type_ == int | None, name
         elif default is None:
             assert type_ == timedelta | float | None, name
         elif not isinstance(default, tuple):

@@ -105,7 +105,8 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
     queue_lower_limit_factor: float = 0.0
     queue_upper_limit_factor: float = 0.0
     min_processing_interval: Duration = timedelta(0)
-    max_attempts: int = 1_000_000
+    max_attempts: int | None = None
+    max_deaths: int | None = None
     fetcher_class: ClassVar[type[Fetcher[Any]]] = DispatchFetcher
 
     def __init__(

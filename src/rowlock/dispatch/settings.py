@@ -171,10 +171,10 @@ def check_beside(pipeline: str, own: DispatchSettings, base: PipelineSettings) -
             ),
         ),
         (
-            base.max_attempts < ATTEMPTS_MAX,
+            (base.max_attempts or ATTEMPTS_MAX) < ATTEMPTS_MAX,
             ("max_attempts",),
             (
-                f"max_attempts ({base.max_attempts:,}) would park rows that only wait for a worker,"
+                f"max_attempts ({base.max_attempts}) would park rows that only wait for a worker,"
                 " since offers in vain count; leave it out, and use max_losses and"
                 " dispatch_deadline"
             ),

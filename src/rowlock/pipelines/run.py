@@ -263,6 +263,7 @@ class PipelineRun(Generic[ModelT]):
             renewal_failures=context.failures.in_a_row.get("heartbeater", 0),
             last_error=context.failures.last_error,
             abandoned=len(context.calls.abandoned()),
+            parked=context.counters.parked,
         )
 
     def _last_wait_s(self) -> float:

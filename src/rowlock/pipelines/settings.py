@@ -31,6 +31,7 @@ from pydantic import (
 
 from rowlock.backoff import JITTER
 from rowlock.errors import SettingsError
+from rowlock.rows.deaths import DEATHS_MAX
 
 WORKERS_MAX = 10_000
 QUEUE_FACTOR_MAX = 1_000.0
@@ -99,8 +100,14 @@ class PipelineSettings(BaseModel):
     """Rest after the first failed attempt; it doubles with each further one (`ScheduleColumns`)."""
     retry_delay_max: _Duration = timedelta(minutes=5)
     """Longest rest after a failed attempt."""
-    max_attempts: Annotated[int, Field(ge=1, le=ATTEMPTS_MAX)] = 20
-    """After this many failed attempts in a row a row is parked (`ScheduleColumns`)."""
+    max_attempts: Annotated[int, Field(ge=1, le=ATTEMPTS_MAX)] | None = None
+    """After this many failed attempts in a row a row is parked (`ScheduleColumns`). None: never; it
+    is tried again every `retry_delay_max`.
+    """
+    max_deaths: Annotated[int, Field(ge=1, le=DEATHS_MAX)] | None = 20
+    """A row over which so many holders in a row have died is parked (`ScheduleColumns`). None:
+    never.
+    """
     stall_limit: _Duration = _DERIVED
     """How long leases are renewed while the host's event loop stands still. Default: ten times
     `lock_timeout`.
@@ -182,7 +189,8 @@ class SettingsKeywords(TypedDict, total=False):
     cancel_grace: Duration
     retry_delay: Duration
     retry_delay_max: Duration
-    max_attempts: int
+    max_attempts: int | None
+    max_deaths: int | None
     stall_limit: Duration | None
     orphaned_after: Duration | None
 
@@ -207,7 +215,8 @@ class SettingsAttributes:
     cancel_grace: Duration
     retry_delay: Duration
     retry_delay_max: Duration
-    max_attempts: int
+    max_attempts: int | None
+    max_deaths: int | None
     stall_limit: Duration | None
     orphaned_after: Duration | None
 

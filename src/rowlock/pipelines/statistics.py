@@ -101,6 +101,7 @@ class PipelineHealth:
         renewal_failures: renewals that failed since the last one that did not.
         last_error: the last of those failures, shortened; None while all is well.
         abandoned: processes that ignored their cancellation and still run.
+        parked: rows that were set aside here since the start; they harm nobody's health.
     """
 
     pipeline: str
@@ -110,6 +111,7 @@ class PipelineHealth:
     renewal_failures: int
     last_error: str | None
     abandoned: int
+    parked: int = 0
 
     @property
     def healthy(self) -> bool:

@@ -18,6 +18,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import InstrumentedAttribute, LoaderCallableStatus, Mapper
 
 from rowlock.errors import ModelError, OutcomeError
+from rowlock.rows.deaths import token_after
 from rowlock.rows.instances import attributes_of, instance_of, is_plain
 from rowlock.rows.model_check import (
     KEPT_SCHEDULE_COLUMNS,
@@ -162,11 +163,12 @@ class LeasedTable:
         """The attribute name of the primary key."""
         return self.mapper.get_property_by_column(self.key).key
 
-    def new_token(self, *, is_reserved: bool = False) -> Any:
+    def new_token(self, *, is_reserved: bool = False, dead: object = None) -> Any:
         """Return a fresh lock token in the shape in which the column is read; `is_reserved`: of
-        a holder that comes back.
+        a holder that comes back; `dead`: the token of a holder that died.
         """
-        return self.as_token(reservation_token() if is_reserved else uuid.uuid4())
+        token = reservation_token() if is_reserved else uuid.uuid4()
+        return self.as_token(token if dead is None else token_after(dead, token))
 
     def as_token(self, token: Any) -> Any:
         """Return a token of another table in the shape of this one's column."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import inspect
+from sqlalchemy import ColumnElement, ColumnExpressionArgument, inspect, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.errors import ModelError, PipelineError
+from rowlock.hints.hinter import hint_after_commit
 from rowlock.rows.assignments import ColumnValues, without_onupdate
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.services.request import write_past_lease
+from rowlock.services.request import attribute_name, write_past_lease
 
 
 async def make_due(session: AsyncSession, row: object) -> None:
@@ -34,25 +35,75 @@ async def make_due(session: AsyncSession, row: object) -> None:
     await _write(session, leased, row, values={leased.column("due_at"): database_now()})
 
 
-async def unpark(session: AsyncSession, row: object) -> None:
-    """Put a parked `row` back into play, due now and with a clean count of attempts, in the
-    caller's transaction.
+async def unpark(
+    session: AsyncSession, row: object, *, where: ColumnExpressionArgument[bool] | None = None
+) -> int:
+    """Put a parked `row`, or all parked rows of a model, back into play, due now and with a clean
+    count of attempts, in the caller's transaction.
+
+        await unpark(session, volume)
+        count = await unpark(session, Volume, where=Volume.last_error.contains("TransportError"))
+
+    Rows of a model are found and written by one statement, and their pipelines are hinted after the
+    commit. After one row, hint the pipeline yourself, as after any change.
+
+    Args:
+        session: joined; what is pending in it is flushed first.
+        row: an instance, or a mapped class: every parked row of it.
+        where: of a class, only parked rows where this SQL expression holds.
+
+    Returns:
+        How many rows were put back.
 
     Raises:
         ModelError: the model has no `ScheduleColumns`.
-        PipelineError: the row was deleted meanwhile.
+        PipelineError: the row was deleted meanwhile, or `where` is no SQL expression, or is given
+            beside one row.
     """
+    if isinstance(row, type):
+        return await _unpark_all(session, row, where)
+    if where is not None:
+        raise PipelineError("unpark takes `where` beside a model, such as Volume, not beside a row")
     leased = _scheduled(row)
-    values = {
+    await _write(session, leased, row, values=_unparked(leased))
+    return 1
+
+
+async def _unpark_all(session: AsyncSession, model: type, where: object) -> int:
+    leased = _scheduled_model(model)
+    condition = true() if where is None else getattr(where, "expression", where)
+    if not isinstance(condition, ColumnElement):
+        raise PipelineError(
+            f"unpark takes one SQL expression as `where`, such as {leased.name}.last_error =="
+            f" '...', not {where!r:.100}"
+        )
+    await session.flush()
+    values = without_onupdate(leased, _unparked(leased))
+    statement = (
+        update(leased.model)
+        .where(leased.attribute("parked_at").is_not(None), condition)
+        .values({attribute_name(leased, column): value for column, value in values.items()})
+        .returning(leased.attribute(leased.key_name))
+    )
+    result = await session.execute(statement, execution_options={"synchronize_session": "fetch"})
+    hint_after_commit(session, model)
+    return len(result.all())
+
+
+def _unparked(leased: LeasedTable) -> ColumnValues:
+    return {
         leased.column("parked_at"): None,
         leased.column("attempts"): 0,
         leased.column("due_at"): database_now(),
     }
-    await _write(session, leased, row, values=values)
 
 
 def _scheduled(row: object) -> LeasedTable:
-    leased = LeasedTable.of(type(row))
+    return _scheduled_model(type(row))
+
+
+def _scheduled_model(model: type) -> LeasedTable:
+    leased = LeasedTable.of(model)
     if not leased.has_schedule:
         raise ModelError(
             f"{leased.name} has no ScheduleColumns, so its rows have no time of their own; mix"

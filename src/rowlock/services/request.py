@@ -63,10 +63,10 @@ async def write_past_lease(
         return (
             await session.execute(found, bind_arguments={"bind": bind_of(session, leased)})
         ).first() is not None
-    names = {_name_of(leased, column): value for column, value in values.items()}
+    names = {attribute_name(leased, column): value for column, value in values.items()}
     touched = list(
         dict.fromkeys(
-            [*names, *(_name_of(leased, column) for column in leased.columns_with_onupdate)]
+            [*names, *(attribute_name(leased, column) for column in leased.columns_with_onupdate)]
         )
     )
     # By way of the ORM, which notes the instance as changed in this transaction or savepoint.
@@ -86,5 +86,6 @@ async def write_past_lease(
     return row is not None
 
 
-def _name_of(leased: LeasedTable, column: Column[Any]) -> str:
+def attribute_name(leased: LeasedTable, column: Column[Any]) -> str:
+    """Return the attribute of the mapped class that is `column`."""
     return leased.mapper.get_property_by_column(column).key

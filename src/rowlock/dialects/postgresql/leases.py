@@ -57,6 +57,7 @@ from rowlock.dialects.postgresql.column_kinds import (
     is_read_surely,
     unbounded,
 )
+from rowlock.dialects.postgresql.death_tokens import digits_after
 from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
 from rowlock.leases.lease_dialect import LeaseDialect
 from rowlock.rows.assignments import ColumnValues, Slot
@@ -178,7 +179,7 @@ def _values(request: ClaimRequest, due: CTE) -> ColumnValues:
     leased = request.leased
     values = leased_values(
         leased,
-        token=_new_token(leased.column("lock_token"), is_reserved=due.c.is_reserved),
+        token=_new_token(leased.column("lock_token"), due),
         owner=request.owner,
         expires_at=database_time_after(request.lock_timeout),
     )
@@ -188,10 +189,14 @@ def _values(request: ClaimRequest, due: CTE) -> ColumnValues:
     return values
 
 
-def _new_token(column: Column[Any], *, is_reserved: ColumnElement[bool]) -> ColumnElement[Any]:
+def _new_token(column: Column[Any], due: CTE) -> ColumnElement[Any]:
     digits = func.replace(cast(func.gen_random_uuid(), Text), "-", "")
     reserved = func.overlay(digits, "8", VERSION_DIGIT_AT)
-    text = case((is_reserved, reserved), else_=digits)
+    text = case(
+        (due.c.is_reserved, reserved),
+        (due.c.died_here, digits_after(due.c.dead_token, digits)),
+        else_=digits,
+    )
     # A Uuid that is declared not to be native is kept as its 32 digits.
     return cast(text, Uuid) if getattr(as_there(column.type), "native_uuid", True) else text
 

@@ -169,7 +169,9 @@ def _claimed(
     if leased.has_schedule:
         attempts = min(values.read_attempts(failed) + bool(died_here), attempts_max(leased))
     unreadable = next((name for name, time in times.items() if time is UNREADABLE), None)
-    token, expires_at = leased.new_token(is_reserved=is_reserved), now + request.lock_timeout
+    dead_token = values.read_token(dead)
+    token = leased.new_token(is_reserved=is_reserved, dead=dead_token if died_here else None)
+    expires_at = now + request.lock_timeout
     if request.with_rows and unreadable is None:
         # It was read before it was leased.
         lease = {"lock_token": token, "lock_owner": request.owner, "lock_expires_at": expires_at}
@@ -182,7 +184,7 @@ def _claimed(
         id=key,
         lock_token=token,
         lock_expires_at=expires_at,
-        dead_token=values.read_token(dead),
+        dead_token=dead_token,
         attempts=attempts,
         place=place,
         place_as_written=place_as_written,

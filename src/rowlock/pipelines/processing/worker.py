@@ -28,6 +28,7 @@ from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.settling.decisions import Decision, decide, record_unreadable
 from rowlock.pipelines.settling.raised import record_failure
 from rowlock.pipelines.settling.settler import Settler
+from rowlock.rows.deaths import deaths_of
 from rowlock.rows.leased_table import ModelT
 
 
@@ -50,9 +51,9 @@ class Worker(Generic[ModelT]):
         self._heartbeater = heartbeater
         self._loader = loader
         self._settler = settler
-        self._attempts_max = (
-            context.settings.max_attempts if context.leased.has_schedule else sys.maxsize
-        )
+        has_schedule, settings = context.leased.has_schedule, context.settings
+        self._attempts_max = (settings.max_attempts if has_schedule else None) or sys.maxsize
+        self._deaths_max = (settings.max_deaths if has_schedule else None) or sys.maxsize
 
     async def work(self, item: PipelineItem[ModelT]) -> None:
         """Process `item` and hand what comes of it over to the settler; if that cannot be, the item
@@ -101,6 +102,7 @@ class Worker(Generic[ModelT]):
                 not self._loader.check_fresh(item)
                 or item.unreadable is not None
                 or item.attempt > self._attempts_max
+                or (item.prev_lock_expired and deaths_of(item.lock_token) >= self._deaths_max)
             ):
                 decision = await self._prevented(item)
             if decision is None and (context.grace_over or self._heartbeater.has_lost(item)):
@@ -167,6 +169,10 @@ class Worker(Generic[ModelT]):
             )
         if item.attempt > self._attempts_max:
             return Park(f"gave up after {item.attempt - 1} attempts: the last holder died")
+        if item.prev_lock_expired and deaths_of(item.lock_token) >= self._deaths_max:
+            return Park(
+                f"gave up: {deaths_of(item.lock_token)} holders in a row died over this row"
+            )
         return None
 
 

@@ -38,6 +38,25 @@ from rowlock.rows.lease_values import due_values, processed_values, reset_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import Values, column_of, column_values, resolve_now_placeholders
 
+DEADLINE_PASSED = "deadline passed"
+
+
+def has_no_attempt_left(item: PipelineItem[Any], settings: PipelineSettings) -> bool:
+    """Whether a failure of this attempt is the last that the host's limit allows."""
+    return settings.max_attempts is not None and item.attempt >= settings.max_attempts
+
+
+def reason_parked(
+    item: PipelineItem[Any], outcome: Retry | Park, settings: PipelineSettings
+) -> str:
+    """Return why `outcome`, which has set the row aside, did so, as `last_error` says it."""
+    if isinstance(outcome, Park):
+        return outcome.reason
+    is_last = has_no_attempt_left(item, settings)
+    reason = f"gave up after {item.attempt} attempts" if is_last else DEADLINE_PASSED
+    error = error_text(outcome.error)
+    return f"{reason}: {error}" if error else reason
+
 
 class Planner:
     """Turns the outcomes of one transaction into writes."""
@@ -165,12 +184,12 @@ class Planner:
     def _reason_to_park(self, item: PipelineItem[Any]) -> tuple[str | None, Sequence[Column[Any]]]:
         """Return why a failure sets the row aside, or None, and the columns on which that rests."""
         # Asked first: no service can take that back.
-        if item.attempt >= self._settings.max_attempts:
+        if has_no_attempt_left(item, self._settings):
             return f"gave up after {item.attempt} attempts", ()
         column = self._leased.column("deadline_at")
         deadline = item.value_as_read(self._leased, column) if item.has_row else None
         if deadline is not None and self._now >= deadline:
-            return "deadline passed", (column,)
+            return DEADLINE_PASSED, (column,)
         return None, ()
 
     def _retry_delay(self, item: PipelineItem[Any], outcome: Retry) -> timedelta:

@@ -24,6 +24,7 @@ from rowlock.pipelines.outcomes import (
     Retry,
     hint_targets,
 )
+from rowlock.pipelines.settling.planner import reason_parked
 from rowlock.rows.leased_table import ModelT
 
 logger = get_logger(__name__)
@@ -56,8 +57,8 @@ class Recorder(Generic[ModelT]):
         counters, name = self.context.counters, type(outcome).__name__
         match outcome:
             case _ if written is Written.PARKED:
-                counters.parked += 1
                 name = Park.__name__
+                self._parked(item, outcome)
             case Apply():
                 counters.applied += 1
                 if outcome.hint is not NOTHING:
@@ -71,9 +72,24 @@ class Recorder(Generic[ModelT]):
                 counters.reset += 1
                 self._wake_after(self.context.settings.retry_delay)
             case Park():
-                counters.parked += 1
+                self._parked(item, outcome)
         if events.has_listeners():
             events.emit(events.ItemApplied(self.context.name, item.id, item.lock_token, name))
+
+    def _parked(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
+        context = self.context
+        context.counters.parked += 1
+        if not isinstance(outcome, Retry | Park):
+            return
+        reason = reason_parked(item, outcome, context.settings)
+        logger.warning(
+            "%s: row %s is parked, and nothing works on it until it is unparked: %s",
+            context.name,
+            item.id,
+            reason,
+            extra={"pipeline": context.name, "row_id": item.id, "reason": reason},
+        )
+        events.emit(events.ItemParked(context.name, item.id, item.lock_token, reason))
 
     def dropped(
         self,

@@ -60,7 +60,7 @@ def kept_attempts(change: Change, history_state: HistoryState) -> Iterator[str]:
 
 
 def endless(
-    change: Change, _: HistoryState, *, attempts_max: int | Mapping[str, int]
+    change: Change, _: HistoryState, *, attempts_max: int | Mapping[str, int | None]
 ) -> Iterator[str]:
     """Find a row that failed as often as it may and was not parked; the limit is one for all, or
     that of each owner by name.

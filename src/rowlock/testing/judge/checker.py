@@ -113,7 +113,7 @@ def check(
     settled: Callable[[str, RowState], bool] | None = None,
     stopped: bool = False,
     taken_within: timedelta | None = None,
-    attempts_max: int | Mapping[str, int] | None = None,
+    attempts_max: int | Mapping[str, int | None] | None = None,
     services_own: Sequence[str] = (),
     lock_timeouts: Mapping[str, timedelta] | None = None,
 ) -> list[Violation]:
