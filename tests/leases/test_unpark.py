@@ -19,7 +19,7 @@ async def parked(database: TemporaryDatabase, *errors: str) -> None:
         Run(id=number, parked_at=now, attempts=9, last_error=error)
         for number, error in enumerate(errors, start=1)
     ]
-    await add(database, *rows, Run(id=100, attempts=3))
+    await add(database, *rows, Run(id=100, attempts=3, last_error="outage"))
 
 
 async def test_rows_that_meet_the_condition_are_put_back(

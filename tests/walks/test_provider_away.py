@@ -85,8 +85,8 @@ async def test_what_the_host_parks_is_told(
     reasons = {event.row_id: event.reason for event in heard.of(events.ItemParked)}
     assert reasons == {1: "no quota", 2: "gave up after 1 attempts: no disk"}
     async with virtual_database.session_factory() as session:
-        stored = (await session.execute(select(Run.id, Run.last_error))).tuples()
-        assert dict(stored.all()) == reasons
+        stored = await session.execute(select(Run.id, Run.last_error))
+        assert {row.id: row.last_error for row in stored} == reasons
     lines = [record.getMessage() for record in caplog.records if "is parked" in record.getMessage()]
     assert len(lines) == 2
     assert "unparked: no quota" in "".join(lines)
