@@ -5,7 +5,7 @@ from __future__ import annotations
 from bug import Bug
 
 AWAY = "tests/walks/test_provider_away.py"
-DEATHS = "tests/rows/test_deaths.py"
+DEATHS = "tests/rows/test_lock_tokens_of_the_dead.py"
 UNPARK = "tests/leases/test_unpark.py"
 
 SILENCE_BUGS = (
@@ -35,7 +35,7 @@ SILENCE_BUGS = (
     ),
     Bug(
         "a random token counts deaths",
-        "rows/deaths.py",
+        "rows/lock_tokens.py",
         "deaths_of",
         "!= COUNTED",
         '== ""',
@@ -43,7 +43,7 @@ SILENCE_BUGS = (
     ),
     Bug(
         "deaths are counted past two digits",
-        "rows/deaths.py",
+        "rows/lock_tokens.py",
         "token_after",
         "min(deaths_of(dead) + 1, DEATHS_MAX)",
         "deaths_of(dead) + 1",

@@ -141,7 +141,7 @@ SIMULATION_BUGS = (
     ),
     Bug(
         "children do not wait for a parent that came back and has not locked yet",
-        "rows/reservation_tokens.py",
+        "rows/lock_tokens.py",
         "reservation_token",
         '[: VERSION_DIGIT_AT - 1] + "8" + digits[VERSION_DIGIT_AT:]',
         "",

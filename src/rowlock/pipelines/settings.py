@@ -31,7 +31,7 @@ from pydantic import (
 
 from rowlock.backoff import JITTER
 from rowlock.errors import SettingsError
-from rowlock.rows.deaths import DEATHS_MAX
+from rowlock.rows.lock_tokens import DEATHS_MAX
 
 WORKERS_MAX = 10_000
 QUEUE_FACTOR_MAX = 1_000.0

@@ -27,7 +27,7 @@ from rowlock.rows.database_time import (
     is_in_window,
 )
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.reservation_tokens import is_reservation_token
+from rowlock.rows.lock_tokens import is_reservation_token
 
 OWNER_SEPARATOR = ":"
 """Between the name of an owner and whom exactly it holds a row for: a main row, or one hold of a

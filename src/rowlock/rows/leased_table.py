@@ -18,8 +18,8 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import InstrumentedAttribute, LoaderCallableStatus, Mapper
 
 from rowlock.errors import ModelError, OutcomeError
-from rowlock.rows.deaths import token_after
 from rowlock.rows.instances import attributes_of, instance_of, is_plain
+from rowlock.rows.lock_tokens import reservation_token, token_after
 from rowlock.rows.model_check import (
     KEPT_SCHEDULE_COLUMNS,
     LOCK_COLUMNS,
@@ -32,7 +32,6 @@ from rowlock.rows.model_check import (
     spells_schedule,
     with_zone,
 )
-from rowlock.rows.reservation_tokens import reservation_token
 
 ModelT = TypeVar("ModelT")
 ModelT_co = TypeVar("ModelT_co", covariant=True)

@@ -1,4 +1,4 @@
-"""Tokens that count deaths, made by the statement that claims: ``rows/deaths.py`` in SQL."""
+"""Tokens that count deaths, made by the statement that claims: ``rows/lock_tokens.py`` in SQL."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Text, case, cast, func
 
-from rowlock.rows.deaths import COUNT_AT, COUNTED, DEATHS_MAX, VARIANT_DIGIT_AT
+from rowlock.rows.lock_tokens import COUNT_AT, COUNTED, DEATHS_MAX, VARIANT_DIGIT_AT
 
 
 def digits_after(dead: ColumnElement[Any], digits: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -66,7 +66,7 @@ from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_leas
 from rowlock.rows.expressions.unreadable import attempts_counted, if_readable, unreadable_column
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.reservation_tokens import VERSION_DIGIT_AT
+from rowlock.rows.lock_tokens import VERSION_DIGIT_AT
 
 
 def _claimed(request: ClaimRequest, returned: Sequence[Any]) -> ClaimedRow:

@@ -28,8 +28,8 @@ from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.settling.decisions import Decision, decide, record_unreadable
 from rowlock.pipelines.settling.raised import record_failure
 from rowlock.pipelines.settling.settler import Settler
-from rowlock.rows.deaths import deaths_of
 from rowlock.rows.leased_table import ModelT
+from rowlock.rows.lock_tokens import deaths_of
 
 
 class Worker(Generic[ModelT]):

@@ -6,7 +6,7 @@ import uuid
 
 from sqlalchemy import select
 
-from rowlock.rows.reservation_tokens import is_reservation_token, reservation_token
+from rowlock.rows.lock_tokens import is_reservation_token, reservation_token
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Volume

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Text, literal, select
 
 from rowlock.dialects.postgresql.death_tokens import digits_after
-from rowlock.rows.deaths import DEATHS_MAX, deaths_of, token_after
+from rowlock.rows.lock_tokens import DEATHS_MAX, deaths_of, token_after
 from rowlock.testing import TemporaryDatabase
 
 
