@@ -86,6 +86,14 @@ for version in ("3.12", "3.13"):
 
 
 @nox.session
+def tests_psycopg(session: nox.Session) -> None:
+    """Every room on PostgreSQL by way of psycopg, the other driver."""
+    install(session, "test")
+    session.install(*PYPROJECT["project"]["optional-dependencies"]["psycopg"])
+    session.run("pytest", *ROOMS, *SPREAD, "--database=postgresql", "--rowlock-driver=psycopg", *session.posargs)
+
+
+@nox.session
 def tests_garbage_off(session: nox.Session) -> None:
     """The tests without the cyclic garbage collector: nothing may rely on it to close a cursor
     or free a lock.

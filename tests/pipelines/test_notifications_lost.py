@@ -302,7 +302,7 @@ async def test_sqlite_is_refused(sqlite_database: TemporaryDatabase) -> None:
 async def test_another_driver_is_refused(postgresql_database: TemporaryDatabase) -> None:
     """The line would be opened and lost for ever, with an error about attributes."""
     engine = postgresql_database.create_engine()
-    engine.sync_engine.dialect.driver = "psycopg"
+    engine.sync_engine.dialect.driver = "pg8000"
     with pytest.raises(ConfigurationError, match="asyncpg"):
         PipelineManager(async_sessionmaker(engine), notify=True)
 

@@ -17,6 +17,7 @@ AT_HOME = frozenset({"aiosqlite", "anyio", "pydantic", "sqlalchemy", "typing_ext
 FOR_CHECKERS_ONLY = frozenset({"_typeshed"})
 """Known to type checkers, never imported by Python."""
 WINDOWS: dict[str, frozenset[str]] = {
+    "psycopg": frozenset({"dialects"}),  # reached by its own connection alone
     "asyncpg": frozenset({"testing"}),  # everybody else reaches PostgreSQL through SQLAlchemy
     "fasteners": frozenset({"testing"}),
     "hypothesis": frozenset({"testing"}),

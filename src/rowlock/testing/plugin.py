@@ -30,8 +30,8 @@ of the tests:
 ``--rowlock-database=sqlite|postgresql|both``, or the setting ``rowlock_database``, chooses.
 PostgreSQL comes from a wheel, one server for a whole run and all its parallel workers, started at
 the first use; with the setting ``rowlock_postgresql_url`` or the environment variable
-ROWLOCK_TEST_POSTGRESQL_URL another one is used. Every database is real, empty, of one test, and
-dropped.
+ROWLOCK_TEST_POSTGRESQL_URL another one is used. ``--rowlock-driver=asyncpg|psycopg``
+chooses the driver. Every database is real, empty, of one test, and dropped.
 
 Not here: how they are closed (`closing`), the databases themselves (`databases`), and the tests
 that each pipeline should pass (`contract`).
@@ -77,6 +77,7 @@ pytest_plugins = ["rowlock.testing.teardown"]
 ModelT = TypeVar("ModelT")
 
 DATABASES: Final = ("sqlite", "postgresql")
+DRIVERS: Final = ("asyncpg", "psycopg")
 SERVER_VARIABLE: Final = "ROWLOCK_TEST_POSTGRESQL_URL"
 _SERVER_DIRECTORY: Final = pytest.StashKey[Path]()
 _WORKER_INPUT: Final = "rowlock_server_directory"
@@ -112,6 +113,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=choices,
         default=None,
         help="run tests on this database only",
+    )
+    group.addoption(
+        "--rowlock-driver", choices=DRIVERS, default=DRIVERS[0], help="how tests reach PostgreSQL"
     )
     parser.addini(
         "rowlock_database",
@@ -198,17 +202,12 @@ def _remove_server(server: PostgresqlServer) -> None:
 @pytest.fixture(scope="session")
 def rowlock_postgresql_url(pytestconfig: pytest.Config) -> URL:
     """The URL of a PostgreSQL server's administrative database."""
-    need(
-        "asyncpg",
-        what_for="a test on PostgreSQL",
-        otherwise="Without it: pytest --rowlock-database=sqlite",
-    )
+    driver: str = pytestconfig.getoption("--rowlock-driver")
+    for module in (DRIVERS[0], driver):
+        need(module, what_for="a test on PostgreSQL", otherwise="Without it: pytest --rowlock-database=sqlite")
     given = os.environ.get(SERVER_VARIABLE) or pytestconfig.getini("rowlock_postgresql_url")
-    return (
-        make_url(given)
-        if given
-        else PostgresqlServer(pytestconfig.stash[_SERVER_DIRECTORY]).start()
-    )
+    server = make_url(given) if given else PostgresqlServer(pytestconfig.stash[_SERVER_DIRECTORY]).start()
+    return server.set(drivername=f"{server.get_backend_name()}+{driver}")
 
 
 @pytest.fixture

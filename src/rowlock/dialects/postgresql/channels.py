@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rowlock.database.channel_dialect import ChannelConnection, ChannelDialect
+from rowlock.dialects.postgresql.psycopg_channel import PsycopgChannel
 from rowlock.errors import ConfigurationError
 
 
@@ -83,4 +84,4 @@ class AsyncpgChannel(ChannelConnection):
         self._driver.terminate()
 
 
-_BY_DRIVER: dict[str, Callable[[Any], ChannelConnection]] = {"asyncpg": AsyncpgChannel}
+_BY_DRIVER: dict[str, Callable[[Any], ChannelConnection]] = {"asyncpg": AsyncpgChannel, "psycopg": PsycopgChannel}

@@ -290,7 +290,7 @@ async def create_postgresql_database(
     `drop_postgresql_database`.
     """
     name = f"rowlock_test_{secrets.token_hex(6)}"
-    url = server.set(drivername="postgresql+asyncpg", database=name)
+    url = _with_driver(server).set(database=name)
     # template0: nobody can be connected to it, so that parallel workers may copy it at once.
     await _administrate(server, f'CREATE DATABASE "{name}" TEMPLATE template0')
     database = TemporaryDatabase(url, clock=clock)
@@ -317,14 +317,16 @@ async def _closed_after(database: TemporaryDatabase) -> AsyncIterator[TemporaryD
 
 
 async def _administrate(server: URL, statement: str) -> None:
-    engine = create_async_engine(
-        server.set(drivername="postgresql+asyncpg"), isolation_level="AUTOCOMMIT"
-    )
+    engine = create_async_engine(_with_driver(server), isolation_level="AUTOCOMMIT")
     try:
         async with engine.connect() as connection:
             await connection.exec_driver_sql(statement)
     finally:
         await engine.dispose()
+
+
+def _with_driver(server: URL) -> URL:
+    return server if "+" in server.drivername else server.set(drivername="postgresql+asyncpg")
 
 
 def _sqlite_url(path: Path) -> URL:
