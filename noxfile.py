@@ -90,7 +90,14 @@ def tests_psycopg(session: nox.Session) -> None:
     """Every room on PostgreSQL by way of psycopg, the other driver."""
     install(session, "test")
     session.install(*PYPROJECT["project"]["optional-dependencies"]["psycopg"])
-    session.run("pytest", *ROOMS, *SPREAD, "--database=postgresql", "--rowlock-driver=psycopg", *session.posargs)
+    session.run(
+        "pytest",
+        *ROOMS,
+        *SPREAD,
+        "--database=postgresql",
+        "--rowlock-driver=psycopg",
+        *session.posargs,
+    )
 
 
 @nox.session

@@ -27,7 +27,7 @@ def engine_with(
 ) -> AsyncEngine:
     """Return an engine whose sessions have `settings` of the server."""
     options = {} if isolation_level is None else {"isolation_level": isolation_level}
-    return database.create_engine(connect_args={"server_settings": settings}, **options)
+    return database.create_engine(connect_args=database.connect_args(**settings), **options)
 
 
 @asynccontextmanager

@@ -95,7 +95,7 @@ async def eavesdropper(database: TemporaryDatabase, name: str | None = None) -> 
 def named_engine(database: TemporaryDatabase, name: str, **options: Any) -> AsyncEngine:
     """Return an engine whose connections the server knows by `name`."""
     return database.create_engine(
-        connect_args={"server_settings": {"application_name": name}}, **options
+        connect_args=database.connect_args(application_name=name), **options
     )
 
 

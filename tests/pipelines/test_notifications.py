@@ -364,7 +364,7 @@ async def test_schemas_keep_hosts_apart(postgresql_database: TemporaryDatabase) 
             await connection.execute(text(f'CREATE SCHEMA "{schema}"'))
     channels = []
     for schema in ("one", "one", "two", "x" * CHANNEL_BYTES_MAX):
-        engine = database.create_engine(connect_args={"server_settings": {"search_path": schema}})
+        engine = database.create_engine(connect_args=database.connect_args(search_path=schema))
         one = Replica(engine)
         async with one.manager:
             await one.ear.wait_for("Volume")

@@ -204,9 +204,17 @@ def rowlock_postgresql_url(pytestconfig: pytest.Config) -> URL:
     """The URL of a PostgreSQL server's administrative database."""
     driver: str = pytestconfig.getoption("--rowlock-driver")
     for module in (DRIVERS[0], driver):
-        need(module, what_for="a test on PostgreSQL", otherwise="Without it: pytest --rowlock-database=sqlite")
+        need(
+            module,
+            what_for="a test on PostgreSQL",
+            otherwise="Without it: pytest --rowlock-database=sqlite",
+        )
     given = os.environ.get(SERVER_VARIABLE) or pytestconfig.getini("rowlock_postgresql_url")
-    server = make_url(given) if given else PostgresqlServer(pytestconfig.stash[_SERVER_DIRECTORY]).start()
+    server = (
+        make_url(given)
+        if given
+        else PostgresqlServer(pytestconfig.stash[_SERVER_DIRECTORY]).start()
+    )
     return server.set(drivername=f"{server.get_backend_name()}+{driver}")
 
 

@@ -84,4 +84,7 @@ class AsyncpgChannel(ChannelConnection):
         self._driver.terminate()
 
 
-_BY_DRIVER: dict[str, Callable[[Any], ChannelConnection]] = {"asyncpg": AsyncpgChannel, "psycopg": PsycopgChannel}
+_BY_DRIVER: dict[str, Callable[[Any], ChannelConnection]] = {
+    "asyncpg": AsyncpgChannel,
+    "psycopg": PsycopgChannel,
+}

@@ -22,7 +22,7 @@ from rowlock.database.channel_dialect import ChannelConnection
 class PsycopgChannel(ChannelConnection):
     """Reads notifications whenever the socket has something."""
 
-    def __init__(self, driver: Any) -> None:  # noqa: ANN401 - psycopg is an extra
+    def __init__(self, driver: Any) -> None:
         self._driver = driver
         self._loop = asyncio.get_running_loop()
         self._own_pid: int = driver.info.backend_pid
@@ -41,7 +41,9 @@ class PsycopgChannel(ChannelConnection):
         schema: str | None = await self._ask("SELECT current_schema()", (), timeout_s)
         return schema
 
-    async def listen(self, channel: str, *, heard: Callable[[str], None], lost: Callable[[], None]) -> None:
+    async def listen(
+        self, channel: str, *, heard: Callable[[str], None], lost: Callable[[], None]
+    ) -> None:
         """Listen, and watch the socket."""
         from psycopg.sql import SQL, Identifier  # noqa: PLC0415 - an extra, which this connection is of
 
@@ -58,7 +60,9 @@ class PsycopgChannel(ChannelConnection):
 
     async def is_listening(self, channel: str, *, timeout_s: float) -> bool:
         """Ask the server."""
-        listens: bool = await self._ask("SELECT %s IN (SELECT pg_listening_channels())", (channel,), timeout_s)
+        listens: bool = await self._ask(
+            "SELECT %s IN (SELECT pg_listening_channels())", (channel,), timeout_s
+        )
         return listens
 
     async def close(self) -> None:
@@ -71,7 +75,7 @@ class PsycopgChannel(ChannelConnection):
         """Close the socket."""
         self._end()
 
-    async def _ask(self, statement: str, parameters: tuple[Any, ...], timeout_s: float) -> Any:  # noqa: ANN401
+    async def _ask(self, statement: str, parameters: tuple[Any, ...], timeout_s: float) -> Any:
         async with self._asking:
             asking = asyncio.ensure_future(self._value(statement, parameters))
             try:
@@ -87,7 +91,7 @@ class PsycopgChannel(ChannelConnection):
             self._watch()
             return asking.result()
 
-    async def _value(self, statement: str, parameters: tuple[Any, ...]) -> Any:  # noqa: ANN401
+    async def _value(self, statement: str, parameters: tuple[Any, ...]) -> Any:
         row = await (await self._driver.execute(statement, parameters)).fetchone()
         return row[0]
 

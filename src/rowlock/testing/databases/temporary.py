@@ -111,6 +111,17 @@ class TemporaryDatabase:
         """The URL as asyncpg and psql take it."""
         return self.url.set(drivername=self.dialect_name).render_as_string(hide_password=False)
 
+    def connect_args(self, **settings: str) -> dict[str, Any]:
+        """Return the ``connect_args`` by which connections have settings of the server, for this driver."""
+        if self.url.get_driver_name() == "psycopg":
+            return {
+                "options": " ".join(
+                    f"-c {name}={value.replace(' ', chr(92) + ' ')}"
+                    for name, value in settings.items()
+                )
+            }
+        return {"server_settings": settings}
+
     def create_engine(self, **engine_options: object) -> AsyncEngine:
         """Open one more engine, closed and checked like the first one."""
         engine = self._make_engine(self.url, **engine_options)
