@@ -1,13 +1,16 @@
 """``LISTEN`` and ``NOTIFY`` over psycopg's async connection.
 
-The one idea: between statements the event loop watches the socket, and a notification is read when it arrives. psycopg's own
-`notifies()` keeps the connection's lock for as long as it listens, and nothing could be sent meanwhile.
+The one idea: between statements the event loop watches the socket, and a notification is read when
+it arrives. psycopg's own `notifies()` keeps the connection's lock for as long as it listens, and
+nothing could be sent meanwhile.
 
-The trap: while psycopg waits for an answer it watches the same socket, and then stops watching it. So every statement is sent by
-`_ask`, which watches again behind it. A statement that is cancelled asks the server to cancel it, and waits for the answer of a
-server that may be silent; so one that is out of time is not cancelled before its connection is cut.
+The trap: while psycopg waits for an answer it watches the same socket, and then stops watching it.
+So every statement is sent by `_ask`, which watches again behind it. A statement that is cancelled
+asks the server to cancel it, and waits for the answer of a server that may be silent; so one that
+is out of time is not cancelled before its connection is cut.
 
-Source: psycopg 3.3 ``_connection_base.py``, ``connection_async.py``, ``waiting.py``; libpq, "Asynchronous Notification".
+Source: psycopg 3.3 ``_connection_base.py``, ``connection_async.py``, ``waiting.py``; libpq,
+"Asynchronous Notification".
 """
 
 from __future__ import annotations

@@ -112,7 +112,9 @@ class TemporaryDatabase:
         return self.url.set(drivername=self.dialect_name).render_as_string(hide_password=False)
 
     def connect_args(self, **settings: str) -> dict[str, Any]:
-        """Return the ``connect_args`` by which connections have settings of the server, for this driver."""
+        """Return the ``connect_args`` by which connections have settings of the server, for this
+        driver.
+        """
         if self.url.get_driver_name() == "psycopg":
             return {
                 "options": " ".join(
