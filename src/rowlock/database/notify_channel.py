@@ -96,10 +96,13 @@ async def listening(
     """
     async with AsyncExitStack() as stack:
         async with asyncio.timeout(CONNECT_S_MAX):
-            # Under AUTOCOMMIT what the host's own set-up of connections began is ended: in a
-            # transaction, LISTEN would wait for it.
-            autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
-            connection = await stack.enter_async_context(autocommit.connect())
+            connection = await stack.enter_async_context(engine.connect())
+            # The pool would roll back on a connection that has ended by then.
+            stack.push_async_callback(connection.invalidate)
+            # What the host's own set-up of connections began is ended: in a transaction, LISTEN
+            # would wait for it.
+            await connection.run_sync(lambda sync: sync.connection.rollback())
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
             driver = (await connection.get_raw_connection()).driver_connection
             own = CHANNELS.on(engine.dialect.name).channel_over(driver, engine.dialect.driver)
             stack.push_async_callback(_hang_up, own)
