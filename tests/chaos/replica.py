@@ -14,11 +14,13 @@ import sys
 import time
 from pathlib import Path
 
+from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rowlock import PipelineManager
+from rowlock.testing.databases.drivers import connect_args
 from tests.chaos.host import BatchPipeline, JobPipeline, Traces
 
 GRACE_S = 8.0
@@ -38,15 +40,14 @@ async def main(url: str, folder: Path, name: str) -> None:
     """Serve until told to stop."""
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    driver = make_url(url).get_driver_name()
+    options = connect_args(driver, {"application_name": name}, timeout_s=CONNECT_S_MAX)
+    options |= {"sslmode": "disable"} if driver == "psycopg" else {"ssl": False}
     engine = create_async_engine(
         url,
         pool_size=10,
         pool_timeout=CONNECT_S_MAX,
-        connect_args={
-            "ssl": False,
-            "timeout": CONNECT_S_MAX,
-            "server_settings": {"application_name": name},
-        },
+        connect_args=options,
     )
     traces = Traces(folder / f"{name}.traces")
     manager = PipelineManager(

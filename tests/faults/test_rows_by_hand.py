@@ -360,8 +360,10 @@ async def test_infinite_times_cost_their_own_row_only(
 ) -> None:
     """A time that Python cannot hold would fail every claim, and stop the pipeline for all rows."""
     waits = (column, written) in {("lock_expires_at", "infinity"), ("due_at", "infinity")}
+    # psycopg refuses to read them: the row is parked.
+    is_parked = column != "lock_expires_at" and postgresql_database.driver == "psycopg"
     spoilt = f"{column} = '{written}'"
     assert await statuses_beside(postgresql_database, spoilt) == [
-        "queued" if waits else "done",
+        "queued" if waits or is_parked else "done",
         "done",
     ]

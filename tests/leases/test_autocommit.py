@@ -4,8 +4,10 @@ it is left on the connection.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import event, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.database.transaction import in_transaction
@@ -37,6 +39,33 @@ async def test_it_is_spared_its_transaction(
         autocommit=autocommit,
     )
     assert together is not autocommit
+
+
+async def test_the_hosts_own_set_up_may_begin_a_transaction(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """Every claim on a new connection would fail for a host that prepares its connections by a
+    statement.
+    """
+    engine = postgresql_database.create_engine()
+    prepared = 0
+
+    @event.listens_for(engine.sync_engine, "checkout")
+    def prepare(connection: Any, *_: object) -> None:
+        nonlocal prepared
+        connection.cursor().execute("SELECT 1")
+        prepared += 1
+
+    async def look(session: AsyncSession, connection: AsyncConnection) -> int:
+        return len((await connection.execute(select(Volume.id))).all())
+
+    await add(postgresql_database, Volume())
+    sessions = async_sessionmaker(engine)
+    found = await in_transaction(
+        sessions, VOLUMES, look, purpose="look", timeout=TIMEOUT, writes=False, autocommit=True
+    )
+    assert found == 1
+    assert prepared > 0
 
 
 async def test_the_next_transaction_on_the_connection_is_one(database: TemporaryDatabase) -> None:

@@ -73,22 +73,22 @@ class Noted(LockColumns, Base):
     note: Mapped[Any] = mapped_column(JSON, nullable=True)
 
 
-async def levels_of_claims(
+async def autocommits_of_claims(
     engine: AsyncEngine, model: type[Any]
-) -> tuple[list[PipelineItem[Any]], set[str]]:
-    """Claim rows with all that is in them, and return them with the isolation levels under which
-    that was done.
+) -> tuple[list[PipelineItem[Any]], set[bool]]:
+    """Claim rows with all that is in them, and return them with whether that was done under
+    AUTOCOMMIT.
     """
-    levels: set[str] = set()
+    autocommits: set[bool] = set()
 
     def note(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith("WITH rowlock_line"):
-            levels.add(connection.connection.dbapi_connection.isolation_level)
+            autocommits.add(connection.connection.dbapi_connection.autocommit)
 
     event.listen(engine.sync_engine, "before_cursor_execute", note)
     order = replace(order_for(LeasedTable.of(model)), with_rows=True)
     items = await claim(async_sessionmaker(engine), order, lease_margin=MARGIN, timeout=TIMEOUT)
-    return items, levels
+    return items, autocommits
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ async def test_a_claim_is_a_transaction_only_where_it_may_fail(
     leased to nobody.
     """
     await add(postgresql_database, *(model() for _ in range(3)))
-    items, levels = await levels_of_claims(postgresql_database.engine, model)
+    items, autocommits = await autocommits_of_claims(postgresql_database.engine, model)
     assert len(items) == 3
-    assert (levels == {"autocommit"}) == is_sure
+    assert (autocommits == {True}) == is_sure
 
 
 async def test_documents_that_the_host_reads_itself_may_not_be_readable(
@@ -115,9 +115,9 @@ async def test_documents_that_the_host_reads_itself_may_not_be_readable(
     """
     await add(postgresql_database, Noted(), Noted())
     engine = postgresql_database.create_engine(json_deserializer=json.loads)
-    items, levels = await levels_of_claims(engine, Noted)
+    items, autocommits = await autocommits_of_claims(engine, Noted)
     assert len(items) == 2
-    assert levels != {"autocommit"}
+    assert autocommits != {True}
     await engine.dispose()
 
 
@@ -129,8 +129,8 @@ async def test_what_the_host_sets_at_the_begin_is_set_for_claims(
     """
     await add(postgresql_database, Volume())
     event.listen(postgresql_database.engine.sync_engine, "begin", lambda _: None)
-    _, levels = await levels_of_claims(postgresql_database.engine, Volume)
-    assert levels != {"autocommit"}
+    _, autocommits = await autocommits_of_claims(postgresql_database.engine, Volume)
+    assert autocommits != {True}
 
 
 @pytest.mark.parametrize(("leased", "name"), [(VOLUMES, "active_at"), (RUNS, "deadline_at")])
@@ -147,5 +147,5 @@ async def test_a_time_that_python_has_not_costs_its_own_row_alone(
         await session.execute(
             text(f"UPDATE {table} SET {name} = '0044-03-15 BC' WHERE CAST(id AS text) = {some}")
         )
-    items, _ = await levels_of_claims(postgresql_database.engine, leased.model)
+    items, _ = await autocommits_of_claims(postgresql_database.engine, leased.model)
     assert sorted(item.has_row for item in items) == [False, True, True]

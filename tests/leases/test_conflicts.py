@@ -167,7 +167,7 @@ async def test_the_victim_of_a_deadlock_is_run_again(
     """A service that locks rows in another order would cost an attempt its related rows."""
     database, tries = postgresql_database, 0
     await add(database, Run(id=1), Run(id=2))
-    quick = {"server_settings": {"deadlock_timeout": "20ms"}}
+    quick = database.connect_args(deadlock_timeout="20ms")
     ours, theirs = asyncio.Event(), asyncio.Event()
 
     async def work(session: AsyncSession, connection: AsyncConnection) -> None:

@@ -42,7 +42,8 @@ NOTIFICATION_BUGS = (
         "a line stays in the transaction of the host's set-up",
         LINE,
         "listening",
-        '.execution_options(isolation_level="AUTOCOMMIT")',
+        "            await connection.run_sync(lambda sync: sync.connection.rollback())\n"
+        '            await connection.execution_options(isolation_level="AUTOCOMMIT")\n',
         "",
         (f"{NOTIFICATIONS}::test_what_the_hosts_own_set_up_began_is_ended",),
     ),

@@ -10,11 +10,12 @@ import asyncio
 import json
 import sys
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, make_url
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineItem, PipelineManager, events, subscribe
+from rowlock.testing.databases.drivers import connect_args
 
 NAME = "notified"
 """Under which the server knows its connections."""
@@ -54,7 +55,8 @@ def tell(**fields: object) -> None:
 
 async def main(url: str) -> None:
     """Run until the standard input ends."""
-    engine = create_async_engine(url, connect_args={"server_settings": {"application_name": NAME}})
+    options = connect_args(make_url(url).get_driver_name(), {"application_name": NAME})
+    engine = create_async_engine(url, connect_args=options)
     pipeline = ParcelPipeline()
     manager = PipelineManager(async_sessionmaker(engine), [pipeline], notify=True)
 

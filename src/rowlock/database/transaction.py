@@ -84,8 +84,7 @@ async def in_transaction(
         ):
             bind = bind_of(session, leased)
             dialect = TRANSACTIONS.on(bind.dialect.name)
-            options = _autocommit_options(session, bind) if autocommit else {}
-            connection = await session.connection({"bind": bind}, execution_options=options)
+            connection = await _connection(session, bind, autocommit=autocommit)
             with dialect.hastened(connection):
                 if writes:
                     own.begins(connection)
@@ -123,6 +122,17 @@ def _tell_conflict(purpose: str, error: DBAPIError) -> None:
 
 def _conflict_delay_s(conflicts: int) -> float:
     return exponential(conflicts, first_s=CONFLICT_DELAY_S, most_s=CONFLICT_DELAY_S_MAX)
+
+
+async def _connection(session: AsyncSession, bind: Any, *, autocommit: bool) -> AsyncConnection:
+    options = _autocommit_options(session, bind) if autocommit else {}
+    try:
+        return await session.connection({"bind": bind}, execution_options=options)
+    except Exception as error:
+        if not (options and TRANSACTIONS.on(bind.dialect.name).is_begun_before(error)):
+            raise
+    # The host's own set-up of connections begins transactions: so this is one, too.
+    return await session.connection({"bind": bind})
 
 
 def _autocommit_options(session: AsyncSession, bind: Any) -> dict[str, Any]:

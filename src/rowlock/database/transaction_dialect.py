@@ -49,6 +49,12 @@ class TransactionDialect(ABC):
         """
 
     @abstractmethod
+    def is_begun_before(self, error: Exception) -> bool:
+        """Return whether AUTOCOMMIT was refused, and nothing else, because a listener of the
+        host's had begun a transaction on the connection.
+        """
+
+    @abstractmethod
     async def begin_writing(self, connection: AsyncConnection, *, wait_s: float) -> None:
         """Make the transaction one that may write, before its first statement; waits for writers
         for `wait_s` at most.

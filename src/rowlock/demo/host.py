@@ -23,6 +23,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineItem, PipelineManager
 from rowlock.rows.due_index import due_index
+from rowlock.testing.databases.drivers import connect_args
 
 NEW, DONE, UNREADABLE = "new", "done", "unreadable"
 SHA256_CHARS = 64
@@ -92,9 +93,10 @@ def open_engine(address: URL) -> AsyncEngine:
     connects yet.
     """
     schema = address.query.get("schema")
-    options = {"server_settings": {"search_path": schema}} if schema else {}
+    settings = {"search_path": schema} if isinstance(schema, str) else {}
     url = address.difference_update_query(["schema"])
-    return create_async_engine(url, connect_args={"timeout": CONNECTION_S_MAX, **options})
+    options = connect_args(url.get_driver_name(), settings, timeout_s=CONNECTION_S_MAX)
+    return create_async_engine(url, connect_args=options)
 
 
 async def serve(address: URL, folder: Path) -> None:

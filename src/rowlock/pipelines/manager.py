@@ -43,7 +43,7 @@ class PipelineManager:
         session_factory: the host's; every transaction has a session of its own.
         pipelines: more may come by `register`.
         notify: exchange hints with other replicas, over a connection outside the pool (PostgreSQL
-            with asyncpg only). A name instead of True tells hosts apart that work in one schema;
+            only). A name instead of True tells hosts apart that work in one schema;
             processes that reach each other say the same. A process that runs no pipelines may have
             a manager without any, to send its hints.
         heartbeat_thread: renew leases in a thread, over a connection beside the pool, so that code

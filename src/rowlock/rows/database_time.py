@@ -150,6 +150,18 @@ class is_no_time(FunctionElement[bool]):  # noqa: N801
     inherit_cache = True
 
 
+class is_unreadable_time(FunctionElement[bool]):  # noqa: N801
+    """Whether the driver cannot read what is written in a column of times:
+    ``is_unreadable_time(column)``.
+
+    Whatever is no time; and for psycopg the infinite ones, which it refuses.
+    """
+
+    name = "is_unreadable_time"
+    type = Boolean()
+    inherit_cache = True
+
+
 class is_beyond_time(FunctionElement[bool]):  # noqa: N801
     """Whether what is written in a column of times lies behind all times that Python reads, or
     is none.
@@ -222,6 +234,12 @@ def _readable_time(element: readable_time, compiler: SQLCompiler, **kw: Any) -> 
 def _is_no_time(element: is_no_time, compiler: SQLCompiler, **kw: Any) -> str:
     [written] = (compiler.process(clause, **kw) for clause in element.clauses)
     return rows_of(compiler).is_no_time(written, compiler)
+
+
+@compiles(is_unreadable_time)
+def _is_unreadable_time(element: is_unreadable_time, compiler: SQLCompiler, **kw: Any) -> str:
+    [written] = (compiler.process(clause, **kw) for clause in element.clauses)
+    return rows_of(compiler).is_unreadable_time(written, compiler)
 
 
 @compiles(is_beyond_time)

@@ -70,7 +70,15 @@ class RowDialect(ABC):
 
     @abstractmethod
     def is_no_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Return whether something is written that Python cannot read as a time; never null."""
+        """Return whether something is written that Python cannot read as a time, the infinite
+        ones apart; never null.
+        """
+
+    @abstractmethod
+    def is_unreadable_time(self, written: str, compiler: SQLCompiler) -> str:
+        """Return whether something is written that the compiler's driver cannot read as a time;
+        never null.
+        """
 
     @abstractmethod
     def is_beyond_time(self, written: str, compiler: SQLCompiler) -> str:

@@ -61,7 +61,7 @@ from rowlock.dialects.postgresql.death_tokens import digits_after
 from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
 from rowlock.leases.lease_dialect import LeaseDialect
 from rowlock.rows.assignments import ColumnValues, Slot
-from rowlock.rows.database_time import UtcDateTime, database_time_after, is_no_time
+from rowlock.rows.database_time import UtcDateTime, database_time_after, is_unreadable_time
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
 from rowlock.rows.expressions.unreadable import attempts_counted, if_readable, unreadable_column
 from rowlock.rows.lease_values import leased_values
@@ -147,7 +147,9 @@ def _whole_row(leased: LeasedTable) -> list[ColumnElement[Any]]:
 
 def _is_whole(leased: LeasedTable) -> ColumnElement[bool]:
     """Return whether every time of the row can be read."""
-    return not_(or_(unreadable_column(leased).is_not(None), *map(is_no_time, _times_of(leased))))
+    return not_(
+        or_(unreadable_column(leased).is_not(None), *map(is_unreadable_time, _times_of(leased)))
+    )
 
 
 def _times_of(leased: LeasedTable) -> list[Column[Any]]:

@@ -60,13 +60,19 @@ class PostgresqlRows(RowDialect):
         return written
 
     def is_no_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Compare with the first and the last time of Python's; drivers read the infinite ones
+        """Compare with the first and the last time of Python's; asyncpg reads the infinite ones
         as those.
         """
         return (
             f"coalesce(({written} < {_FIRST_TIME} OR {written} >= {_NO_MORE_TIME}) AND"
             f" isfinite({written}), false)"
         )
+
+    def is_unreadable_time(self, written: str, compiler: SQLCompiler) -> str:
+        """Return whether it is no time; psycopg raises for the infinite ones, too."""
+        if getattr(compiler.dialect, "driver", None) != "psycopg":
+            return self.is_no_time(written, compiler)
+        return f"coalesce({written} < {_FIRST_TIME} OR {written} >= {_NO_MORE_TIME}, false)"
 
     def is_beyond_time(self, written: str, compiler: SQLCompiler) -> str:
         """Compare with the last time of Python's."""

@@ -24,6 +24,15 @@ class PostgresqlTransactions(TransactionDialect):
         """Do nothing: drivers have no thread."""
         return nullcontext()
 
+    def is_begun_before(self, error: Exception) -> bool:
+        """Return whether this is what psycopg raises then; asyncpg's transaction is ended."""
+        kind = type(error)
+        return (
+            kind.__module__.startswith("psycopg")
+            and kind.__name__ == "ProgrammingError"
+            and "'autocommit'" in str(error)
+        )
+
     async def begin_writing(self, connection: AsyncConnection, *, wait_s: float) -> None:
         """Do nothing: any transaction may write."""
 

@@ -67,6 +67,10 @@ class SqliteRows(RowDialect):
         """Have SQLite read it."""
         return f"({written} IS NOT NULL AND strftime({_format(compiler)}, {written}) IS NULL)"
 
+    def is_unreadable_time(self, written: str, compiler: SQLCompiler) -> str:
+        """Return whether it is no time."""
+        return self.is_no_time(written, compiler)
+
     def is_beyond_time(self, written: str, compiler: SQLCompiler) -> str:
         """Return whether it is none: there is no time that SQLite reads and Python does not."""
         return self.is_no_time(written, compiler)

@@ -50,6 +50,10 @@ class SqliteTransactions(TransactionDialect):
         """Let each statement be one hop to the thread."""
         return in_one_hop_each(connection)
 
+    def is_begun_before(self, error: Exception) -> bool:
+        """Return False: AUTOCOMMIT is not asked for."""
+        return False
+
     async def begin_writing(self, connection: AsyncConnection, *, wait_s: float) -> None:
         """Take the write lock of the file."""
         await take_write_lock(connection, wait_s)

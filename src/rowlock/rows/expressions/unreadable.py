@@ -26,7 +26,7 @@ from sqlalchemy import (
     or_,
 )
 
-from rowlock.rows.database_time import is_beyond_time, is_no_time
+from rowlock.rows.database_time import is_beyond_time, is_unreadable_time
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.model_check import innermost
 
@@ -56,14 +56,14 @@ def unreadable_column(leased: LeasedTable) -> ColumnElement[str | None]:
 
 def _is_unreadable(leased: LeasedTable, column: Column[Any]) -> ColumnElement[bool]:
     if leased.has_schedule:
-        return is_no_time(column)
+        return is_unreadable_time(column)
     # A stamp behind all times would make the row due for ever, and stay.
-    return or_(is_no_time(column), is_beyond_time(column))
+    return or_(is_unreadable_time(column), is_beyond_time(column))
 
 
 def if_readable(time: ColumnElement[Any]) -> ColumnElement[Any]:
     """Return a time, or null if it cannot be read."""
-    return case((not_(is_no_time(time)), time))
+    return case((not_(is_unreadable_time(time)), time))
 
 
 def attempts_max(leased: LeasedTable) -> int:

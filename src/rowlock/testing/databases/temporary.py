@@ -28,6 +28,7 @@ from sqlalchemy.ext.asyncio import (
 )
 
 from rowlock.testing.databases.clock import follow_on_postgresql, follow_on_sqlite
+from rowlock.testing.databases.drivers import connect_args
 from rowlock.testing.databases.inline_sqlite import inline_sqlite_engine
 from rowlock.testing.extras import need
 
@@ -111,18 +112,16 @@ class TemporaryDatabase:
         """The URL as asyncpg and psql take it."""
         return self.url.set(drivername=self.dialect_name).render_as_string(hide_password=False)
 
+    @property
+    def driver(self) -> str:
+        """SQLAlchemy's name of the driver, such as `asyncpg`."""
+        return self.url.get_driver_name()
+
     def connect_args(self, **settings: str) -> dict[str, Any]:
         """Return the ``connect_args`` by which connections have settings of the server, for this
         driver.
         """
-        if self.url.get_driver_name() == "psycopg":
-            return {
-                "options": " ".join(
-                    f"-c {name}={value.replace(' ', chr(92) + ' ')}"
-                    for name, value in settings.items()
-                )
-            }
-        return {"server_settings": settings}
+        return connect_args(self.driver, settings)
 
     def create_engine(self, **engine_options: object) -> AsyncEngine:
         """Open one more engine, closed and checked like the first one."""
