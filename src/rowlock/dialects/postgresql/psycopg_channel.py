@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rowlock.containment import contained_task
 from rowlock.database.channel_dialect import ChannelConnection
 
 
@@ -80,7 +81,7 @@ class PsycopgChannel(ChannelConnection):
 
     async def _ask(self, statement: str, parameters: tuple[Any, ...], timeout_s: float) -> Any:
         async with self._asking:
-            asking = asyncio.ensure_future(self._value(statement, parameters))
+            asking = contained_task(self._value(statement, parameters), name="rowlock: ask")
             try:
                 _, pending = await asyncio.wait({asking}, timeout=timeout_s)
             except asyncio.CancelledError:
