@@ -10,8 +10,7 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, MetaData, String, false
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import LockColumns, ScheduleColumns, UtcDateTime
-from rowlock.rows.due_index import due_index
+from rowlock import LockColumns, ScheduleColumns, UtcDateTime, due_index
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",

@@ -22,9 +22,8 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import Apply, LockColumns, Pipeline, PipelineItem, ScheduleColumns
+from rowlock import Apply, LockColumns, Pipeline, PipelineItem, ScheduleColumns, due_index
 from rowlock.events import Event, ItemApplied, ItemStarted
-from rowlock.rows.due_index import due_index
 from rowlock.rows.migrations import FILLFACTOR
 
 READY = "status = 'submitted'"

@@ -14,8 +14,7 @@ from hosting.tables import Document, Volume
 from sqlalchemy import ColumnElement, event
 from sqlalchemy.exc import DBAPIError
 
-from rowlock import ModelError, Pipeline
-from rowlock.rows.due_index import due_index
+from rowlock import ModelError, Pipeline, due_index
 from rowlock.rows.migrations import add_due_index, drop_due_index
 from rowlock.testing import TemporaryDatabase, stepping
 

@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 import pytest
-from sqlalchemy import ColumnElement, Uuid, and_, exists, func
+from sqlalchemy import ColumnElement, Uuid, and_, exists, func, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, aliased, mapped_column
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineManager, ScheduleColumns, due_index
@@ -81,6 +81,10 @@ async def told(
         await connection.run_sync(Base.metadata.create_all)
         for index in indexes:
             await connection.exec_driver_sql(index)
+        # A small table, and the planner knows it.
+        await connection.execute(insert(Volume).values(status="old", is_wanted=True))
+        await connection.execute(insert(Document).values(is_listed=True))
+        await connection.exec_driver_sql("ANALYZE")
     caplog.clear()
     async with stepping(database.session_factory, pipeline) as steps:
         context = steps.run.context
@@ -160,9 +164,10 @@ async def test_a_manager_looks_once(
     check_indexes: bool,
 ) -> None:
     """Nobody would be told, or a host that knows could not turn it off."""
-    looked = asyncio.Event()
+    began, looked = asyncio.Event(), asyncio.Event()
 
     async def look(*given: Any) -> None:
+        began.set()
         await tell_indexes(*given)
         looked.set()
 
@@ -173,6 +178,9 @@ async def test_a_manager_looks_once(
     async with PipelineManager(
         database.session_factory, [DocumentPipeline()], check_indexes=check_indexes
     ):
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert began.is_set() is check_indexes
         if check_indexes:
             await looked.wait()
     warnings = [one for one in caplog.records if "due_index(DocumentPipeline)" in one.getMessage()]

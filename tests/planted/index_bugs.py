@@ -48,7 +48,7 @@ PIPELINE_INDEX_BUGS = (
 INDEX_LOOK_BUGS = (
     Bug(
         "the indexes are compared with a condition that has no values",
-        "leases/index_look.py",
+        "leases/indexes/index_look.py",
         "look_at_indexes",
         '"literal_binds": True',
         '"literal_binds": False',
@@ -74,13 +74,13 @@ INDEX_LOOK_BUGS = (
         "a small table counts as one without an index",
         "dialects/postgresql/leases.py",
         "PostgresqlLeases.is_served_by",
-        '"enable_seqscan", ',
-        "",
+        "SET LOCAL enable_sort = off",
+        "SELECT 1",
         (f"{LOOK}::test_the_index_of_a_pipeline_serves_it",),
     ),
     Bug(
         "lock columns in the condition of an index are overlooked",
-        "leases/index_look.py",
+        "leases/indexes/index_look.py",
         "_with_lock_columns",
         'index.get("dialect_options", {}).values()',
         "()",
@@ -132,9 +132,9 @@ AUTOGENERATE_BUGS = (
     Bug(
         "autogenerate overlooks the index on SQLite",
         "rows/due_index.py",
-        "",
-        "class _NullsFirst(UnaryExpression[Any])",
-        "class _NullsFirst(UnaryExpression[Any], FunctionElement[Any])",
+        "_order_column",
+        "_NullsFirst(named_column(column))",
+        "literal_column(column)",
         (f"{WRITTEN}::test_what_is_written_runs_up_and_down",),
     ),
     Bug(

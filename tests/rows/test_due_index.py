@@ -12,8 +12,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from sqlalchemy.schema import CreateIndex
 
-from rowlock import LockColumns, ModelError, Pipeline, ScheduleColumns, database_now
-from rowlock.rows.due_index import DueOrder, due_index
+from rowlock import LockColumns, ModelError, Pipeline, ScheduleColumns, database_now, due_index
+from rowlock.rows.due_index import DueOrder
 
 DIALECTS = {"postgresql": postgresql.dialect(), "sqlite": sqlite.dialect()}
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.leases.claim_request import ClaimRequest
-from rowlock.leases.index_look import IndexLook, look_at_indexes
+from rowlock.leases.indexes.index_look import IndexLook, look_at_indexes
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 

@@ -1,0 +1,1 @@
+"""Looks at the indexes of a leased table."""
