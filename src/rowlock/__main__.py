@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from rowlock.cli import explain_error
+from rowlock.cli import explain_error, run_file
 from rowlock.demo import command as demo
 
 
@@ -30,6 +30,7 @@ class Command(Protocol):
 COMMANDS: dict[str, tuple[Command, str]] = {
     "demo": (demo, "catalogue a folder with several replicas, one of them killed half-way"),
     "errors": (explain_error, "say what an error means and what to change"),
+    "run": (run_file, "run a program in which await may stand at the top, such as a page's"),
 }
 
 
