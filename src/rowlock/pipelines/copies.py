@@ -63,7 +63,8 @@ def _of_the_same_class(returned: T, fields: Mapping[str, object]) -> T | None:
         # Not made by its own arguments, which may be others; nor by copy(), whose `__getstate__` is
         # that of a dataclass with slots: it forgets what the host keeps beside the fields, and
         # `on_stale` needs that to clean up.
-        made = (BaseException if issubclass(cls, BaseException) else object).__new__(cls)
+        kind: Any = BaseException if issubclass(cls, BaseException) else object
+        made = kind.__new__(cls)
         _take_over(made, returned)
         for name, value in fields.items():
             object.__setattr__(made, name, value)

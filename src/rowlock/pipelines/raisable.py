@@ -25,7 +25,7 @@ def raisable(cls: ClassT) -> ClassT:
     an exception is pickled by its positional arguments, which would lose all others on the way out
     of a process pool.
     """
-    refuse = cls.__setattr__
+    refuse: Any = cls.__setattr__
 
     def set_unless_frozen(self: BaseException, name: str, value: object) -> None:
         if name in KEPT_BY_PYTHON:

@@ -202,7 +202,7 @@ def _remove_server(server: PostgresqlServer) -> None:
 @pytest.fixture(scope="session")
 def rowlock_postgresql_url(pytestconfig: pytest.Config) -> URL:
     """The URL of a PostgreSQL server's administrative database."""
-    driver: str = pytestconfig.getoption("--rowlock-driver")
+    driver = str(pytestconfig.getoption("--rowlock-driver"))
     for module in (DRIVERS[0], driver):
         need(
             module,
