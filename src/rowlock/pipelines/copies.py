@@ -64,7 +64,7 @@ def _of_the_same_class(returned: T, fields: Mapping[str, object]) -> T | None:
         # that of a dataclass with slots: it forgets what the host keeps beside the fields, and
         # `on_stale` needs that to clean up.
         kind: Any = BaseException if issubclass(cls, BaseException) else object
-        made = kind.__new__(cls)
+        made = cast("T", kind.__new__(cls))
         _take_over(made, returned)
         for name, value in fields.items():
             object.__setattr__(made, name, value)
