@@ -85,7 +85,7 @@ FAULT_BUGS = (
         "a failure that came too late is not told",
         "pipelines/settling/settler.py",
         "Settler._write_instead",
-        "self._recorder.dropped(item, of, written)",
+        "self.recorder.dropped(item, of, written)",
         "pass",
         (f"{VALUES}::test_a_failure_that_comes_too_late_is_told",),
     ),

@@ -219,7 +219,7 @@ SIMULATION_BUGS = (
         "a refused row waits for the next poll",
         "pipelines/settling/recorder.py",
         "Recorder.written",
-        "                self._wake_after(self.context.settings.retry_delay)\n",
+        "                self.wake_after(self.context.settings.retry_delay)\n",
         "",
         (f"{STARVATION}::test_released_children_and_a_refused_parent_are_looked_at_at_once",),
     ),

@@ -42,7 +42,16 @@ def run(options: argparse.Namespace) -> int:
         return MISUSED
     folder = Path.cwd() if file is None else file.resolve().parent
     sys.path.insert(0, str(folder))
-    name = "<pasted>" if file is None else str(file)
+    run_text(text, "<pasted>" if file is None else str(file))
+    return DONE
+
+
+def run_text(text: str, name: str) -> None:
+    """Run a program, which tracebacks call `name`, to its end.
+
+    Raises:
+        BaseException: whatever the program raises.
+    """
     code = compile(text, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     # Mapped classes look up their annotations in the module that they say they are of.
     page = sys.modules["__main__"] = ModuleType("__main__")
@@ -50,4 +59,3 @@ def run(options: argparse.Namespace) -> int:
     result = FunctionType(code, vars(page))()
     if inspect.iscoroutine(result):
         asyncio.run(result)
-    return DONE

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from rowlock.rows.assignments import ColumnValues, UnlessChanged, without_onupdate
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.model_check import CLEARED_COLUMNS
 
 
 def leased_values(
@@ -33,9 +34,7 @@ def renewed_values(leased: LeasedTable, *, expires_at: object) -> ColumnValues:
 
 def unlocked_values(leased: LeasedTable, *, owner: str | None = None) -> ColumnValues:
     """The row is free for everybody; or for `owner`, which had reset it before it was locked."""
-    token, lock_owner, expires_at = (
-        leased.column(name) for name in ("lock_token", "lock_owner", "lock_expires_at")
-    )
+    token, lock_owner, expires_at = (leased.column(name) for name in CLEARED_COLUMNS)
     return {token: None, lock_owner: owner, expires_at: None}
 
 

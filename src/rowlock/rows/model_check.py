@@ -17,7 +17,9 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from rowlock.errors import ModelError
 
-LOCK_COLUMNS = ("lock_token", "lock_owner", "lock_expires_at", "last_processed_at")
+CLEARED_COLUMNS = ("lock_token", "lock_owner", "lock_expires_at")
+"""Those lock columns that are null where no holder has the row."""
+LOCK_COLUMNS = (*CLEARED_COLUMNS, "last_processed_at")
 KEPT_SCHEDULE_COLUMNS = ("attempts", "last_error", "parked_at")
 SCHEDULE_COLUMNS = ("due_at", "attempts", "last_error", "parked_at", "deadline_at")
 

@@ -19,8 +19,7 @@ from rowlock.leases.claim_request import ClaimRequest
 from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.eligibility import order_column
 from rowlock.rows.leased_table import LeasedTable
-
-_LEASE = ("lock_token", "lock_owner", "lock_expires_at")
+from rowlock.rows.model_check import CLEARED_COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def _indexes_of(connection: Connection, leased: LeasedTable) -> list[Any]:
 
 
 def _with_lock_columns(leased: LeasedTable, indexes: Iterable[Any]) -> dict[str, str]:
-    columns = [leased.column(name).name for name in _LEASE]
+    columns = [leased.column(name).name for name in CLEARED_COLUMNS]
     found = {}
     for index in indexes:
         parts = (

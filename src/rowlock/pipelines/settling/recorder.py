@@ -31,13 +31,16 @@ logger = get_logger(__name__)
 
 
 class Recorder(Generic[ModelT]):
-    """Tells what became of outcomes of one pipeline."""
+    """Tells what became of outcomes of one pipeline.
 
-    def __init__(
-        self, context: PipelineContext[ModelT], *, wake_after: Callable[[timedelta], None]
-    ) -> None:
+    Attributes:
+        context: what the actors of the pipeline share.
+        wake_after: has the fetcher look after a delay; set by the run.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
-        self._wake_after = wake_after
+        self.wake_after: Callable[[timedelta], None] = lambda _delay: None
 
     def __repr__(self) -> str:
         return f"<Recorder of {self.context.name}>"
@@ -70,7 +73,7 @@ class Recorder(Generic[ModelT]):
                 counters.retried += 1
             case Reset():
                 counters.reset += 1
-                self._wake_after(self.context.settings.retry_delay)
+                self.wake_after(self.context.settings.retry_delay)
             case Park():
                 self._parked(item, outcome)
         if events.has_listeners():

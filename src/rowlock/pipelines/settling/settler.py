@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from typing import Any, Generic
 
@@ -56,18 +55,17 @@ class Settler(Generic[ModelT]):
     Attributes:
         context: what the actors of the pipeline share.
         on_room: called when it is no longer full.
-        wake_after: has the fetcher look after a delay; set by the run.
+        recorder: tells what became of each.
     """
 
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
         self.context = context
         self._heartbeater = heartbeater
         self._writer = Writer(context)
-        self._recorder = Recorder(context, wake_after=self._wake_after)
+        self.recorder = Recorder(context)
         self._pending: set[PipelineItem[ModelT]] = set()
         self._cleaning: set[Attempt] = set()
         self.on_room: Callable[[], None] = lambda: None
-        self.wake_after: Callable[[timedelta], None] = lambda _delay: None
         self._changed: asyncio.Future[None] | None = None
         # Bound once: one for each row would be an object of each row.
         self._done = self._on_batch_done
@@ -90,9 +88,6 @@ class Settler(Generic[ModelT]):
         """Wait until all that was handed over has been settled."""
         while self._pending:
             await self._wait_for_change()
-
-    def _wake_after(self, delay: timedelta) -> None:
-        self.wake_after(delay)
 
     def interrupt(self) -> None:
         """End the clean-ups that run."""
@@ -125,7 +120,7 @@ class Settler(Generic[ModelT]):
         item = submission.item
         if written is not None and written.is_made:
             try:
-                self._recorder.written(item, submission.outcome, written)
+                self.recorder.written(item, submission.outcome, written)
             finally:
                 self._finish(item)
             return
@@ -210,7 +205,7 @@ class Settler(Generic[ModelT]):
             case Ended.INTERRUPTED:
                 await self._interrupt(item, attempt)
             case Ended():
-                self._recorder.stale(item, "lost")
+                self.recorder.stale(item, "lost")
                 await release_related_of(self.context, item)
             case Apply() | Retry() | Reset() | Park() | Delete():
                 await self._write(Submission(item, decision))
@@ -259,11 +254,11 @@ class Settler(Generic[ModelT]):
         # points to.
         cleans_up = not written.is_made and written is not Written.UNKNOWN
         if written.is_made:
-            self._recorder.written(item, outcome, written)
+            self.recorder.written(item, outcome, written)
         else:
-            self._recorder.dropped(item, outcome, written, cleans_up=cleans_up)
+            self.recorder.dropped(item, outcome, written, cleans_up=cleans_up)
         if written is Written.RELATED_LOST:
-            self.wake_after(self.context.settings.retry_delay)
+            self.recorder.wake_after(self.context.settings.retry_delay)
         # A stale outcome may have had no transaction that could release them: trust had ended
         # before.
         are_released = written not in {Written.STALE, Written.UNKNOWN}
@@ -307,9 +302,9 @@ class Settler(Generic[ModelT]):
         except Exception as error:  # noqa: BLE001 - told by the caller
             return error
         if written.is_made:
-            self._recorder.written(item, failure, written)
+            self.recorder.written(item, failure, written)
         else:
-            self._recorder.dropped(item, of, written)
+            self.recorder.dropped(item, of, written)
         return None
 
     def _tell_unwritten(self, text: str, item: PipelineItem[ModelT], error: Exception) -> None:

@@ -18,6 +18,7 @@ from sqlalchemy.sql.functions import Function, FunctionElement
 from sqlalchemy.sql.selectable import SelectBase
 
 from rowlock.errors import ModelError
+from rowlock.rows.model_check import CLEARED_COLUMNS
 
 _UNSTABLE = frozenset(
     {
@@ -60,7 +61,7 @@ def index_condition(
 def _refuse_lock_columns(name: str, ready: ColumnElement[bool], mapper: Mapper[Any]) -> None:
     # By the columns, since a model may call them otherwise in its table.
     columns = _columns_in(ready)
-    for attribute in ("lock_token", "lock_owner", "lock_expires_at"):
+    for attribute in CLEARED_COLUMNS:
         column = mapper.columns[attribute]
         if column in columns:
             raise ModelError(

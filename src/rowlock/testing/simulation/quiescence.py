@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from rowlock import Pipeline
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.model_check import CLEARED_COLUMNS
 from rowlock.testing.judge.state import Place
 from rowlock.testing.simulation.environment.engines import Engines
 from rowlock.testing.simulation.liveness import Liveness
@@ -87,12 +88,7 @@ def _left_in(
     connection: Connection, leased: LeasedTable, wants: ColumnElement[bool]
 ) -> list[tuple[Place, str]]:
     owner, token = leased.column("lock_owner"), leased.column("lock_token")
-    held = or_(
-        *(
-            leased.column(name).is_not(None)
-            for name in ("lock_token", "lock_owner", "lock_expires_at")
-        )
-    )
+    held = or_(*(leased.column(name).is_not(None) for name in CLEARED_COLUMNS))
     statement = select(leased.key, wants, owner, token).where(or_(wants, held)).order_by(leased.key)
     return [
         (place_of_row(leased.table.name, key), _matter(is_wanting, holder, by))
