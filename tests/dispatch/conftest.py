@@ -1,19 +1,28 @@
-"""What several files of these tests share because it is slow to make: workers of wool."""
+"""What several files of these tests share."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from .wool_farm import farm
 
 
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processes find the handlers by the name that they have here, however pytest was
+    started.
+    """
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
+
+
 @pytest.fixture(scope="session")
 def namespace() -> Iterator[str]:
-    """Where two workers of wool are told of, of one task each; no test may break them, or leave
-    them busy.
+    """Where two workers of wool, which are slow to make, are told of, of one task each; no test may
+    break them, or leave them busy.
     """
     name = f"rowlock-{uuid.uuid4().hex}"
     with farm(name, workers=2):

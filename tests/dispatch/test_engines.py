@@ -46,14 +46,6 @@ HANDLERS: dict[type[LocalEngine], str] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let processes find the handlers by the name that they have here, however pytest was
-    started.
-    """
-    monkeypatch.syspath_prepend(Path(__file__).parents[2])
-
-
 each_engine = pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.kind)
 
 

@@ -38,9 +38,7 @@ from rowlock.testing import TemporaryDatabase
 from ..host import HANG_S_MAX
 from . import handlers
 from .renders import Base, Render, one_render, settled, submit
-from .test_engines import goes_on_when_asked, heard, importable, offered, task_of, until
-
-__all__ = ["importable"]
+from .test_engines import goes_on_when_asked, heard, offered, task_of, until
 
 REFUSED = 4
 """As many starts fail: more than a row may be lost."""

@@ -34,10 +34,10 @@ from rowlock.testing import TemporaryDatabase
 from ..host import HANG_S_MAX
 from . import handlers
 from .renders import Base, Render, one_render, settled, submit
-from .test_engines import heard, importable, offered, task_of, until
+from .test_engines import heard, offered, task_of, until
 from .test_engines_processes import tempdir
 
-__all__ = ["importable", "tempdir"]
+__all__ = ["tempdir"]
 
 REFUSED = 4
 """As many starts fail: more than a row may be lost."""

@@ -140,8 +140,11 @@ async def test_a_server_of_ones_own_can_be_restarted(
 
 async def test_leaks_fail_a_test(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     """A test that leaves a task or a connection behind cannot pass under our fixtures."""
-    shutil.copy(pytestconfig.rootpath / "tests" / "conftest.py", tmp_path)
-    (tmp_path / "test_leaks.py").write_text(LEAKS)
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    for name in ("conftest.py", "well_told.py"):
+        shutil.copy(pytestconfig.rootpath / "tests" / name, tests)
+    (tests / "test_leaks.py").write_text(LEAKS)
     settings = ("-c", str(pytestconfig.rootpath / "pyproject.toml"), "--rootdir", str(tmp_path))
     command = (
         sys.executable,
@@ -159,14 +162,14 @@ async def test_leaks_fail_a_test(tmp_path: Path, pytestconfig: pytest.Config) ->
     output = (await child.communicate())[0].decode()
     for line in (
         (
-            "ERROR test_leaks.py::test_leaks_a_task -"
+            "ERROR tests/test_leaks.py::test_leaks_a_task -"
             " rowlock.testing.virtual_time.TasksLeftBehindError"
         ),
         (
-            "ERROR test_leaks.py::test_leaks_a_connection -"
+            "ERROR tests/test_leaks.py::test_leaks_a_connection -"
             " rowlock.testing.databases.temporary.ConnectionsLeftBehindError"
         ),
-        "PASSED test_leaks.py::test_is_tidy",
+        "PASSED tests/test_leaks.py::test_is_tidy",
     ):
         assert line in output
-    assert "ERROR test_leaks.py::test_is_tidy" not in output
+    assert "ERROR tests/test_leaks.py::test_is_tidy" not in output
