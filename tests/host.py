@@ -119,7 +119,7 @@ class RecordingPipeline(Pipeline[Any]):
         """Say what `process` does unless the test has an answer of its own."""
         return Apply()
 
-    async def process(self, item: PipelineItem[Any]) -> Any:
+    async def process(self, item: PipelineItem[Any]) -> Any | None:
         """Note the item, then answer."""
         self.items.append(item)
         self.running += 1

@@ -62,9 +62,9 @@ async def leave_uncommitted(session: Any, item: Any) -> None:
 
 
 async def merge_the_row(session: Any, item: Any) -> None:
-    """Put the detached row into a session, changed, and forget the commit."""
-    item.row.status = "half-way"
-    await session.merge(item.row)
+    """Put the detached row into a session, change it there, and forget the commit."""
+    row = await session.merge(item.row)
+    row.status = "half-way"
     await session.flush()
 
 
@@ -129,9 +129,7 @@ async def test_a_transaction_left_open_holds_up_its_own_row_only(
 
 
 async def test_what_is_done_to_the_row_is_written_nowhere(database: TemporaryDatabase) -> None:
-    """A change of the instance would be flushed by some session, or change what the outcome is
-    compared with.
-    """
+    """A change of the instance would be flushed by some session, or be lost without a word."""
     await add(database, Run(id=1))
 
     def process(item: PipelineItem[Any]) -> Apply:
@@ -147,7 +145,8 @@ async def test_what_is_done_to_the_row_is_written_nowhere(database: TemporaryDat
         await steps.fetch_once()
         await steps.work_all()
     [row] = await read_all(database, Run)
-    assert (row.status, row.result, row.attempts, is_free(row)) == ("done", None, 0, True)
+    assert (row.status, row.result, row.attempts, is_free(row)) == ("queued", None, 1, True)
+    assert "changed item.row (result, attempts" in row.last_error
 
 
 def test_tasks_that_process_leaves_are_its_own_affair(virtual_database: TemporaryDatabase) -> None:
@@ -374,5 +373,5 @@ async def test_what_is_no_outcome_is_a_failure(database: TemporaryDatabase, answ
         await steps.work_all()
     rows = {row.id: row for row in await read_all(database, Run)}
     assert (rows[1].attempts, is_free(rows[1])) == (1, True)
-    assert "OutcomeError: process must return" in rows[1].last_error
+    assert "OutcomeError: process " in rows[1].last_error
     assert rows[2].status == "done"

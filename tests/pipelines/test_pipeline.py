@@ -105,7 +105,7 @@ class Silent(Pipeline[Volume]):
 def test_ready_must_be_written() -> None:
     """A pipeline would take every row of its table, or none."""
     with pytest.raises(
-        PipelineError, match=r"Silent must say which rows want work: override ready\(\)"
+        ConfigurationError, match=r"Silent must say which rows want work: override ready\(\)"
     ):
         Silent()
 
@@ -119,7 +119,7 @@ def test_process_must_be_written() -> None:
     with pytest.raises(
         ConfigurationError, match=r"Idle must say what to do with a row: override process\(item\)"
     ):
-        Idle().check_parts()
+        Idle()
 
 
 def test_settings_are_checked_at_construction() -> None:

@@ -140,21 +140,6 @@ async def test_a_changed_value_without_a_schedule_leaves_the_row_eligible(
         assert len(await steps.fetch_once()) == 1
 
 
-async def test_what_was_read_counts_not_what_the_host_did_to_the_instance(
-    database: TemporaryDatabase,
-) -> None:
-    """A process that changes its own row object would stop its own apply, or hide a service's
-    change.
-    """
-
-    async def answer(item: Any) -> Apply:
-        item.row.size_gb = 99
-        return Apply({"status": "active"}, unless_changed=[Volume.size_gb])
-
-    row, _ = await _worked(database, VolumePipeline(answer=answer), Volume(size_gb=1))
-    assert (row.status, row.size_gb) == ("active", 1)
-
-
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [

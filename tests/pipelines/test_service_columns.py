@@ -248,26 +248,6 @@ async def test_a_refused_outcome_spoils_no_other(database: TemporaryDatabase) ->
     assert [by_id[row.id] for row in rows] == ["active", "stopping", "active", "active"]
 
 
-async def test_a_change_of_the_instance_is_no_change_of_the_row(
-    database: TemporaryDatabase,
-) -> None:
-    """A host that writes into `item.row` would be refused for its own change, or hide that of a
-    service behind it.
-    """
-    [row, other] = await add(database, Volume(), Volume())
-
-    async def answer(item: Any) -> Outcome:
-        if item.id == other.id:
-            await asked_meanwhile(database, Apply(), status="stopping")(item)
-        item.row.status = "stopping"
-        return Apply({"disk_id": "disk"})
-
-    async with stepping(database.session_factory, StoppablePipeline(answer=answer)) as steps:
-        await fetch_and_work(steps)
-    assert (await read(database, row)).disk_id == "disk"
-    assert (await read(database, other)).disk_id is None
-
-
 # ---------------------------------------------------------------- kinds of columns
 
 

@@ -280,7 +280,9 @@ async def test_the_row_is_as_it_is_when_work_begins(database: TemporaryDatabase)
 
 
 async def test_the_row_is_detached(sqlite_database: TemporaryDatabase) -> None:
-    """A host that changes the instance would write past the guard."""
+    """A host that changes the instance would write past the guard, or never learn that it wrote
+    nothing.
+    """
     [row] = await add(sqlite_database, Volume())
 
     def answer(item: PipelineItem[Any]) -> Outcome:
@@ -291,7 +293,7 @@ async def test_the_row_is_detached(sqlite_database: TemporaryDatabase) -> None:
         await steps.fetch_once()
         await steps.work_once()
     after = await read(sqlite_database, row)
-    assert (after.status, after.size_gb) == ("active", 1)
+    assert (after.status, after.size_gb) == ("submitted", 1)
 
 
 @pytest.mark.parametrize("stolen", ["token", "unlocked", "deleted"])

@@ -6,6 +6,7 @@ from bug import Bug
 
 AWAY = "tests/walks/test_provider_away.py"
 DEATHS = "tests/rows/test_lock_tokens_of_the_dead.py"
+MISTAKES = "tests/shopwindow/test_mistakes_page.py"
 UNPARK = "tests/leases/test_unpark.py"
 
 SILENCE_BUGS = (
@@ -72,5 +73,85 @@ SILENCE_BUGS = (
         "if not isinstance(condition, ColumnElement)",
         "if False",
         (f"{UNPARK}::test_what_cannot_be_meant_is_refused",),
+    ),
+    Bug(
+        "a forgotten return counts as done",
+        "pipelines/settling/decisions.py",
+        "decide",
+        "allows_none=context.allows_none",
+        "allows_none=True",
+        (f"{MISTAKES}::test_it_is_said_by_the_attempt",),
+    ),
+    Bug(
+        "changes of the row are lost without a word",
+        "pipelines/settling/decisions.py",
+        "decide",
+        "if context.checks_rows",
+        "if False",
+        (f"{MISTAKES}::test_it_is_said_by_the_attempt",),
+    ),
+    Bug(
+        "misspelt names are ignored",
+        "pipelines/pipeline.py",
+        "Pipeline.__init__",
+        "check_names(self, Pipeline, kept=_RESERVED)",
+        "pass",
+        (f"{MISTAKES}::test_it_is_said_at_construction",),
+    ),
+    Bug(
+        "a forgotten super().__init__() is not noticed",
+        "pipelines/pipeline.py",
+        "Pipeline.__init_subclass__",
+        'if "__init__" in vars(cls)',
+        "if False",
+        (f"{MISTAKES}::test_it_is_said_at_construction",),
+    ),
+    Bug(
+        "`and` in ready drops a condition",
+        "pipelines/host_code/python_booleans.py",
+        "_is_jump",
+        "any(jump in operation for jump in _JUMPS)",
+        "False",
+        (f"{MISTAKES}::test_it_is_said_at_construction",),
+    ),
+    Bug(
+        "a request for a parked row is written and forgotten",
+        "services/request.py",
+        "write_request",
+        "if is_intent(leased.model, written)",
+        "if False",
+        (f"{MISTAKES}::test_a_request_for_a_parked_row_puts_it_back_if_it_is_of_intent",),
+    ),
+    Bug(
+        "any request puts a parked row back",
+        "hints/intents.py",
+        "is_intent",
+        "own is None",
+        "True",
+        (f"{MISTAKES}::test_a_request_for_a_parked_row_puts_it_back_if_it_is_of_intent",),
+    ),
+    Bug(
+        "a handler is not checked against its engine",
+        "dispatch/pipeline.py",
+        "_check_parts",
+        "if check_handler is not None",
+        "if False",
+        (f"{MISTAKES}::test_it_is_said_at_construction",),
+    ),
+    Bug(
+        "forgotten indexes of dispatch are found by the first submission",
+        "dispatch/pipeline.py",
+        "_check_columns",
+        "one.unique and",
+        "True or",
+        (f"{MISTAKES}::test_it_is_said_at_construction",),
+    ),
+    Bug(
+        "a hint behind the commit is not told",
+        "hints/hinter.py",
+        "hint_after_commit",
+        "innermost is None and",
+        "False and",
+        (f"{MISTAKES}::test_a_hint_behind_the_commit_is_told",),
     ),
 )

@@ -23,6 +23,7 @@ _ROW = re.compile(
     re.MULTILINE,
 )
 DERIVED = {
+    "heartbeat_trigger": "`lock_timeout` / 2",
     "lease_margin": "`lock_timeout` / 10",
     "heartbeat_interval": "`heartbeat_trigger` / 15",
     "renew_timeout": "`heartbeat_trigger` / 3",

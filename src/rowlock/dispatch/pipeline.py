@@ -8,9 +8,11 @@ is an orphan to be recovered.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
@@ -108,6 +110,8 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
     max_attempts: int | None = None
     max_deaths: int | None = None
     fetcher_class: ClassVar[type[Fetcher[Any]]] = DispatchFetcher
+    # It is the handler's to change; a retry would do all of its work again.
+    _checks_rows: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -273,6 +277,14 @@ def _check_columns(model: type) -> None:
                 model=model.__name__,
                 column=name,
             )
+    indexes = leased.table.indexes
+    if not any(one.unique and [*one.columns.keys()] == ["dedup_key"] for one in indexes):
+        raise ModelError(
+            f"{model.__name__} has no unique index of dedup_key, without which no submission can be"
+            f" told from another; write __table_args__ = dispatch_indexes({leased.table.name!r})",
+            model=model.__name__,
+            column="dedup_key",
+        )
 
 
 def _check_parts(name: str, handler: object, engine: object, *, scratch_root: Path | None) -> None:
@@ -280,10 +292,21 @@ def _check_parts(name: str, handler: object, engine: object, *, scratch_root: Pa
         raise ConfigurationError(
             f"{name}: handler must be a function with yield, not {handler!r:.100}"
         )
+    inner = inspect.unwrap(handler.func if isinstance(handler, partial) else handler)
+    call = inner if inspect.isroutine(inner) else getattr(inner, "__call__", inner)  # noqa: B004
+    if inspect.iscoroutinefunction(call):
+        raise ConfigurationError(
+            f"{name}: handler must yield events, the last one Completed or Failed; an `async def`"
+            " that returns is none: write `yield Completed(...)`"
+        )
     if not isinstance(engine, Engine):
         raise ConfigurationError(
             f"{name}: engine must have workers() and offer(), like LoopEngine; not {engine!r:.100}"
         )
+    # Engines of hosts need not have it.
+    check_handler = getattr(engine, "check_handler", None)
+    if check_handler is not None:
+        check_handler(call if isinstance(handler, partial) else handler)
     if scratch_root is not None and not (
         scratch_root.is_dir() and os.access(scratch_root, os.W_OK)
     ):

@@ -36,6 +36,7 @@ class PipelineHinter:
         self._wakes: dict[str, list[Wake]] = {}
         self._relays: list[Relay] = []
         self._warned: set[str] = set()
+        self._has_told_late = False
 
     def __repr__(self) -> str:
         return f"<PipelineHinter {', '.join(sorted(self._wakes)) or 'nobody listens'}>"
@@ -98,13 +99,30 @@ class PipelineHinter:
     def _wakes_of(self, model_name: str) -> tuple[Wake, ...]:
         return tuple(self._wakes.get(model_name, ()))
 
+    def tell_late(self, *names: str) -> None:
+        """Tell once that a hint was asked for behind the commit that it should follow."""
+        if not self._has_told_late:
+            self._has_told_late = True
+            logger.warning(
+                "hint_after_commit for %s was called while the session has no transaction, so it"
+                " waits for the next commit of this session: call it before the commit (told once)",
+                ", ".join(names),
+                extra={"model": ", ".join(names)},
+            )
+
     def _warn(self, name: str) -> None:
         if name in self._warned:
             return
         if len(self._warned) >= WARNED_NAMES_MAX:
             self._warned.clear()
         self._warned.add(name)
-        logger.warning("A hint reached no pipeline: %s", name, extra={"model": name})
+        logger.warning(
+            "A hint reached no pipeline: %s. No started manager of this process works on it; its"
+            " rows are found by polling (told once). A process that only hints needs a manager with"
+            " notify=True",
+            name,
+            extra={"model": name},
+        )
 
 
 pipeline_hinter = PipelineHinter()
@@ -130,6 +148,9 @@ def hint_after_commit(
     session = session() if isinstance(session, async_scoped_session) else session
     sync_session = session.sync_session if isinstance(session, AsyncSession) else session
     innermost = sync_session.get_nested_transaction() or sync_session.get_transaction()
+    if innermost is None and len(sync_session.identity_map):
+        # It has read or written rows, in a transaction that is over.
+        hinter.tell_late(*map(_name_of, models))
     wanted = dict.fromkeys((hinter, _name_of(model)) for model in models)
     _pending_hints(sync_session).setdefault(innermost, {}).update(wanted)
 

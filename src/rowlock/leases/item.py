@@ -167,6 +167,16 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         """Whether the row was read."""
         return self._row is not None or self._claimed is not None
 
+    def changed_attributes(self) -> list[str]:
+        """Return which attributes of ``item.row`` were set to something else since it was read, as
+        far as SQLAlchemy knows: not what was changed inside of a value.
+        """
+        # Asked for each row: a row that nobody has asked for, or set, is not looked into.
+        state: Any = getattr(self._row, "_sa_instance_state", None)
+        if state is None or not state.modified:
+            return []
+        return [name for name in state.committed_state if state.attrs[name].history.has_changes()]
+
     def value_as_read(self, leased: LeasedTable, column: Column[Any]) -> Any:
         """Return what `column` of the row was when it was read, also where ``item.row`` was changed
         since.

@@ -46,6 +46,8 @@ class PipelineContext(Generic[ModelT]):
         intent: columns that services own.
         expected_errors: errors out of `process` for which the host has rules.
         schedules: when rows are due by themselves; None if they are not.
+        allows_none: whether `process` says by its annotation that it may return None.
+        checks_rows: whether it is a failure to change ``item.row``.
         claims_rows: whether a claim can give whole rows: the host wants no options, and the model
             is plain.
         check_ending: tells whether the event loop ends everything; set by the run.
@@ -70,6 +72,8 @@ class PipelineContext(Generic[ModelT]):
     expected_errors: ExpectedErrors = NOTHING_EXPECTED
     schedules: RowSchedules | None = None
     intent: Sequence[Column[Any]] = ()
+    allows_none: bool = False
+    checks_rows: bool = True
     claims_rows: bool = False
     check_ending: Callable[[], bool] = field(default=lambda: False)
     counters: Counters = field(default_factory=Counters)

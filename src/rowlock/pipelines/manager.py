@@ -21,6 +21,7 @@ from rowlock.hints.hinter import PipelineHinter, pipeline_hinter
 from rowlock.hints.notifier import Notifier
 from rowlock.leases.related.locker import check_one_database
 from rowlock.logs import tell_counts
+from rowlock.pipelines.construction import check_is_built
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
@@ -105,6 +106,8 @@ class PipelineManager:
             raise ConfigurationError(
                 f"a pipeline is an instance of a Pipeline subclass, not {pipeline!r:.100}"
             )
+        # Of a class whose ``__init__`` a decorator has made, nothing was checked yet.
+        check_is_built(pipeline)
         if self._shut_down:
             raise PipelineError("the manager was shut down; build a new one")
         if pipeline.name in self._pipelines:

@@ -20,13 +20,23 @@ from sqlalchemy.orm.interfaces import LoaderOption
 from rowlock.database.binds import check_session_factory
 from rowlock.errors import ConfigurationError, ModelError, PipelineError
 from rowlock.hints.hinter import PipelineHinter
+from rowlock.hints.intents import declare_intent
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related.locker import RelatedLocker
 from rowlock.pipelines.ahead import AHEAD_MAX, Ahead
+from rowlock.pipelines.construction import (
+    check_after_init,
+    check_names,
+    check_process,
+    check_ready,
+    did_you_mean,
+    may_return_none,
+    own_names,
+)
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.fetching.fetcher import Fetcher
 from rowlock.pipelines.host_code.expected_errors import ExpectedErrors, ParkOn, RetryOn
-from rowlock.pipelines.host_code.hooks import intent_columns, ready_condition
+from rowlock.pipelines.host_code.hooks import intent_columns
 from rowlock.pipelines.host_code.row_schedules import Periodic, row_schedules
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.lock_graph import DeclaredLock, LockGraph, Related, declared_locks
@@ -90,8 +100,10 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
     fetcher_class: ClassVar[type[Fetcher[Any]]] = Fetcher
     worker_class: ClassVar[type[Worker[Any]]] = Worker
     heartbeater_class: ClassVar[type[Heartbeater[Any]]] = Heartbeater
+    _checks_rows: ClassVar[bool] = True
 
     def __init__(self, **settings: Unpack[SettingsKeywords]) -> None:
+        check_names(self, Pipeline, kept=_RESERVED)
         values: dict[str, Any] = {name: getattr(self, name) for name in SETTING_NAMES} | dict(
             settings
         )
@@ -122,7 +134,14 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             of_row=None if type(self).schedule_of is Pipeline.schedule_of else self.schedule_of,
             periodic=self.periodic,
         )
-        self._check_ready()
+        check_ready(self.name, self.leased, self)
+        check_process(
+            self.name,
+            self.process,
+            is_base=type(self).process is Pipeline.process,
+            own=own_names(type(self), Pipeline),
+        )
+        declare_intent(self.model, self.intent_columns)
         self._run: PipelineRun[ModelT_co] | None = None
 
     def __init_subclass__(cls, *, reserved: bool = True, **kw: Any) -> None:
@@ -134,6 +153,8 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
                 f"{cls.__name__}.{taken[0]} hides what rowlock needs of a Pipeline; give it another"
                 " name"
             )
+        if "__init__" in vars(cls):
+            check_after_init(cls)
 
     def __repr__(self) -> str:
         return f"<{self.name} over {self.leased.name}, {self.state}>"
@@ -152,7 +173,10 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
         """Return which rows want work, as one SQL expression over `model`. Called before every
         claim.
         """
-        raise PipelineError(f"{self.name} must say which rows want work: override ready()")
+        raise ConfigurationError(
+            f"{self.name} must say which rows want work: override ready()"
+            f"{did_you_mean('ready', own_names(type(self), Pipeline))}"
+        )
 
     def process(self, item: PipelineItem[ModelT_co]) -> Outcome | Awaitable[Outcome | None] | None:
         """Work on one row and return an outcome, or raise `Retry`, `Reset` or `Park`. No session is
@@ -160,7 +184,9 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
 
         A plain function runs in a worker thread.
         """
-        raise PipelineError(f"{self.name} must say what to do with a row: override process(item)")
+        raise ConfigurationError(
+            f"{self.name} must say what to do with a row: override process(item)"
+        )
 
     def options(self) -> Sequence[LoaderOption]:
         """Return loader options with which the row is read, such as
@@ -266,6 +292,8 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             expected_errors=self.expected_errors,
             schedules=self.schedules,
             intent=self.intent_columns,
+            allows_none=may_return_none(self.process),
+            checks_rows=self._checks_rows,
             claims_rows=self.leased.is_plain
             and getattr(self.options, "__func__", None) is Pipeline.options,
         )
@@ -326,27 +354,12 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             return PipelineHealth(self.name, "new", {}, 0, 0, None, 0)
         return self._run.health()
 
-    def _check_ready(self) -> None:
-        try:
-            ready_condition(self.name, self.leased, self)
-        except AttributeError as error:
-            raise ModelError(
-                f"{self.name}.ready() cannot be asked yet ({error}): it is called once while the"
-                " pipeline is built, so set what it needs before super().__init__()",
-                model=self.leased.name,
-            ) from error
-
     def check_parts(self) -> None:
-        """Check what is needed to run and not to be built: `process`, and the classes of the
-        actors.
+        """Check what is needed to run and not to be built: the classes of the actors.
 
         Raises:
             ConfigurationError: says what to override.
         """
-        if type(self).process is Pipeline.process:
-            raise ConfigurationError(
-                f"{self.name} must say what to do with a row: override process(item)"
-            )
         for name, part in (
             ("fetcher_class", Fetcher),
             ("worker_class", Worker),

@@ -76,6 +76,7 @@ class PipelineRun(Generic[ModelT]):
         self._index_timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self._stopped = False
+        self._is_told = False
 
     @property
     def state(self) -> str:
@@ -90,6 +91,12 @@ class PipelineRun(Generic[ModelT]):
         self._supervisor.keep(WATCH, self.heartbeater.watch)
         self.pool.start()
         self._supervisor.keep(FETCHER, self.fetcher.run)
+        self._tell_state("workers: %s", len(self.workers))
+
+    def _tell_state(self, more: str = "", *args: object) -> None:
+        text = f"%s is %s, {more}" if more else "%s is %s"
+        name, state = self.context.name, self.state
+        logger.info(text, name, state, *args, extra={"pipeline": name, "state": state})
 
     def look_at_indexes_soon(self) -> None:
         """Look once whether claims have an index, a while after the start, and log if not."""
@@ -177,6 +184,9 @@ class PipelineRun(Generic[ModelT]):
         if self._index_timer is not None:
             self._index_timer.cancel()
         unstarted = self.context.queue.close()
+        if not self._is_told:
+            self._is_told = True
+            self._tell_state("running: %s, released: %s", len(self.context.running), len(unstarted))
         if not unstarted:
             return
         try:
@@ -214,7 +224,9 @@ class PipelineRun(Generic[ModelT]):
         self.release_strays()
         await self._background_ends(monotonic() + self._last_wait_s())
         self.context.calls.close()
-        self._stopped = True
+        if not self._stopped:
+            self._stopped = True
+            self._tell_state()
 
     def _interrupt(self) -> None:
         for attempt in self.context.running.values():

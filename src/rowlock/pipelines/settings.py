@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Annotated, Any, TypedDict
 
 from pydantic import (
@@ -76,8 +77,8 @@ class PipelineSettings(BaseModel):
     """A row is not processed again sooner than this after it was processed."""
     lock_timeout: _Duration = timedelta(seconds=30)
     """How long a lease lasts that is not renewed: how long the rows of a dead replica wait."""
-    heartbeat_trigger: _Duration = timedelta(seconds=15)
-    """A lease is renewed when less than this is left of it."""
+    heartbeat_trigger: _Duration = _DERIVED
+    """A lease is renewed when less than this is left of it. Default: half of `lock_timeout`."""
     fetch_delays: Annotated[
         tuple[_Duration, ...], Field(min_length=1, max_length=FETCH_DELAYS_MAX)
     ] = _seconds(0.5, 1, 2, 5)
@@ -118,6 +119,7 @@ class PipelineSettings(BaseModel):
     """
 
     @field_validator(
+        "heartbeat_trigger",
         "lease_margin",
         "heartbeat_interval",
         "renew_timeout",
@@ -132,22 +134,18 @@ class PipelineSettings(BaseModel):
         """
         if value is not None:
             return handler(value)
-        lock_timeout, heartbeat_trigger = (
-            info.data.get("lock_timeout"),
-            info.data.get("heartbeat_trigger"),
-        )
-        if lock_timeout is None or heartbeat_trigger is None:
+        lock_timeout = info.data.get("lock_timeout")
+        # The trigger itself is derived first.
+        trigger = info.data.get("heartbeat_trigger", lock_timeout)
+        if lock_timeout is None or trigger is None:
             # One of these is invalid, and told as such.
             return None
-        match info.field_name:
-            case "lease_margin":
-                return lock_timeout / 10
-            case "heartbeat_interval":
-                return heartbeat_trigger / 15
-            case "renew_timeout":
-                return heartbeat_trigger / 3
-            case _:
-                return lock_timeout * 10
+        return {
+            "heartbeat_trigger": lock_timeout / 2,
+            "lease_margin": lock_timeout / 10,
+            "heartbeat_interval": trigger / 15,
+            "renew_timeout": trigger / 3,
+        }.get(str(info.field_name), lock_timeout * 10)
 
     @property
     def queue_capacity(self) -> int:
@@ -179,7 +177,7 @@ class SettingsKeywords(TypedDict, total=False):
     queue_upper_limit_factor: float
     min_processing_interval: Duration
     lock_timeout: Duration
-    heartbeat_trigger: Duration
+    heartbeat_trigger: Duration | None
     fetch_delays: Sequence[Duration]
     lease_margin: Duration | None
     heartbeat_interval: Duration | None
@@ -216,8 +214,8 @@ class SettingsAttributes:
     """A row is not processed again sooner than this after it was processed."""
     lock_timeout: Duration
     """How long a lease lasts that is not renewed: how long the rows of a dead replica wait."""
-    heartbeat_trigger: Duration
-    """A lease is renewed when less than this is left of it."""
+    heartbeat_trigger: Duration | None
+    """A lease is renewed when less than this is left of it. Default: half of `lock_timeout`."""
     fetch_delays: Sequence[Duration]
     """Rests after the first, second, ... fetch in a row that found nothing; the last one
     repeats.
@@ -284,7 +282,11 @@ def _as_settings_error(pipeline: str, error: ValidationError) -> SettingsError:
         str(problem["loc"][0]) for problem in error.errors() if problem["type"] == "extra_forbidden"
     ]
     if unknown:
-        text = f"no setting is named {', '.join(unknown)}; there are {', '.join(SETTING_NAMES)}"
+        meant = get_close_matches(unknown[0], SETTING_NAMES, n=1)
+        text = (
+            f"no setting is named {', '.join(unknown)}"
+            f"{f'; {meant[0]} may be meant' if meant else ''}; there are {', '.join(SETTING_NAMES)}"
+        )
     else:
         text = "; ".join(
             f"{'.'.join(map(str, problem['loc']))} = {problem['input']!r}: {problem['msg']}"

@@ -91,6 +91,10 @@ async def request_update(
     sees the values. An attempt that runs now does not: name such columns in the pipeline's
     `intent`, and its outcome is not written but computed anew.
 
+    A parked row is put back into play, with a clean count of attempts, if a column of `intent` is
+    among the values: of any pipeline of the model that was built in this process. Where none was,
+    each request counts as one.
+
     Without `ScheduleColumns` a row that was just processed still waits for
     `min_processing_interval`.
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Column, select, update
+from sqlalchemy import Column, case, null, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm.attributes import set_committed_value
 
 from rowlock.database.binds import bind_of
+from rowlock.hints.intents import is_intent
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
@@ -43,6 +44,13 @@ async def write_request(
     if version is not None and written:
         written[version] = version + 1
     if leased.has_schedule:
+        if is_intent(leased.model, written):
+            # Else the request would be written, and nothing would ever come of it.
+            parked_at, attempts = leased.column("parked_at"), leased.column("attempts")
+            written |= {
+                parked_at: null(),
+                attempts: case((parked_at.is_not(None), 0), else_=attempts),
+            }
         # Second, so that a service that asks for a later time has the last word.
         written = {leased.column("due_at"): now} | written
     return await write_past_lease(session, leased, key, values=written)

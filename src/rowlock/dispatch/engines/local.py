@@ -7,6 +7,7 @@ Not here: how a handler is run, which is all that tells them apart.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -138,6 +139,12 @@ class LocalEngine(ABC):
         for loop in [loop for loop in self._on_loops if loop.is_closed()]:
             for worker in self._on_loops.pop(loop).elements():
                 self._left(worker)
+
+
+def called(handler: Any) -> Any:
+    """Return the function that is run when `handler` is called."""
+    inner = inspect.unwrap(handler)
+    return inner if inspect.isroutine(inner) else getattr(inner, "__call__", inner)  # noqa: B004
 
 
 async def _undo(

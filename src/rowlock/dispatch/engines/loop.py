@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import inspect
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, ClassVar
 
 from rowlock.dispatch.client_text import detail_of
-from rowlock.dispatch.engines.local import LocalEngine
+from rowlock.dispatch.engines.local import LocalEngine, called
 from rowlock.dispatch.task import AttemptEvent, Failed, Task
 from rowlock.errors import ConfigurationError, describe
+
+_WRONG_KIND = "LoopEngine takes an `async def` handler with yield; use ThreadEngine for a `def`"
 
 
 class LoopEngine(LocalEngine):
@@ -21,6 +24,11 @@ class LoopEngine(LocalEngine):
 
     kind: ClassVar[str] = "loop"
 
+    def check_handler(self, handler: Callable[..., Any]) -> None:
+        """Refuse a handler that would block the event loop."""
+        if inspect.isgeneratorfunction(called(handler)):
+            raise ConfigurationError(_WRONG_KIND)
+
     def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[AttemptEvent, None]:
         """Return the events of the task's handler: its own generator, so that it is one whole."""
         try:
@@ -28,12 +36,7 @@ class LoopEngine(LocalEngine):
         except Exception as error:  # noqa: BLE001 - the handler is host code, and fails as if it had begun
             return _fails(error)
         if not hasattr(events, "__anext__"):
-            return _fails(
-                ConfigurationError(
-                    "LoopEngine takes an `async def` handler with yield; use ThreadEngine for a"
-                    " `def`"
-                )
-            )
+            return _fails(ConfigurationError(_WRONG_KIND))
         return events  # type: ignore[no-any-return]
 
 

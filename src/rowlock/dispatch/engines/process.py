@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import pickle
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -58,6 +58,16 @@ class ProcessEngine(LocalEngine):
     def __init__(self, workers: int = 1, *, backpressure: Backpressure | None = None) -> None:
         super().__init__(workers, backpressure=backpressure)
         _check_folder()
+
+    def check_handler(self, handler: Callable[..., Any]) -> None:
+        """Refuse a handler that cannot be sent to a process."""
+        try:
+            pickle.dumps(handler)
+        except Exception as error:
+            raise ConfigurationError(
+                f"ProcessEngine sends its handler to another process, and {handler!r:.100} cannot"
+                f" be pickled ({describe(error)}); define it at the top of a module"
+            ) from error
 
     async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[AttemptEvent, None]:
         """Yield a `Heartbeat` when a process is up, then what the handler in it yields."""

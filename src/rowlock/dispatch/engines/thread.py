@@ -7,16 +7,20 @@ attempt is, its handler is closed at its next ``yield``; until then its worker c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+import inspect
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
-from rowlock.dispatch.engines.local import LocalEngine
+from rowlock.dispatch.engines.local import LocalEngine, called
 from rowlock.dispatch.task import AttemptEvent, Heartbeat, Task
 from rowlock.errors import ConfigurationError
 
 THREADS_MAX = 1_000
 """Most threads of one engine."""
+
+
+_WRONG_KIND = "ThreadEngine takes a `def` handler with yield; use LoopEngine for an `async def`"
 
 
 class ThreadEngine(LocalEngine):
@@ -31,6 +35,11 @@ class ThreadEngine(LocalEngine):
     attempts_max: ClassVar[int] = THREADS_MAX
     needs_something: ClassVar[bool] = True
 
+    def check_handler(self, handler: Callable[..., Any]) -> None:
+        """Refuse a handler that needs an event loop."""
+        if inspect.isasyncgenfunction(called(handler)):
+            raise ConfigurationError(_WRONG_KIND)
+
     async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[AttemptEvent, None]:
         """Yield a `Heartbeat` when there is a thread, then run the task's handler in it and
         yield its events.
@@ -43,10 +52,7 @@ class ThreadEngine(LocalEngine):
             # A handler may also be a function that works first and returns an iterator.
             events = await _in(thread, task.handler, task)
             if not isinstance(events, Iterator):
-                raise ConfigurationError(
-                    "ThreadEngine takes a `def` handler with yield; use LoopEngine for an `async"
-                    " def`"
-                )
+                raise ConfigurationError(_WRONG_KIND)
             try:
                 while (event := await _in(thread, next, events, None)) is not None:
                     yield event

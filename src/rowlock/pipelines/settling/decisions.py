@@ -26,6 +26,7 @@ from rowlock.pipelines.outcomes import (
     check_related,
 )
 from rowlock.pipelines.settling.raised import outcome_of_error, record_failure
+from rowlock.pipelines.settling.returned import check_returned, check_row_unchanged
 
 logger = get_logger(__name__)
 
@@ -38,7 +39,10 @@ def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Resul
         return result
     try:
         if isinstance(result, Returned):
-            return checked(context, item, result.value)
+            outcome = checked(context, item, result.value, allows_none=context.allows_none)
+            if context.checks_rows:
+                check_row_unchanged(item)
+            return outcome
         error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
         return checked(context, item, outcome_of_error(context, item, error))
     except BaseException as raised:  # noqa: BLE001 - out of the host's own object: never the end of this task, or of the loop
@@ -46,7 +50,13 @@ def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Resul
     return record_failure(context, item, error)
 
 
-def checked(context: PipelineContext[Any], item: PipelineItem[Any], value: object) -> Outcome:
+def checked(
+    context: PipelineContext[Any],
+    item: PipelineItem[Any],
+    value: object,
+    *,
+    allows_none: bool = False,
+) -> Outcome:
     """Return `value`, which a hook of the host's gave for `item`, as an outcome that can be
     written.
 
@@ -54,6 +64,8 @@ def checked(context: PipelineContext[Any], item: PipelineItem[Any], value: objec
         BaseException: it is none, or names what cannot be written; or whatever the host's own
             objects raise.
     """
+    if type(value) is not Apply:
+        check_returned(value, allows_none=allows_none)
     outcome = as_outcome(value)
     check_outcome(context.leased, outcome)
     if isinstance(outcome, Apply | Delete) and outcome.related != {}:

@@ -1,0 +1,51 @@
+"""What `process` returned that is no outcome by mistake: a forgotten return, await or pair of
+brackets, or changes of ``item.row`` that nobody writes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from rowlock.errors import OutcomeError
+from rowlock.leases.item import PipelineItem
+
+NAMES_SHOWN_MAX = 5
+
+
+def check_returned(value: object, *, allows_none: bool) -> None:
+    """Refuse what was returned by mistake.
+
+    Raises:
+        OutcomeError: says what to write.
+    """
+    if value is None:
+        if not allows_none:
+            raise OutcomeError(
+                "process returned None: return Apply(...), or annotate it with -> None (or with"
+                " -> Outcome | None) if that means Apply()"
+            )
+    elif inspect.iscoroutine(value):
+        value.close()
+        raise OutcomeError(
+            f"process returned the coroutine {value.__qualname__}, which was not awaited: write"
+            " `return await ...`"
+        )
+    elif isinstance(value, type):
+        raise OutcomeError(f"process returned the class {value.__name__}: write {value.__name__}()")
+
+
+def check_row_unchanged(item: PipelineItem[Any]) -> None:
+    """Refuse an outcome beside changes of ``item.row``.
+
+    Raises:
+        OutcomeError: names what was changed.
+    """
+    changed = item.changed_attributes()
+    if changed:
+        names = ", ".join(changed[:NAMES_SHOWN_MAX])
+        raise OutcomeError(
+            f"process changed item.row ({names}), which writes nothing: return"
+            f" Apply({{{changed[0]!r}: ...}})",
+            column=changed[0],
+        )

@@ -1,0 +1,155 @@
+"""``docs/reference/mistakes.md`` lists usual mistakes; each is said as the table has it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from rowlock import (
+    Apply,
+    ConfigurationError,
+    Park,
+    PipelineHinter,
+    hint_after_commit,
+    request_update,
+)
+from rowlock.testing import TemporaryDatabase, stepping
+
+from ..host import Base, Run, RunPipeline
+from ..pipelines.scenes import counted
+from .mistakes import AT_CONSTRUCTION, Mistake
+from .pages import DOCS
+
+PAGE = DOCS / "reference" / "mistakes.md"
+
+
+def change(item: Any) -> Apply:
+    """Change the row, and write nothing."""
+    item.row.status = "done"
+    return Apply()
+
+
+async def not_awaited() -> Apply:
+    """Have to be awaited."""
+    return Apply()
+
+
+class Unannotated(RunPipeline):
+    """Does not say that None is meant."""
+
+    async def process(self, item: Any):  # type: ignore[no-untyped-def] # noqa: ANN201
+        """Return what the test says."""
+        return self.answer(item)  # type: ignore[operator, misc]
+
+
+IN_LAST_ERROR: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
+    ("a forgotten `return` in `process`", lambda item: None, "process returned None"),
+    ("a forgotten `await` in `process`", lambda item: not_awaited(), "which was not awaited"),
+    ("`return Apply` without brackets", lambda item: Apply, "write Apply()"),
+    ("a dict instead of an outcome", lambda item: {"status": "done"}, "process must return Apply"),
+    ("`item.row.status = ...`", change, "process changed item.row (status)"),
+    ("an unknown column", lambda item: Apply({"colour": 1}), "has no column 'colour'"),
+    ("a lock column", lambda item: Apply({"lock_token": None}), "is written by rowlock"),
+    ("a changed key", lambda item: Apply({"id": 7}), "is the primary key"),
+    ("a negative delay", lambda item: Apply(after=-1), "from zero to 366 days"),
+    ("`hint=` of something else", lambda item: Apply(hint=[5]), "hint takes models"),  # type: ignore[list-item]
+    ("`Park` without a text", lambda item: Park(5), "Park takes a text"),  # type: ignore[arg-type]
+)
+TOLD = ("a hint for a model without a pipeline", "a hint asked for behind the commit")
+
+
+def test_the_table_has_all_of_them() -> None:
+    """A reader would look for a mistake that is not listed, or be promised what is not said."""
+    rows = [
+        tuple(cell.strip() for cell in line.strip("| ").replace("\\|", "\0").split(" | "))
+        for line in PAGE.read_text(encoding="utf-8").splitlines()
+        if line.startswith("| ") and not line.startswith("| mistake")
+    ]
+    expected = [(one.what, "construction", one.text) for one in AT_CONSTRUCTION]
+    expected += [(what, "the attempt", text) for what, _, text in IN_LAST_ERROR]
+    expected += [(what, "the call", "WARNING, once") for what in TOLD]
+    assert [(what, when, text.replace("\0", "|")) for what, when, text in rows] == expected
+
+
+@pytest.mark.parametrize("mistake", AT_CONSTRUCTION, ids=lambda one: one.what)
+def test_it_is_said_at_construction(mistake: Mistake) -> None:
+    """A slip in a class body would be found in production, or never."""
+    with pytest.raises(ConfigurationError) as caught:
+        mistake.make()
+    assert mistake.text in caught.value.message
+
+
+@pytest.mark.parametrize(("what", "answer", "text"), IN_LAST_ERROR)
+async def test_it_is_said_by_the_attempt(
+    sqlite_database: TemporaryDatabase, what: str, answer: Callable[[Any], Any], text: str
+) -> None:
+    """A slip in `process` would count as done."""
+    await sqlite_database.create_tables(Base.metadata)
+    async with sqlite_database.session_factory.begin() as session:
+        session.add(Run(id=1))
+    async with stepping(sqlite_database.session_factory, Unannotated(answer=answer)) as steps:
+        await steps.fetch_once()
+        await steps.work_all()
+    async with sqlite_database.session_factory() as session:
+        run = (await session.scalars(select(Run))).one()
+    assert text in (run.last_error or ""), what
+    assert (run.status, run.attempts, run.parked_at) == ("queued", 1, None)
+
+
+async def test_none_is_taken_where_the_annotation_says_so(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """A pipeline that only looks would fail for ever."""
+    await sqlite_database.create_tables(Base.metadata)
+    async with sqlite_database.session_factory.begin() as session:
+        session.add(Run(id=1))
+    pipeline = RunPipeline(answer=lambda item: None)
+    async with stepping(sqlite_database.session_factory, pipeline) as steps:
+        await steps.fetch_once()
+        await steps.work_all()
+        assert counted(steps)["applied"] == 1
+
+
+async def test_a_hint_behind_the_commit_is_told(
+    sqlite_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would wait for a commit that never comes, and the row for a poll."""
+    await sqlite_database.create_tables(Base.metadata)
+    hinter = PipelineHinter()
+    async with sqlite_database.session_factory() as session:
+        run = Run(id=1)
+        session.add(run)
+        hint_after_commit(session, Run, hinter=hinter)
+        await session.commit()
+        with caplog.at_level(logging.WARNING, "rowlock"):
+            for _ in range(2):
+                hint_after_commit(session, Run, hinter=hinter)
+    assert sum("call it before the commit" in one.getMessage() for one in caplog.records) == 1
+
+
+@pytest.mark.parametrize("column", ["result", "status"])
+async def test_a_request_for_a_parked_row_puts_it_back_if_it_is_of_intent(
+    database_with_clock: TemporaryDatabase, column: str
+) -> None:
+    """A request would be answered with True, and nothing would ever come of it."""
+
+    class Requested(RunPipeline):
+        intent = [Run.result]  # noqa: RUF012 - as hosts write it
+
+    Requested()
+    database = database_with_clock
+    assert database.clock is not None
+    await database.create_tables(Base.metadata)
+    async with database.session_factory.begin() as session:
+        session.add(Run(id=1, parked_at=database.clock.now, attempts=5))
+    async with database.session_factory.begin() as session:
+        assert await request_update(session, Run, 1, {column: "now"})
+    async with database.session_factory() as session:
+        run = (await session.scalars(select(Run))).one()
+    assert (run.parked_at is None, run.attempts) == (
+        (True, 0) if column == "result" else (False, 5)
+    )
