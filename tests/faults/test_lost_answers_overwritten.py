@@ -55,10 +55,10 @@ async def test_what_was_overwritten_is_not_cleaned_up(
             with lost_answers(database, committed=True, times=1) as lost:
                 try_ = writer._try
 
-                async def once_somebody_was_there(submission: Any) -> Any:
+                async def once_somebody_was_there(pending: Any) -> Any:
                     if lost:
                         await somebody(database)
-                    return await try_(submission)
+                    return await try_(pending)
 
                 writer._try = once_somebody_was_there  # type: ignore[method-assign]
                 await steps.work_once()

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, event, func, select, text
 
 from rowlock import Apply, Reset, Retry, events
 from rowlock.leases.apply import Written
-from rowlock.pipelines.settling.transactions import Submission
+from rowlock.pipelines.settling.transactions import PendingOutcome
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events
@@ -146,11 +146,11 @@ async def test_an_answer_lost_to_a_row_that_moved_on_is_not_applied_again(
         with lost_answers(database, committed=True, times=1):
             retrying = steps.run.settler._writer.write
 
-            async def after_another_claim(submission: Any) -> Any:
+            async def after_another_claim(pending: Any) -> Any:
                 async with stepping(database.session_factory, other) as others:
                     [taken] = await others.fetch_once()
                     assert taken.lock_token != item.lock_token
-                    written = await retrying(submission)
+                    written = await retrying(pending)
                     [row] = await read_all(database, Volume)
                     assert row.lock_token == taken.lock_token
                 return written
@@ -189,8 +189,8 @@ async def test_a_commit_that_is_still_under_way_is_waited_for(
             )
             await first.flush()
             item.lose()
-            submission = Submission(item, Apply({"status": "active"}), stamps=frozenset({stamp}))
-            settling = asyncio.create_task(steps.run.settler._writer.write(submission))
+            pending = PendingOutcome(item, Apply({"status": "active"}), stamps=frozenset({stamp}))
+            settling = asyncio.create_task(steps.run.settler._writer.write(pending))
 
             async def is_waiting() -> bool:
                 async with database.session_factory() as session:

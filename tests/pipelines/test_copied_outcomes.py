@@ -5,8 +5,8 @@ its outcome was returned.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn, get_args
 
 import pytest
 
@@ -17,6 +17,18 @@ from rowlock.testing import TemporaryDatabase, stepping
 from ..host import Run, RunPipeline
 from ..pipelines.scenes import add, read_all
 from .related_scenes import GatheringPipeline, add_volume, attachments_of
+
+
+@pytest.mark.parametrize("kind", get_args(Outcome))
+def test_each_kind_of_outcome_is_copied_whole(kind: type[Any]) -> None:
+    """A field that is not copied would be the host's to change until it is written."""
+    texts = {"reason": "full"} if kind is Park else {}
+    given = kind(**texts)
+    own = copied(given)
+    assert own is not given
+    assert [(field.name, getattr(own, field.name)) for field in fields(kind)] == [
+        (field.name, getattr(given, field.name)) for field in fields(kind)
+    ]
 
 
 async def test_each_row_gets_what_its_outcome_said(database: TemporaryDatabase) -> None:

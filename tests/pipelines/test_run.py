@@ -163,10 +163,10 @@ async def test_the_last_wait_is_for_outcomes_that_are_written_with_others(
     batcher: Any = run.settler._writer._batcher
     write, batcher._limit.requests = batcher._run, 1
 
-    async def write_slowly(submissions: Any) -> Any:
+    async def write_slowly(batch: Any) -> Any:
         # Three of them take longer than the first wait, and less than two.
         await asyncio.sleep(2)
-        return await write(submissions)
+        return await write(batch)
 
     batcher._run = write_slowly
     await until(lambda: len(run.settler) == 3)

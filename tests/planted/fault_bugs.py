@@ -15,7 +15,7 @@ FAULT_BUGS = (
     Bug(
         "a COMMIT whose answer was lost counts as refused",
         "pipelines/settling/transactions.py",
-        "Submission.stamp",
+        "PendingOutcome.stamp",
         "            self.stamps = self.stamps | stamps if self.stamps else stamps\n",
         "",
         (
@@ -27,7 +27,7 @@ FAULT_BUGS = (
         "a COMMIT that lost to another transaction counts as one whose answer was lost",
         "pipelines/settling/writer.py",
         "Writer._learn",
-        "submission.stamps = frozenset()\n            raise error",
+        "pending.stamps = frozenset()\n            raise error",
         "return Written.UNKNOWN",
         (
             "tests/pipelines/test_writer_trust.py::test_a_commit_that_lost_to_another_is_known_to_have_failed",

@@ -195,7 +195,7 @@ OUTCOME_BUGS = (
         "a deletion whose answer was lost is looked for by its stamp",
         "pipelines/settling/transactions.py",
         "OutcomeTransactions._earlier_tries",
-        "isinstance(submission.outcome, Delete)",
+        "isinstance(pending.outcome, Delete)",
         "False",
         (f"{DELETE}::test_a_lost_answer_is_settled",),
     ),

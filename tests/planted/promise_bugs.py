@@ -34,9 +34,9 @@ PROMISE_BUGS = (
         "an outcome is two transactions",
         "pipelines/settling/transactions.py",
         "OutcomeTransactions.write_alone",
-        "await self._within(session, connection, submission, now=now, stamp=stamp)",
+        "await self._within(session, connection, pending, now=now, stamp=stamp)",
         "async with self.context.session_factory.begin() as other:\n                    await"
-        " submission.also(other, now)",
+        " pending.also(other, now)",
         ("tests/pipelines/test_writer.py::test_also_is_part_of_the_transaction",),
     ),
     Bug(

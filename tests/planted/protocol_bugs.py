@@ -49,7 +49,7 @@ PROTOCOL_BUGS = (
         "a result whose COMMIT was not answered is taken for lost",
         "pipelines/settling/transactions.py",
         "OutcomeTransactions._earlier_tries",
-        "alike.setdefault((submission.stamps, deletes), []).append((number, submission))",
+        "alike.setdefault((pending.stamps, deletes), []).append((number, pending))",
         "pass",
         (f"{ORDERS[0]}[41]", *ORDERS),
     ),

@@ -60,7 +60,7 @@ SETTLING_BUGS = (
     Bug(
         "what parked its row is told as applied after a lost answer",
         "pipelines/settling/transactions.py",
-        "Submission.stamp",
+        "PendingOutcome.stamp",
         "            self.once_written = written\n",
         "",
         (
@@ -99,7 +99,7 @@ SETTLING_BUGS = (
         "an error that also swallows is told as applied",
         "pipelines/settling/transactions.py",
         "OutcomeTransactions._within",
-        "is_rolled_back = await is_unchanged(connection, self.context.leased, submission.item,"
+        "is_rolled_back = await is_unchanged(connection, self.context.leased, pending.item,"
         " values={})",
         "pass",
         (
@@ -119,7 +119,7 @@ SETTLING_BUGS = (
         "what also commits is told as stale",
         "pipelines/settling/transactions.py",
         "OutcomeTransactions.write_alone",
-        "return await self._see_what_also_left(submission, error)",
+        "return await self._see_what_also_left(pending, error)",
         "raise",
         (f"{ALSO}::test_what_also_commits_is_applied",),
     ),
@@ -135,8 +135,8 @@ SETTLING_BUGS = (
         "a COMMIT that is still under way is told as stale",
         "pipelines/settling/transactions.py",
         "OutcomeTransactions.write_alone.work",
-        "(connection, submission, waits=True)",
-        "(connection, submission)",
+        "(connection, pending, waits=True)",
+        "(connection, pending)",
         (
             "tests/faults/test_lost_answers_together.py::test_a_commit_that_is_still_under_way_is_waited_for",
         ),
@@ -179,7 +179,7 @@ SETTLING_BUGS = (
         "what fails behind the COMMIT counts as refused by it",
         "pipelines/settling/writer.py",
         "Writer.write",
-        "return await self._learn(submission, error)",
+        "return await self._learn(pending, error)",
         "raise",
         (f"{LOST}::test_what_fails_behind_the_commit_says_nothing_of_the_outcome",),
     ),
@@ -236,7 +236,7 @@ SETTLING_BUGS = (
     Bug(
         "a changed row whose COMMIT was not answered is told as stale",
         "pipelines/settling/transactions.py",
-        "Submission.stamp",
+        "PendingOutcome.stamp",
         "self.once_dropped = written",
         "pass",
         (

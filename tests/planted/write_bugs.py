@@ -74,7 +74,7 @@ WRITE_BUGS = (
         "an outcome that ran out of time by itself joins others again",
         "pipelines/settling/writer.py",
         "Writer._write_together",
-        "submissions[0].kept_from_batches = may_be_of_the_size(error)",
+        "batch[0].kept_from_batches = may_be_of_the_size(error)",
         "pass",
         (f"{SLOW}::test_one_that_runs_out_of_time_takes_no_others_with_it",),
     ),

@@ -44,7 +44,8 @@ def _plain(event: object) -> AttemptEvent:
             return Completed(_values(values))
         case Failed(kind, text, detail):
             return Failed(str(kind), str(text), shorten(str(detail), chars_max=DETAIL_CHARS_MAX))
-    raise OutcomeError(f"the handler gave a {type(event).__name__}, which is no event")
+        case _:
+            raise OutcomeError(f"the handler gave a {type(event).__name__}, which is no event")
 
 
 def _stage_name(name: object) -> str:

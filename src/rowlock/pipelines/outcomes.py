@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast, get_args
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -123,7 +123,7 @@ class Park(Exception):
 
 
 Outcome: TypeAlias = Apply | Retry | Reset | Park | Delete
-
+OUTCOMES: Final = get_args(Outcome)
 
 SUCCESSES: Final = (Apply, Delete)
 """Outcomes of attempts that succeeded, which may bring more with them."""
@@ -135,16 +135,14 @@ def as_outcome(returned: object) -> Outcome:
     Raises:
         OutcomeError: it is something else.
     """
-    match returned:
-        case None:
-            return Apply()
-        case Apply() | Retry() | Reset() | Park() | Delete():
-            return returned
-        case _:
-            raise OutcomeError(
-                "process must return Apply, Retry, Reset, Park, Delete or None, not an object of"
-                f" type {type(returned).__name__}"
-            )
+    if returned is None:
+        return Apply()
+    if isinstance(returned, OUTCOMES):
+        return cast("Outcome", returned)
+    names = ", ".join(kind.__name__ for kind in OUTCOMES)
+    raise OutcomeError(
+        f"process must return {names} or None, not an object of type {type(returned).__name__}"
+    )
 
 
 def check_outcome(leased: LeasedTable, outcome: Outcome) -> None:

@@ -237,12 +237,13 @@ def _order_column(table_name: str, column: str) -> Any:
             return column
         case "last_processed_at":
             return _NullsFirst(named_column(column))
-    raise ModelError(
-        f"rows are claimed by due_at or by last_processed_at, so an index on {column!r} serves no"
-        " claim; name one of the two",
-        model=table_name,
-        column=column,
-    )
+        case _:
+            raise ModelError(
+                f"rows are claimed by due_at or by last_processed_at, so an index on {column!r}"
+                " serves no claim; name one of the two",
+                model=table_name,
+                column=column,
+            )
 
 
 class _NullsFirst(UnaryExpression[Any]):

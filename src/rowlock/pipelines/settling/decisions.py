@@ -56,16 +56,16 @@ def checked(
     value: object,
     *,
     allows_none: bool = False,
+    hook: str = "process",
 ) -> Outcome:
-    """Return `value`, which a hook of the host's gave for `item`, as an outcome that can be
-    written.
+    """Return `value`, which the host's `hook` gave for `item`, as an outcome that can be written.
 
     Raises:
         BaseException: it is none, or names what cannot be written; or whatever the host's own
             objects raise.
     """
     if type(value) is not Apply:
-        check_returned(value, allows_none=allows_none)
+        check_returned(value, hook=hook, allows_none=allows_none)
     outcome = as_outcome(value)
     check_outcome(context.leased, outcome)
     if isinstance(outcome, Apply | Delete) and outcome.related != {}:

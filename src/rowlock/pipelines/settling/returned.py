@@ -1,4 +1,4 @@
-"""What `process` returned that is no outcome by mistake: a forgotten return, await or pair of
+"""What a hook returned that is no outcome by mistake: a forgotten return, await or pair of
 brackets, or changes of ``item.row`` that nobody writes.
 """
 
@@ -13,7 +13,7 @@ from rowlock.leases.item import PipelineItem
 NAMES_SHOWN_MAX = 5
 
 
-def check_returned(value: object, *, allows_none: bool) -> None:
+def check_returned(value: object, *, hook: str, allows_none: bool) -> None:
     """Refuse what was returned by mistake.
 
     Raises:
@@ -22,17 +22,17 @@ def check_returned(value: object, *, allows_none: bool) -> None:
     if value is None:
         if not allows_none:
             raise OutcomeError(
-                "process returned None: return Apply(...), or annotate it with -> None (or with"
+                f"{hook} returned None: return Apply(...), or annotate it with -> None (or with"
                 " -> Outcome | None) if that means Apply()"
             )
     elif inspect.iscoroutine(value):
         value.close()
         raise OutcomeError(
-            f"process returned the coroutine {value.__qualname__}, which was not awaited: write"
+            f"{hook} returned the coroutine {value.__qualname__}, which was not awaited: write"
             " `return await ...`"
         )
     elif isinstance(value, type):
-        raise OutcomeError(f"process returned the class {value.__name__}: write {value.__name__}()")
+        raise OutcomeError(f"{hook} returned the class {value.__name__}: write {value.__name__}()")
 
 
 def check_row_unchanged(item: PipelineItem[Any]) -> None:

@@ -26,13 +26,13 @@ from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.copies import copied
 from rowlock.pipelines.host_code.call import Attempt, Ended, Raised, Result, Returned
-from rowlock.pipelines.outcomes import Apply, Delete, Outcome, Park, Reset, Retry
+from rowlock.pipelines.outcomes import Apply, Delete, Outcome, Retry
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.settling.decisions import Decision, checked, decide
 from rowlock.pipelines.settling.raised import raised_by_also, record_failure
 from rowlock.pipelines.settling.recorder import Recorder
 from rowlock.pipelines.settling.release import release_items, release_related_of
-from rowlock.pipelines.settling.transactions import Submission
+from rowlock.pipelines.settling.transactions import PendingOutcome
 from rowlock.pipelines.settling.writer import Writer
 from rowlock.rows.leased_table import ModelT
 
@@ -102,7 +102,7 @@ class Settler(Generic[ModelT]):
             # Nothing is to be waited for: an item that locks related rows has to stop that first.
             if not isinstance(decision, Ended) and item.held is None:
                 item.is_settling = True
-                if self._writer.submit_nowait(Submission(item, decision), self._done):
+                if self._writer.submit_nowait(PendingOutcome(item, decision), self._done):
                     return
             self._in_a_task(item, partial(self._settle, item, decision, attempt))
         except BaseException:
@@ -114,21 +114,21 @@ class Settler(Generic[ModelT]):
             self._abandon(item, attempt)
 
     def _on_batch_done(
-        self, submission: Submission[ModelT], written: Written | None, _error: Exception | None
+        self, pending: PendingOutcome[ModelT], written: Written | None, _error: Exception | None
     ) -> None:
         # What a batch has written is settled here and now; everything else takes its time.
-        item = submission.item
+        item = pending.item
         if written is not None and written.is_made:
             try:
-                self.recorder.written(item, submission.outcome, written)
+                self.recorder.written(item, pending.outcome, written)
             finally:
                 self._finish(item)
             return
         try:
             rest = (
-                partial(self._write, submission)
+                partial(self._write, pending)
                 if written is None
-                else partial(self._see_to, submission, written)
+                else partial(self._see_to, pending, written)
             )
             self._in_a_task(item, rest)
         except BaseException:
@@ -163,27 +163,27 @@ class Settler(Generic[ModelT]):
             over
         )
 
-    async def _carried_out(self, submission: Submission[ModelT]) -> Written:
-        """Write `submission`, again if somebody cancels its settlement meanwhile: its stamps
+    async def _carried_out(self, pending: PendingOutcome[ModelT]) -> Written:
+        """Write `pending`, again if somebody cancels its settlement meanwhile: its stamps
         tell what the last try has written.
         """
         for _ in range(CANCELLATIONS_MAX):
             try:
-                return await self._writer.write(submission)
+                return await self._writer.write(pending)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if self.context.check_ending() or task is None:
                     raise
                 task.uncancel()
                 # A batch may still have it in hand, which must not get it twice.
-                submission.kept_from_batches = True
-        return await self._writer.write(submission)
+                pending.kept_from_batches = True
+        return await self._writer.write(pending)
 
     def _finish(self, item: PipelineItem[ModelT]) -> None:
-        pending = len(self._pending)
+        before = len(self._pending)
         self._heartbeater.untrack(item)
         self._pending.discard(item)
-        if len(self._pending) < PENDING_MAX <= pending:
+        if len(self._pending) < PENDING_MAX <= before:
             self.on_room()
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
@@ -207,8 +207,8 @@ class Settler(Generic[ModelT]):
             case Ended():
                 self.recorder.stale(item, "lost")
                 await release_related_of(self.context, item)
-            case Apply() | Retry() | Reset() | Park() | Delete():
-                await self._write(Submission(item, decision))
+            case outcome:
+                await self._write(PendingOutcome(item, outcome))
 
     async def _interrupt(self, item: PipelineItem[ModelT], attempt: Attempt | None) -> None:
         if attempt is None or await attempt.ends_within_grace(Ended.INTERRUPTED):
@@ -240,16 +240,16 @@ class Settler(Generic[ModelT]):
             case _:
                 pass
 
-    async def _write(self, submission: Submission[ModelT]) -> None:
+    async def _write(self, pending: PendingOutcome[ModelT]) -> None:
         try:
-            written = await self._carried_out(submission)
+            written = await self._carried_out(pending)
         except Exception as error:  # noqa: BLE001 - the database refused what the host computed
-            await self._write_failure(submission.item, submission.outcome, error)
+            await self._write_failure(pending.item, pending.outcome, error)
         else:
-            await self._see_to(submission, written)
+            await self._see_to(pending, written)
 
-    async def _see_to(self, submission: Submission[ModelT], written: Written) -> None:
-        item, outcome = submission.item, submission.outcome
+    async def _see_to(self, pending: PendingOutcome[ModelT], written: Written) -> None:
+        item, outcome = pending.item, pending.outcome
         # It may have been applied if that is unknown: cleaning up would take away what the row now
         # points to.
         cleans_up = not written.is_made and written is not Written.UNKNOWN
@@ -298,7 +298,7 @@ class Settler(Generic[ModelT]):
     ) -> Exception | None:
         """Write `failure` instead `of` what was refused; return why that could not be."""
         try:
-            written = await self._carried_out(Submission(item, failure))
+            written = await self._carried_out(PendingOutcome(item, failure))
         except Exception as error:  # noqa: BLE001 - told by the caller
             return error
         if written.is_made:
@@ -314,7 +314,12 @@ class Settler(Generic[ModelT]):
     def _refused_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
         """Return the outcome that `on_refused` gives; None if that cannot be one."""
         try:
-            return checked(self.context, item, copied(self.context.hooks.on_refused(item, error)))
+            return checked(
+                self.context,
+                item,
+                copied(self.context.hooks.on_refused(item, error)),
+                hook="on_refused",
+            )
         except BaseException:
             # Host code: a SystemExit that left this task would end the whole event loop.
             logger.exception(

@@ -4,7 +4,7 @@ Each asks for trust before it locks the rows, locks them, plans what each outcom
 under the row's guard, and remembers the stamp until the COMMIT is answered. If an earlier try was
 committed after all, the row carries its stamp.
 
-A `Submission` is one outcome on its way, and what is remembered of the tries to write it.
+A `PendingOutcome` is one outcome on its way, and what is remembered of the tries to write it.
 
 Not here: which of the two an outcome gets, and when one that failed is tried again
 (``pipelines/settling/writer.py``).
@@ -52,7 +52,7 @@ ENDED_BY_ALSO = (
 
 
 @dataclass(eq=False, slots=True)
-class Submission(Generic[ModelT]):
+class PendingOutcome(Generic[ModelT]):
     """One outcome on its way.
 
     Attributes:
@@ -116,7 +116,7 @@ class OutcomeTransactions(Generic[ModelT]):
         self.context = context
 
     async def write_together(
-        self, submissions: Sequence[Submission[ModelT]], *, begun: Callable[[], None]
+        self, batch: Sequence[PendingOutcome[ModelT]], *, begun: Callable[[], None]
     ) -> list[Written | None]:
         """Write outcomes in one transaction and return what became of each; None of one that has to
         be written alone.
@@ -127,12 +127,12 @@ class OutcomeTransactions(Generic[ModelT]):
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[Written | None]:
             begun()
             leased = self.context.leased
-            items = [submission.item for submission in submissions]
+            items = [pending.item for pending in batch]
             now, stamps = await self._lock_trusted(connection, items)
-            written: list[Written | None] = [None] * len(submissions)
+            written: list[Written | None] = [None] * len(batch)
             missing = [i for i, item in enumerate(items) if item.lock_token not in stamps]
             for i, earlier in (
-                await self._earlier_tries(connection, [(i, submissions[i]) for i in missing])
+                await self._earlier_tries(connection, [(i, batch[i]) for i in missing])
             ).items():
                 # PostgreSQL may still be carrying out the COMMIT of what does not look committed:
                 # that is waited for alone.
@@ -142,45 +142,45 @@ class OutcomeTransactions(Generic[ModelT]):
             ours = [i for i, item in enumerate(items) if item.lock_token in stamps]
             planner = self._planner(now)
             writes, at_once = [], frozenset({now})
-            deletes: dict[int, Submission[ModelT]] = {}
+            deletes: dict[int, PendingOutcome[ModelT]] = {}
             for i in ours:
                 stamp = stamps[items[i].lock_token]
                 of_this = planner if stamp == now else self._planner(now, stamp)
-                write = of_this.plan(items[i], submissions[i].outcome)
+                write = of_this.plan(items[i], batch[i].outcome)
                 if write.deletes:
-                    deletes[i] = submissions[i]
+                    deletes[i] = batch[i]
                 else:
                     writes.append((items[i], write))
             if deletes:
                 ours = [i for i in ours if i not in deletes]
                 for i in await self._delete_together(connection, deletes):
                     written[i] = Written.APPLIED
-                    submissions[i].stamp(Written.APPLIED, at_once)
+                    batch[i].stamp(Written.APPLIED, at_once)
             for i, result in zip(ours, await apply_locked(connection, leased, writes), strict=True):
                 written[i] = result
                 stamp = stamps[items[i].lock_token]
-                submissions[i].stamp(result, at_once if stamp == now else frozenset({stamp}))
+                batch[i].stamp(result, at_once if stamp == now else frozenset({stamp}))
             return written
 
         return await self.context.transact(work, purpose="write outcomes")
 
     async def _delete_together(
-        self, connection: AsyncConnection, deletes: Mapping[int, Submission[ModelT]]
+        self, connection: AsyncConnection, deletes: Mapping[int, PendingOutcome[ModelT]]
     ) -> list[int]:
         """Delete rows that are locked, and return the numbers of those that could be."""
-        items = [submission.item for submission in deletes.values()]
+        items = [pending.item for pending in deletes.values()]
         gone = await delete_locked(connection, self.context.leased, items)
-        return [i for i, submission in deletes.items() if submission.item.id in gone]
+        return [i for i, pending in deletes.items() if pending.item.id in gone]
 
-    async def write_alone(self, submission: Submission[ModelT]) -> Written:
+    async def write_alone(self, pending: PendingOutcome[ModelT]) -> Written:
         """Write an outcome in a transaction of its own, with `also` and what it writes to
         related rows.
         """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
-            leased, item, outcome = self.context.leased, submission.item, submission.outcome
+            leased, item, outcome = self.context.leased, pending.item, pending.outcome
             now, stamps = await self._lock_trusted(connection, [item], waits=True)
-            submission.row_is_locked = now is not None
+            pending.row_is_locked = now is not None
             written, write = Written.STALE, RowWrite({})
             if now is not None:
                 write = self._planner(now, stamps[item.lock_token]).plan(item, outcome)
@@ -188,7 +188,7 @@ class OutcomeTransactions(Generic[ModelT]):
             # Before the related rows, as everywhere: two that lock them in different orders would
             # wait for each other.
             earlier = (
-                await self._earlier_try(connection, submission, waits=True)
+                await self._earlier_try(connection, pending, waits=True)
                 if written is Written.STALE
                 else None
             )
@@ -200,24 +200,24 @@ class OutcomeTransactions(Generic[ModelT]):
                 return earlier
             assert now is not None
             stamp = stamps[item.lock_token]
-            if written.is_made and submission.also is not None:
-                await self._within(session, connection, submission, now=now, stamp=stamp)
+            if written.is_made and pending.also is not None:
+                await self._within(session, connection, pending, now=now, stamp=stamp)
             if written.is_made and write.deletes:
                 await delete_written(connection, leased, item)
-            submission.stamp(written, frozenset({stamp}))
+            pending.stamp(written, frozenset({stamp}))
             return written
 
-        time = time_for(submission.item, self.context.settings)
+        time = time_for(pending.item, self.context.settings)
         try:
             return await self.context.transact(work, purpose="write an outcome", timeout=time)
         except OutcomeError as error:
-            if submission.ended_with is None:
+            if pending.ended_with is None:
                 raise
-            return await self._see_what_also_left(submission, error)
+            return await self._see_what_also_left(pending, error)
         except LeaseLost:
             # Of a related row: what was computed while it was held may no longer be true.
-            submission.stamps, submission.once_dropped = frozenset(), Written.RELATED_LOST
-            written = await self.write_alone(Submission(submission.item, Reset()))
+            pending.stamps, pending.once_dropped = frozenset(), Written.RELATED_LOST
+            written = await self.write_alone(PendingOutcome(pending.item, Reset()))
             return Written.RELATED_LOST if written.is_made else written
 
     async def _lock_trusted(
@@ -238,7 +238,7 @@ class OutcomeTransactions(Generic[ModelT]):
         return await lock_for_apply(connection, self.context.leased, trusted, waits=waits)
 
     async def find_earlier(
-        self, submission: Submission[ModelT], *, purpose: str, waits: bool = False
+        self, pending: PendingOutcome[ModelT], *, purpose: str, waits: bool = False
     ) -> Written:
         """Say whether an earlier try, whose end is unknown, was committed after all, in a
         transaction that writes nothing.
@@ -247,52 +247,52 @@ class OutcomeTransactions(Generic[ModelT]):
         """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
-            return await self._earlier_try(connection, submission, waits=waits)
+            return await self._earlier_try(connection, pending, waits=waits)
 
         return await self.context.transact(work, purpose=purpose, writes=waits)
 
     async def _earlier_try(
-        self, connection: AsyncConnection, submission: Submission[ModelT], *, waits: bool = False
+        self, connection: AsyncConnection, pending: PendingOutcome[ModelT], *, waits: bool = False
     ) -> Written:
         """Say whether an earlier try, whose end is unknown, was committed after all; stale if
         there was none.
         """
-        tries = await self._earlier_tries(connection, [(0, submission)], waits=waits)
-        return tries.get(0, submission.once_dropped)
+        tries = await self._earlier_tries(connection, [(0, pending)], waits=waits)
+        return tries.get(0, pending.once_dropped)
 
     async def _earlier_tries(
         self,
         connection: AsyncConnection,
-        submissions: Sequence[tuple[int, Submission[ModelT]]],
+        batch: Sequence[tuple[int, PendingOutcome[ModelT]]],
         *,
         waits: bool = False,
     ) -> dict[int, Written]:
         """Say by their numbers what became of those of which the end of an earlier try is
         unknown.
         """
-        alike: dict[tuple[frozenset[datetime], bool], list[tuple[int, Submission[ModelT]]]] = {}
-        for number, submission in submissions:
-            if submission.stamps:
-                deletes = isinstance(submission.outcome, Delete)
-                alike.setdefault((submission.stamps, deletes), []).append((number, submission))
+        alike: dict[tuple[frozenset[datetime], bool], list[tuple[int, PendingOutcome[ModelT]]]] = {}
+        for number, pending in batch:
+            if pending.stamps:
+                deletes = isinstance(pending.outcome, Delete)
+                alike.setdefault((pending.stamps, deletes), []).append((number, pending))
         ends: dict[int, Written] = {}
         for (stamps, deletes), members in alike.items():
-            items, leased = [submission.item for _, submission in members], self.context.leased
+            items, leased = [pending.item for _, pending in members], self.context.leased
             there = (
                 await deleted(connection, leased, items, waits=waits)
                 if deletes
                 else await processed_at(connection, leased, items, stamps=stamps, waits=waits)
             )
-            for number, submission in members:
-                end = there[submission.item.id]
-                ends[number] = submission.once_written if end is Written.APPLIED else end
+            for number, pending in members:
+                end = there[pending.item.id]
+                ends[number] = pending.once_written if end is Written.APPLIED else end
         return ends
 
     async def _within(
         self,
         session: AsyncSession,
         connection: AsyncConnection,
-        submission: Submission[ModelT],
+        pending: PendingOutcome[ModelT],
         *,
         now: datetime,
         stamp: datetime,
@@ -304,18 +304,18 @@ class OutcomeTransactions(Generic[ModelT]):
         and rolls back.
         """
         transaction, failure, is_rolled_back = session.sync_session.get_transaction(), None, False
-        assert submission.also is not None
+        assert pending.also is not None
         try:
-            await contained(submission.also, session, now)
+            await contained(pending.also, session, now)
             if session.sync_session.get_transaction() is transaction:
                 await contained(session.flush)
                 is_rolled_back = await is_unchanged(
-                    connection, self.context.leased, submission.item, values={}
+                    connection, self.context.leased, pending.item, values={}
                 )
         except Exception as error:  # noqa: BLE001 - raised again below
             failure = error
         if session.sync_session.get_transaction() is not transaction:
-            submission.ended_with = stamp
+            pending.ended_with = stamp
             raise OutcomeError(ENDED_BY_ALSO) from failure
         if failure is not None and is_after_an_error(failure):
             raise OutcomeError(
@@ -328,16 +328,16 @@ class OutcomeTransactions(Generic[ModelT]):
             raise OutcomeError(ENDED_BY_ALSO)
 
     async def _see_what_also_left(
-        self, submission: Submission[ModelT], error: OutcomeError
+        self, pending: PendingOutcome[ModelT], error: OutcomeError
     ) -> Written:
-        before, stamp, submission.ended_with = submission.stamps, submission.ended_with, None
-        submission.stamps = before | {stamp} if stamp is not None else before
+        before, stamp, pending.ended_with = pending.stamps, pending.ended_with, None
+        pending.stamps = before | {stamp} if stamp is not None else before
         failure = error.__cause__ if isinstance(error.__cause__, Exception) else None
-        left = await self.find_earlier(submission, purpose="see what also has left")
+        left = await self.find_earlier(pending, purpose="see what also has left")
         if left is Written.STALE:
-            submission.stamps = before
+            pending.stamps = before
             raise failure or error
-        item = submission.item
+        item = pending.item
         logger.error(
             "%s: also committed by itself, and the outcome of row %s with it; it must neither"
             " commit nor roll back",

@@ -31,7 +31,7 @@ from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.outcomes import Apply, Delete, Retry
 from rowlock.pipelines.settling.transactions import (
     OutcomeTransactions,
-    Submission,
+    PendingOutcome,
     renewed_within_s,
 )
 from rowlock.rows.assignments import PLAIN, is_like_no_other
@@ -68,7 +68,7 @@ class Writer(Generic[ModelT]):
         # What refers to the row may be locked by somebody, and compared columns are compared alone.
         self._deletes_alone = bool(context.intent) or is_referenced(context.leased)
         self._wrote_at = -math.inf
-        self._batcher: Batcher[Submission[ModelT], Written | None] = Batcher(
+        self._batcher: Batcher[PendingOutcome[ModelT], Written | None] = Batcher(
             self._write_together,
             name=f"{context.name} writes outcomes",
             timeout=context.settings.database_timeout,
@@ -77,7 +77,7 @@ class Writer(Generic[ModelT]):
         )
 
     def submit_nowait(
-        self, submission: Submission[ModelT], done: Done[Submission[ModelT], Written | None]
+        self, pending: PendingOutcome[ModelT], done: Done[PendingOutcome[ModelT], Written | None]
     ) -> bool:
         """Write an outcome together with others, and call `done` with what became of it, after the
         COMMIT was answered.
@@ -89,12 +89,12 @@ class Writer(Generic[ModelT]):
             False if that is to be tried at once, since the outcome cannot be written with others;
             `done` is not called then.
         """
-        if self._goes_alone(submission) or not self._is_worth_a_try(submission):
+        if self._goes_alone(pending) or not self._is_worth_a_try(pending):
             return False
-        self._batcher.submit_nowait(submission, done)
+        self._batcher.submit_nowait(pending, done)
         return True
 
-    async def write(self, submission: Submission[ModelT]) -> Written:
+    async def write(self, pending: PendingOutcome[ModelT]) -> Written:
         """Write an outcome under the guard and return what became of it, after the COMMIT was
         answered.
 
@@ -105,23 +105,23 @@ class Writer(Generic[ModelT]):
         Raises:
             Exception: the database refused the values, or did not come back in time.
         """
-        item, aborts, overruns = submission.item, 0, 0
+        item, aborts, overruns = pending.item, 0, 0
         retries = Retries(self._gives_up_at)
         while True:
-            if submission.kept_from_batches and not submission.stamps:
+            if pending.kept_from_batches and not pending.stamps:
                 await self._let_a_renewal_in(item)
-            if not self._is_worth_a_try(submission):
+            if not self._is_worth_a_try(pending):
                 return Written.STALE
             try:
-                return await self._try(submission)
+                return await self._try(pending)
             except Exception as error:
                 retries.failed()
                 aborts += isinstance(error, TransactionTimeout) and error.was_aborted
-                if submission.is_overrun(error):
-                    overruns, submission.kept_from_batches = overruns + 1, True
+                if pending.is_overrun(error):
+                    overruns, pending.kept_from_batches = overruns + 1, True
                 is_late = retries.are_over or aborts > ABORTS_MAX or overruns >= OVERRUNS_MAX
                 if not is_transient(error) or is_late or self.context.grace_over:
-                    return await self._learn(submission, error)
+                    return await self._learn(pending, error)
                 logger.warning(
                     "%s: writing the outcome of row %s is tried again",
                     self.context.name,
@@ -135,10 +135,10 @@ class Writer(Generic[ModelT]):
                 )
             await retries.rest()
 
-    def _goes_alone(self, submission: Submission[ModelT]) -> bool:
-        if submission.needs_own_transaction:
+    def _goes_alone(self, pending: PendingOutcome[ModelT]) -> bool:
+        if pending.needs_own_transaction:
             return True
-        outcome = submission.outcome
+        outcome = pending.outcome
         return isinstance(outcome, Delete) and (self._deletes_alone or bool(outcome.unless_changed))
 
     async def _let_a_renewal_in(self, item: PipelineItem[ModelT]) -> None:
@@ -151,34 +151,34 @@ class Writer(Generic[ModelT]):
             await sleep(rest_s)
 
     @staticmethod
-    def _is_worth_a_try(submission: Submission[ModelT]) -> bool:
+    def _is_worth_a_try(pending: PendingOutcome[ModelT]) -> bool:
         # After a try whose end is unknown the row has to be asked, whatever became of the lease.
-        return bool(submission.stamps) or submission.item.is_trusted()
+        return bool(pending.stamps) or pending.item.is_trusted()
 
-    async def _learn(self, submission: Submission[ModelT], error: Exception) -> Written:
+    async def _learn(self, pending: PendingOutcome[ModelT], error: Exception) -> Written:
         """Return what became of an outcome that is tried no more.
 
         Raises:
             Exception: `error`, since it was not written.
         """
-        if not submission.stamps:
+        if not pending.stamps:
             raise error
 
         try:
             written = await self._transactions.find_earlier(
-                submission, purpose="see what became of an outcome", waits=True
+                pending, purpose="see what became of an outcome", waits=True
             )
         except Exception:
             logger.warning(
                 "%s: it could not be seen what became of the outcome of row %s",
                 self.context.name,
-                submission.item.id,
-                extra={"pipeline": self.context.name, "row_id": submission.item.id},
+                pending.item.id,
+                extra={"pipeline": self.context.name, "row_id": pending.item.id},
                 exc_info=error,
             )
             return Written.UNKNOWN
         if written is Written.STALE:
-            submission.stamps = frozenset()
+            pending.stamps = frozenset()
             raise error
         return written
 
@@ -188,36 +188,34 @@ class Writer(Generic[ModelT]):
         wait_s = self.context.settings.lock_timeout.total_seconds()
         return min(max(failed_at, self._wrote_at) + wait_s, failed_at + LOCK_TIMEOUTS_MAX * wait_s)
 
-    async def _try(self, submission: Submission[ModelT]) -> Written:
-        submission.row_is_locked = False
+    async def _try(self, pending: PendingOutcome[ModelT]) -> Written:
+        pending.row_is_locked = False
         if (
-            not self._goes_alone(submission)
-            and (written := await self._batcher.submit(submission)) is not None
+            not self._goes_alone(pending)
+            and (written := await self._batcher.submit(pending)) is not None
         ):
             return written
-        written = await self._transactions.write_alone(submission)
+        written = await self._transactions.write_alone(pending)
         self._wrote_at = monotonic()
         return written
 
     async def _write_together(
-        self, submissions: Sequence[Submission[ModelT]]
+        self, batch: Sequence[PendingOutcome[ModelT]]
     ) -> list[Written | None]:
         try:
-            written = await self._transactions.write_together(
-                submissions, begun=self._batcher.begun
-            )
+            written = await self._transactions.write_together(batch, begun=self._batcher.begun)
         except Exception as error:
-            if len(submissions) == 1:
-                submissions[0].kept_from_batches = may_be_of_the_size(error)
+            if len(batch) == 1:
+                batch[0].kept_from_batches = may_be_of_the_size(error)
             raise
         self._wrote_at = monotonic()
         return written
 
-    def _statements_of(self, submission: Submission[ModelT]) -> int:
+    def _statements_of(self, pending: PendingOutcome[ModelT]) -> int:
         """Return how many statements an outcome may need for itself: under a guard of its own,
         or with SQL like no other.
         """
-        outcome = submission.outcome
+        outcome = pending.outcome
         if self.context.intent or (isinstance(outcome, Apply) and outcome.unless_changed):
             return 1
         values = outcome.values.values() if isinstance(outcome, Apply | Retry) else ()
