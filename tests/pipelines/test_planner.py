@@ -28,8 +28,10 @@ FREED = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
 
 def planner(*intent: Column[Any]) -> Planner:
     """Return one of volumes whose services own these columns."""
-    now, rng = datetime(2031, 5, 17, tzinfo=UTC), random.Random(1)
-    return Planner(now, leased=VOLUMES, settings=PipelineSettings(), intent=list(intent), rng=rng)
+    now = datetime(2031, 5, 17, tzinfo=UTC)
+    plans = Planner(now, leased=VOLUMES, settings=PipelineSettings(), intent=list(intent))
+    plans.rng = random.Random(1)
+    return plans
 
 
 def written(write: RowWrite) -> dict[str, Any]:

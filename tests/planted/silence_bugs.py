@@ -7,6 +7,7 @@ from bug import Bug
 AWAY = "tests/walks/test_provider_away.py"
 DEATHS = "tests/rows/test_lock_tokens_of_the_dead.py"
 MISTAKES = "tests/shopwindow/test_mistakes_page.py"
+ROUNDS = "tests/pipelines/test_rounds.py"
 UNPARK = "tests/leases/test_unpark.py"
 
 SILENCE_BUGS = (
@@ -108,7 +109,7 @@ SILENCE_BUGS = (
     ),
     Bug(
         "`and` in ready drops a condition",
-        "pipelines/host_code/python_booleans.py",
+        "rows/expressions/python_booleans.py",
         "_is_jump",
         "any(jump in operation for jump in _JUMPS)",
         "False",
@@ -153,5 +154,53 @@ SILENCE_BUGS = (
         "innermost is None and",
         "False and",
         (f"{MISTAKES}::test_a_hint_behind_the_commit_is_told",),
+    ),
+    Bug(
+        "a row that stays ready is never told",
+        "pipelines/settling/rounds.py",
+        "Rounds.note",
+        "known.rounds[change] = rounds + 1",
+        "pass",
+        (f"{ROUNDS}::test_a_row_that_comes_back_unchanged_is_looked_at_more_and_more_rarely",),
+    ),
+    Bug(
+        "a row that stays ready is told and goes on",
+        "pipelines/settling/planner.py",
+        "Planner._rest",
+        "self._rounds.rest_after(item, outcome)",
+        "self._settings.min_processing_interval",
+        (f"{ROUNDS}::test_a_row_that_comes_back_unchanged_is_looked_at_more_and_more_rarely",),
+    ),
+    Bug(
+        "what a host says about the next look is not heard",
+        "pipelines/settling/rounds.py",
+        "change_of",
+        "outcome.after is None and outcome.due_at is None",
+        "True",
+        (f"{ROUNDS}::test_who_says_so_looks_again_at_the_same_pace",),
+    ),
+    Bug(
+        "a change does not end the rounds",
+        "pipelines/settling/rounds.py",
+        "Rounds.note",
+        "known.rounds.pop(UNCHANGED, None)",
+        "pass",
+        (f"{ROUNDS}::test_a_change_begins_anew",),
+    ),
+    Bug(
+        "a service that asks again is taken for a circle",
+        "pipelines/settling/rounds.py",
+        "_Row.is_over",
+        "return at > self.settled_at + rests * self.rest_s + SOON_S",
+        "return False",
+        (f"{ROUNDS}::test_what_a_service_wants_again_is_done_without_delay",),
+    ),
+    Bug(
+        "a circle is not seen",
+        "pipelines/settling/rounds.py",
+        "change_of",
+        "changes.add((column.key, before, value))",
+        "return None",
+        (f"{ROUNDS}::test_two_pipelines_that_undo_each_others_work_come_to_rest",),
     ),
 )

@@ -59,6 +59,12 @@ IN_LAST_ERROR: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     ("`hint=` of something else", lambda item: Apply(hint=[5]), "hint takes models"),  # type: ignore[list-item]
     ("`Park` without a text", lambda item: Park(5), "Park takes a text"),  # type: ignore[arg-type]
 )
+RESTS = (
+    "a row that stays ready after `Apply()`",
+    "the second attempt",
+    "WARNING, and the row [rests longer]"
+    "(../how-to/retries-and-parking.md#apply-that-changes-nothing)",
+)
 TOLD = ("a hint for a model without a pipeline", "a hint asked for behind the commit")
 
 
@@ -71,6 +77,7 @@ def test_the_table_has_all_of_them() -> None:
     ]
     expected = [(one.what, "construction", one.text) for one in AT_CONSTRUCTION]
     expected += [(what, "the attempt", text) for what, _, text in IN_LAST_ERROR]
+    expected += [RESTS]  # tests/pipelines/test_rounds.py
     expected += [(what, "the call", "WARNING, once") for what in TOLD]
     assert [(what, when, text.replace("\0", "|")) for what, when, text in rows] == expected
 

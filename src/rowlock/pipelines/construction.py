@@ -18,8 +18,8 @@ from typing import Any
 
 from rowlock.errors import ConfigurationError, ModelError, SettingsError
 from rowlock.pipelines.host_code.hooks import Hooks, ready_condition
-from rowlock.pipelines.host_code.python_booleans import noted_booleans
 from rowlock.pipelines.settings import SETTING_NAMES
+from rowlock.rows.expressions.python_booleans import noted_booleans
 from rowlock.rows.leased_table import LeasedTable
 
 ALIKE = 0.9

@@ -26,6 +26,7 @@ class Counters:
     retried: int = 0
     reset: int = 0
     parked: int = 0
+    unchanged: int = 0
     stale: int = 0
     changed: int = 0
     released: int = 0

@@ -33,6 +33,7 @@ from rowlock.pipelines.outcomes import (
     related_items,
 )
 from rowlock.pipelines.settings import PipelineSettings
+from rowlock.pipelines.settling.rounds import Rounds
 from rowlock.rows.assignments import ColumnValues, without_onupdate
 from rowlock.rows.lease_values import due_values, processed_values, reset_values, unlocked_values
 from rowlock.rows.leased_table import LeasedTable
@@ -59,7 +60,13 @@ def reason_parked(
 
 
 class Planner:
-    """Turns the outcomes of one transaction into writes."""
+    """Turns the outcomes of one transaction into writes.
+
+    Attributes:
+        rng: the chance in rests after failures.
+    """
+
+    rng: Randomness = random
 
     def __init__(
         self,
@@ -69,22 +76,22 @@ class Planner:
         settings: PipelineSettings,
         intent: Sequence[Column[Any]] = (),
         schedules: RowSchedules | None = None,
+        rounds: Rounds | None = None,
         stamp: datetime | None = None,
-        rng: Randomness = random,
     ) -> None:
         """Say when it is, by the database; what the table is like; and which of its columns
         services own (`intent`).
 
         `stamp`: when the row was processed, if that is not to be now.
         """
-        self._now, self._leased, self._settings, self._intent, self._rng = (
+        self._now, self._leased, self._settings, self._intent = (
             now,
             leased,
             settings,
             tuple(intent),
-            rng,
         )
         self._schedules = schedules
+        self._rounds = rounds or Rounds(leased, settings)
         self._is_bare = not (leased.has_schedule or self._intent)
         self._processed = processed_values(leased, stamp or now)
         self._done = unlocked_values(leased) | self._processed
@@ -169,7 +176,7 @@ class Planner:
         values = reset_values(self._leased) | self._processed
         if self._leased.has_schedule:
             # It lets others go first, but comes back long before a minimum interval is over.
-            delay_s = jittered(self._settings.retry_delay.total_seconds(), rng=self._rng)
+            delay_s = jittered(self._settings.retry_delay.total_seconds(), rng=self.rng)
             values |= self._due(item, timedelta(seconds=delay_s))
         return RowWrite(without_onupdate(self._leased, values))
 
@@ -200,7 +207,7 @@ class Planner:
             for delay in (self._settings.retry_delay, self._settings.retry_delay_max)
         )
         return timedelta(
-            seconds=exponential(item.attempt, first_s=first_s, most_s=most_s, rng=self._rng)
+            seconds=exponential(item.attempt, first_s=first_s, most_s=most_s, rng=self.rng)
         )
 
     def _released(self) -> ColumnValues:
@@ -232,7 +239,7 @@ class Planner:
                 return self._parked(f"its schedule gives no next time: {describe(error)}"), True
         if due_at is not None:
             return self._due_at(item, due_at), False
-        rest = self._settings.min_processing_interval if after is None else delay_of(after)
+        rest = self._rounds.rest_after(item, outcome) if after is None else delay_of(after)
         return self._due(item, rest), False
 
     def _due(self, item: PipelineItem[Any], after: timedelta) -> ColumnValues:

@@ -25,6 +25,7 @@ from rowlock.pipelines.outcomes import (
     hint_targets,
 )
 from rowlock.pipelines.settling.planner import reason_parked
+from rowlock.pipelines.settling.rounds import Rounds
 from rowlock.rows.leased_table import ModelT
 
 logger = get_logger(__name__)
@@ -35,11 +36,13 @@ class Recorder(Generic[ModelT]):
 
     Attributes:
         context: what the actors of the pipeline share.
+        rounds: which rows come back as they were.
         wake_after: has the fetcher look after a delay; set by the run.
     """
 
-    def __init__(self, context: PipelineContext[ModelT]) -> None:
+    def __init__(self, context: PipelineContext[ModelT], rounds: Rounds) -> None:
         self.context = context
+        self.rounds = rounds
         self.wake_after: Callable[[timedelta], None] = lambda _delay: None
 
     def __repr__(self) -> str:
@@ -64,6 +67,7 @@ class Recorder(Generic[ModelT]):
                 self._parked(item, outcome)
             case Apply():
                 counters.applied += 1
+                self._note_round(item, outcome)
                 if outcome.hint is not NOTHING:
                     self._hint(outcome)
             case Delete():
@@ -78,6 +82,24 @@ class Recorder(Generic[ModelT]):
                 self._parked(item, outcome)
         if events.has_listeners():
             events.emit(events.ItemApplied(self.context.name, item.id, item.lock_token, name))
+
+    def _note_round(self, item: PipelineItem[ModelT], outcome: Apply) -> None:
+        noted = self.rounds.note(item, outcome)
+        if noted is None:
+            return
+        context, (rounds, rest) = self.context, noted
+        context.counters.unchanged += 1
+        logger.warning(
+            "%s: row %s is ready again after Apply(%s), time after time, so it rests for %s; change"
+            " what ready() asks for, or say with Apply(after=...) when to look at it again",
+            context.name,
+            item.id,
+            ", ".join(map(str, outcome.values)) or "nothing",
+            rest,
+            extra={"pipeline": context.name, "row_id": item.id, "rounds": rounds},
+        )
+        rest_s = rest.total_seconds()
+        events.emit(events.RowUnchanged(context.name, item.id, item.lock_token, rounds, rest_s))
 
     def _parked(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         context = self.context

@@ -32,6 +32,7 @@ from rowlock.pipelines.settling.decisions import Decision, checked, decide
 from rowlock.pipelines.settling.raised import raised_by_also, record_failure
 from rowlock.pipelines.settling.recorder import Recorder
 from rowlock.pipelines.settling.release import release_items, release_related_of
+from rowlock.pipelines.settling.rounds import Rounds
 from rowlock.pipelines.settling.transactions import PendingOutcome
 from rowlock.pipelines.settling.writer import Writer
 from rowlock.rows.leased_table import ModelT
@@ -61,8 +62,9 @@ class Settler(Generic[ModelT]):
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
         self.context = context
         self._heartbeater = heartbeater
-        self._writer = Writer(context)
-        self.recorder = Recorder(context)
+        rounds = Rounds(context.leased, context.settings)
+        self._writer = Writer(context, rounds)
+        self.recorder = Recorder(context, rounds)
         self._pending: set[PipelineItem[ModelT]] = set()
         self._cleaning: set[Attempt] = set()
         self.on_room: Callable[[], None] = lambda: None

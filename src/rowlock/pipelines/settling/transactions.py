@@ -40,6 +40,7 @@ from rowlock.pipelines.host_code.call import contained
 from rowlock.pipelines.outcomes import SUCCESSES, Also, Delete, Outcome, Reset
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.settling.planner import Planner
+from rowlock.pipelines.settling.rounds import Rounds
 from rowlock.rows.leased_table import ModelT
 
 logger = get_logger(__name__)
@@ -112,8 +113,9 @@ class OutcomeTransactions(Generic[ModelT]):
         context: what the actors of the pipeline share.
     """
 
-    def __init__(self, context: PipelineContext[ModelT]) -> None:
+    def __init__(self, context: PipelineContext[ModelT], rounds: Rounds) -> None:
         self.context = context
+        self._rounds = rounds
 
     async def write_together(
         self, batch: Sequence[PendingOutcome[ModelT]], *, begun: Callable[[], None]
@@ -356,6 +358,7 @@ class OutcomeTransactions(Generic[ModelT]):
             settings=context.settings,
             intent=context.intent,
             schedules=context.schedules,
+            rounds=self._rounds,
             stamp=stamp,
         )
 

@@ -29,6 +29,7 @@ from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.outcomes import Apply, Delete, Retry
+from rowlock.pipelines.settling.rounds import Rounds
 from rowlock.pipelines.settling.transactions import (
     OutcomeTransactions,
     PendingOutcome,
@@ -62,9 +63,9 @@ class Writer(Generic[ModelT]):
         context: what the actors of the pipeline share.
     """
 
-    def __init__(self, context: PipelineContext[ModelT]) -> None:
+    def __init__(self, context: PipelineContext[ModelT], rounds: Rounds) -> None:
         self.context = context
-        self._transactions = OutcomeTransactions(context)
+        self._transactions = OutcomeTransactions(context, rounds)
         # What refers to the row may be locked by somebody, and compared columns are compared alone.
         self._deletes_alone = bool(context.intent) or is_referenced(context.leased)
         self._wrote_at = -math.inf

@@ -1,0 +1,217 @@
+"""Rows that come back as they were rest longer and longer, and are told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import make_transient_to_detached
+
+from rowlock import NOW_PLACEHOLDER, Apply, Outcome, PipelineManager, events
+from rowlock.pipelines.settling import rounds
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.testing import TemporaryDatabase, virtual_time
+
+from ..host import Base, Run, RunPipeline, heard_events
+from .hostile import RaisingMapping
+from .scenes import add, ticket
+
+HOUR_S = 1800.0
+FIRST_S, MOST_S = 10.0, 160.0
+
+
+class Patient(RunPipeline):
+    """Rests for a while after each success."""
+
+    min_processing_interval = FIRST_S
+    retry_delay_max = MOST_S
+    # Beats and polls would take most of the time, and are not what this is about.
+    fetch_delays = (2,)
+    lock_timeout = 1200
+
+
+class Contrary(Patient):
+    """Works on the same rows."""
+
+
+async def told_in_an_hour(
+    database: TemporaryDatabase, *pipelines: Patient, **values: Any
+) -> tuple[list[events.RowUnchanged], int]:
+    """Return what is told of one row, and how often it was worked on."""
+    await database.create_tables(Base.metadata)
+    async with database.session_factory.begin() as session:
+        session.add(Run(id=1, **values))
+    with heard_events() as heard:
+        async with PipelineManager(database.session_factory, list(pipelines)):
+            await asyncio.sleep(HOUR_S)
+    return heard.of(events.RowUnchanged), len(heard.of(events.ItemStarted))
+
+
+def change(outcome: Apply) -> int | None:
+    """Return the change that it makes to a queued run."""
+    item, row = ticket(), Run(id=1, status="queued", result=None)
+    make_transient_to_detached(row)
+    item.row = row
+    return rounds.change_of(LeasedTable.of(Run), item, outcome)
+
+
+def unchanged(_item: Any) -> Outcome:
+    """Do nothing for the row, which stays ready."""
+    return Apply()
+
+
+def the_same(item: Any) -> Outcome:
+    """Write what is there already."""
+    return Apply({"status": item.row.status})
+
+
+def at_a_pace_of_its_own(_item: Any) -> Outcome:
+    """Say when to look again."""
+    return Apply(after=FIRST_S)
+
+
+def stamped(_item: Any) -> Outcome:
+    """Write when the row was looked at."""
+    return Apply({"updated_at": NOW_PLACEHOLDER})
+
+
+@pytest.mark.parametrize("answer", [unchanged, the_same])
+def test_a_row_that_comes_back_unchanged_is_looked_at_more_and_more_rarely(
+    virtual_database: TemporaryDatabase,
+    answer: Callable[[Any], Outcome],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A pipeline that forgot to change what it asks for would work for ever, without a word."""
+
+    @virtual_time(max_virtual_s=2 * HOUR_S)
+    async def play() -> None:
+        with caplog.at_level(logging.WARNING, "rowlock"):
+            told, started = await told_in_an_hour(virtual_database, Patient(answer=answer))
+        assert [event.rest_s for event in told[:5]] == [20, 40, 80, 160, 160]
+        assert [event.rounds for event in told[:5]] == [1, 2, 3, 4, 5]
+        # Without rests it would be 150.
+        assert 12 <= started <= 20
+        assert any("is ready again after Apply" in one.getMessage() for one in caplog.records)
+
+    play()
+
+
+@pytest.mark.parametrize("answer", [at_a_pace_of_its_own, stamped])
+def test_who_says_so_looks_again_at_the_same_pace(
+    virtual_database: TemporaryDatabase, answer: Callable[[Any], Outcome]
+) -> None:
+    """A pipeline that polls a provider would notice a change minutes too late."""
+
+    @virtual_time(max_virtual_s=2 * HOUR_S)
+    async def play() -> None:
+        told, started = await told_in_an_hour(virtual_database, Patient(answer=answer))
+        assert not told
+        assert started > HOUR_S / (FIRST_S + 2)
+
+    play()
+
+
+def test_two_pipelines_that_undo_each_others_work_come_to_rest(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Both would succeed for ever: nothing fails, and nothing is achieved."""
+
+    class Back(Patient):
+        def ready(self) -> Any:
+            return Run.status == "done"
+
+    @virtual_time(max_virtual_s=2 * HOUR_S)
+    async def play() -> None:
+        there, back = Patient(), Back(answer=lambda item: Apply({"status": "queued"}))
+        told, started = await told_in_an_hour(virtual_database, there, back)
+        # One of them backs off: with its rests, the other is not soon enough to be in a circle.
+        assert max(event.rest_s for event in told) == MOST_S
+        assert started < 100
+
+    play()
+
+
+def test_what_a_service_wants_again_is_done_without_delay(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A person who restarts something every minute would wait longer each time."""
+
+    @virtual_time(max_virtual_s=2 * HOUR_S)
+    async def play() -> None:
+        pipeline = Patient()
+        database = virtual_database
+        await database.create_tables(Base.metadata)
+        async with database.session_factory.begin() as session:
+            session.add(Run(id=1))
+        with heard_events() as heard:
+            async with PipelineManager(database.session_factory, [pipeline]):
+                for _ in range(30):
+                    await asyncio.sleep(60)
+                    async with database.session_factory.begin() as session:
+                        (await session.get_one(Run, 1)).status = "queued"
+                await asyncio.sleep(60)
+        assert not heard.of(events.RowUnchanged)
+        assert len(heard.of(events.ItemApplied)) == 31
+
+    play()
+
+
+def test_a_change_begins_anew(virtual_database: TemporaryDatabase) -> None:
+    """A row that was stuck once would be slow for ever."""
+
+    @virtual_time(max_virtual_s=2 * HOUR_S)
+    async def play() -> None:
+        answers = [Apply()] * 4 + [Apply({"result": 1})] + [Apply()] * 3
+
+        def answer(_item: Any) -> Outcome:
+            return answers.pop(0) if answers else Apply({"status": "done"})
+
+        told, _ = await told_in_an_hour(virtual_database, Patient(answer=answer))
+        assert [event.rest_s for event in told] == [20, 40, 80, 20, 40]
+
+    play()
+
+
+def test_what_is_remembered_is_bounded_and_rows_that_go_round_are_kept(
+    virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million rows that stay ready would fill the memory; or each would push out the one before,
+    and none be told.
+    """
+    monkeypatch.setattr(rounds, "ROWS_MAX", 2)
+
+    @virtual_time(max_virtual_s=2 * HOUR_S)
+    async def play() -> None:
+        pipeline = Patient(answer=unchanged)
+        await add(virtual_database, *(Run(id=number) for number in range(1, 6)))
+        with heard_events() as heard:
+            async with PipelineManager(virtual_database.session_factory, [pipeline]):
+                await asyncio.sleep(200)
+                assert len(pipeline.run.settler.recorder.rounds) == 2
+        assert len({event.row_id for event in heard.of(events.RowUnchanged)}) == 2
+
+    play()
+
+
+class Size(Enum):
+    """What a host may have in a column."""
+
+    SMALL = 1
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, [1], select(1), RaisingMapping(SystemExit())])
+def test_what_cannot_be_compared_is_no_round(value: object) -> None:
+    """The host's own object would end the transaction that it is written in."""
+    assert change(Apply({"result": value})) is None
+
+
+@pytest.mark.parametrize("value", [None, "text", 1, Size.SMALL])
+def test_what_can_be_compared_is_told_apart(value: object) -> None:
+    """Rows that are of an enum would never be seen to go round."""
+    assert change(Apply({"result": value})) != change(Apply({"result": "other"}))
+    assert change(Apply({"status": "queued"})) == rounds.UNCHANGED
