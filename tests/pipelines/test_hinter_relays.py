@@ -198,11 +198,12 @@ def test_a_hint_that_fails_stops_no_pipeline(
             hinter.attach_relay(fail)
         if broken == "wake":
             hinter.attach("Run", fail)
-        if broken == "logger":
-            break_loggers(monkeypatch, error)
         pipeline.start(virtual_database.session_factory, hinter)
-        await until(lambda: pipeline.statistics().counters["applied"] == 6)
-        await turns()
+        with monkeypatch.context() as patch:
+            if broken == "logger":
+                break_loggers(patch, error)
+            await until(lambda: pipeline.statistics().counters["applied"] == 6)
+            await turns()
         assert (len(pipeline.run.settler), pipeline.statistics().tracked) == (0, 0)
         await pipeline.drain(timedelta(seconds=1))
         assert [(await read(virtual_database, row)).status for row in rows] == ["active"] * 6

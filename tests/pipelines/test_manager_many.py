@@ -92,7 +92,7 @@ async def test_after_a_shutdown_hints_reach_nobody(
         pass
     pipeline_hinter._warned.clear()
     pipeline_hinter.hint_fetch(Volume)
-    assert "A hint reached no pipeline: Volume" in caplog.messages
+    assert any(text.startswith("A hint reached no pipeline: Volume") for text in caplog.messages)
 
 
 @virtual_time

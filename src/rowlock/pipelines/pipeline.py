@@ -292,7 +292,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             expected_errors=self.expected_errors,
             schedules=self.schedules,
             intent=self.intent_columns,
-            allows_none=may_return_none(self.process),
+            allows_none=may_return_none(type(self).process),
             checks_rows=self._checks_rows,
             claims_rows=self.leased.is_plain
             and getattr(self.options, "__func__", None) is Pipeline.options,
