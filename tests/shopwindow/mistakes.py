@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineManager, ScheduleColumns
 from rowlock.dispatch import (
@@ -20,6 +21,9 @@ from rowlock.dispatch import (
     ThreadEngine,
     dispatch_indexes,
 )
+
+SESSIONS = async_sessionmaker(create_async_engine("sqlite+aiosqlite:///nowhere.db"))
+"""Never asked for one."""
 
 
 class Base(DeclarativeBase):
@@ -200,6 +204,26 @@ AT_CONSTRUCTION = (
         "one pipeline without a list",
         lambda: PipelineManager(None, Sound()),  # type: ignore[arg-type]
         "pipelines is a list",
+    ),
+    Mistake(
+        "a `sessionmaker` instead of an `async_sessionmaker`",
+        lambda: PipelineManager(sessionmaker(), [Sound()]),  # type: ignore[arg-type]
+        "pass async_sessionmaker(engine)",
+    ),
+    Mistake(
+        "a session instead of what makes sessions",
+        lambda: PipelineManager(async_sessionmaker()(), [Sound()]),  # type: ignore[arg-type]
+        "pass async_sessionmaker(engine)",
+    ),
+    Mistake(
+        "an `async_sessionmaker` without an engine",
+        lambda: PipelineManager(async_sessionmaker(), [Sound()]),
+        "bound to no engine",
+    ),
+    Mistake(
+        "two pipelines of one class in a manager",
+        lambda: PipelineManager(SESSIONS, [Sound(), Sound()]),
+        "rename one",
     ),
     Mistake(
         "an `async def` handler in `ThreadEngine`",

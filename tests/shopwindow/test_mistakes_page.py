@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock import (
     Apply,
     ConfigurationError,
     Park,
     PipelineHinter,
+    PipelineManager,
+    RowlockError,
+    events,
     hint_after_commit,
     request_update,
 )
 from rowlock.hints import intents
 from rowlock.testing import TemporaryDatabase, stepping
 
-from ..host import Base, Run, RunPipeline
+from ..host import Base, Run, RunPipeline, heard_events
 from ..pipelines.scenes import counted
 from .mistakes import AT_CONSTRUCTION, Mistake
 from .pages import DOCS
@@ -61,6 +65,44 @@ IN_LAST_ERROR: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     ("`hint=` of something else", lambda item: Apply(hint=[5]), "hint takes models"),  # type: ignore[list-item]
     ("`Park` without a text", lambda item: Park(5), "Park takes a text"),  # type: ignore[arg-type]
 )
+
+
+async def start_twice(database: TemporaryDatabase) -> None:
+    """Have one pipeline in two managers."""
+    await database.create_tables(Base.metadata)
+    pipeline = RunPipeline()
+    async with PipelineManager(database.session_factory, [pipeline]):
+        await PipelineManager(database.session_factory, [pipeline]).start()
+
+
+async def start_in_memory(_: TemporaryDatabase) -> None:
+    """Have a database that each connection would have for itself."""
+    engine = create_async_engine("sqlite+aiosqlite://")
+    try:
+        await PipelineManager(async_sessionmaker(engine), [RunPipeline()]).start()
+    finally:
+        await engine.dispose()
+
+
+async def request_a_colour(database: TemporaryDatabase) -> None:
+    """Write what is not there."""
+    async with database.session_factory() as session:
+        await request_update(session, Run, 1, {"colour": "red"})
+
+
+async def find_no_table(database: TemporaryDatabase) -> None:
+    """Run before the migration."""
+    with heard_events() as heard:
+        async with PipelineManager(database.session_factory, [RunPipeline()]):
+            await heard.wait_for(events.FetchFailed)
+
+
+AT_CALL = (
+    ("one pipeline in two managers", start_twice, "was started before"),
+    ("SQLite in memory", start_in_memory, "use a file"),
+    ("`request_update` of an unknown column", request_a_colour, "has no column 'colour'"),
+    ("a table that was not migrated", find_no_table, "a fetch failed"),
+)
 RESTS = (
     "a row that stays ready after `Apply()`",
     "the second attempt",
@@ -80,6 +122,7 @@ def test_the_table_has_all_of_them() -> None:
     expected = [(one.what, "construction", one.text) for one in AT_CONSTRUCTION]
     expected += [(what, "the attempt", text) for what, _, text in IN_LAST_ERROR]
     expected += [RESTS]  # tests/pipelines/test_rounds.py
+    expected += [(what, "the call", text) for what, _, text in AT_CALL]
     expected += [(what, "the call", "WARNING, once") for what in TOLD]
     assert [(what, when, text.replace("\0", "|")) for what, when, text in rows] == expected
 
@@ -107,6 +150,24 @@ async def test_it_is_said_by_the_attempt(
         run = (await session.scalars(select(Run))).one()
     assert text in (run.last_error or ""), what
     assert (run.status, run.attempts, run.parked_at) == ("queued", 1, None)
+
+
+@pytest.mark.parametrize(("what", "make", "text"), AT_CALL)
+async def test_it_is_said_by_the_call(
+    sqlite_database: TemporaryDatabase,
+    what: str,
+    make: Callable[[TemporaryDatabase], Awaitable[None]],
+    text: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A service would start, and nothing would ever be worked on."""
+    said = ""
+    with caplog.at_level(logging.WARNING, "rowlock"):
+        try:
+            await make(sqlite_database)
+        except RowlockError as error:
+            said = error.message
+    assert text in said or any(text in one for one in caplog.messages), what
 
 
 async def test_none_is_taken_where_the_annotation_says_so(
