@@ -29,7 +29,7 @@ from rowlock.dispatch import (
     Task,
     WorkerGone,
 )
-from rowlock.dispatch.delivering.delivery import END_S_MAX
+from rowlock.dispatch.delivering.delivery import ATTEMPT_END_S_MAX
 from rowlock.dispatch.delivering.scratch import Scratch
 from rowlock.dispatch.settings import LEASES_PER_TICK_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
@@ -135,7 +135,7 @@ async def test_a_handler_that_has_no_end_is_failed_once(
     renders = pipeline_of(fleet, scenes, time_limit=600)
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, "a")
-        await asyncio.sleep(600 + END_S_MAX - 10)
+        await asyncio.sleep(600 + ATTEMPT_END_S_MAX - 10)
         assert (await one_render(virtual_database)).status == RUNNING, "it may still end"
         [row] = await settled(virtual_database)
         assert (row.status, row.error) == (FAILED, "internal: the time limit of 600 s is over")

@@ -225,7 +225,7 @@ async def test_a_process_that_hangs_up_is_gone(monkeypatch: pytest.MonkeyPatch) 
     """A handler that closes the line, or whose end somebody hides, would hold its row until
     nothing was heard for long.
     """
-    monkeypatch.setattr(process_line, "END_S_MAX", 0.2)
+    monkeypatch.setattr(process_line, "PROCESS_END_S_MAX", 0.2)
     async with offered(
         ProcessEngine(1), task_of(handlers.closes_sockets, heartbeat_s=1_000)
     ) as events:

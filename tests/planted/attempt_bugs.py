@@ -208,7 +208,7 @@ ATTEMPT_BUGS = (
         "a row is held for ever by a handler that has no end",
         "dispatch/delivering/delivery.py",
         "Delivery._out_of_time",
-        ", timeout_s=END_S_MAX",
+        ", timeout_s=ATTEMPT_END_S_MAX",
         "",
         (f"{ENDS}::test_a_handler_that_has_no_end_is_failed_once",),
     ),

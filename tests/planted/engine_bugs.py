@@ -109,7 +109,7 @@ ENGINE_BUGS: Final[tuple[Bug, ...]] = (
         "a process that hung up is waited for",
         "dispatch/engines/process_line.py",
         "WorkerConnection.ended",
-        ", timeout=END_S_MAX",
+        ", timeout=PROCESS_END_S_MAX",
         "",
         (f"{PROCESSES}::test_a_process_that_hangs_up_is_gone",),
     ),

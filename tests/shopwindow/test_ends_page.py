@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from rowlock import PipelineSettings
-from rowlock.dispatch.engines.process_line import END_S_MAX, START_S_MAX
+from rowlock.dispatch.engines.process_line import PROCESS_END_S_MAX, START_S_MAX
 from rowlock.dispatch.settings import DispatchSettings
 
 from .pages import DOCS
@@ -31,7 +31,7 @@ def test_default_is_that_of_the_settings(name: str, said: timedelta) -> None:
     assert SETTINGS[name] == said
 
 
-@pytest.mark.parametrize("limit_s", [START_S_MAX, END_S_MAX])
+@pytest.mark.parametrize("limit_s", [START_S_MAX, PROCESS_END_S_MAX])
 def test_limits_of_processes_are_said(limit_s: float) -> None:
     """The two limits that no setting moves would be found in the code alone."""
     assert f"| {limit_s:g} s |" in PAGE

@@ -77,7 +77,7 @@ from rowlock.shielding import finish
 
 logger = get_logger(__name__)
 
-END_S_MAX = 240.0
+ATTEMPT_END_S_MAX = 240.0
 """How long a handler may take to end when its time limit is over, in seconds; then its row is
 failed while it runs on.
 """
@@ -207,7 +207,7 @@ class Delivery(Generic[ModelT]):
         closing = contained_task(self._close(attempt), name="rowlock: close an attempt")
         # A row that is failed is nobody's to begin again; so one whose handler cannot be ended need
         # not be held for ever.
-        await finish(_wait(closing, timeout_s=END_S_MAX), purpose="end an attempt")
+        await finish(_wait(closing, timeout_s=ATTEMPT_END_S_MAX), purpose="end an attempt")
         if not closing.done():
             self._item.after_settling = partial(_wait, closing)
         limit_s = self._context.settings.time_limit.total_seconds()

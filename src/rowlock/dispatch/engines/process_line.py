@@ -43,7 +43,7 @@ INTERPRETER_S_MAX = 21.0
 """For how long a process that has not called yet is not killed, in seconds: anyio forgets one
 over whose start it is cancelled, and allows 20 s for that.
 """
-END_S_MAX = 3.0
+PROCESS_END_S_MAX = 3.0
 """How long a process may take to be ready for the next attempt when it has nothing more to say,
 in seconds; then it is killed.
 """
@@ -143,7 +143,7 @@ class WorkerConnection:
         Raises:
             BrokenWorkerProcess: it died, or neither ends nor dies.
         """
-        await asyncio.wait({self._call}, timeout=END_S_MAX)
+        await asyncio.wait({self._call}, timeout=PROCESS_END_S_MAX)
         if not self._call.done():
             raise BrokenWorkerProcess("it has hung up, and somebody holds its streams")
         self._call.result()
@@ -156,7 +156,7 @@ class WorkerConnection:
         try:
             await self._wait_for_either(max(0.0, self._kept_until - monotonic()))
             if self._is_over:
-                await asyncio.wait({self._call}, timeout=END_S_MAX)
+                await asyncio.wait({self._call}, timeout=PROCESS_END_S_MAX)
             is_ready = self._is_ready()
             self._call.cancel()
             await asyncio.wait({self._call})
