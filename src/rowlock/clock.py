@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -44,6 +45,21 @@ def is_real() -> bool:
         not getattr(loop, "is_virtual", False)
         and abs(loop.time() - time.monotonic()) < REAL_WITHIN_S
     )
+
+
+def stopwatch() -> Callable[[], float]:
+    """Return a clock for busy time: the difference of two of its readings is what passed between
+    them, in seconds.
+
+    Any thread may read it, and all of them read one clock: that of the loop in which this was
+    called where a test moves it, else the process's own. The process's own is read directly, since
+    a loop that keeps the time of its iteration would show short calls as none.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return time.monotonic
+    return time.monotonic if is_real() else loop.time
 
 
 async def sleep(seconds: float) -> None:

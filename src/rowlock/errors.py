@@ -88,6 +88,10 @@ class LockCycleError(ConfigurationError):
         self.cycle = cycle
 
 
+class GraphError(ConfigurationError):
+    """A graph was built wrongly; nothing was started. Raised in the line that is wrong."""
+
+
 class UnsupportedDialectError(ConfigurationError):
     """The database is neither PostgreSQL nor SQLite, or its engine is set up in a way that no
     lease can survive.
@@ -122,6 +126,21 @@ class ProcessCancelledError(PipelineError):
     """`process` let a ``CancelledError`` escape that rowlock had not asked for; the row is
     retried like after any failure.
     """
+
+
+class GraphDeadlockError(RowlockError):
+    """A graph cannot go on: no call is in flight, no timer is set, and it has not finished.
+
+    Attributes:
+        text: the graph with the flags of each edge, a line per node.
+        cycle: the names of the nodes that wait for each other, in order; the last one waits for
+            the first. Empty if a node waits for something that no other node owes it.
+    """
+
+    def __init__(self, message: str, *, text: str, cycle: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.text = text
+        self.cycle = cycle
 
 
 class Refusal(RowlockError):
@@ -280,6 +299,40 @@ class WorkerGone(Refusal):
 
     def __reduce__(self) -> tuple[type[WorkerGone], tuple[str, str]]:
         return WorkerGone, (self.worker, self.why)
+
+
+class GraphTimeLimit(Refusal, TimeoutError):
+    """The run of a graph did not finish in time, and was ended.
+
+    Attributes:
+        time_limit_s: the limit, in seconds.
+        abandoned: the operators whose calls ignored the end and still run in their threads.
+    """
+
+    def __init__(self, *, graph: str, time_limit_s: float, abandoned: tuple[str, ...] = ()) -> None:
+        left = f"; calls still run of {', '.join(abandoned)}" if abandoned else ""
+        super().__init__(f"the graph {graph!r} did not finish within {time_limit_s:g} s{left}")
+        self.graph = graph
+        self.time_limit_s = time_limit_s
+        self.abandoned = abandoned
+
+
+class GraphInterrupted(Refusal):
+    """The run of a graph, or of one value in it, was ended because the caller's ``keep_going``
+    returned False.
+    """
+
+    def __init__(self, graph: str) -> None:
+        super().__init__(f"the graph {graph!r} was interrupted: its keep_going returned False")
+        self.graph = graph
+
+
+class GraphClosed(Refusal):
+    """A standing graph was closed, or is being closed, and takes no value."""
+
+    def __init__(self, graph: str) -> None:
+        super().__init__(f"the graph {graph!r} is closed")
+        self.graph = graph
 
 
 class InternalError(RowlockError):

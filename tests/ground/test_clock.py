@@ -8,7 +8,7 @@ import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 
-from rowlock.clock import monotonic, sleep, utc_now
+from rowlock.clock import monotonic, sleep, stopwatch, utc_now
 from rowlock.testing import virtual_time
 
 
@@ -48,3 +48,35 @@ async def test_monotonic_does_not_jump_between_threads_and_loop() -> None:
     before = monotonic()
     in_thread = await asyncio.to_thread(monotonic)
     assert before <= in_thread <= monotonic()
+
+
+@virtual_time
+async def test_a_stopwatch_is_moved_with_the_loop() -> None:
+    """Shares of busy time would mix a test's time with real time."""
+    clock = stopwatch()
+    before = clock()
+    await asyncio.sleep(3600)
+    assert clock() - before == 3600
+    assert await asyncio.to_thread(clock) - before == 3600
+
+
+async def test_a_stopwatch_sees_time_pass_within_a_step_of_the_loop() -> None:
+    """A loop that keeps the time of its iteration, as uvloop does, would show calls as free."""
+    loop = asyncio.get_running_loop()
+    kept = loop.time()
+    loop.time = lambda: kept  # type: ignore[method-assign]
+    try:
+        clock = stopwatch()
+        before = clock()
+        while clock() == before:
+            pass
+        assert clock() > before
+    finally:
+        del loop.time
+
+
+def test_a_stopwatch_without_a_loop() -> None:
+    """A graph could not be measured in a thread that runs no loop."""
+    clock = stopwatch()
+    before = clock()
+    assert before <= time.monotonic() <= clock()

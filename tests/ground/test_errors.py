@@ -12,6 +12,11 @@ from rowlock.errors import (
     AdmissionRejected,
     ConfigurationError,
     Draining,
+    GraphClosed,
+    GraphDeadlockError,
+    GraphError,
+    GraphInterrupted,
+    GraphTimeLimit,
     HostCodeError,
     InternalError,
     LeaseLost,
@@ -92,6 +97,17 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
     "no-workers-available": (NoWorkersAvailable(asked=2), {"asked": 2}),
     "worker-busy": (WorkerBusy("w"), {"worker": "w"}),
     "worker-gone": (WorkerGone("w", "killed"), {"worker": "w", "why": "killed"}),
+    "graph-error": (GraphError("text"), {}),
+    "graph-deadlock-error": (
+        GraphDeadlockError("text", text="drawn", cycle=("zip", "batch")),
+        {"text": "drawn", "cycle": ("zip", "batch")},
+    ),
+    "graph-time-limit": (
+        GraphTimeLimit(graph="g", time_limit_s=2.5, abandoned=("parse",)),
+        {"graph": "g", "time_limit_s": 2.5, "abandoned": ("parse",)},
+    ),
+    "graph-interrupted": (GraphInterrupted("g"), {"graph": "g"}),
+    "graph-closed": (GraphClosed("g"), {"graph": "g"}),
     "internal-error": (InternalError("text"), {}),
 }
 
@@ -148,7 +164,12 @@ def test_when_to_come_back_is_whole_seconds(retry_after_s: float, header: int) -
 
 @pytest.mark.parametrize(
     "fault",
-    [ModelError("", model="V"), SettingsError(""), UnsupportedDialectError("", dialect_name="x")],
+    [
+        ModelError("", model="V"),
+        SettingsError(""),
+        UnsupportedDialectError("", dialect_name="x"),
+        GraphError(""),
+    ],
 )
 def test_faults_of_set_up_are_configuration_errors(fault: RowlockError) -> None:
     """A host's start-up could not catch them by one name."""
@@ -157,7 +178,16 @@ def test_faults_of_set_up_are_configuration_errors(fault: RowlockError) -> None:
 
 
 @pytest.mark.parametrize(
-    "slug", ["lease-lost", "related-lock-unavailable", "lock-wait-timeout", "transaction-timeout"]
+    "slug",
+    [
+        "lease-lost",
+        "related-lock-unavailable",
+        "lock-wait-timeout",
+        "transaction-timeout",
+        "graph-time-limit",
+        "graph-interrupted",
+        "graph-closed",
+    ],
 )
 def test_refusals_are_no_faults(slug: str) -> None:
     """An alarm would ring for what a healthy system meets."""
@@ -169,6 +199,15 @@ def test_refusals_are_no_faults(slug: str) -> None:
 def test_model_error_without_a_column() -> None:
     """A fault of the whole model would have to name a column."""
     assert ModelError("text", model="Volume").column is None
+
+
+def test_a_graphs_time_limit_is_a_timeout() -> None:
+    """A host that bounds a block by ``except TimeoutError`` would not catch it."""
+    error = GraphTimeLimit(graph="g", time_limit_s=2, abandoned=("parse", "embed"))
+    assert isinstance(error, TimeoutError)
+    assert error.message == (
+        "the graph 'g' did not finish within 2 s; calls still run of parse, embed"
+    )
 
 
 def test_errors_are_at_the_front_door() -> None:

@@ -63,25 +63,25 @@ def test_who_locks_rows_of_a_model() -> None:
     nobody.
     """
     parent = Parent(lock_timeout=40, retry_delay=3, orphaned_after=700)
-    graph = LockGraph([parent, AttachmentPipeline(), RunPipeline()])
-    [locking] = graph.locking_pipelines_of(ATTACHMENTS, but="AttachmentPipeline")
+    lock_graph = LockGraph([parent, AttachmentPipeline(), RunPipeline()])
+    [locking] = lock_graph.locking_pipelines_of(ATTACHMENTS, but="AttachmentPipeline")
     assert (locking.leased, locking.owner, locking.on is WANTED) == (parent.leased, "Parent", True)
     assert str(locking.ready) == str(parent.ready())
     assert (locking.precedence_timeout, locking.precedence_timeout_at_work) == (
         timedelta(seconds=700),
         timedelta(seconds=43),
     )
-    assert graph.locking_pipelines_of(ATTACHMENTS, but="Parent") == ()
-    assert graph.locking_pipelines_of(RUNS, but="RunPipeline") == ()
-    assert graph.locking_pipelines_of(VOLUMES, but="Parent") == ()
+    assert lock_graph.locking_pipelines_of(ATTACHMENTS, but="Parent") == ()
+    assert lock_graph.locking_pipelines_of(RUNS, but="RunPipeline") == ()
+    assert lock_graph.locking_pipelines_of(VOLUMES, but="Parent") == ()
 
 
 def test_which_columns_services_own() -> None:
     """What a service asked of a related row would be overwritten by whoever has it locked."""
-    graph = LockGraph([Parent(), Sibling(), RunPipeline()])
-    assert graph.intent_of(VOLUMES) == (
+    lock_graph = LockGraph([Parent(), Sibling(), RunPipeline()])
+    assert lock_graph.intent_of(VOLUMES) == (
         Volume.__table__.c.status,
         Volume.__table__.c.size_gb,
         Volume.__table__.c.disk_id,
     )
-    assert graph.intent_of(RUNS) == ()
+    assert lock_graph.intent_of(RUNS) == ()

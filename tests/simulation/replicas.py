@@ -87,14 +87,14 @@ class SteppedReplica(Replica):
     ) -> None:
         """Build the actors; no loop runs."""
         super().__init__(name, exchange, line, pipelines)
-        graph = LockGraph(pipelines)
-        graph.check()
+        lock_graph = LockGraph(pipelines)
+        lock_graph.check()
         hinter = PipelineHinter()
         for pipeline in pipelines:
             hinter.attach(pipeline.leased.name, lambda: None)
         self._rng = rng
         self._steps = [
-            Steps(pipeline.build_run(self._session_factory, hinter, graph))
+            Steps(pipeline.build_run(self._session_factory, hinter, lock_graph))
             for pipeline in pipelines
         ]
         self._tending: dict[int, asyncio.Task[None]] = {}

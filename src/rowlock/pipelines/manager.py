@@ -74,7 +74,7 @@ class PipelineManager:
         self.hinter = PipelineHinter()
         self._session_factory = session_factory
         self._pipelines: dict[str, Pipeline[Any]] = {}
-        self._graph = LockGraph()
+        self._lock_graph = LockGraph()
         self._notifier: Notifier | None = None
         self._wants_heartbeat_thread = heartbeat_thread
         self._check_indexes = check_indexes
@@ -125,7 +125,7 @@ class PipelineManager:
         if self._started:
             LockGraph([*self._pipelines.values(), pipeline]).check()
         self._pipelines[pipeline.name] = pipeline
-        self._graph.add(pipeline)
+        self._lock_graph.add(pipeline)
         if self._started:
             self._start(pipeline)
 
@@ -143,7 +143,7 @@ class PipelineManager:
         if self._started:
             return
         _need_running_loop()
-        self._graph.check()
+        self._lock_graph.check()
         for pipeline in self._pipelines.values():
             _need_new(pipeline)
         self._started = True
@@ -225,7 +225,7 @@ class PipelineManager:
 
     def _start(self, pipeline: Pipeline[Any]) -> None:
         pipeline.start(
-            self._session_factory, self.hinter, self._graph, heartbeat_thread=self._heartbeats
+            self._session_factory, self.hinter, self._lock_graph, heartbeat_thread=self._heartbeats
         )
         for hinter in (self.hinter, pipeline_hinter):
             hinter.attach(pipeline.leased.name, pipeline.hint)

@@ -220,7 +220,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
         self,
         session_factory: async_sessionmaker[AsyncSession],
         hinter: PipelineHinter,
-        graph: LockGraph | None = None,
+        lock_graph: LockGraph | None = None,
         *,
         heartbeat_thread: HeartbeatThread | None = None,
     ) -> None:
@@ -229,7 +229,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
         Args:
             session_factory: the host's.
             hinter: reaches the pipelines of the manager.
-            graph: the pipelines beside it; this one alone if there is none.
+            lock_graph: the pipelines beside it; this one alone if there is none.
             heartbeat_thread: where leases are renewed; on this loop if there is none.
 
         Raises:
@@ -239,7 +239,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
         if self._run is not None:
             raise PipelineError(f"{self.name} was started before; build a new one")
         self.check_parts()
-        self._run = self.build_run(session_factory, hinter, graph)
+        self._run = self.build_run(session_factory, hinter, lock_graph)
         self._run.heartbeater.thread = heartbeat_thread
         self._run.start()
 
@@ -247,7 +247,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
         self,
         session_factory: async_sessionmaker[AsyncSession],
         hinter: PipelineHinter,
-        graph: LockGraph | None = None,
+        lock_graph: LockGraph | None = None,
     ) -> PipelineRun[ModelT_co]:
         """Return the actors of this pipeline, not started: for `start`, and for tests that take one
         step at a time.
@@ -255,7 +255,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
         Args:
             session_factory: the host's.
             hinter: reaches the pipelines of the manager.
-            graph: the pipelines beside it; this one alone if there is none.
+            lock_graph: the pipelines beside it; this one alone if there is none.
 
         Raises:
             ConfigurationError: the session factory cannot serve it.
@@ -270,7 +270,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
                 Ahead(size, low_watermark) if self._leaves_queue_size and size < AHEAD_MAX else None
             ),
         )
-        beside = LockGraph([self]) if graph is None else graph
+        beside = LockGraph([self]) if lock_graph is None else lock_graph
         locker = RelatedLocker(
             session_factory,
             self.leased,

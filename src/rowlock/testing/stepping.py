@@ -106,9 +106,9 @@ async def stepping(
         ConfigurationError: the session factory cannot serve the pipeline, or the pipelines lock
             each other's rows in a circle.
     """
-    graph = LockGraph([pipeline, *beside])
-    graph.check()
-    steps = Steps(pipeline.build_run(session_factory, PipelineHinter(), graph))
+    lock_graph = LockGraph([pipeline, *beside])
+    lock_graph.check()
+    steps = Steps(pipeline.build_run(session_factory, PipelineHinter(), lock_graph))
     # Between two steps a test may change a row, however little time passes.
     steps.run.context.claims_rows = False
     try:
