@@ -219,7 +219,7 @@ LOCK_BUGS = (
         "a circle of locks starts",
         "pipelines/manager.py",
         "PipelineManager.start",
-        "        self._graph.check()\n",
+        "        self._lock_graph.check()\n",
         "",
         ("tests/pipelines/test_lock_graph.py::test_a_circle_refuses_to_start_and_is_drawn",),
     ),
