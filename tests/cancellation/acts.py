@@ -14,7 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import Apply, PipelineItem, PipelineManager, hold_rows
 from rowlock.pipelines.settling.release import release_items
-from rowlock.pipelines.settling.transactions import Submission
+from rowlock.pipelines.settling.rounds import Rounds
+from rowlock.pipelines.settling.transactions import PendingOutcome
 from rowlock.pipelines.settling.writer import Writer
 from rowlock.testing import Steps, stepping
 
@@ -138,7 +139,8 @@ async def _gathering(sessions: Sessions) -> AsyncIterator[tuple[Steps[Any], Pipe
 async def _written(sessions: Sessions, outcome: Apply) -> AsyncIterator[Work]:
     async with _gathering(sessions) as (steps, item):
         context = steps.run.context
-        yield lambda: Writer(context).write(Submission(item, outcome))
+        writer = Writer(context, Rounds(context.leased, context.settings))
+        yield lambda: writer.write(PendingOutcome(item, outcome))
         # Whoever was to write it releases the row, if it was not written.
         await release_items(context, [item])
         steps.run.heartbeater.untrack(item)
