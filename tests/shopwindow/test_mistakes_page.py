@@ -105,7 +105,7 @@ AT_CALL = (
 )
 RESTS = (
     "a row that stays ready after `Apply()`",
-    "the second attempt",
+    "the third attempt",
     "WARNING, and the row [rests longer]"
     "(../how-to/retries-and-parking.md#apply-that-changes-nothing)",
 )

@@ -32,7 +32,7 @@ ROWS_MAX = 10_000
 """Most rows that are remembered."""
 CHANGES_MAX = 4
 """Most kinds of changes of one row that are remembered."""
-CIRCLES_MIN = 3
+CIRCLES_MIN = 2
 """A change of A to B makes the row rest longer after so many rounds: services may want the same of
 a row twice.
 """
@@ -138,16 +138,19 @@ def rest_of(settings: PipelineSettings, change: int | None, rounds: int) -> time
 
 def change_of(leased: LeasedTable, item: PipelineItem[Any], outcome: Apply) -> int | None:
     """Return what tells the change that `outcome` makes from others, `UNCHANGED` if it makes none;
-    None if that cannot be told, or does not matter since `outcome` says when the row is due, or
-    does more than to write the row.
+    None if that cannot be told, or does not matter: it is the first of its row, says when the
+    row is due, or does more than to write the row.
     """
-    is_told = outcome.after is None and outcome.due_at is None
-    if not is_told or outcome.also is not None or outcome.related or not item.has_row:
+    if not leased.has_schedule or not item.has_row:
         return None
-    if not leased.has_schedule:
+    rests_as_usual = outcome.after is None and outcome.due_at is None
+    if not rests_as_usual or outcome.also is not None or outcome.related:
         return None
     changes = set()
     try:
+        # Most rows are processed once, and none of them comes back.
+        if item.value_as_read(leased, leased.column("last_processed_at")) is None:
+            return None
         for key, value in outcome.values.items():
             column = column_of(leased, key)
             before = item.value_as_read(leased, column)
