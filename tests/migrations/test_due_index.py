@@ -14,7 +14,7 @@ from hosting.tables import Document, Volume
 from sqlalchemy import ColumnElement, event
 from sqlalchemy.exc import DBAPIError
 
-from rowlock import ModelError, Pipeline, due_index
+from rowlock import Apply, ModelError, Pipeline, PipelineItem, due_index
 from rowlock.rows.migrations import add_due_index, drop_due_index
 from rowlock.testing import TemporaryDatabase, stepping
 
@@ -34,6 +34,10 @@ class VolumePipeline(Pipeline[Volume]):
         """Submitted volumes want work."""
         return Volume.status == "submitted"
 
+    async def process(self, item: PipelineItem[Any]) -> Apply:
+        """Is never asked here."""
+        return Apply()
+
 
 class DocumentPipeline(Pipeline[Document]):
     """Claims by the due time."""
@@ -43,6 +47,10 @@ class DocumentPipeline(Pipeline[Document]):
     def ready(self) -> ColumnElement[bool]:
         """Listed documents want work."""
         return Document.status == "listed"
+
+    async def process(self, item: PipelineItem[Any]) -> Apply:
+        """Is never asked here."""
+        return Apply()
 
 
 INDEXES = {VolumePipeline: "ix_volumes_last_processed_at", DocumentPipeline: "ix_documents_due_at"}

@@ -12,7 +12,7 @@ from hosting.tables import Volume
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
-from rowlock import Pipeline
+from rowlock import Apply, Pipeline, PipelineItem
 from rowlock.leases.renew import renew
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import PostgresqlServer, TemporaryDatabase, stepping
@@ -32,6 +32,10 @@ class VolumePipeline(Pipeline[Volume]):
     def ready(self) -> ColumnElement[bool]:
         """Submitted volumes want work."""
         return Volume.status == "submitted"
+
+    async def process(self, item: PipelineItem[Volume]) -> Apply:
+        """Is never asked here."""
+        return Apply()
 
 
 async def heap_only_share(database: TemporaryDatabase) -> float:

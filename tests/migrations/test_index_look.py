@@ -55,6 +55,10 @@ class VolumePipeline(Pipeline[Volume]):
             func.now().is_not(None),
         )
 
+    async def process(self, item: Any) -> Apply:
+        """Have nothing to do."""
+        return Apply()
+
 
 class DocumentPipeline(Pipeline[Document]):
     """Has a condition that is a column."""

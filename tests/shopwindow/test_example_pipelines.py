@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +215,8 @@ class TestRenders(ExampleContract):
     def build(self) -> Pipeline[Any]:
         """Return a new pipeline, with processes to work."""
         built: Pipeline[Any] = part("rendering.service").pipeline_of(self.folder)
+        # Its leases are short, and no heart beats here: a busy machine starts no process so soon.
+        built.settings = built.settings.model_copy(update={"lock_timeout": timedelta(minutes=10)})
         return built
 
 
