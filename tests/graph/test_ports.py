@@ -84,6 +84,18 @@ def test_pull_needs_a_value() -> None:
         input_.pull()
 
 
+def test_pull_alone_asks_no_producer() -> None:
+    """Each value would cost one more event, in which its producer can do nothing."""
+    output, input_, changes = owned()
+    output.push(1)
+    changes.owners.clear()
+    changes.asked = input_.owner
+    assert input_.pull() == 1
+    assert not changes.owners
+    input_.need()
+    assert changes.owners == [output.owner]
+
+
 def test_full_slot_is_not_overwritten() -> None:
     """A value would be lost without a trace."""
     output, input_, _ = joined()

@@ -19,6 +19,9 @@ BARE: dict[str, str] = {
     "src/rowlock/pipelines/background.py": "whatever a background task raises is logged by itself",
     "src/rowlock/supervisor.py": "its loops let a KeyboardInterrupt through, which is the user's",
     "src/rowlock/dispatch/engines/stream.py": "whatever the handler raises is an event",
+    "src/rowlock/graph/lanes/event_loop.py": (
+        "whatever a call raises is the error of its node; and this is done for each call"
+    ),
     "src/rowlock/dialects/sqlite/transactions.py": (
         "the driver's ROLLBACK, in the thread of its connection"
     ),

@@ -14,7 +14,7 @@ Source: ``port.rs`` of Databend, where the three flags are the low bits of an at
 
 from __future__ import annotations
 
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 from rowlock.errors import InternalError
 
@@ -134,10 +134,11 @@ class _End(Generic[T]):
 
     def _notify(self, changes: Changes) -> None:
         """Note that the other end has changed this edge."""
-        if not self.is_changed and self.owner is not None:
+        owner = self.owner
+        if not self.is_changed and owner is not None:
             self.is_changed = True
-            self.owner.changed.append(self)  # type: ignore[arg-type]  # both kinds are a `Port`
-            changes.owners.append(self.owner)
+            owner.changed.append(self)  # type: ignore[arg-type]  # both kinds are a `Port`
+            changes.owners.append(owner)
 
 
 class InputPort(_End[T]):
@@ -167,18 +168,19 @@ class InputPort(_End[T]):
     def pull(self) -> T:
         """Return the value, which leaves the slot; the next one comes only when it is needed.
 
+        The producer is not asked because of this: it can push only once a value is needed again.
+
         Raises:
             InternalError: there is none.
         """
         edge = self._used_edge()
         value = edge.value
-        if isinstance(value, Empty):
+        if value is EMPTY:
             msg = "pull() without a value: ask has_data first"
             raise InternalError(msg)
         edge.value = EMPTY
         edge.is_needed = False
-        edge.source._notify(edge.changes)
-        return value
+        return cast("T", value)
 
     def finish(self) -> None:
         """Want no more values; one in the slot is dropped. Again: nothing happens."""

@@ -8,16 +8,19 @@ for one node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import Context
 from enum import IntEnum
 from typing import Any, Literal, Protocol, TypeAlias
 
 from rowlock.errors import InternalError
-from rowlock.graph.ports import InputPort, OutputPort, Port
+from rowlock.graph.ports import EMPTY, InputPort, OutputPort, Port, PortOwner
 
 Place: TypeAlias = Literal["loop", "thread", "process"]
-"""Where host code is called: in the event loop, in a thread, or in a child process."""
+"""Where host code is called: in the event loop, in a thread, or in a child process.
+
+A processor whose code runs in a child process answers `NodeStatus.ASYNC` and awaits it.
+"""
 
 
 class NodeStatus(IntEnum):
@@ -52,10 +55,12 @@ class Processor:
         name: of the operator it belongs to, for pictures, statistics and errors.
         inputs: ports to read from; all of them are connected when a run begins.
         outputs: ports to write to.
-        place: where `process` is called. A thread by default.
+        owner: the node that it is in a graph.
+        place: where `process` and `close` are called. A thread by default.
         blocks: its calls may wait long for something outside, as a read of a queue does. The thread
             that runs one is replaced meanwhile, so that other calls do not wait for it.
         holds_max: how many values it holds at most, beside those in its edges.
+        context: the context variables of which the next call gets a copy; None for the run's.
         is_due: the time given to `wake_after` has passed.
         made: values that it created: those of a source, or parts beyond the first.
         merged: values that became part of others.
@@ -78,6 +83,8 @@ class Processor:
         self.name = name or type(self).__name__
         self.inputs: Sequence[InputPort[Any]] = [InputPort() for _ in range(inputs)]
         self.outputs: Sequence[OutputPort[Any]] = [OutputPort() for _ in range(outputs)]
+        self.owner: PortOwner | None = None
+        self.context: Context | None = None
         self.is_due = False
         self.made = self.merged = self.failed = self.dropped = 0
         self._waker: Waker | None = None
@@ -107,8 +114,10 @@ class Processor:
         return ""
 
     def subject(self) -> object:
-        """Return the value that `process` or `async_process` works on, for the note on an error."""
-        return None
+        """Return the value that `process` or `async_process` works on, for the note on an error;
+        `EMPTY` if there is none.
+        """
+        return EMPTY
 
     def is_open(self) -> bool:
         """Return whether an idle node may still be woken from outside of the graph.
@@ -117,16 +126,6 @@ class Processor:
         scheduler's mutex.
         """
         return False
-
-    def call_context(self) -> Context | None:
-        """Return the context variables for the next call, or None for those of the run."""
-        return None
-
-    def keep_going(self) -> Callable[[], bool] | None:
-        """Return what tells whether the value of the next call is still wanted; None if it always
-        is.
-        """
-        return None
 
     def closing(self) -> NodeStatus | None:
         """Return how the processor is closed when the run ends: `NodeStatus.SYNC` for `close`, at

@@ -1,0 +1,232 @@
+"""The lanes of a run in the event loop: coroutines, and functions that are called there.
+
+The loop is a worker like the threads: where a call has ended, the loop itself asks which calls are
+next. Consecutive coroutines never leave it, and a node that gets its next value at once continues
+in the same task. One iteration of the loop asks a bounded number of nodes and begins no call when
+its time is over, so that the host's other tasks go on.
+
+On a loop whose time is moved by a test, calls of threads are made here as well, one in each
+iteration, so that their order depends on the program alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final, Protocol
+
+from rowlock.containment import begin_task
+from rowlock.graph.building.topology import Node
+from rowlock.graph.lanes.calls import Calls
+from rowlock.graph.processor import NodeStatus
+from rowlock.graph.scheduling.scheduler import Scheduler, is_withdrawn
+
+ASKS_MAX: Final = 256
+"""How many nodes are asked in one iteration of the loop."""
+
+ITERATION_S_MAX: Final = 0.002
+"""After this time no call is begun in an iteration, in seconds."""
+
+
+ASYNC = NodeStatus.ASYNC
+
+
+class OtherLanes(Protocol):
+    """Where calls go that do not belong into the loop."""
+
+    def submit(self, nodes: list[Node]) -> None:
+        """Make these calls soon."""
+
+
+class LoopLanes:
+    """Makes calls in one event loop; what the scheduler asks of the loop is done here.
+
+    Attributes:
+        calls: makes them.
+        scheduler: says which are next.
+        threads: makes the calls of threads; None if they are made here.
+    """
+
+    def __init__(self, *, on_stop: Callable[[], None], on_end: Callable[[], None]) -> None:
+        """Belong to the running loop.
+
+        Args:
+            on_stop: called in it when the run ends before its time.
+            on_end: called in it when the run has ended.
+        """
+        self.calls: Calls
+        self.scheduler: Scheduler
+        self.threads: OtherLanes | None = None
+        self._loop = asyncio.get_running_loop()
+        self._on_stop = on_stop
+        self._on_end = on_end
+        self._ready: deque[Node] = deque()
+        self._tasks: dict[Node, asyncio.Task[None]] = {}
+        self._timers: dict[Node, asyncio.TimerHandle] = {}
+        self._is_due = False
+        self._is_advance_due = False
+
+    def advance_soon(self) -> None:
+        """Have the scheduler advance in the loop; from anywhere."""
+        self._is_advance_due = True
+        self._in_loop(self._iterate_soon)
+
+    def set_timer(self, node: Node, number: int, seconds: float) -> None:
+        """Have the timer of a node fire in that time; from anywhere."""
+        self._in_loop(partial(self._set_timer, node, number, seconds))
+
+    def cancel_timer(self, node: Node) -> None:
+        """Forget the timer of a node; from anywhere."""
+        self._in_loop(partial(self._cancel_timer, node))
+
+    def cancel_calls(self) -> None:
+        """Cancel the coroutines in flight; from anywhere."""
+        self._in_loop(self._cancel_calls)
+
+    def ended(self) -> None:
+        """Report the end of the run; from anywhere."""
+        self._in_loop(self._on_end)
+
+    def submit(self, nodes: list[Node]) -> None:
+        """Make calls in the loop; from another thread."""
+        self._ready.extend(nodes)
+        self._in_loop(self._iterate_soon)
+
+    def _in_loop(self, act: Callable[[], object]) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and waits for nothing any more
+            self._loop.call_soon_threadsafe(act)
+
+    # What follows runs in the loop.
+
+    def _iterate_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._iterate)
+
+    def _iterate(self) -> None:
+        """Make calls for one iteration of the loop."""
+        self._is_due = False
+        calls, scheduler, ready = self.calls, self.scheduler, self._ready
+        until = calls.stopwatch() + ITERATION_S_MAX
+        asks_end = scheduler.asks + ASKS_MAX
+        if self._is_advance_due:
+            self._is_advance_due = False
+            self._advance(ASKS_MAX)
+        while ready and scheduler.asks < asks_end:
+            node = ready.popleft()
+            if node.status is ASYNC:
+                self._begin(node)
+            elif calls.call(node):
+                scheduler.call_ended(node)
+                self._advance(ASKS_MAX)
+                if self.threads is None or node.ended_at >= until:
+                    break
+        if ready:
+            self._iterate_soon()
+
+    def _advance(self, asks_max: int) -> None:
+        found = self.scheduler.advance(wait=False, asks_max=asks_max)
+        if found:
+            self._dispatch(found)
+
+    def _dispatch(self, nodes: list[Node]) -> None:
+        threads = self.threads
+        if threads is None:
+            self._ready.extend(nodes)
+        else:
+            elsewhere: list[Node] = []
+            for node in nodes:
+                (self._ready if is_of_loop(node) else elsewhere).append(node)
+            if elsewhere:
+                threads.submit(elsewhere)
+        if self._ready:
+            self._iterate_soon()
+
+    def _begin(self, node: Node) -> None:
+        work = self._await_calls(node)
+        try:
+            task = begin_task(
+                work, name=f"rowlock: {node.operator}", context=self.calls.context_of(node)
+            )
+        except BaseException as error:  # noqa: BLE001  # a task factory of the host's refused it
+            if self.calls.begin(node):
+                node.ended_at = node.started_at
+                self.calls.failed(node, error)
+                self._ended(node)
+            return
+        self._tasks[node] = task
+        task.add_done_callback(partial(self._task_done, node))
+
+    async def _await_calls(self, node: Node) -> None:
+        """Make the calls of a node for as long as its next one follows at once."""
+        if not self.calls.begin(node):
+            return
+        until = node.started_at + ITERATION_S_MAX
+        while True:
+            await self.calls.await_call(node)
+            self.scheduler.call_ended(node)
+            found = self.scheduler.advance(wait=False, asks_max=ASKS_MAX)
+            is_next = node in found and self._continues(node)
+            if is_next:
+                found.remove(node)
+            if found:
+                self._dispatch(found)
+            if not is_next:
+                return
+            if not self.calls.begin(node):
+                return
+            if node.started_at >= until:
+                # Coroutines that never suspend would keep the loop for themselves.
+                until = await self._let_others(node)
+
+    def _continues(self, node: Node) -> bool:
+        own = node.processor.context
+        return node.status is ASYNC and own is None and not node.is_closing
+
+    async def _let_others(self, node: Node) -> float:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        node.started_at = self.calls.stopwatch()
+        return node.started_at + ITERATION_S_MAX
+
+    def _ended(self, node: Node) -> None:
+        self.scheduler.call_ended(node)
+        self._advance(ASKS_MAX)
+
+    def _task_done(self, node: Node, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(node) is task:
+            del self._tasks[node]
+        # Cancelled by another before its first step, the call was never begun.
+        if task.cancelled() and is_withdrawn(node):
+            self.calls.failed(node, asyncio.CancelledError())
+            node.started_at = node.ended_at = self.calls.stopwatch()
+            self._ended(node)
+
+    def _cancel_calls(self) -> None:
+        self._on_stop()
+        for node, task in list(self._tasks.items()):
+            if not node.ticket:
+                task.cancel()
+
+    def _set_timer(self, node: Node, number: int, seconds: float) -> None:
+        self._cancel_timer(node)
+        if node.timer == number and node.has_timer:
+            self._timers[node] = self._loop.call_later(seconds, self._fire, node, number)
+
+    def _cancel_timer(self, node: Node) -> None:
+        handle = self._timers.pop(node, None)
+        if handle is not None:
+            handle.cancel()
+
+    def _fire(self, node: Node, number: int) -> None:
+        del self._timers[node]
+        self.scheduler.timer_fired(node, number)
+        self._advance(ASKS_MAX)
+
+
+def is_of_loop(node: Node) -> bool:
+    """Return whether the next call of a node is made in the event loop."""
+    return node.status is ASYNC or node.processor.place == "loop"

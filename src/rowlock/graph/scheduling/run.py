@@ -1,0 +1,285 @@
+"""`run_graph`: one run of a graph, from its checks to its hooks, however it ends.
+
+A run returns only when none of its calls runs any more, so that its caller may rely on that: a
+lease is not released while a call still works on its row. A cancelled caller therefore waits until
+the calls in flight have ended; then it is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import copy_context
+from datetime import timedelta
+from inspect import isawaitable
+from typing import Final
+
+from rowlock.clock import is_real
+from rowlock.errors import GraphError, GraphTimeLimit
+from rowlock.graph.building.topology import CHECKED_AT_ONCE, Graph, Node
+from rowlock.graph.lanes.calls import Calls, as_ordinary
+from rowlock.graph.lanes.event_loop import LoopLanes
+from rowlock.graph.lanes.runtime import GraphRuntime, default_runtime
+from rowlock.graph.lanes.threads import ThreadLanes, replaced_meanwhile
+from rowlock.graph.scheduling.interrupt import add_check
+from rowlock.graph.scheduling.scheduler import Phase, Scheduler
+from rowlock.graph.scheduling.statistics import GraphStatistics, statistics_of
+from rowlock.logs import get_logger
+from rowlock.shielding import finish
+
+logger = get_logger(__name__)
+
+SECONDS_MAX: Final = 366 * 24 * 3600.0
+"""The longest time limit and the longest grace, in seconds."""
+
+
+async def run_graph(
+    graph: Graph,
+    *,
+    time_limit: timedelta | float | None = None,
+    keep_going: Callable[[], bool] | None = None,
+    grace: timedelta | float | None = None,
+    threads: int | None = None,
+    runtime: GraphRuntime | None = None,
+) -> GraphStatistics:
+    """Run `graph`, and return what it did.
+
+    The first error ends the run, and is raised as it is, with a note about where it happened.
+    Coroutines are cancelled at once; calls in threads are waited for, unless there is a `grace`.
+    Whatever happens, sources are closed and the hooks of `Graph.on_end` are called, once.
+
+    Args:
+        graph: is run once.
+        time_limit: seconds that the run may take.
+        keep_going: asked before each call, in its place; the run ends once it returns False.
+        grace: seconds that calls may go on after the run is to end; those that do are abandoned.
+            Without it they are waited for.
+        threads: how many of its calls may run in threads at the same time.
+        runtime: whose threads; those of this process by default.
+
+    Raises:
+        GraphError: the graph is incomplete, or has run.
+        GraphDeadlockError: its nodes wait for each other.
+        GraphTimeLimit: the run took longer than `time_limit`.
+        GraphInterrupted: `keep_going` returned False.
+        HostCodeError: a call raised what no caller can be given, such as ``SystemExit``.
+        Exception: whatever a call raised first.
+    """
+    graph.begin_run()
+    run = GraphRun(graph, keep_going=keep_going, grace=grace, threads=threads, runtime=runtime)
+    with replaced_meanwhile():
+        await run.to_its_end(time_limit)
+    return statistics_of(graph)
+
+
+class GraphRun:
+    """One run of a graph.
+
+    Attributes:
+        graph: that runs.
+        scheduler: decides which calls are next.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        keep_going: Callable[[], bool] | None = None,
+        grace: timedelta | float | None = None,
+        threads: int | None = None,
+        runtime: GraphRuntime | None = None,
+    ) -> None:
+        """Belong to the running event loop; nothing is checked yet. See `run_graph`."""
+        self.graph = graph
+        self._grace = grace
+        self._grace_s: float | None = None
+        self._threads_max = threads
+        self._runtime = runtime or default_runtime()
+        self._end = asyncio.Event()
+        self._grace_timer: asyncio.TimerHandle | None = None
+        self._lanes = LoopLanes(on_stop=self._begin_grace, on_end=self._end.set)
+        self.scheduler = Scheduler(graph, outside=self._lanes, stopwatch=graph.stopwatch)
+        self._threads: ThreadLanes | None = None
+        self._connect(keep_going)
+
+    async def to_its_end(self, time_limit: timedelta | float | None) -> None:
+        """Check, start, wait, clean up, and call the hooks of the end.
+
+        Raises:
+            BaseException: what ended the run, see `run_graph`.
+        """
+        error: BaseException | None = None
+        try:
+            await self._run(time_limit)
+        except BaseException as raised:  # noqa: BLE001  # the hooks of the end are called anyway
+            error = raised
+        try:
+            raised_later = await finish(
+                self._clean_up(error), purpose=f"end the run of the graph {self.graph.name!r}"
+            )
+            if error is not None or raised_later is not None:
+                raise error or raised_later  # type: ignore[misc]
+        finally:
+            # A traceback of these frames would otherwise refer to itself.
+            del error
+
+    async def _run(self, time_limit: timedelta | float | None) -> None:
+        limit_s, cancelled = None, None
+        try:
+            limit_s = await self._prepare(time_limit)
+        except asyncio.CancelledError as error:
+            cancelled = error
+            self.scheduler.stop(None)
+        except BaseException as error:  # noqa: BLE001  # sources are closed nevertheless
+            self.scheduler.stop(error)
+        self.scheduler.start()
+        self._lanes.advance_soon()
+        try:
+            await self._wait(limit_s, cancelled)
+        finally:
+            del cancelled
+
+    def _connect(self, keep_going: Callable[[], bool] | None) -> None:
+        scheduler, lanes = self.scheduler, self._lanes
+        context = copy_context()
+        add_check(context, lambda: scheduler.phase is not Phase.RUNNING)
+        if keep_going is not None:
+            add_check(context, lambda: not keep_going())
+        lanes.scheduler = scheduler
+        lanes.calls = Calls(
+            self.graph,
+            scheduler,
+            stopwatch=self.graph.stopwatch,
+            context=context,
+            keep_going=keep_going,
+        )
+        if is_real():
+            lanes.threads = self._threads = ThreadLanes(
+                self._runtime,
+                lanes.calls,
+                scheduler,
+                submit_to_loop=lanes.submit,
+                threads_max=None if self._threads_max is None else max(1, self._threads_max),
+            )
+
+    async def _prepare(self, time_limit: timedelta | float | None) -> float | None:
+        """Check the graph and the settings, call the hooks of the start; return the limit."""
+        limit_s = _seconds("time_limit", time_limit)
+        self._grace_s = _seconds("grace", self._grace)
+        if self._threads_max is not None and self._threads_max < 1:
+            msg = f"threads must be at least 1, not {self._threads_max}"
+            raise GraphError(msg)
+        for _ in self.graph.checks():
+            await asyncio.sleep(0)
+        for hook in self.graph.start_hooks:
+            try:
+                result = hook()
+                if isawaitable(result):
+                    await result
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001  # it must not end the host's task
+                raise as_ordinary(error)  # noqa: B904  # it is the cause, or the error itself
+        return limit_s
+
+    async def _wait(self, limit_s: float | None, cancelled: asyncio.CancelledError | None) -> None:
+        """Wait until nothing is in flight.
+
+        Raises:
+            CancelledError: this task was cancelled meanwhile.
+            BaseException: what ended the run.
+        """
+        loop = asyncio.get_running_loop()
+        over = GraphTimeLimit(graph=self.graph.name, time_limit_s=limit_s or 0.0)
+        timer = None if limit_s is None else loop.call_later(limit_s, self.scheduler.stop, over)
+        while not self._end.is_set():
+            try:
+                await self._end.wait()
+            except asyncio.CancelledError as cancellation:
+                cancelled = cancellation
+                self.scheduler.stop(None)
+        for handle in (timer, self._grace_timer):
+            if handle is not None:
+                handle.cancel()
+        self.graph.ended_at = self.graph.stopwatch()
+        abandoned = self._abandoned()
+        error, self.scheduler.error = self.scheduler.error, None
+        if error is over:
+            names = tuple(dict.fromkeys(node.operator for node in abandoned))
+            error = GraphTimeLimit(
+                graph=self.graph.name, time_limit_s=over.time_limit_s, abandoned=names
+            )
+        try:
+            if cancelled is not None:
+                if error is not None:
+                    logger.warning("The run of a cancelled caller failed", exc_info=error)
+                raise cancelled
+            if error is not None:
+                raise error
+        finally:
+            del error, cancelled
+
+    def _begin_grace(self) -> None:
+        if self._grace_s is not None and self._grace_timer is None and not self._end.is_set():
+            loop = asyncio.get_running_loop()
+            self._grace_timer = loop.call_later(self._grace_s, self._end_grace)
+
+    def _end_grace(self) -> None:
+        self._grace_timer = None
+        self.scheduler.abandon()
+        self._begin_grace()  # for what closes the sources
+
+    def _abandoned(self) -> list[Node]:
+        """Return the nodes whose calls still run, and have their threads replaced."""
+        nodes = [node for node in self.graph.nodes if node.is_abandoned]
+        for node in nodes:
+            worker = None if self._threads is None else self._threads.worker_of(node)
+            if worker is not None:
+                self._runtime.abandon(worker)
+            logger.warning("A call ignored the end of its run and is abandoned: %s", node.operator)
+        return nodes
+
+    async def _clean_up(self, error: BaseException | None) -> BaseException | None:
+        """Forget all values and call the hooks of the end; return what the first of them raised."""
+        dropped = self.graph.changes.dropped
+        for node in self.graph.nodes:
+            for port in node.processor.inputs:
+                if port.is_connected:
+                    port.edge.clear()
+            if not node.is_abandoned:
+                node.processor.clear()
+            node.processor.attach(None)
+            node.processor.context = None
+            if not node.index % CHECKED_AT_ONCE:
+                dropped.clear()
+                await asyncio.sleep(0)
+        dropped.clear()
+        for later in self.graph.later_errors:
+            logger.warning("%s failed after the run was to end", later.operator, exc_info=later[1])
+            later.error.__traceback__ = None
+        return await self._call_end_hooks(error)
+
+    async def _call_end_hooks(self, error: BaseException | None) -> BaseException | None:
+        failure: BaseException | None = None
+        for hook in self.graph.end_hooks:
+            if failure is not None and not self.graph.is_always(hook):
+                continue
+            try:
+                result = hook(error)
+                if isawaitable(result):
+                    await result
+            except BaseException as raised:  # the others are called nevertheless
+                if failure is not None or error is not None:
+                    logger.warning("A hook of the end of a graph failed", exc_info=raised)
+                failure = failure or as_ordinary(raised)
+        return failure
+
+
+def _seconds(name: str, value: timedelta | float | None) -> float | None:
+    if value is None:
+        return None
+    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if not 0.0 <= seconds <= SECONDS_MAX:
+        msg = f"{name} must be within 0 and {SECONDS_MAX:.0f} seconds, not {seconds}"
+        raise GraphError(msg)
+    return seconds

@@ -1,0 +1,120 @@
+"""Databend's ``pipeline_executor.rs`` and its finished chain: hooks of the start and of the end.
+
+Theirs are called when the executor is dropped; ours when the run ends, and `run_graph` awaits them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from rowlock.errors import GraphError, HostCodeError
+from rowlock.graph.building.topology import Graph
+from rowlock.graph.scheduling.run import run_graph
+
+from ..runs import got, line_of
+
+
+async def test_always_call_on_finished_without_threads() -> None:
+    """What a graph holds would never be released if it cannot even begin."""
+    ends: list[BaseException | None] = []
+    graph = line_of(values=[1])
+    graph.on_end(ends.append)
+    with pytest.raises(GraphError, match="threads must be at least 1"):
+        await run_graph(graph, threads=0)
+    assert [type(error) for error in ends] == [GraphError]
+
+
+async def test_always_call_on_finished_after_failing_start() -> None:
+    """What the first hooks of a start acquired would not be released."""
+    ends: list[BaseException | None] = []
+    graph = line_of(values=[1])
+
+    def fail() -> None:
+        raise LookupError("test failure")
+
+    graph.on_start(fail)
+    graph.on_end(ends.append)
+    with pytest.raises(LookupError, match="test failure"):
+        await run_graph(graph)
+    assert [type(error) for error in ends] == [LookupError]
+    assert got(graph) == []
+
+
+async def test_end_of_an_empty_graph() -> None:
+    """A graph with a mistake would skip its hooks."""
+    ends: list[BaseException | None] = []
+    graph = Graph()
+    graph.on_end(ends.append)
+    with pytest.raises(GraphError, match="no nodes"):
+        await run_graph(graph)
+    assert len(ends) == 1
+
+
+async def test_finished_chain() -> None:
+    """Hooks that build on each other would run in another order."""
+    order: list[str] = []
+    graph = line_of(values=[1])
+
+    async def later(error: BaseException | None) -> None:
+        assert error is None
+        await asyncio.sleep(0)
+        order.append("second")
+
+    async def before() -> None:
+        await asyncio.sleep(0)
+        order.append("start")
+
+    graph.on_end(lambda _error: order.append("always"), always=True)
+    graph.on_end(lambda _error: order.append("first"))
+    graph.on_end(later)
+    graph.on_start(before)
+    await run_graph(graph)
+    assert order == ["start", "first", "second", "always"]
+
+
+async def test_failing_hook_skips_the_rest_but_always() -> None:
+    """A commit would follow a flush that failed, or a lock would be kept."""
+    order: list[str] = []
+    graph = line_of(values=[1])
+
+    def fail(_error: BaseException | None) -> None:
+        order.append("fails")
+        raise LookupError
+
+    graph.on_end(fail)
+    graph.on_end(lambda _error: order.append("skipped"))
+    graph.on_end(lambda _error: order.append("always"), always=True)
+    with pytest.raises(LookupError):
+        await run_graph(graph)
+    assert order == ["fails", "always"]
+
+
+async def test_error_of_the_run_comes_before_that_of_a_hook(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The cause would be hidden by its consequence."""
+
+    def fail(error: BaseException | None) -> None:
+        raise ValueError("hook") from error
+
+    graph = line_of(values=iter(lambda: 1 // 0, None))
+    graph.on_end(fail)
+    with caplog.at_level(logging.WARNING), pytest.raises(ZeroDivisionError):
+        await run_graph(graph)
+    assert "A hook of the end of a graph failed" in caplog.text
+
+
+@pytest.mark.parametrize("hooked", ["on_start", "on_end"])
+async def test_hook_that_exits_ends_no_loop(hooked: str) -> None:
+    """A ``SystemExit`` in a hook would end the host's event loop."""
+
+    def leave(*_error: object) -> None:
+        raise SystemExit(3)
+
+    graph = line_of(values=[1])
+    getattr(graph, hooked)(leave)
+    with pytest.raises(HostCodeError):
+        await run_graph(graph)

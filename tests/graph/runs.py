@@ -1,0 +1,46 @@
+"""Graphs for tests of runs, and what such a test waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rowlock.graph.building.topology import Graph
+from rowlock.graph.processor import Place, Processor
+
+from .nodes import Apply, Collect, Feed
+
+PLACES: tuple[Place, ...] = ("loop", "thread")
+
+
+def line_of(*middle: Processor, values: Iterable[Any] = (), place: Place = "loop") -> Graph:
+    """Return a source, some operators with one lane each, and a sink."""
+    graph = Graph()
+    graph.add_pipe([Feed(values, place=place)])
+    for one in middle:
+        graph.add_pipe([one])
+    graph.add_pipe([Collect()])
+    return graph
+
+
+def got(graph: Graph) -> list[Any]:
+    """Return what the sink of `line_of` has got."""
+    sink = graph.nodes[-1].processor
+    assert isinstance(sink, Collect)
+    return sink.got
+
+
+def applied(function: Callable[[Any], Any], place: Place | str, *, name: str = "operator") -> Apply:
+    """Return a node that calls `function` in a place, or awaits it in "task"."""
+    if place == "task":
+
+        async def call(value: object) -> object:
+            await asyncio.sleep(0)
+            try:
+                return function(value)
+            finally:
+                del value  # a traceback would keep it
+
+        return Apply(call, name=name, is_async=True)
+    return Apply(function, name=name, place="thread" if place == "thread" else "loop")

@@ -1,0 +1,333 @@
+"""`run_graph`: values arrive, errors leave, and nothing stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+
+import pytest
+
+from rowlock.errors import GraphDeadlockError, GraphError, HostCodeError
+from rowlock.graph.building.topology import Graph
+from rowlock.graph.ports import Port
+from rowlock.graph.processor import NodeStatus
+from rowlock.graph.scheduling.run import run_graph
+from rowlock.graph.scheduling.statistics import statistics_of
+from rowlock.testing import virtual_time
+
+from .nodes import Apply, Collect, Copy, Feed, Pair, Spread
+from .runs import applied, got, line_of
+
+PLACES = ("loop", "thread", "task")
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_values_arrive_in_order(place: str) -> None:
+    """A line of operators with one lane each would lose, repeat or reorder values."""
+    graph = line_of(*[applied(lambda x: x + 1, place) for _ in range(3)], values=range(100))
+    statistics = await run_graph(graph)
+    assert got(graph) == list(range(3, 103))
+    assert [one.calls for one in statistics.operators] == [101, 100, 100, 100, 0]
+
+
+@virtual_time
+async def test_simulated_time_needs_no_threads() -> None:
+    """A simulation with a graph in it would depend on the operating system's threads."""
+    graph = line_of(applied(lambda x: x, "thread"), values=range(10), place="thread")
+    await run_graph(graph)
+    assert got(graph) == list(range(10))
+
+
+@pytest.mark.parametrize("place", ["thread", "task"])
+async def test_lanes_work_at_the_same_time(place: str) -> None:
+    """More lanes would not make a graph faster."""
+    inside: set[int] = set()
+    together, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    async def wait(value: int) -> int:
+        inside.add(value)
+        if len(inside) == 4:
+            loop.call_soon_threadsafe(together.set)
+        await together.wait()
+        return value
+
+    def block(value: int) -> int:
+        return asyncio.run_coroutine_threadsafe(wait(value), loop).result()
+
+    graph = Graph()
+    graph.add_pipe([Feed(range(4))])
+    graph.add_pipe([Spread(1, 4)])
+    lanes = [
+        Apply(wait, is_async=True) if place == "task" else Apply(block, place="thread")
+        for _ in range(4)
+    ]
+    graph.add_pipe(lanes)
+    graph.add_pipe([sink := Collect(inputs=4)])
+    await run_graph(graph)
+    assert sorted(sink.got) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_first_error_is_raised_as_it_is(place: str) -> None:
+    """A caller could not catch its own errors, or would not learn which value was wrong."""
+    error = LookupError("no such page")
+
+    def fail(value: int) -> int:
+        if value == 3:
+            raise error
+        return value
+
+    graph = line_of(applied(fail, place, name="parse"), values=range(10))
+    with pytest.raises(LookupError) as caught:
+        await run_graph(graph)
+    assert caught.value is error
+    assert error.__notes__ == ["in parse, lane 0, with 3"]
+    assert len(got(graph)) <= 3
+
+
+class Unshown:
+    """A value whose text cannot be had."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("x" * 1000, "'" + "x" * 198 + "…"), (Unshown(), "a Unshown"), (None, "None")],
+)
+async def test_note_names_the_value(value: object, text: str) -> None:
+    """An error would be hidden by its own note, or drown in a document."""
+
+    def fail(_value: object) -> None:
+        raise LookupError
+
+    with pytest.raises(LookupError) as caught:
+        await run_graph(line_of(applied(fail, "thread", name="parse"), values=[value]))
+    assert caught.value.__notes__ == [f"in parse, lane 0, with {text}"]
+
+
+class BaseGroup(BaseExceptionGroup[BaseException]):
+    """A group that is no ``Exception``."""
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        StopIteration(1),
+        StopAsyncIteration(),
+        asyncio.CancelledError(),
+        BaseGroup("several", [SystemExit()]),
+    ],
+    ids=lambda kind: type(kind).__name__,
+)
+async def test_errors_that_end_more_than_a_call(kind: BaseException, place: str) -> None:
+    """A thread or the event loop would die, a source would seem to be empty, or the caller
+    cancelled.
+    """
+
+    def fail(_value: int) -> None:
+        raise kind
+
+    graph = line_of(applied(fail, place), values=[1])
+    with pytest.raises((HostCodeError, RuntimeError)) as caught:
+        await run_graph(graph)
+    assert caught.value.__cause__ is kind
+
+
+async def test_error_of_a_source_is_no_end() -> None:
+    """A file that cannot be read would look like the end of the values."""
+
+    def values() -> Iterator[int]:
+        yield 1
+        raise OSError(5, "broken")
+
+    with pytest.raises(OSError, match="broken"):
+        await run_graph(line_of(values=values(), place="thread"))
+
+
+@pytest.mark.parametrize("place", ["loop", "thread"])
+@pytest.mark.parametrize("end", ["all", "error", "early", "cancelled"])
+async def test_sources_are_closed_once(place: str, end: str) -> None:
+    """A generator would leave its file open, or be closed while it runs."""
+    closed: list[str] = []
+
+    def values() -> Iterator[int]:
+        try:
+            yield from range(10 if end == "all" else 10**9)
+        finally:
+            closed.append("closed")
+
+    started = asyncio.Event()
+
+    def meet(value: int) -> int:
+        loop.call_soon_threadsafe(started.set)
+        if end == "error" and value == 5:
+            raise LookupError
+        return value
+
+    loop = asyncio.get_running_loop()
+    graph = Graph()
+    graph.add_pipe([feed := Feed(values(), place=place)])  # type: ignore[arg-type]
+    graph.add_pipe([Apply(meet, place="thread")])
+    graph.add_pipe([Collect(most=5 if end == "early" else None)])
+    task = asyncio.create_task(run_graph(graph))
+    if end == "cancelled":
+        await started.wait()
+        task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled() == (end == "cancelled")
+    if not task.cancelled():
+        assert isinstance(task.exception(), LookupError) == (end == "error")
+    assert (feed.times_closed, closed) == (1, ["closed"])
+
+
+async def test_error_of_closing_is_raised() -> None:
+    """A file that could not be closed would be lost without a word."""
+
+    class Bad:
+        def __iter__(self) -> Iterator[int]:
+            return self
+
+        def __next__(self) -> int:
+            raise StopIteration
+
+        def close(self) -> None:
+            raise OSError(5, "broken")
+
+    with pytest.raises(OSError, match="broken"):
+        await run_graph(line_of(values=Bad()))
+
+
+class Hoard(Apply):
+    """Keeps values for a batch that never gets full."""
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(str, name=name)
+        self.kept: list[object] = []
+
+    def details(self) -> str:
+        return "needs 100"
+
+    def answer(self, changed: Sequence[Port]) -> NodeStatus:
+        if self.inputs[0].has_data:
+            self.kept.append(self.inputs[0].pull())
+        self.inputs[0].need()
+        return NodeStatus.NEED_DATA
+
+
+async def test_deadlock_is_found_at_once() -> None:
+    """A diamond that needs more buffer would hang for ever, in production, without a word."""
+    graph = Graph("diamond")
+    graph.add_pipe([Feed(range(10))])
+    graph.add([copy := Copy(2, name="duplicate")])
+    graph.connect(graph.nodes[0].processor.outputs[0], copy.inputs[0])
+    batch = Hoard(name="batch")
+    graph.add([batch])
+    graph.add([pair := Pair(name="zip")])
+    graph.add([sink := Collect()])
+    for output, input_ in [
+        (copy.outputs[0], batch.inputs[0]),
+        (batch.outputs[0], pair.inputs[0]),
+        (copy.outputs[1], pair.inputs[1]),
+        (pair.outputs[0], sink.inputs[0]),
+    ]:
+        graph.connect(output, input_)
+    with pytest.raises(GraphDeadlockError) as caught:
+        await run_graph(graph)
+    assert sorted(caught.value.cycle) == ["batch", "duplicate", "zip"]
+    assert "(needs 100)" in str(caught.value)
+    assert "1 duplicate: NEED_CONSUME -> 2 [NEED] -> 3 [HAS NEED]" in caught.value.text
+
+
+async def test_second_run_is_refused() -> None:
+    """The hooks of the first run would be called again."""
+    graph = line_of(values=[1])
+    ends: list[object] = []
+    graph.on_end(ends.append)
+    await run_graph(graph)
+    with pytest.raises(GraphError, match="has run"):
+        await run_graph(graph)
+    assert ends == [None]
+
+
+variable: ContextVar[str] = ContextVar("variable", default="none")
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_calls_have_the_context_of_the_runner(place: str) -> None:
+    """A call would not know the request or the trace it belongs to, or change it for its caller."""
+    variable.set("caller")
+    seen: list[str] = []
+
+    def look(value: int) -> int:
+        seen.append(variable.get())
+        variable.set("call")
+        return value
+
+    await run_graph(line_of(applied(look, place), values=[1]))
+    assert (seen, variable.get()) == (["caller"], "caller")
+
+
+class Value:
+    """A value that can be watched."""
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("end", ["all", "error", "early"])
+async def test_no_value_outlives_the_run(place: str, end: str) -> None:
+    """Large values would stay in memory for as long as the graph does."""
+    seen: list[weakref.ref[Value]] = []
+
+    def made() -> Iterator[Value]:
+        for _ in range(8):
+            value = Value()
+            seen.append(weakref.ref(value))
+            yield value
+            del value
+
+    def fail(value: Value) -> Value:
+        try:
+            if end == "error" and len(seen) > 4:
+                raise LookupError
+            return value
+        finally:
+            del value
+
+    graph = Graph()
+    graph.add_pipe([Feed(made())])
+    graph.add_pipe([applied(fail, place)])
+    graph.add_pipe([Apply(lambda _value: None)])
+    graph.add_pipe([Collect(most=2 if end == "early" else None)])
+    gc.collect()
+    gc.disable()
+    try:
+        error = None
+        try:
+            await run_graph(graph)
+        except LookupError as raised:
+            error = raised
+        assert (error is not None) == (end == "error")
+        assert [ref for ref in seen if ref() is not None] == []
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_counts_and_shares_add_up(place: str) -> None:
+    """Statistics would name the wrong bottleneck."""
+    graph = line_of(applied(lambda x: x, place), applied(lambda x: x, "loop"), values=range(50))
+    statistics = await run_graph(graph)
+    for one in statistics.operators:
+        assert one.held == 0
+        assert one.busy + one.waiting + one.starved + one.blocked == pytest.approx(1)
+    assert [one.came for one in statistics.operators] == [0, 50, 50, 50]
+    assert statistics == statistics_of(graph)
+    assert "operator" in statistics.table()

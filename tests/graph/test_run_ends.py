@@ -1,0 +1,330 @@
+"""How a run ends before its time: a limit, a cancellation, `keep_going`, calls that do not end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rowlock.errors import GraphError, GraphInterrupted, GraphTimeLimit
+from rowlock.graph.building.topology import Graph
+from rowlock.graph.lanes.runtime import GraphRuntime
+from rowlock.graph.scheduling.interrupt import check_interrupt
+from rowlock.graph.scheduling.run import run_graph
+from rowlock.testing import virtual_time
+
+from .nodes import Apply, Collect, Feed
+from .runs import applied, got, line_of
+
+
+async def for_ever(_value: object) -> None:
+    """Wait for what does not come."""
+    await asyncio.Event().wait()
+
+
+class Stuck:
+    """A call in a thread that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.began, self.may_end = asyncio.Event(), threading.Event()
+        self.ended = threading.Event()
+
+    def __call__(self, value: object) -> object:
+        self.loop.call_soon_threadsafe(self.began.set)
+        self.may_end.wait()
+        self.ended.set()
+        return value
+
+
+@virtual_time
+async def test_time_limit_is_exact() -> None:
+    """A run would take longer than its caller has."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(GraphTimeLimit) as caught:
+        await run_graph(line_of(Apply(for_ever, is_async=True), values=[1]), time_limit=2.5)
+    assert loop.time() - began == 2.5
+    assert (caught.value.time_limit_s, caught.value.abandoned) == (2.5, ())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"threads": 0},
+        {"threads": -1},
+        {"time_limit": -1.0},
+        {"grace": timedelta(days=1000)},
+        {"time_limit": float("nan")},
+    ],
+)
+async def test_settings_are_checked(settings: dict[str, Any]) -> None:
+    """A run that cannot make a call would hang."""
+    ends: list[BaseException | None] = []
+    graph = line_of(values=[1])
+    graph.on_end(ends.append)
+    with pytest.raises(GraphError):
+        await run_graph(graph, **settings)
+    assert [type(end) for end in ends] == [GraphError]
+
+
+async def test_cancelled_caller_waits_for_threads() -> None:
+    """A lease would be released while a call still works on its row."""
+    stuck = Stuck()
+    graph = line_of(Apply(stuck, place="thread"), values=[1])
+    task = asyncio.create_task(run_graph(graph))
+    await stuck.began.wait()
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=0.05)
+    assert not done
+    stuck.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stuck.ended.is_set()
+    assert got(graph) == []
+
+
+@virtual_time
+async def test_coroutines_are_cancelled_at_once() -> None:
+    """A caller would wait for calls whose results are thrown away."""
+    cancelled: list[str] = []
+
+    async def wait(_value: object) -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            cancelled.append("cancelled")
+
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await run_graph(line_of(Apply(wait, is_async=True), values=[1]))
+    assert (loop.time() - began, cancelled) == (1, ["cancelled"])
+
+
+@pytest.mark.parametrize("place", ["loop", "thread", "task"])
+async def test_keep_going_is_asked_before_each_call(place: str) -> None:
+    """A call would begin for a row whose lease is lost."""
+    calls: list[int] = []
+    graph = line_of(applied(calls.append, place), values=range(100))
+    with pytest.raises(GraphInterrupted):
+        await run_graph(graph, keep_going=lambda: len(calls) < 5)
+    assert len(calls) == 5
+
+
+async def test_keep_going_that_raises_ends_the_run() -> None:
+    """An error of the caller's own function would end a thread."""
+
+    def broken() -> bool:
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await run_graph(line_of(applied(str, "thread"), values=[1]), keep_going=broken)
+
+
+@pytest.mark.parametrize("place", ["loop", "thread"])
+async def test_long_call_may_ask_whether_it_is_obsolete(place: str) -> None:
+    """A call in a thread could not be ended before it has computed everything."""
+    keeps = [True]
+    looked: list[str] = []
+
+    def work(_value: object) -> None:
+        check_interrupt()
+        keeps[0] = False
+        looked.append("before")
+        check_interrupt()
+        looked.append("after")
+
+    with pytest.raises(GraphInterrupted):
+        await run_graph(line_of(applied(work, place), values=[1]), keep_going=lambda: keeps[0])
+    assert looked == ["before"]
+
+
+def test_check_outside_of_a_graph_does_nothing() -> None:
+    """A function could not be used without a graph."""
+    check_interrupt()
+
+
+async def test_interrupted_thread_sees_the_time_limit() -> None:
+    """A computation would go on after the run was to end."""
+    limited = threading.Event()
+
+    def work(_value: object) -> None:
+        while True:
+            check_interrupt()
+            limited.wait(0.001)
+
+    with pytest.raises(GraphTimeLimit):
+        await run_graph(line_of(Apply(work, place="thread"), values=[1]), time_limit=0.01)
+
+
+async def test_call_that_ignores_the_end_is_abandoned(caplog: pytest.LogCaptureFixture) -> None:
+    """A caller with a grace would wait for ever for a call that is stuck in C."""
+    stuck, runtime = Stuck(), GraphRuntime(threads_max=1)
+    graph = line_of(Apply(stuck, place="thread", name="ocr"), values=[1])
+    with caplog.at_level(logging.WARNING), pytest.raises(GraphTimeLimit) as caught:
+        await run_graph(graph, time_limit=0.01, grace=0.01, runtime=runtime)
+    assert caught.value.abandoned == ("ocr",)
+    assert "abandoned: ocr" in caplog.text
+    assert (runtime.abandoned, runtime.threads) == (1, 0)
+    other = line_of(applied(str, "thread"), values=[1])
+    await run_graph(other, runtime=runtime)
+    assert got(other) == ["1"]
+    stuck.may_end.set()
+    runtime.close()
+    assert stuck.ended.wait(5)
+
+
+async def test_abandoned_threads_are_bounded() -> None:
+    """Calls that are stuck would fill the process with threads."""
+    runtime, all_stuck = GraphRuntime(threads_max=1), [Stuck() for _ in range(2)]
+    for stuck in all_stuck:
+        with pytest.raises(GraphTimeLimit):
+            await run_graph(
+                line_of(Apply(stuck, place="thread"), values=[1]),
+                time_limit=0.01,
+                grace=0.01,
+                runtime=runtime,
+            )
+    assert (runtime.abandoned, runtime.threads) == (1, 1)
+    for stuck in all_stuck:
+        stuck.may_end.set()
+    runtime.close()
+
+
+@virtual_time
+async def test_coroutine_that_ignores_the_end_is_awaited() -> None:
+    """A run would return while one of its calls still works."""
+    log: list[str] = []
+
+    async def stubborn(_value: object) -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            await asyncio.sleep(5)
+            log.append("done")
+
+    with pytest.raises(GraphTimeLimit):
+        await run_graph(line_of(Apply(stubborn, is_async=True), values=[1]), time_limit=1)
+    assert log == ["done"]
+
+
+async def test_error_after_the_first_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """A second failure would be lost, or hide the first."""
+    began = threading.Barrier(2)
+
+    def fail(value: int) -> None:
+        began.wait(10)
+        raise LookupError(value)
+
+    graph = Graph()
+    graph.add_pipe([Feed([1]), Feed([2])])
+    graph.add_pipe([Apply(fail, place="thread", name="parse") for _ in range(2)])
+    graph.add_pipe([Collect(inputs=2)])
+    with caplog.at_level(logging.WARNING), pytest.raises(LookupError) as caught:
+        await run_graph(graph)
+    (later,) = graph.later_errors
+    assert (later.operator, type(later.error)) == ("parse", LookupError)
+    assert {later.error.args, caught.value.args} == {(1,), (2,)}
+    assert "parse failed after the run was to end" in caplog.text
+
+
+@virtual_time
+async def test_no_call_begins_after_the_end() -> None:
+    """A call that waited for its lane would begin although its result is not wanted."""
+    calls: list[int] = []
+
+    def fail(value: int) -> None:
+        calls.append(value)
+        raise LookupError
+
+    graph = Graph()
+    graph.add_pipe([Feed([value]) for value in range(5)])
+    graph.add_pipe([Apply(fail) for _ in range(5)])
+    graph.add_pipe([Collect(inputs=5)])
+    with pytest.raises(LookupError):
+        await run_graph(graph)
+    assert len(calls) == 1
+
+
+@virtual_time
+async def test_repeated_cancellation_ends_the_run() -> None:
+    """A caller in a hurry would wait for what it has cancelled twice."""
+    began = asyncio.Event()
+
+    async def wait(_value: object) -> None:
+        began.set()
+        await asyncio.sleep(3600)
+
+    task = asyncio.create_task(run_graph(line_of(Apply(wait, is_async=True), values=[1])))
+    await began.wait()
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("steps", range(40))
+def test_cancellation_at_any_step(steps: int) -> None:
+    """A run that is cancelled at the wrong moment would leave a task, a timer or an open source."""
+    cancel_at_step(steps, times=1)
+
+
+@pytest.mark.parametrize("steps", range(0, 40, 3))
+def test_cancellation_at_any_step_again_and_again(steps: int) -> None:
+    """A run that is cancelled while it ends would not come to its end."""
+    cancel_at_step(steps, times=5)
+
+
+def cancel_at_step(steps: int, *, times: int) -> None:
+    """Cancel a run after so many iterations of the loop."""
+    closed, ends = [0], [0]
+
+    def end(_error: BaseException | None) -> None:
+        ends[0] += 1
+
+    @virtual_time
+    async def scene() -> None:
+        async def pass_on(value: int) -> int:
+            await asyncio.sleep(0.1)
+            return value
+
+        graph = line_of(
+            Apply(pass_on, is_async=True), Apply(pass_on, is_async=True), values=counted(closed)
+        )
+        graph.on_end(end)
+        task = asyncio.create_task(run_graph(graph))
+        for _ in range(steps + 1):
+            await asyncio.sleep(0)
+        for _ in range(times):
+            task.cancel()
+            await asyncio.sleep(0)
+        await asyncio.wait([task])
+
+    scene()
+    assert (closed, ends) == ([1], [1])
+
+
+class counted:  # noqa: N801  # used as a function
+    """Three values; counts how often it is closed."""
+
+    def __init__(self, closed: list[int]) -> None:
+        self.closed, self.left = closed, 3
+
+    def __iter__(self) -> counted:
+        return self
+
+    def __next__(self) -> int:
+        self.left -= 1
+        if self.left < 0:
+            raise StopIteration
+        return self.left
+
+    def close(self) -> None:
+        self.closed[0] += 1
