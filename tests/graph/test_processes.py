@@ -1,0 +1,75 @@
+"""Calls in child processes: where they run, how they end, and what becomes of a child that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import os
+import pickle
+import time
+
+import pytest
+from anyio import BrokenWorkerProcess
+
+from rowlock.errors import GraphTimeLimit
+from rowlock.graph.building.topology import Graph
+from rowlock.graph.lanes.processes import ProcessLane
+from rowlock.graph.scheduling.run import run_graph
+from rowlock.testing import virtual_time
+
+from .nodes import Apply, Collect, Feed
+from .runs import got
+
+
+def process_id(_value: object) -> int:
+    """Return where this is called."""
+    return os.getpid()
+
+
+def graph_of(function: object, values: list[object]) -> Graph:
+    """Return a graph whose operator calls `function` in child processes."""
+    lane = ProcessLane()
+
+    async def call(value: object) -> object:
+        return await lane.call(function, value)  # type: ignore[arg-type]
+
+    graph = Graph()
+    graph.add_pipe([Feed(values)])
+    graph.add_pipe([Apply(call, is_async=True, name="parse")])
+    graph.add_pipe([Collect()])
+    return graph
+
+
+def test_calls_run_in_one_child() -> None:
+    """A lane would begin a process for each value, or compute in this one."""
+    graph = graph_of(operator.call, [os.getpid, os.getpid])
+    asyncio.run(run_graph(graph))
+    first, second = got(graph)
+    assert first == second != os.getpid()
+
+
+def test_value_without_pickle_is_an_error() -> None:
+    """A value that cannot travel would hang, or not be found by its operator."""
+    with pytest.raises((pickle.PicklingError, AttributeError, TypeError)) as caught:
+        asyncio.run(run_graph(graph_of(str, [lambda: None])))
+    assert caught.value.__notes__[0].startswith("in parse, lane 0")
+
+
+def test_child_that_dies_is_an_error() -> None:
+    """A crash in C would look like a call that never ends."""
+    with pytest.raises(BrokenWorkerProcess):
+        asyncio.run(run_graph(graph_of(os._exit, [3])))
+
+
+def test_child_is_killed_at_the_end() -> None:
+    """A computation would go on after the run has ended."""
+    with pytest.raises(GraphTimeLimit):
+        asyncio.run(run_graph(graph_of(time.sleep, [3600]), time_limit=0.2))
+
+
+@virtual_time
+async def test_simulation_needs_no_child() -> None:
+    """A simulation with such an operator would wait for a process in no time at all."""
+    graph = graph_of(process_id, [1])
+    await run_graph(graph)
+    assert got(graph) == [os.getpid()]
