@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rowlock.graph.building.topology import Graph
+from rowlock.graph import Graph
 from rowlock.graph.processor import Place, Processor
 
 from .nodes import Apply, Collect, Feed

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rowlock.errors import InternalError
-from rowlock.graph.building.topology import Graph, Node
+from rowlock.graph import Graph
+from rowlock.graph.building.topology import Node
 from rowlock.graph.ports import Port
 from rowlock.graph.processor import NodeStatus, Processor
 from rowlock.graph.scheduling.fix_point import Asked, settle, wake

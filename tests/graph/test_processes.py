@@ -12,7 +12,7 @@ import pytest
 from anyio import BrokenWorkerProcess
 
 from rowlock.errors import GraphTimeLimit
-from rowlock.graph.building.topology import Graph
+from rowlock.graph import Graph
 from rowlock.graph.lanes.processes import ProcessLane
 from rowlock.graph.scheduling.run import run_graph
 from rowlock.testing import virtual_time

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph.building.topology import Graph
+from rowlock.graph import Graph
 from rowlock.graph.lanes.runtime import GraphRuntime
 from rowlock.graph.ports import OutputPort
 from rowlock.graph.processor import Processor

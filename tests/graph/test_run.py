@@ -11,7 +11,7 @@ from contextvars import ContextVar
 import pytest
 
 from rowlock.errors import GraphDeadlockError, GraphError, HostCodeError
-from rowlock.graph.building.topology import Graph
+from rowlock.graph import Graph
 from rowlock.graph.ports import Port
 from rowlock.graph.processor import NodeStatus
 from rowlock.graph.scheduling.run import run_graph

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rowlock.errors import GraphError, GraphInterrupted, GraphTimeLimit
-from rowlock.graph.building.topology import Graph
+from rowlock.graph import Graph
 from rowlock.graph.lanes.runtime import GraphRuntime
 from rowlock.graph.scheduling.interrupt import check_interrupt
 from rowlock.graph.scheduling.run import run_graph

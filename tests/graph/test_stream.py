@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph.building.topology import Graph
+from rowlock.graph import Graph
 from rowlock.graph.ports import OutputPort
 from rowlock.graph.scheduling.stream import stream_output
 from rowlock.testing import virtual_time

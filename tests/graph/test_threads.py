@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rowlock.errors import GraphError
-from rowlock.graph.building.topology import Graph
+from rowlock.graph import Graph
 from rowlock.graph.lanes import runtime as runtime_module
 from rowlock.graph.lanes.runtime import GraphRuntime, default_runtime
 from rowlock.graph.lanes.threads import ThreadCall

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rowlock.errors import GraphError
-from rowlock.graph.building.topology import Graph
+from rowlock.graph import Graph
 from rowlock.graph.ports import InputPort
 
 from .nodes import Apply, Collect, Copy, Feed, Pair

@@ -105,7 +105,7 @@ GRAPH_BUGS = (
     Bug(
         "a processor is used in two places",
         "graph/building/topology.py",
-        "Graph._add_node",
+        "Topology._add_node",
         "processor.owner is not None",
         "False",
         (f"{TOPOLOGY}::test_mistake_is_found",),
@@ -113,7 +113,7 @@ GRAPH_BUGS = (
     Bug(
         "unequal widths are joined as far as they go",
         "graph/building/topology.py",
-        "Graph.add_pipe",
+        "Topology.add_pipe",
         "len(outputs) != len(inputs)",
         "False",
         (f"{TOPOLOGY}::test_mistake_is_found",),
@@ -121,7 +121,7 @@ GRAPH_BUGS = (
     Bug(
         "a graph has a cycle",
         "graph/building/topology.py",
-        "Graph.checks",
+        "Topology.checks",
         "if waiting:",
         "if False:",
         (f"{TOPOLOGY}::test_mistake_is_found",),
@@ -194,7 +194,7 @@ GRAPH_BUGS = (
         "only the first error is kept",
         "graph/scheduling/scheduler.py",
         "Scheduler._fail",
-        "self._graph.later_errors.append(LaterError(node.operator, error))",
+        "self._graph.later_errors.append(RaisedLater(node.operator, error))",
         "pass",
         (f"{ENDS}::test_error_after_the_first_is_kept",),
     ),
@@ -265,7 +265,7 @@ GRAPH_BUGS = (
     Bug(
         "hooks of the end are called again",
         "graph/building/topology.py",
-        "Graph.begin_run",
+        "Topology.begin_run",
         "self.has_run = True",
         "pass",
         (f"{RUN}::test_second_run_is_refused",),

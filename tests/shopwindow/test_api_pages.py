@@ -14,7 +14,13 @@ import pytest
 
 from .pages import DOCS, ROOT, blocks_of, pages
 
-LISTED = ("rowlock", "rowlock.dispatch", "rowlock.testing", "rowlock.testing.simulation")
+LISTED = (
+    "rowlock",
+    "rowlock.dispatch",
+    "rowlock.graph",
+    "rowlock.testing",
+    "rowlock.testing.simulation",
+)
 """Modules that list their public names."""
 WHOLE = ("rowlock.events", "rowlock.errors")
 """Modules of which each class is public."""

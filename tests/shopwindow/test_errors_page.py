@@ -23,6 +23,7 @@ PUBLIC = (
     "rowlock",
     "rowlock.dispatch",
     "rowlock.dispatch.migrations",
+    "rowlock.graph",
     "rowlock.rows.due_index",
     "rowlock.rows.migrations",
 )

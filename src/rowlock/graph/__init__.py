@@ -10,3 +10,33 @@ Not here: rows, leases and pipelines. A graph also runs without a database.
 Source: the pipeline execution of Databend (ports with three flags, a state machine for each node,
 work stealing), rebuilt for asyncio.
 """
+
+from __future__ import annotations
+
+from rowlock.graph.building.flow import Flow, Graph, Lanes
+from rowlock.graph.building.streaming import stream_graph
+from rowlock.graph.lanes.runtime import GraphRuntime, default_runtime
+from rowlock.graph.ports import InputPort, OutputPort, Port
+from rowlock.graph.processor import NodeStatus, Place, Processor
+from rowlock.graph.scheduling.interrupt import check_interrupt
+from rowlock.graph.scheduling.run import run_graph
+from rowlock.graph.scheduling.statistics import GraphStatistics, OperatorStatistics
+
+__all__ = [
+    "Flow",
+    "Graph",
+    "GraphRuntime",
+    "GraphStatistics",
+    "InputPort",
+    "Lanes",
+    "NodeStatus",
+    "OperatorStatistics",
+    "OutputPort",
+    "Place",
+    "Port",
+    "Processor",
+    "check_interrupt",
+    "default_runtime",
+    "run_graph",
+    "stream_graph",
+]

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from rowlock.graph.building.topology import Graph, node_of
+from rowlock.graph import Graph
+from rowlock.graph.building.topology import node_of
 from rowlock.graph.ports import EMPTY, Port
 from rowlock.graph.processor import NodeStatus, Processor
 from rowlock.graph.scheduling.fix_point import settle, wake

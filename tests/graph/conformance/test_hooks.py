@@ -11,7 +11,7 @@ import logging
 import pytest
 
 from rowlock.errors import GraphError, HostCodeError
-from rowlock.graph.building.topology import Graph
+from rowlock.graph import Graph
 from rowlock.graph.scheduling.run import run_graph
 
 from ..runs import got, line_of

@@ -1,4 +1,4 @@
-"""`Graph`: processors, joined by edges, checked before they run.
+"""`Topology`: processors, joined by edges, checked before they run.
 
 Nodes are numbered in the order of adding, and open outputs are joined to new inputs in order, so
 that a pipeline is written top to bottom: sources, what transforms, sinks. A mistake is a
@@ -100,14 +100,14 @@ class Node(PortOwner):
         return f"<node {self.index}: {self.operator}, lane {self.lane}>"
 
 
-class LaterError(NamedTuple):
+class RaisedLater(NamedTuple):
     """An error after the one that ended a run."""
 
     operator: str
     error: BaseException
 
 
-class Graph:
+class Topology:
     """Processors joined by edges; built, checked, and run once.
 
     Attributes:
@@ -132,7 +132,7 @@ class Graph:
         self.changes = Changes()
         self.start_hooks: list[StartHook] = []
         self.has_run = False
-        self.later_errors: list[LaterError] = []
+        self.later_errors: list[RaisedLater] = []
         self.stopwatch = stopwatch()
         self.started_at: float | None = None
         self.ended_at: float | None = None

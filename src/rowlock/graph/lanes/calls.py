@@ -13,7 +13,7 @@ from contextvars import Context
 from typing import Final
 
 from rowlock.errors import GraphInterrupted, HostCodeError, describe, shorten
-from rowlock.graph.building.topology import Graph, Node
+from rowlock.graph.building.topology import Node, Topology
 from rowlock.graph.ports import EMPTY
 from rowlock.graph.scheduling.scheduler import RUNNING, Scheduler, is_withdrawn
 
@@ -30,7 +30,7 @@ class Calls:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: Topology,
         scheduler: Scheduler,
         *,
         stopwatch: Callable[[], float],

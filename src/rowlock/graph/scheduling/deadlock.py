@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from rowlock.errors import GraphDeadlockError
-from rowlock.graph.building.topology import Graph, Node, node_of
+from rowlock.graph.building.topology import Node, Topology, node_of
 from rowlock.graph.ports import Edge
 from rowlock.graph.processor import NodeStatus
 
@@ -19,7 +19,7 @@ NODES_SHOWN_MAX: Final = 500
 """How many nodes a report lists."""
 
 
-def deadlock_of(graph: Graph) -> GraphDeadlockError:
+def deadlock_of(graph: Topology) -> GraphDeadlockError:
     """Return the error about a graph in which nothing is in flight and a node is not finished."""
     cycle = waiting_cycle(graph)
     waits = cycle or [node for node in graph.nodes if node.status is not NodeStatus.FINISHED]
@@ -31,7 +31,7 @@ def deadlock_of(graph: Graph) -> GraphDeadlockError:
     )
 
 
-def waiting_cycle(graph: Graph) -> list[Node]:
+def waiting_cycle(graph: Topology) -> list[Node]:
     """Return nodes each of which waits for the next, and the last for the first; or none."""
     done: set[int] = set()
     for start in graph.nodes:
@@ -81,7 +81,7 @@ def label_of(node: Node) -> str:
     return f"{node.operator}[{node.lane}]" if node.lane else node.operator
 
 
-def flags_of(graph: Graph) -> str:
+def flags_of(graph: Topology) -> str:
     """Return the graph as text: a line for each node, with the flags of the edges it writes."""
     lines = [
         f"{node.index} {label_of(node)}: {node.status.name}"

@@ -16,7 +16,7 @@ from typing import Final
 
 from rowlock.clock import is_real
 from rowlock.errors import GraphError, GraphTimeLimit
-from rowlock.graph.building.topology import CHECKED_AT_ONCE, Graph, Node
+from rowlock.graph.building.topology import CHECKED_AT_ONCE, Node, Topology
 from rowlock.graph.lanes.calls import Calls, as_ordinary
 from rowlock.graph.lanes.event_loop import LoopLanes
 from rowlock.graph.lanes.runtime import GraphRuntime, default_runtime
@@ -34,7 +34,7 @@ SECONDS_MAX: Final = 366 * 24 * 3600.0
 
 
 async def run_graph(
-    graph: Graph,
+    graph: Topology,
     *,
     time_limit: timedelta | float | None = None,
     keep_going: Callable[[], bool] | None = None,
@@ -46,7 +46,7 @@ async def run_graph(
 
     The first error ends the run, and is raised as it is, with a note about where it happened.
     Coroutines are cancelled at once; calls in threads are waited for, unless there is a `grace`.
-    Whatever happens, sources are closed and the hooks of `Graph.on_end` are called, once.
+    Whatever happens, sources are closed and the hooks of `Topology.on_end` are called, once.
 
     Args:
         graph: is run once.
@@ -82,7 +82,7 @@ class GraphRun:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: Topology,
         *,
         keep_going: Callable[[], bool] | None = None,
         grace: timedelta | float | None = None,

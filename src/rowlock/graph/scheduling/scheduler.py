@@ -25,7 +25,7 @@ from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 from rowlock.errors import InternalError
-from rowlock.graph.building.topology import Graph, LaterError, Node
+from rowlock.graph.building.topology import Node, RaisedLater, Topology
 from rowlock.graph.processor import NodeStatus, Processor
 from rowlock.graph.scheduling.deadlock import deadlock_of
 from rowlock.graph.scheduling.fix_point import settle, wake
@@ -86,7 +86,9 @@ class Scheduler:
         asks: how often a node was asked.
     """
 
-    def __init__(self, graph: Graph, *, outside: Outside, stopwatch: Callable[[], float]) -> None:
+    def __init__(
+        self, graph: Topology, *, outside: Outside, stopwatch: Callable[[], float]
+    ) -> None:
         """Schedule `graph`, which was checked.
 
         Args:
@@ -303,7 +305,7 @@ class Scheduler:
         elif self.error is None and node.is_closing:
             self.error = error
         elif len(self._graph.later_errors) < LATER_ERRORS_MAX:
-            self._graph.later_errors.append(LaterError(node.operator, error))
+            self._graph.later_errors.append(RaisedLater(node.operator, error))
         else:
             self._changes.dropped.append(error)
 

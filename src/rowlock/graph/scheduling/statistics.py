@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from rowlock.graph.building.topology import Graph, LaterError, Node
+from rowlock.graph.building.topology import Node, RaisedLater, Topology
 from rowlock.graph.processor import NodeStatus
 
 BOTTLENECK_SHARE_MIN: Final = 0.5
@@ -77,7 +77,7 @@ class GraphStatistics:
     name: str
     seconds: float
     operators: tuple[OperatorStatistics, ...]
-    errors: tuple[LaterError, ...]
+    errors: tuple[RaisedLater, ...]
 
     @property
     def bottleneck(self) -> str | None:
@@ -102,7 +102,7 @@ class GraphStatistics:
         )
 
 
-def statistics_of(graph: Graph) -> GraphStatistics:
+def statistics_of(graph: Topology) -> GraphStatistics:
     """Return what the run of `graph` has done so far; all zero before it has begun."""
     now = graph.stopwatch() if graph.ended_at is None else graph.ended_at
     seconds = 0.0 if graph.started_at is None else now - graph.started_at

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from rowlock.containment import contained_task
-from rowlock.graph.building.topology import Graph
+from rowlock.graph.building.topology import Topology
 from rowlock.graph.lanes.runtime import GraphRuntime
 from rowlock.graph.ports import OutputPort, Port
 from rowlock.graph.processor import NodeStatus, Processor
@@ -72,7 +72,7 @@ class StreamSink(Processor, Generic[T]):
 
 @asynccontextmanager
 async def stream_output(
-    graph: Graph,
+    graph: Topology,
     output: OutputPort[T],
     *,
     time_limit: timedelta | float | None = None,

@@ -1,0 +1,288 @@
+"""The nodes of each operator: lanes, what spreads values over them, and what collects results.
+
+The one idea: an operator gets open outputs and leaves open outputs, one for each of its lanes.
+Between two operators a resize passes each value to a lane that is idle; only from one lane to one
+lane there is none.
+
+Not here: types, and the checks of what a host gives. That is `flow`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from rowlock.errors import GraphError
+from rowlock.graph.building.arguments import AHEAD_MAX, bounded, check_function
+from rowlock.graph.building.topology import Topology
+from rowlock.graph.lanes.processes import ProcessLane
+from rowlock.graph.ports import OutputPort
+from rowlock.graph.processor import Place, Processor
+from rowlock.graph.stock.carriers import BARE, Carrier, SyncPlace
+from rowlock.graph.stock.copies import RouteProcessor
+from rowlock.graph.stock.joins import ResizeProcessor
+from rowlock.graph.stock.keyed import KeyedCollect, KeyedDispatch, KeyProcessor
+from rowlock.graph.stock.lanes import Lane, OnError
+from rowlock.graph.stock.maps import AsyncMapProcessor, MapProcessor, Use, replace
+from rowlock.graph.stock.ordered import OrderedCollect, OrderedDispatch
+from rowlock.graph.stock.sources import AsyncSource, IterableSource
+
+IN_MEMORY: Final = (list, tuple, range, set, frozenset, dict, deque)
+"""Collections that are read in the loop: a value of them costs less than a thread."""
+
+Outputs: TypeAlias = Sequence[OutputPort[Any]]
+
+
+class Order(NamedTuple):
+    """How results are ordered.
+
+    Attributes:
+        key: of values that keep their order among themselves; None if all do.
+        ahead: how many values are between the first that has no result and the last begun.
+        place: where the key is computed.
+        carrier: of the values.
+    """
+
+    key: Callable[[Any], object] | None
+    ahead: int
+    place: SyncPlace
+    carrier: Carrier
+
+
+def add_lanes(
+    graph: Topology, outputs: Outputs, lanes: Sequence[Processor], *, name: str
+) -> Outputs:
+    """Add lanes that get values as they come, and return their outputs."""
+    return _added(graph, resized(graph, outputs, len(lanes), name=name), lanes, name=name)
+
+
+def add_ordered_lanes(
+    graph: Topology, outputs: Outputs, lanes: Sequence[Lane], *, name: str, order: Order
+) -> Outputs:
+    """Add lanes whose results come in order, and return the output of what collects them."""
+    if len(lanes) == 1:
+        return add_lanes(graph, outputs, lanes, name=name)
+    for lane in lanes:
+        lane.marks_gone = True
+    source = resized(graph, outputs, 1, name=name)
+    if order.key is None:
+        dispatch = OrderedDispatch(len(lanes), ahead=order.ahead, name=name)
+        source = _added(graph, source, [dispatch], name=f"{name} (order)")
+        results = _added(graph, source, lanes, name=name)
+        return _added(graph, results, [OrderedCollect(dispatch)], name=f"{name} (ordered)")
+    keys = KeyProcessor(order.key, place=order.place, name=name, carrier=order.carrier)
+    source = _added(graph, source, [keys], name=f"{name} (key)")
+    keyed = KeyedDispatch(keys, len(lanes), ahead=order.ahead)
+    source = _added(graph, source, [keyed], name=f"{name} (order)")
+    results = _added(graph, source, lanes, name=name)
+    return _added(graph, results, [KeyedCollect(keyed)], name=f"{name} (ordered)")
+
+
+def add_batch_lanes(
+    graph: Topology,
+    outputs: Outputs,
+    batch: Processor,
+    *,
+    lanes: Sequence[Processor],
+    name: str,
+) -> Outputs:
+    """Add a node that gathers batches for lanes, and these, and return their outputs."""
+    gathered = add_one(graph, outputs, batch, name=f"{name} (batch)")
+    return _added(graph, gathered, lanes, name=name)
+
+
+def add_one(graph: Topology, outputs: Outputs, processor: Processor, *, name: str) -> Outputs:
+    """Add a node with one input, and return its outputs."""
+    return _added(graph, resized(graph, outputs, 1, name=name), [processor], name=name)
+
+
+def add_join(
+    graph: Topology, flows: Sequence[Outputs], processor: Processor, *, name: str
+) -> Outputs:
+    """Add a node with one input for each flow, and return its outputs."""
+    sources = [port for each in flows for port in resized(graph, each, 1, name=name)]
+    return _added(graph, sources, [processor], name=name)
+
+
+def resized(graph: Topology, outputs: Outputs, width: int, *, name: str) -> Outputs:
+    """Return so many outputs of what may have another number of them."""
+    if len(outputs) == width == 1:
+        return outputs
+    resize = ResizeProcessor(len(outputs), width)
+    return _added(graph, outputs, [resize], name=f"{name} (in)")
+
+
+def _added(
+    graph: Topology, outputs: Outputs, processors: Sequence[Processor], *, name: str
+) -> Outputs:
+    graph.add(processors, name=name)
+    inputs = [port for each in processors for port in each.inputs]
+    for output, port in zip(outputs, inputs, strict=True):
+        graph.connect(output, port)
+    return [port for each in processors for port in each.outputs]
+
+
+def name_of(function: object) -> str:
+    """Return what an operator is called after a function: its own name, or that of its class."""
+    while isinstance(function, partial):
+        function = function.func
+    found = getattr(function, "__name__", type(function).__name__)
+    return "function" if found == "<lambda>" else found
+
+
+def source_of(
+    items: Iterable[Any] | AsyncIterable[Any], place: Place | None, *, name: str
+) -> Processor:
+    """Return a node that reads an iterable where the host wants it, or where that costs least.
+
+    Raises:
+        GraphError: it cannot be read there.
+    """
+    if isinstance(items, AsyncIterable):
+        if place not in {None, "loop"}:
+            msg = f"an asynchronous source is read in the loop, not in a {place}"
+            raise GraphError(msg)
+        return AsyncSource(items, name=name)
+    if place == "process":
+        msg = "a source is read in the loop or in a thread, not in a process"
+        raise GraphError(msg)
+    default: SyncPlace = "loop" if isinstance(items, IN_MEMORY) else "thread"
+    return IterableSource(items, place=place or default, name=name)
+
+
+def in_process(function: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
+    """Return a coroutine function that has a lane's calls made in child processes."""
+    return partial(ProcessLane().call, function)
+
+
+def call_lane(
+    function: Callable[[Any], Any],
+    *,
+    use: Use = replace,
+    place: Place = "thread",
+    carrier: Carrier = BARE,
+    on_error: OnError | None = None,
+    name: str,
+) -> Lane:
+    """Return a lane that calls a function where the host wants it called."""
+    if place == "process":
+        awaited = in_process(function)
+        lane = AsyncMapProcessor(awaited, use=use, carrier=carrier, on_error=on_error, name=name)
+        lane.place = place
+        return lane
+    return MapProcessor(
+        function, use=use, place=place, carrier=carrier, on_error=on_error, name=name
+    )
+
+
+class OpenEnd:
+    """Outputs that no operator reads yet.
+
+    Attributes:
+        graph: that they belong to.
+        outputs: one for each lane.
+        carrier: of the values that leave by them.
+    """
+
+    def __init__(self, graph: Topology, outputs: Outputs, carrier: Carrier = BARE) -> None:
+        self.graph = graph
+        self.outputs = outputs
+        self.carrier = carrier
+        self._is_used = False
+
+    def use(self) -> Outputs:
+        """Return the outputs, for one reader.
+
+        Raises:
+            GraphError: there is one already.
+        """
+        if self._is_used:
+            msg = f"this flow of {self.graph.name!r} has a reader: use duplicate() for two"
+            raise GraphError(msg)
+        self._is_used = True
+        return self.outputs
+
+    def behind(self, outputs: Outputs) -> OpenEnd:
+        """Return the end of an operator that reads this one."""
+        return OpenEnd(self.graph, outputs, self.carrier)
+
+    def check_bare(self, operator: str) -> None:
+        """Check that values are not parts, each of which has one result.
+
+        Raises:
+            GraphError: they are.
+        """
+        if self.carrier is not BARE:
+            msg = f"{operator}() cannot be used where each value needs a result of its own"
+            raise GraphError(msg)
+
+    def check_joins(self, others: Sequence[OpenEnd]) -> None:
+        """Check that other ends can be joined with this one.
+
+        Raises:
+            GraphError: one is of another graph, or its values travel in another way.
+        """
+        for other in others:
+            if other.graph is not self.graph:
+                msg = f"a flow of {other.graph.name!r} cannot join one of {self.graph.name!r}"
+                raise GraphError(msg)
+            if other.carrier is not self.carrier:
+                msg = "a flow of parts joins flows of the same fan_out() only"
+                raise GraphError(msg)
+
+
+def behind_one(end: OpenEnd, processor: Processor, *, name: str) -> OpenEnd:
+    """Add a node with one input, and return the end behind it."""
+    return end.behind(add_one(end.graph, end.use(), processor, name=name))
+
+
+def branches(end: OpenEnd, processor: Processor, *, name: str) -> list[OpenEnd]:
+    """Add a node with one input, and return an end for each of its outputs."""
+    outputs = add_one(end.graph, end.use(), processor, name=name)
+    return [end.behind([output]) for output in outputs]
+
+
+def routed(
+    end: OpenEnd, width: int, choose: Callable[[Any], int], *, on: SyncPlace, name: str
+) -> list[OpenEnd]:
+    """Add a node that passes each value to one of several ends."""
+    route = RouteProcessor(width, choose, place=on, name=name, carrier=end.carrier)
+    return branches(end, route, name=name)
+
+
+def joined(end: OpenEnd, others: Sequence[OpenEnd], processor: Processor, *, name: str) -> OpenEnd:
+    """Add a node with one input for each end, and return the end behind it.
+
+    Raises:
+        GraphError: the ends do not belong together.
+    """
+    end.check_joins(others)
+    flows = [each.use() for each in (end, *others)]
+    return end.behind(add_join(end.graph, flows, processor, name=name))
+
+
+def order_of(
+    keep_order: bool | Callable[[Any], object],
+    ahead: int | None,
+    *,
+    lanes: int,
+    place: Place,
+    carrier: Carrier,
+) -> Order | None:
+    """Return how results are ordered; None if they come as they are ready.
+
+    Raises:
+        GraphError: `ahead` is out of its bounds, or there is no order for it.
+    """
+    if keep_order is False:
+        if ahead is not None:
+            msg = f"ahead={ahead!r} without keep_order"
+            raise GraphError(msg)
+        return None
+    key = None if keep_order is True else keep_order
+    if key is not None:
+        check_function(key)
+    bound = 2 * lanes if ahead is None else bounded("ahead", ahead, high=AHEAD_MAX)
+    return Order(key, bound, "loop" if place == "loop" else "thread", carrier)

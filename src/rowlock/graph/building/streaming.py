@@ -1,0 +1,50 @@
+"""`stream_graph`: the values of a flow, read by an asynchronous loop of the host."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import TypeVar
+
+from rowlock.graph.building.flow import Flow
+from rowlock.graph.lanes.runtime import GraphRuntime
+from rowlock.graph.scheduling.stream import stream_output
+
+T = TypeVar("T")
+
+
+def stream_graph(
+    flow: Flow[T],
+    *,
+    time_limit: timedelta | float | None = None,
+    keep_going: Callable[[], bool] | None = None,
+    grace: timedelta | float | None = None,
+    threads: int | None = None,
+    runtime: GraphRuntime | None = None,
+) -> AbstractAsyncContextManager[AsyncIterator[T]]:
+    """Run the graph of `flow` in the block, and give its values as they come.
+
+    The iterator raises what ends the run. Leaving the block ends the run, and waits until none of
+    its calls runs.
+
+    Args:
+        flow: has no reader yet; the rest of its graph is complete.
+        time_limit: seconds that the run may take.
+        keep_going: asked before each call; the run ends once it returns False.
+        grace: seconds that calls in threads may go on after the end.
+        threads: how many calls may run in threads at the same time.
+        runtime: whose threads; those of this process by default.
+
+    Raises:
+        GraphError: the flow has a reader, the graph is incomplete, or it has run.
+    """
+    return stream_output(
+        flow.graph,
+        flow.last_output("stream"),
+        time_limit=time_limit,
+        keep_going=keep_going,
+        grace=grace,
+        threads=threads,
+        runtime=runtime,
+    )

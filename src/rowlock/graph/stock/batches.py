@@ -1,0 +1,284 @@
+"""Several values as one: lists of them, and calls that take a list and give one result per value.
+
+The one idea: a batch is gathered by one node for all lanes, so that two lanes do not wait with half
+a batch each. It is emitted when it is full, when its time is up, or when no more values come, and
+goes on growing while no lane is free. Values that are obsolete by then are left out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from rowlock.graph.ports import Port
+from rowlock.graph.processor import NodeStatus, Place, Processor
+from rowlock.graph.stock.carriers import BARE, GONE, Carrier, SyncPlace, discard
+from rowlock.graph.stock.port_queues import HungryOutputs
+
+
+class BatchProcessor(Processor):
+    """Gathers items in lists, and passes each list to an output that wants one."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        within: float | None = None,
+        outputs: int = 1,
+        name: str = "batch",
+        carrier: Carrier = BARE,
+    ) -> None:
+        """Gather so many items.
+
+        Args:
+            size: of a full batch.
+            within: how long the first item of a batch waits for others, in seconds; None is no
+                limit.
+            outputs: how many lanes there are.
+            name: of the operator.
+            carrier: how values travel; it says which are still wanted.
+        """
+        super().__init__(inputs=1, outputs=outputs, name=name)
+        # A list in an edge counts as one value there.
+        self.holds_max = size + outputs * (size - 1)
+        self._size = size
+        self._within = within
+        self._carrier = carrier
+        self._items: list[Any] = []
+        self._hungry = HungryOutputs(self.outputs)
+
+    def event(self, changed: Sequence[Port]) -> NodeStatus:
+        """Gather what has come, and emit what is ready."""
+        source = self.inputs[0]
+        self._hungry.update(changed)
+        if self._hungry.are_finished:
+            return self._end()
+        if source.has_data and len(self._items) < self._size:
+            self._gather(source.pull())
+        is_ready = self._is_ready()
+        if is_ready and self._hungry:
+            self._leave_out()
+            if self._is_ready():
+                self._emit()
+            is_ready = False
+        if source.is_finished and not self._items:
+            return self._end()
+        if len(self._items) < self._size:
+            source.need()
+        return NodeStatus.NEED_CONSUME if is_ready else NodeStatus.NEED_DATA
+
+    def _gather(self, item: Any) -> None:
+        if not self._items and self._within is not None:
+            self.wake_after(self._within)
+        self._items.append(item)
+
+    def _is_ready(self) -> bool:
+        if not self._items:
+            return False
+        return self.is_due or self.inputs[0].is_finished or len(self._items) >= self._size
+
+    def _leave_out(self) -> None:
+        """Drop obsolete items."""
+        wanted: list[Any] = []
+        for item in self._items:
+            if self._carrier.is_wanted(item):
+                wanted.append(item)
+            else:
+                self.dropped += 1
+                self._carrier.drop(item)
+                discard(self.inputs[0], item)
+        self._items = wanted
+        if not wanted:
+            self._stop_timer()
+
+    def _emit(self) -> None:
+        self._hungry.push(self._items)
+        self.merged += len(self._items) - 1
+        self._items = []
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._within is not None:
+            self.wake_after(None)
+
+    def _end(self) -> NodeStatus:
+        source = self.inputs[0]
+        self.dropped += len(self._items)
+        for item in self._items:
+            discard(source, item)
+        self._items = []
+        self._stop_timer()
+        source.finish()
+        self._hungry.finish()
+        return NodeStatus.FINISHED
+
+    def details(self) -> str:
+        """Return how many items it waits for."""
+        return f"holds {len(self._items)} of {self._size}"
+
+    def clear(self) -> None:
+        """Forget all items."""
+        self._items = []
+
+
+class _BatchLane(Processor):
+    """Takes a batch, calls, and hands its results on one by one."""
+
+    status = NodeStatus.SYNC
+
+    def __init__(
+        self, function: Callable[[Sequence[Any]], Any], *, size: int, name: str, carrier: Carrier
+    ) -> None:
+        super().__init__(inputs=1, outputs=1, name=name)
+        self.holds_max = size
+        self._function = function
+        self._carrier = carrier
+        self._batch: list[Any] = []
+        self._results: deque[Any] = deque()
+
+    def event(self, changed: Sequence[Port]) -> NodeStatus:
+        """Hand a result on, or get the next batch."""
+        del changed
+        source, output = self.inputs[0], self.outputs[0]
+        if output.is_finished:
+            return self._end()
+        if self._results and output.can_push:
+            output.push(self._results.popleft())
+        if self._results:
+            return NodeStatus.NEED_CONSUME
+        if not self._batch and source.has_data:
+            self._batch = source.pull()
+            self.made += len(self._batch) - 1
+        if self._batch:
+            return self.status
+        if source.is_finished:
+            output.finish()
+            return NodeStatus.FINISHED
+        source.need()
+        return NodeStatus.NEED_DATA
+
+    def _end(self) -> NodeStatus:
+        source = self.inputs[0]
+        for held in (*self._batch, *self._results):
+            self.dropped += 1
+            discard(source, held)
+        self._batch = []
+        self._results.clear()
+        source.finish()
+        return NodeStatus.FINISHED
+
+    def _bodies(self) -> list[Any]:
+        return [self._carrier.body(item) for item in self._batch]
+
+    def _checked(self, returned: Sequence[Any]) -> list[Any]:
+        """Return the results; not one of a list of another length is whose it seems to be."""
+        results = list(returned)
+        if len(results) != len(self._batch):
+            msg = f"{self.name} returned {len(results)} results for {len(self._batch)} values"
+            raise ValueError(msg)
+        return results
+
+    def _answer(self, results: list[Any]) -> None:
+        """Have each item go on with its own result, or fail with its own error."""
+        for item, result in zip(self._batch, results, strict=True):
+            if isinstance(result, Exception):
+                self._fail(item, result)
+            elif (carried := self._carrier.result(item, result)) is GONE:
+                self.merged += 1
+            else:
+                self._results.append(carried)
+        self._batch = []
+
+    def _fail(self, item: Any, error: BaseException) -> None:
+        if not self._carrier.fail(item, error):
+            raise error
+        self.failed += 1
+
+    def _fail_all(self, error: BaseException) -> None:
+        for item in self._batch:
+            self._fail(item, error)
+        self._batch = []
+
+    def subject(self) -> object:
+        """Return the values that it works on."""
+        return self._bodies()
+
+    def details(self) -> str:
+        """Return how many results wait."""
+        return f"holds {len(self._results)} results" if self._results else ""
+
+    def clear(self) -> None:
+        """Forget the batch and the results."""
+        self._batch = []
+        self._results.clear()
+
+
+class BatchMapProcessor(_BatchLane):
+    """Calls a function with each batch."""
+
+    def __init__(
+        self,
+        function: Callable[[Sequence[Any]], Sequence[Any]],
+        *,
+        size: int,
+        place: SyncPlace = "thread",
+        name: str = "",
+        carrier: Carrier = BARE,
+    ) -> None:
+        """Be a lane of `function`.
+
+        Args:
+            function: the host's; it returns one result for each value, in their order. An exception
+                in the list fails that value alone.
+            size: of a full batch.
+            place: where it is called.
+            name: of the operator.
+            carrier: how values travel.
+        """
+        super().__init__(function, size=size, name=name, carrier=carrier)
+        self.place = place
+
+    def process(self) -> None:
+        """Call the function."""
+        try:
+            results = self._checked(self._function(self._bodies()))
+        except Exception as error:  # noqa: BLE001 - of the host's function; raised again if it ends the run
+            self._fail_all(error)
+        else:
+            self._answer(results)
+
+
+class AsyncBatchMapProcessor(_BatchLane):
+    """Awaits a coroutine for each batch, in the event loop."""
+
+    status = NodeStatus.ASYNC
+    place: Place = "loop"
+
+    def __init__(
+        self,
+        function: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]],
+        *,
+        size: int,
+        name: str = "",
+        carrier: Carrier = BARE,
+    ) -> None:
+        """Be a lane of `function`.
+
+        Args:
+            function: the host's; it gives one result for each value, in their order. An exception
+                in the list fails that value alone.
+            size: of a full batch.
+            name: of the operator.
+            carrier: how values travel.
+        """
+        super().__init__(function, size=size, name=name, carrier=carrier)
+
+    async def async_process(self) -> None:
+        """Await the coroutine."""
+        try:
+            results = self._checked(await self._function(self._bodies()))
+        except Exception as error:  # noqa: BLE001 - of the host's function; raised again if it ends the run
+            self._fail_all(error)
+        else:
+            self._answer(results)

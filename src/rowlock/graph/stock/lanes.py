@@ -1,0 +1,137 @@
+"""A lane: one value in, one call, one result out.
+
+The one idea: a lane asks for a value only when it is idle, so a value is bound to a lane when it
+can be worked on at once. A lane that has a result keeps it until its consumer wants it, and asks
+for nothing meanwhile; that is back pressure.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from rowlock.graph.ports import EMPTY, Port
+from rowlock.graph.processor import NodeStatus, Processor
+from rowlock.graph.stock.carriers import BARE, GONE, Carrier, SyncPlace, discard
+
+OnError: TypeAlias = Callable[[Any, Exception], object]
+
+
+class Lane(Processor):
+    """Takes an item, calls, and hands on what the call gave.
+
+    Attributes:
+        marks_gone: a dropped item is handed on as `GONE`, for a node that counts results.
+    """
+
+    status = NodeStatus.SYNC
+    """What it answers when it has an item."""
+
+    def __init__(
+        self,
+        *,
+        outputs: int = 1,
+        name: str = "",
+        place: SyncPlace = "thread",
+        carrier: Carrier = BARE,
+        on_error: OnError | None = None,
+    ) -> None:
+        """Be idle.
+
+        Args:
+            outputs: one, or none for the end of a flow.
+            name: of the operator.
+            place: where it calls.
+            carrier: how its values travel.
+            on_error: is called with a value and what its call raised; the value is dropped then.
+        """
+        super().__init__(inputs=1, outputs=outputs, name=name)
+        self.place = place
+        self.carrier = carrier
+        self.on_error = on_error
+        self.marks_gone = False
+        self.item: Any = EMPTY
+        self.result: Any = EMPTY
+
+    def event(self, changed: Sequence[Port]) -> NodeStatus:
+        """Hand the result on, then get the next item."""
+        del changed
+        if self.outputs and self.outputs[0].is_finished:
+            return self._end()
+        if self.result is not EMPTY and not self._hand_on():
+            return NodeStatus.NEED_CONSUME
+        return self._next_item()
+
+    def _hand_on(self) -> bool:
+        if self.outputs and (self.result is not GONE or self.marks_gone):
+            if not self.outputs[0].can_push:
+                return False
+            self.outputs[0].push(self.result)
+            self.made += self.result is GONE
+        self.result = EMPTY
+        return True
+
+    def _next_item(self) -> NodeStatus:
+        source = self.inputs[0]
+        while self.item is EMPTY and source.has_data:
+            self.item = source.pull()
+            if not self.carrier.is_wanted(self.item):
+                self._discard_item()
+                if not self._hand_on():
+                    return NodeStatus.NEED_CONSUME
+        if self.item is not EMPTY:
+            self.context = self.carrier.context(self.item)
+            return self.status
+        if source.is_finished:
+            for output in self.outputs:
+                output.finish()
+            return NodeStatus.FINISHED
+        source.need()
+        return NodeStatus.NEED_DATA
+
+    def _discard_item(self) -> None:
+        self.dropped += 1
+        self.carrier.drop(self.item)
+        discard(self.inputs[0], self.item)
+        self.item, self.result = EMPTY, GONE
+
+    def _end(self) -> NodeStatus:
+        """Finish, since nothing more is wanted."""
+        source = self.inputs[0]
+        for held in (self.item, self.result):
+            if held is not EMPTY and held is not GONE:
+                self.dropped += 1
+                discard(source, held)
+        self.item = self.result = EMPTY
+        source.finish()
+        return NodeStatus.FINISHED
+
+    def outlives(self, item: Any, error: BaseException) -> bool:
+        """Return whether the run goes on after a call for `item` raised.
+
+        A ``CancelledError`` is not asked about: it is the end of the run, or for the runner to tell
+        that it is not.
+        """
+        if isinstance(error, CancelledError):
+            return False
+        if self.on_error is not None and isinstance(error, Exception):
+            try:
+                self.on_error(self.carrier.body(item), error)
+            except BaseException as raised:
+                if not self.carrier.fail(item, raised):
+                    raise
+            else:
+                self.carrier.drop(item)
+        elif not self.carrier.fail(item, error):
+            return False
+        self.failed += 1
+        return True
+
+    def subject(self) -> object:
+        """Return the value that it works on."""
+        return EMPTY if self.item is EMPTY else self.carrier.body(self.item)
+
+    def clear(self) -> None:
+        """Forget the item and the result."""
+        self.item = self.result = EMPTY

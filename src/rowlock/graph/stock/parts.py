@@ -1,0 +1,333 @@
+"""Parts of one value: scattered, worked on by the same lanes as those of others, and gathered.
+
+The one idea: a part knows its group, so any operator between the two ends can hand it on, drop it
+or fail it; the group is complete when each of its parts has come or is known to be lost. So few
+groups are open that memory is bounded, and so many that the parts of the next value fill the lanes
+while those of the first one end.
+
+A group is written by one side at a time: `count` by the scattering node, `results` by the gathering
+one. What is lost is noted from any thread, by appending.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import Context
+from typing import Any
+
+from rowlock.graph.ports import EMPTY, Port
+from rowlock.graph.processor import NodeStatus, Processor
+from rowlock.graph.stock.carriers import GONE, Carrier, SyncPlace, discard
+from rowlock.graph.stock.port_queues import ask_again
+
+
+class PartGroup:
+    """One value and its parts.
+
+    Attributes:
+        item: the value, as its own carrier carries it.
+        count: how many parts it has; None while they are still read.
+        results: of the parts that came through, by their numbers.
+        lost: one entry for each part that will not come.
+        is_obsolete: nobody waits for its result: a part failed, or has left.
+    """
+
+    __slots__ = ("count", "is_obsolete", "item", "lost", "results")
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+        self.count: int | None = None
+        self.results: dict[int, Any] = {}
+        self.lost: deque[None] = deque()
+        self.is_obsolete = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more will come."""
+        return self.count is not None and len(self.results) + len(self.lost) >= self.count
+
+
+class PartEnvelope:
+    """One part on its way.
+
+    Attributes:
+        group: where it belongs.
+        number: its place among the parts.
+        value: the part, or what became of it.
+    """
+
+    __slots__ = ("group", "number", "value")
+
+    def __init__(self, group: PartGroup, number: int, value: Any) -> None:
+        self.group = group
+        self.number = number
+        self.value = value
+
+
+class PartCarrier(Carrier):
+    """Values travel as parts of others."""
+
+    def __init__(self, outer: Carrier) -> None:
+        """Carry parts.
+
+        Args:
+            outer: carries the values that they are parts of.
+        """
+        self._outer = outer
+        self.gather: GatherProcessor | None = None
+
+    def body(self, item: Any) -> Any:
+        """Return the part."""
+        return item.value
+
+    def result(self, item: Any, value: Any) -> Any:
+        """Return the part with its new value; `GONE` if the value it is a part of has left."""
+        if self._outer.result(item.group.item, value) is GONE:
+            item.group.is_obsolete = True
+            self.drop(item)
+            return GONE
+        return PartEnvelope(item.group, item.number, value)
+
+    def fail(self, item: Any, error: BaseException) -> bool:
+        """Have the value fail that it is a part of."""
+        if not self._outer.fail(item.group.item, error):
+            return False
+        item.group.is_obsolete = True
+        self.drop(item)
+        return True
+
+    def drop(self, item: Any) -> None:
+        """Note that the part will not come."""
+        item.group.lost.append(None)
+        if self.gather is not None:
+            self.gather.wake()
+
+    def is_wanted(self, item: Any) -> bool:
+        """Return whether its group is still of use."""
+        return not item.group.is_obsolete and self._outer.is_wanted(item.group.item)
+
+    def context(self, item: Any) -> Context | None:
+        """Return that of the value it is a part of."""
+        return self._outer.context(item.group.item)
+
+
+class ScatterProcessor(Processor):
+    """Reads the parts of each value, and hands them on."""
+
+    def __init__(
+        self,
+        parts: Callable[[Any], Iterable[Any]],
+        *,
+        groups: int,
+        parts_max: int,
+        outer: Carrier,
+        place: SyncPlace = "thread",
+        name: str = "fan_out",
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            parts: of a value; the host's.
+            groups: how many values may have parts inside.
+            parts_max: how many parts a value may have.
+            outer: carries the values.
+            place: where `parts` is called and read.
+            name: of the operator.
+        """
+        super().__init__(inputs=1, outputs=1, name=name)
+        self.place = place
+        self.holds_max = groups + 1
+        self.carrier = PartCarrier(outer)
+        self.gather = GatherProcessor(self, outer, holds_max=groups * parts_max)
+        self.carrier.gather = self.gather
+        self.open: dict[PartGroup, None] = {}
+        self._parts = parts
+        self._groups = groups
+        self._parts_max = parts_max
+        self._outer = outer
+        self._group: PartGroup | None = None
+        self._iterator: Iterator[Any] | None = None
+        self._read = 0
+        self._part: Any = EMPTY
+
+    def event(self, changed: Sequence[Port]) -> NodeStatus:
+        """Hand on the part that was read, then read the next one, or open the next group."""
+        del changed
+        source, output = self.inputs[0], self.outputs[0]
+        if output.is_finished:
+            return self._end()
+        if self._part is not EMPTY:
+            output.push(self._part)
+            self._part = EMPTY
+        if self._group is not None:
+            if self._group.count is None:
+                return NodeStatus.SYNC if output.can_push else NodeStatus.NEED_CONSUME
+            ask_again(self.gather)
+            self._group = None
+        if source.is_finished:
+            output.finish()
+            return NodeStatus.FINISHED
+        if len(self.open) == self._groups:
+            return NodeStatus.NEED_CONSUME
+        if source.has_data:
+            item = source.pull()
+            if self._outer.is_wanted(item):
+                return self._begin(item)
+            self.dropped += 1
+            self._outer.drop(item)
+            discard(source, item)
+        source.need()
+        return NodeStatus.NEED_DATA
+
+    def _begin(self, item: Any) -> NodeStatus:
+        self._group = PartGroup(item)
+        self.open[self._group] = None
+        self.context = self._outer.context(item)
+        return NodeStatus.SYNC
+
+    def _end(self) -> NodeStatus:
+        if self._iterator is not None:
+            return NodeStatus.SYNC
+        if self._part is not EMPTY:
+            self.dropped += 1
+            discard(self.inputs[0], self._part)
+            self._part = EMPTY
+        self.inputs[0].finish()
+        return NodeStatus.FINISHED
+
+    def process(self) -> None:
+        """Read the next part, or close what is read if it is not wanted."""
+        group = self._group
+        assert group is not None
+        if self.outputs[0].is_finished or group.is_obsolete:
+            self.close()
+            self.dropped += self._read == 0
+            group.count = self._read
+            return
+        try:
+            if self._iterator is None:
+                self._read = 0
+                self._iterator = iter(self._parts(self._outer.body(group.item)))
+            self._read_part(group, self._iterator)
+        except BaseException as error:
+            if not self._outer.fail(group.item, error):
+                raise
+            self.failed += 1
+            self.made += self._read > 0
+            group.is_obsolete = True
+            group.count = self._read
+            self.close()
+
+    def _read_part(self, group: PartGroup, iterator: Iterator[Any]) -> None:
+        try:
+            part = next(iterator)
+        except StopIteration:
+            self._iterator = None
+            self.merged += self._read == 0
+            group.count = self._read
+            return
+        if self._read == self._parts_max:
+            msg = f"{self.name} got more than {self._parts_max} parts of one value"
+            raise ValueError(msg)
+        self._part = PartEnvelope(group, self._read, part)
+        self.made += self._read > 0
+        self._read += 1
+
+    def closing(self) -> NodeStatus | None:
+        """Return how to close what is read."""
+        return None if self._iterator is None else NodeStatus.SYNC
+
+    def close(self) -> None:
+        """Close the generator; other iterators have nothing to close."""
+        iterator, self._iterator = self._iterator, None
+        close = getattr(iterator, "close", None)
+        if close is not None and hasattr(iterator, "throw"):
+            close()
+
+    def subject(self) -> object:
+        """Return the value whose parts are read."""
+        return EMPTY if self._group is None else self._outer.body(self._group.item)
+
+    def details(self) -> str:
+        """Return how many values have parts inside."""
+        return f"{len(self.open)} of {self._groups} groups are open"
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self._group = self._iterator = None
+        self._part = EMPTY
+        self.open.clear()
+
+
+class GatherProcessor(Processor):
+    """Collects parts, and hands on each value with its parts, in their order."""
+
+    def __init__(self, scatter: ScatterProcessor, outer: Carrier, *, holds_max: int) -> None:
+        """Collect what one node scatters.
+
+        Args:
+            scatter: that node.
+            outer: carries the values.
+            holds_max: of all parts in open groups.
+        """
+        super().__init__(inputs=1, outputs=1, name=scatter.name)
+        self.holds_max = holds_max
+        self._scatter = scatter
+        self._outer = outer
+
+    def event(self, changed: Sequence[Port]) -> NodeStatus:
+        """Take a part in, and hand on a group that is complete."""
+        del changed
+        source, output = self.inputs[0], self.outputs[0]
+        if output.is_finished:
+            return self._end()
+        if source.has_data:
+            part = source.pull()
+            part.group.results[part.number] = part.value
+        is_held = self._hand_on()
+        if source.is_finished and not self._scatter.open:
+            return self._end()
+        source.need()
+        return NodeStatus.NEED_CONSUME if is_held else NodeStatus.NEED_DATA
+
+    def _hand_on(self) -> bool:
+        """Close the groups that are complete; return whether one has to wait."""
+        for group in [one for one in self._scatter.open if one.is_complete]:
+            if group.is_obsolete or not self._outer.is_wanted(group.item):
+                self._leave_out(group)
+            elif self.outputs[0].can_push:
+                self._emit(group)
+            else:
+                return True
+            del self._scatter.open[group]
+            ask_again(self._scatter)
+        return False
+
+    def _leave_out(self, group: PartGroup) -> None:
+        self.dropped += len(group.results)
+        if not group.is_obsolete:
+            self._outer.drop(group.item)
+        discard(self.inputs[0], group)
+
+    def _emit(self, group: PartGroup) -> None:
+        values = [group.results[number] for number in sorted(group.results)]
+        self.merged += max(len(values) - 1, 0)
+        self.made += not values
+        gathered = (self._outer.body(group.item), values)
+        result = self._outer.result(group.item, gathered)
+        if result is GONE:
+            self.merged += 1
+        else:
+            self.outputs[0].push(result)
+        discard(self.inputs[0], group)
+
+    def _end(self) -> NodeStatus:
+        self.inputs[0].finish()
+        self.outputs[0].finish()
+        return NodeStatus.FINISHED
+
+    def details(self) -> str:
+        """Return how many parts have come of the values inside."""
+        held = sum(len(group.results) for group in self._scatter.open)
+        return f"holds {held} parts of {len(self._scatter.open)} values"

@@ -1,0 +1,138 @@
+"""Where values come from: an iterable, read in its place, or an asynchronous one, in the loop.
+
+The one idea: a source reads only while its consumer asks for a value, so it is never further ahead
+than the edges behind it. When no more values are wanted it closes what it reads from at once, in
+the place where it was read; if the run ends first, the run has it closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from typing import Any
+
+from rowlock.graph.ports import EMPTY, Port
+from rowlock.graph.processor import NodeStatus, Place, Processor
+from rowlock.graph.stock.carriers import SyncPlace
+
+
+class _Source(Processor):
+    """A node without inputs, and what it reads from.
+
+    Attributes:
+        is_used_up: there are no more values, or none is wanted.
+    """
+
+    status = NodeStatus.SYNC
+
+    def __init__(self, items: Any, *, name: str) -> None:
+        super().__init__(outputs=1, name=name)
+        self._items: Any = items
+        self._iterator: Any = None
+        self._value: Any = EMPTY
+        self.is_used_up = False
+
+    def event(self, changed: Sequence[Port]) -> NodeStatus:
+        """Hand on the value that was read, then read the next one if it is wanted."""
+        del changed
+        output = self.outputs[0]
+        if output.is_finished:
+            # A value that came too late stays until the run ends: it may have a `__del__`.
+            self.is_used_up = True
+            return NodeStatus.FINISHED if self._iterator is None else self.status
+        if self._value is not EMPTY:
+            output.push(self._value)
+            self._value = EMPTY
+        if self.is_used_up:
+            output.finish()
+            return NodeStatus.FINISHED
+        return self.status if output.can_push else NodeStatus.NEED_CONSUME
+
+    def closing(self) -> NodeStatus | None:
+        """Return how to close what it reads from; nothing if that was not begun, or has ended."""
+        return None if self._iterator is None else self.status
+
+    def _forget(self) -> None:
+        self._iterator = self._items = None
+
+    def clear(self) -> None:
+        """Forget the value and the iterable."""
+        self._value = EMPTY
+        self._forget()
+
+
+class IterableSource(_Source):
+    """Reads an iterable, one value per call."""
+
+    def __init__(
+        self, items: Iterable[Any], *, place: SyncPlace = "thread", name: str = ""
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            items: the host's; a generator is closed, however the run ends.
+            place: where it is read. A thread is its own meanwhile, since a read may wait long.
+            name: of the operator.
+        """
+        super().__init__(items, name=name)
+        self.place = place
+        self.blocks = place == "thread"
+
+    def process(self) -> None:
+        """Read one value, or close what it reads from if none is wanted."""
+        if self.is_used_up:
+            self.close()
+            return
+        if self._iterator is None:
+            self._iterator = iter(self._items)
+        try:
+            self._value = next(self._iterator)
+            self.made += 1
+        except StopIteration:
+            self.is_used_up = True
+            self._forget()
+
+    def close(self) -> None:
+        """Close the generator; other iterators have nothing to close."""
+        iterator: Iterator[Any] | None = self._iterator
+        self._forget()
+        close = getattr(iterator, "close", None)
+        if close is not None and hasattr(iterator, "throw"):
+            close()
+
+
+class AsyncSource(_Source):
+    """Reads an asynchronous iterable in the event loop, one value per call."""
+
+    status = NodeStatus.ASYNC
+    place: Place = "loop"
+
+    def __init__(self, items: AsyncIterable[Any], *, name: str = "") -> None:
+        """Read nothing yet.
+
+        Args:
+            items: the host's; a generator is closed, however the run ends.
+            name: of the operator.
+        """
+        super().__init__(items, name=name)
+
+    async def async_process(self) -> None:
+        """Read one value, or close what it reads from if none is wanted."""
+        if self.is_used_up:
+            await self.async_close()
+            return
+        if self._iterator is None:
+            self._iterator = aiter(self._items)
+        try:
+            self._value = await anext(self._iterator)
+            self.made += 1
+        except StopAsyncIteration:
+            self.is_used_up = True
+            self._forget()
+
+    async def async_close(self) -> None:
+        """Close the generator; other iterators have nothing to close."""
+        iterator: AsyncIterator[Any] | None = self._iterator
+        self._forget()
+        close = getattr(iterator, "aclose", None)
+        if close is not None:
+            await close()

@@ -1,0 +1,217 @@
+"""Each operator of the builder gives the values that its name says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from rowlock.graph.building.flow import Flow, Graph
+from rowlock.graph.stock.maps import MapProcessor, consume
+from rowlock.graph.stock.sources import IterableSource
+
+from ..one_thread import Sequential
+
+
+def ran(build: Callable[[Flow[Any]], Flow[Any]], items: Any, *, seed: int = 0) -> list[Any]:
+    """Run values through operators, and return what comes out."""
+    graph = Graph("test")
+    found: list[Any] = []
+    build(graph.source(items)).sink(found.append)
+    chance = random.Random(seed)
+    run = Sequential(graph).run(lambda calls: chance.randrange(len(calls)))
+    assert run.is_finished
+    return found
+
+
+async def negated(value: int) -> int:
+    """Negate a number."""
+    return -value
+
+
+async def up_to(value: int) -> AsyncIterator[int]:
+    """Count."""
+    for number in range(value):
+        yield number
+
+
+async def all_negated(values: Sequence[int]) -> list[int]:
+    """Negate numbers."""
+    return [-value for value in values]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda flow, lanes: flow.map(str, lanes=lanes), ["0", "1", "2", "3", "4"]),
+        (lambda flow, lanes: flow.amap(negated, lanes=lanes), [-4, -3, -2, -1, 0]),
+        (lambda flow, lanes: flow.filter(lambda one: one % 2, lanes=lanes), [1, 3]),
+        (lambda flow, lanes: flow.tap(str, lanes=lanes), [0, 1, 2, 3, 4]),
+        (lambda flow, lanes: flow.flat_map(range, lanes=lanes), [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]),
+        (lambda flow, lanes: flow.aflat_map(up_to, lanes=lanes), [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]),
+        (lambda flow, lanes: flow.map(str, lanes=lanes).limit(5), ["0", "1", "2", "3", "4"]),
+        (lambda flow, lanes: flow.map(int, lanes=lanes).buffer(3), [0, 1, 2, 3, 4]),
+        (lambda flow, lanes: flow.map(int, lanes=lanes).batch(9).unbatch(), [0, 1, 2, 3, 4]),
+        (lambda flow, lanes: flow.map_batch(list, size=2, lanes=lanes), [0, 1, 2, 3, 4]),
+        (
+            lambda flow, lanes: flow.amap_batch(all_negated, size=2, lanes=lanes),
+            [-4, -3, -2, -1, 0],
+        ),
+        (
+            lambda flow, lanes: flow.fan_out(range, lambda parts: parts.map(str, lanes=lanes)),
+            [(0, []), (1, ["0"]), (2, ["0", "1"]), (3, ["0", "1", "2"]), (4, ["0", "1", "2", "3"])],
+        ),
+        (lambda flow, lanes: merged(*flow.map(int, lanes=lanes).split(bool)), [0, 1, 2, 3, 4]),
+        (lambda flow, lanes: merged(*flow.map(int, lanes=lanes).partition(3, int)), [*range(5)]),
+        (
+            lambda flow, lanes: merged(*flow.map(int, lanes=lanes).duplicate(2)),
+            [0, 0, 1, 1, 2, 2, 3, 3, 4, 4],
+        ),
+    ],
+)
+def test_operator(build: Any, expected: list[Any], lanes: int) -> None:
+    """An operator would lose values, or give others, with one lane or with several."""
+    assert sorted(ran(lambda flow: build(flow, lanes), range(5), seed=lanes)) == expected
+
+
+def merged(*flows: Flow[Any]) -> Flow[Any]:
+    """Merge flows."""
+    return flows[0].merge(*flows[1:])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_order_is_kept(seed: int) -> None:
+    """Results would come as they are ready although a host asked for their order."""
+    assert ran(lambda flow: flow.map(str, lanes=3, keep_order=True), range(20), seed=seed) == [
+        str(number) for number in range(20)
+    ]
+    kept = ran(lambda flow: flow.amap(negated, lanes=3, keep_order=True), range(20), seed=seed)
+    assert kept == [-number for number in range(20)]
+    by_key = ran(
+        lambda flow: flow.filter(
+            lambda one: one % 5, lanes=3, keep_order=lambda one: one % 2, ahead=4
+        ),
+        range(40),
+        seed=seed,
+    )
+    for parity in (0, 1):
+        of_key = [one for one in by_key if one % 2 == parity]
+        assert of_key == [one for one in range(parity, 40, 2) if one % 5]
+
+
+def test_zip_and_ordered_merge() -> None:
+    """Flows would be joined in another order."""
+    graph = Graph()
+    found: list[Any] = []
+    left, right = graph.source([1, 3, 5]), graph.source([2, 4])
+    left.merge_ordered(right).sink(found.append)
+    Sequential(graph).run()
+    assert found == [1, 2, 3, 4, 5]
+    graph, found = Graph(), []
+    graph.source("abc").zip(graph.source([1, 2])).sink(found.append)
+    Sequential(graph).run()
+    assert found == [("a", 1), ("b", 2)]
+
+
+def test_each_lane_has_its_own_function() -> None:
+    """A model that is not made for several calls at once would get them."""
+    running: list[int] = []
+    most: list[int] = []
+
+    def model(at: int) -> Callable[[int], int]:
+        def call(value: int) -> int:
+            running.append(at)
+            most.append(running.count(at))
+            running.remove(at)
+            return at
+
+        return call
+
+    found = ran(lambda flow: flow.map([model(0), model(1), model(2)]), range(30))
+    assert set(found) == {0, 1, 2}
+    assert max(most) == 1
+
+
+def test_asynchronous_source_and_sink() -> None:
+    """A graph of coroutines would need threads."""
+    graph, found = Graph(), []
+
+    async def keep(value: int) -> None:
+        found.append(value)
+
+    graph.source(up_to(3)).asink(keep)
+    Sequential(graph).run()
+    assert found == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("items", "place"),
+    [([1], "loop"), (range(3), "loop"), ({1: 2}, "loop"), (iter([1]), "thread"), ("ab", "thread")],
+)
+def test_where_a_source_is_read(items: Any, place: str) -> None:
+    """A list would cost a thread, or a generator block the loop."""
+    graph = Graph()
+    graph.source(items)
+    assert graph.nodes[0].processor.place == place
+
+
+def test_operators_are_named_after_their_functions() -> None:
+    """Pictures and errors would name nothing that a host has written."""
+    graph = Graph()
+    graph.source([1]).map(str, lanes=2).map(lambda one: one, name="same").sink(print)
+    lanes = [name for name in graph.operators if "(" not in name]
+    assert lanes == ["source", "str", "same", "print"]
+    assert len(graph.operators["str"]) == 2
+
+
+def test_bound_for_values_in_memory() -> None:
+    """A host could not know how much memory a graph needs."""
+    graph = Graph()
+    graph.source([1]).map(str).sink(print)
+    # Two edges, and one value in each node.
+    assert graph.items_max == 2 + 3
+    graph = Graph()
+    graph.source([1]).map(str, lanes=4).buffer(10).sink(print)
+    assert graph.items_max == sum((1, 4, 4, 1, 1)) + sum((1, 0, 4, 0, 10, 1))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_values_in_memory_stay_below_the_bound(seed: int) -> None:
+    """A host would plan its memory by a number that is too low."""
+    graph = Graph()
+    alive: set[int] = set()
+    most = 0
+
+    class Value:
+        def __init__(self) -> None:
+            nonlocal most
+            alive.add(id(self))
+            most = max(most, len(alive))
+
+        def __del__(self) -> None:
+            alive.discard(id(self))
+
+    def kept(value: Value) -> Value:
+        return value
+
+    values = (Value() for _ in range(200))
+    flow = graph.source(values).map(kept, lanes=3, keep_order=True, ahead=5).buffer(4)
+    flow.map_batch(list, size=3, lanes=2).map(kept, lanes=2, keep_order=id).sink(id)
+    chance = random.Random(seed)
+    Sequential(graph).run(lambda calls: chance.randrange(len(calls)))
+    assert not alive
+    assert 10 < most <= graph.items_max
+
+
+def test_resize_at_the_level_of_processors() -> None:
+    """A host that adds processors itself could not change the number of lanes."""
+    graph, found = Graph(), []
+    graph.add_pipe([IterableSource(range(at, 10, 2)) for at in range(2)])
+    graph.resize(3)
+    graph.add_pipe([MapProcessor(found.append, use=consume) for _ in range(3)])
+    Sequential(graph).run()
+    assert sorted(found) == list(range(10))
+    assert [len(nodes) for nodes in graph.operators.values()] == [2, 1, 3]

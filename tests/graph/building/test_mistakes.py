@@ -1,0 +1,150 @@
+"""A mistake in a graph is an error in the line that makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from rowlock.errors import GraphError
+from rowlock.graph.building.arguments import is_coroutine_function
+from rowlock.graph.building.flow import Flow, Graph
+
+
+async def awaited(value: Any) -> Any:
+    """Give back a value."""
+    return value
+
+
+async def yielded(value: Any) -> Any:
+    """Give a value."""
+    yield value
+
+
+class Called:
+    """A callable object whose call is a coroutine."""
+
+    async def __call__(self, value: Any) -> Any:
+        return value
+
+
+def used_twice(flow: Flow[Any]) -> None:
+    """Give one flow two readers."""
+    flow.map(str)
+    flow.map(str)
+
+
+def foreign(flow: Flow[Any]) -> None:
+    """Join flows of two graphs."""
+    flow.merge(Graph("other").source([1]))
+
+
+def of_the_outside(flow: Flow[Any]) -> None:
+    """Return another flow from a fan-out than the one of its parts."""
+    other = flow.graph.source([1])
+    flow.fan_out(range, lambda _parts: other)
+
+
+def joins_the_outside(flow: Flow[Any]) -> None:
+    """Join parts with values that are none."""
+    other = flow.graph.source([1])
+    flow.fan_out(range, lambda parts: parts.merge(other))
+
+
+def within_parts(operator: Callable[[Flow[Any]], Any]) -> Callable[[Flow[Any]], Any]:
+    """Use an operator inside a fan-out."""
+    return lambda flow: flow.fan_out(range, operator)
+
+
+MISTAKES: list[tuple[Callable[[Flow[Any]], Any], str]] = [
+    (used_twice, "has a reader"),
+    (foreign, "a flow of 'other' cannot join one of 'test'"),
+    (of_the_outside, "returns the flow that it was given"),
+    (joins_the_outside, "same fan_out"),
+    (lambda flow: flow.fan_out(range, lambda _parts: None), "returns the flow"),
+    (lambda flow: flow.map(str, lanes=0), "lanes is 0"),
+    (lambda flow: flow.map(str, lanes=10_001), "lanes is 10001"),
+    (lambda flow: flow.map(str, lanes=True), "lanes is True"),
+    (lambda flow: flow.map(str, lanes=2.5), "lanes is 2.5"),
+    (lambda flow: flow.map([]), "the number of functions is 0"),
+    (lambda flow: flow.map([str, str], lanes=3), "2 functions for 3 lanes"),
+    (lambda flow: flow.map(None), "None cannot be called"),
+    (lambda flow: flow.map(awaited), "coroutine function"),
+    (lambda flow: flow.map([str, awaited]), "coroutine function"),
+    (lambda flow: flow.map(partial(partial(awaited))), "coroutine function"),
+    (lambda flow: flow.map(Called()), "coroutine function"),
+    (lambda flow: flow.flat_map(yielded), "coroutine function"),
+    (lambda flow: flow.filter(awaited), "coroutine function"),
+    (lambda flow: flow.tap(awaited), "coroutine function"),
+    (lambda flow: flow.sink(awaited), "coroutine function"),
+    (lambda flow: flow.map_batch(awaited, size=2), "coroutine function"),
+    (lambda flow: flow.fan_out(awaited, lambda parts: parts), "coroutine function"),
+    (lambda flow: flow.split(awaited), "coroutine function"),
+    (lambda flow: flow.partition(2, awaited), "coroutine function"),
+    (lambda flow: flow.merge_ordered(key=awaited), "coroutine function"),
+    (lambda flow: flow.map(str, keep_order=awaited), "coroutine function"),
+    (lambda flow: flow.map(str, ahead=3), "without keep_order"),
+    (lambda flow: flow.map(str, keep_order=True, ahead=0), "ahead is 0"),
+    (lambda flow: flow.map(str, keep_order=True, ahead=100_001), "ahead is 100001"),
+    (lambda flow: flow.amap(awaited, timeout=0), "timeout is 0"),
+    (lambda flow: flow.amap(awaited, timeout=timedelta(0)), "timeout is"),
+    (lambda flow: flow.limit(-1), "count is -1"),
+    (lambda flow: flow.buffer(0), "size is 0"),
+    (lambda flow: flow.buffer(1_000_001), "size is 1000001"),
+    (lambda flow: flow.batch(0), "size is 0"),
+    (lambda flow: flow.batch(100_001), "size is 100001"),
+    (lambda flow: flow.batch(2, within=0), "within is 0"),
+    (lambda flow: flow.batch(2, within=3601), "within is 3601"),
+    (lambda flow: flow.batch(2, within="1"), "within is '1'"),
+    (lambda flow: flow.map_batch(list, size=0), "size is 0"),
+    (lambda flow: flow.zip(flow.graph.source([1]), ahead=0), "ahead is 0"),
+    (lambda flow: flow.duplicate(0), "count is 0"),
+    (lambda flow: flow.partition(0, str), "count is 0"),
+    (lambda flow: flow.fan_out(range, lambda parts: parts, groups=0), "groups is 0"),
+    (lambda flow: flow.fan_out(range, lambda parts: parts, parts_max=0), "parts_max is 0"),
+    (lambda flow: flow.flat_map(range, on="process"), "in the loop or in a thread"),
+    (lambda flow: flow.graph.source([1], on="process"), "in the loop or in a thread"),
+    (lambda flow: flow.graph.source(yielded(1), on="thread"), "in the loop, not"),
+    (lambda flow: flow.graph.resize(0), "width is 0"),
+    (lambda flow: flow.map(str).sink(print).resize(2), "the number of open outputs is 0"),
+    (within_parts(lambda parts: parts.limit(1)), r"limit\(\) cannot"),
+    (within_parts(lambda parts: parts.batch(2)), r"batch\(\) cannot"),
+    (within_parts(lambda parts: parts.unbatch()), r"unbatch\(\) cannot"),
+    (within_parts(lambda parts: parts.flat_map(range)), r"flat_map\(\) cannot"),
+    (within_parts(lambda parts: parts.aflat_map(yielded)), r"aflat_map\(\) cannot"),
+    (within_parts(lambda parts: parts.duplicate(2)[0]), r"duplicate\(\) cannot"),
+    (within_parts(lambda parts: parts.zip(parts)), r"zip\(\) cannot"),
+    (within_parts(lambda parts: parts.merge_ordered()), r"merge_ordered\(\) cannot"),
+    (within_parts(lambda parts: parts.sink(str)), r"sink\(\) cannot"),
+    (within_parts(lambda parts: parts.asink(awaited)), r"asink\(\) cannot"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "message"), MISTAKES)
+def test_mistake(mistake: Callable[[Flow[Any]], Any], message: str) -> None:
+    """A host would learn of it when the graph runs, or never."""
+    with pytest.raises(GraphError, match=message):
+        mistake(Graph("test").source([1]))
+
+
+@pytest.mark.parametrize(
+    ("function", "is_one"),
+    [
+        (awaited, True),
+        (yielded, True),
+        (Called(), True),
+        (Called().__call__, True),
+        (partial(awaited), True),
+        (str, False),
+        (len, False),
+        (lambda: awaited(1), False),
+        (partial(len), False),
+        ("text".upper, False),
+    ],
+)
+def test_what_is_a_coroutine_function(function: Any, is_one: bool) -> None:
+    """A coroutine would be handed on as a result, and never be awaited."""
+    assert is_coroutine_function(function) is is_one

@@ -1,0 +1,174 @@
+"""Flows are joined: by whoever is ready, row by row, or in order."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from rowlock.graph.ports import EMPTY
+from rowlock.graph.stock.joins import OrderedMergeProcessor, ResizeProcessor, ZipProcessor
+from rowlock.graph.stock.limits import LimitProcessor
+from rowlock.graph.stock.maps import MapProcessor
+
+from ..one_thread import Sequential, Wiring
+
+
+def joined(processor: Any, *sources: Any, limit: int | None = None) -> list[Any]:
+    """Join sources by a processor with one output, and return what comes out."""
+    wiring = Wiring()
+    (output,) = wiring.through(processor, *(wiring.source(items) for items in sources))
+    if limit is not None:
+        (output,) = wiring.through(LimitProcessor(limit), output)
+    found = wiring.sink(output)
+    assert Sequential(wiring.graph).run().is_finished
+    return found
+
+
+@pytest.mark.parametrize("inputs", [1, 3, 8])
+@pytest.mark.parametrize("outputs", [1, 3, 8])
+def test_resize_passes_each_value_once(inputs: int, outputs: int) -> None:
+    """A value would be lost, or come twice, where widths differ."""
+    wiring = Wiring()
+    sources = [wiring.source(range(at, 100, inputs)) for at in range(inputs)]
+    found = [
+        wiring.sink(output) for output in wiring.through(ResizeProcessor(inputs, outputs), *sources)
+    ]
+    assert Sequential(wiring.graph).run().is_finished
+    assert sorted(chain(*found)) == list(range(100))
+    assert all(found)
+
+
+def test_resize_asks_no_port_that_did_not_change() -> None:
+    """A value would cost more the more lanes there are."""
+    wiring = Wiring()
+    resize = ResizeProcessor(1, 200)
+    for output in wiring.through(resize, wiring.source(range(50))):
+        wiring.sink(output)
+    run = Sequential(wiring.graph)
+    looked_at: list[int] = []
+    event = resize.event
+
+    def noting(changed: Any) -> Any:
+        looked_at.append(len(changed))
+        return event(changed)
+
+    resize.event = noting  # type: ignore[method-assign]
+    run.run()
+    assert sum(looked_at) < 50 * 4 + 200
+
+
+def test_a_value_goes_to_an_idle_lane() -> None:
+    """A value would wait behind a slow one while other lanes are idle."""
+    wiring = Wiring()
+    lanes = [MapProcessor(lambda value: value, name=f"lane {at}") for at in range(3)]
+    outputs = wiring.through(ResizeProcessor(1, 3), wiring.source(range(30)))
+    results = [wiring.through(lane, output)[0] for lane, output in zip(lanes, outputs, strict=True)]
+    (output,) = wiring.through(ResizeProcessor(3, 1), *results)
+    found = wiring.sink(output)
+    run = Sequential(wiring.graph)
+    # The call of the first lane is never made: all others must come through.
+    while others := [at for at, node in enumerate(run.calls) if node.operator != "lane 0"]:
+        run.step(others[0])
+    assert sorted([*found, lanes[0].item]) == list(range(30))
+
+
+def test_resize_ends_upstream_when_no_output_is_left() -> None:
+    """A source would be read to its end for no reader."""
+    wiring = Wiring()
+    outputs = wiring.through(ResizeProcessor(1, 2), wiring.source(range(1000)))
+    found = [wiring.sink(wiring.through(LimitProcessor(3), output)[0]) for output in outputs]
+    assert Sequential(wiring.graph).run().is_finished
+    assert sorted(chain(*found)) == list(range(6))
+    assert len(wiring.read) <= 6 + len(wiring.graph.edges)
+
+
+def test_resize_goes_on_without_a_finished_output() -> None:
+    """One lane that is done would take the values of the others with it."""
+    wiring = Wiring()
+    first, second = wiring.through(ResizeProcessor(1, 2), wiring.source(range(20)))
+    limited = wiring.sink(wiring.through(LimitProcessor(2), first)[0])
+    found = wiring.sink(second)
+    assert Sequential(wiring.graph).run().is_finished
+    assert len(limited) == 2
+    assert sorted(limited + found) == list(range(20))
+
+
+def test_merge_ends_with_its_last_input() -> None:
+    """The first flow that ends would end all."""
+    assert sorted(joined(ResizeProcessor(2, 1), [1], range(10, 20))) == [1, *range(10, 20)]
+
+
+def test_zip() -> None:
+    """Values of different rows would meet."""
+    zip_ = ZipProcessor(3)
+    assert joined(zip_, "abc", range(3), [None] * 3) == [
+        ("a", 0, None),
+        ("b", 1, None),
+        ("c", 2, None),
+    ]
+    assert (zip_.merged, zip_.dropped) == (6, 0)
+
+
+def test_zip_ends_with_the_shortest() -> None:
+    """A row would wait for a value that never comes, or the rest would be read for nothing."""
+    zip_ = ZipProcessor(2, ahead=2)
+    wiring = Wiring()
+    sources = [wiring.source("ab"), wiring.source(range(1000))]
+    found = wiring.sink(wiring.through(zip_, *sources)[0])
+    assert Sequential(wiring.graph).run().is_finished
+    assert found == [("a", 0), ("b", 1)]
+    assert len(wiring.read) < 10
+
+
+def test_zip_is_so_far_ahead() -> None:
+    """One flow could not be ahead at all, or without a bound."""
+    zip_ = ZipProcessor(2, ahead=5)
+    wiring = Wiring()
+    wiring.sink(wiring.through(zip_, wiring.source("abc"), wiring.source(range(99)))[0])
+    run = Sequential(wiring.graph)
+    while at := [at for at, node in enumerate(run.calls) if node.operator == "source 2"]:
+        run.step(at[0])
+    assert wiring.read == [0, 1, 2, 3, 4]
+    assert zip_.details() == "waits for input 0; input 1 is 5 ahead"
+    assert zip_.holds_max == 10
+
+
+def test_zip_drops_what_it_holds_when_nothing_is_wanted() -> None:
+    """Values would live as long as the run."""
+    zip_ = ZipProcessor(2)
+    assert joined(zip_, "abcdef", range(9), limit=2) == [("a", 0), ("b", 1)]
+    assert not any(zip_._held)
+
+
+def test_ordered_merge() -> None:
+    """Two sorted flows would become one that is not."""
+    assert joined(OrderedMergeProcessor(3), [1, 4, 7], [2, 5, 6], []) == [1, 2, 4, 5, 6, 7]
+    words = joined(OrderedMergeProcessor(2, key=len), ["a", "ccc"], ["bb", "dddd"])
+    assert words == ["a", "bb", "ccc", "dddd"]
+
+
+def test_ordered_merge_computes_each_key_once() -> None:
+    """A dear key would be computed for each comparison."""
+    seen: list[int] = []
+
+    def key(value: int) -> int:
+        seen.append(value)
+        return value
+
+    joined(OrderedMergeProcessor(2, key=key), [1, 2, 3], [10])
+    assert sorted(seen) == [1, 2, 3, 10]
+
+
+def test_ordered_merge_of_equal_keys_takes_the_first_input() -> None:
+    """The order of equal values would be chance."""
+    found = joined(OrderedMergeProcessor(2, key=lambda _one: 0), ["a", "b"], ["c"])
+    assert found == ["a", "b", "c"]
+
+
+def test_ordered_merge_drops_what_it_holds_when_nothing_is_wanted() -> None:
+    """Values would live as long as the run."""
+    merge = OrderedMergeProcessor(2)
+    assert joined(merge, range(9), range(9), limit=2) == [0, 0]
+    assert merge._heads == merge._keys == [EMPTY, EMPTY]
