@@ -43,8 +43,8 @@ OUTCOME_BUGS = (
         "a traceback cannot be written on a raised outcome",
         "pipelines/raisable.py",
         "raisable.set_unless_frozen",
-        "name in KEPT_BY_PYTHON",
-        "False",
+        "name in frozen",
+        "True",
         (f"{RAISED}::test_they_pass_through_context_managers",),
     ),
     Bug(

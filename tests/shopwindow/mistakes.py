@@ -133,7 +133,7 @@ AT_CONSTRUCTION = (
         lambda: Sound(worker_num=3),  # type: ignore[call-arg]
         "workers_num may be meant",
     ),
-    Mistake("a misspelt hook (`on_stales`)", with_(on_stales=None), "on_stale is meant"),
+    Mistake("a misspelt hook (`on_stales`)", with_(on_stales=print), "on_stale is meant"),
     Mistake(
         "`__init__` without `super().__init__()`",
         with_(__init__=lambda self: None),
@@ -149,7 +149,7 @@ AT_CONSTRUCTION = (
     ),
     Mistake(
         "a misspelt `process`",
-        with_((Pipeline,), model=Disk, ready=Sound.ready, proces=None),
+        with_((Pipeline,), model=Disk, ready=Sound.ready, proces=Sound.process),
         "process is meant",
     ),
     Mistake("`process(self)` without the item", with_(process=lambda self: None), "one argument"),

@@ -1,79 +1,26 @@
-"""What is found about a host's pipeline class while it is built: misspelt names, hooks that are
-missing or of a wrong kind, Python's ``and`` between SQL expressions.
+"""What is found about a host's pipeline class while it is built: hooks that are missing or of a
+wrong kind, Python's ``and`` between SQL expressions, settings that come too late.
 
 The one idea: a mistake in a class body is said where the class is used first, as one
 `ConfigurationError` that says what to write instead. Nothing here asks the database.
 
-Not here: settings and their bounds (``settings.py``), columns (``rows/model_check.py``).
+Not here: misspelt names (``host_code/names.py``), settings and their bounds (``settings.py``),
+columns (``rows/model_check.py``).
 """
 
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from functools import wraps
 from typing import Any
 
-from rowlock.errors import ConfigurationError, ModelError, SettingsError
+from rowlock.errors import ConfigurationError, ModelError
 from rowlock.pipelines.host_code.hooks import Hooks, ready_condition
-from rowlock.pipelines.settings import SETTING_NAMES
+from rowlock.pipelines.host_code.names import check_own_settings, did_you_mean, settable
+from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.expressions.python_booleans import noted_booleans
 from rowlock.rows.leased_table import LeasedTable
-
-ALIKE = 0.9
-"""Names this much alike, by the ratio of difflib, are taken for one that was misspelt: more of
-them would be names of the host's own.
-"""
-OF_OURS = "rowlock."
-_SAYS_NONE = re.compile(r"\bNone(Type)?\b|\bOptional\b")
-
-
-def nearest(name: str, known: Iterable[str], *, alike: float = ALIKE) -> str | None:
-    """Return which of the `known` names is meant by `name`; None if it is none of them."""
-    names = sorted(known)
-    words = _words(name)
-    if len(words) > 1 and (same := [one for one in names if _words(one) == words]):
-        return same[0]
-    return next(iter(get_close_matches(name, names, n=1, cutoff=alike)), None)
-
-
-def _words(name: str) -> list[str]:
-    return sorted(word.removesuffix("s") for word in name.lower().split("_") if word)
-
-
-def check_names(pipeline: object, base: type, *, kept: frozenset[str]) -> None:
-    """Refuse attributes of a host's class that are named nearly as what `base` reads.
-
-    Args:
-        pipeline: an instance of a subclass of `base`.
-        base: the class whose public names are known.
-        kept: names of `base` that are not the host's to set.
-
-    Raises:
-        SettingsError: a setting is misspelt.
-        ConfigurationError: a hook is.
-    """
-    known = {name for name in (*dir(base), "model") if not name.startswith("_")} - kept
-    name = type(pipeline).__name__
-    classes = type(pipeline).__mro__[: type(pipeline).__mro__.index(base)]
-    for one in classes:
-        if one.__module__.startswith(OF_OURS):
-            continue
-        for attribute in (*vars(one), *vars(one).get("__annotations__", ())):
-            if attribute.startswith("_") or hasattr(base, attribute) or attribute in known:
-                continue
-            meant = nearest(attribute, known)
-            if meant is None:
-                continue
-            text = (
-                f"{name}.{attribute} is nothing that rowlock reads; {meant} is meant, or another"
-                " name, that is less like it"
-            )
-            if meant in SETTING_NAMES:
-                raise SettingsError(text, pipeline=name, settings=(meant,))
-            raise ConfigurationError(text)
 
 
 def check_process(
@@ -95,6 +42,8 @@ def check_process(
             f"{name} must say what to do with a row: override process(item)"
             f"{did_you_mean('process', own)}"
         )
+    if not callable(process):
+        raise ConfigurationError(f"{name}.process must be a function, not {process!r:.100}")
     if inspect.isasyncgenfunction(process) or inspect.isgeneratorfunction(process):
         raise ConfigurationError(f"{name}.process must return an outcome, not yield")
     try:
@@ -120,6 +69,8 @@ def check_ready(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> None:
         try:
             ready_condition(name, leased, hooks)
         except AttributeError as error:
+            if isinstance(error.obj, type):
+                raise ModelError(f"{name}.ready() fails: {error}", model=leased.name) from error
             raise ModelError(
                 f"{name}.ready() cannot be asked yet ({error}): it is called once while"
                 " the pipeline is built, so set what it needs before super().__init__()",
@@ -137,48 +88,44 @@ def check_ready(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> None:
         )
 
 
-def did_you_mean(wanted: str, own: Iterable[str]) -> str:
-    """Return a hint at the one of `own` names that may be a misspelt `wanted`; empty if none is."""
-    found = get_close_matches(wanted, [one for one in own if one != wanted], n=1, cutoff=0.6)
-    return f"; its {found[0]} is never called" if found else ""
-
-
-def own_names(kind: type, base: type) -> list[str]:
-    """Return what the classes of a host below `base` define."""
-    classes = kind.__mro__[: kind.__mro__.index(base)]
-    return [name for one in classes for name in vars(one) if not name.startswith("_")]
-
-
-def may_return_none(process: Callable[..., Any]) -> bool:
-    """Whether the annotation of `process` says that it may return None."""
-    function = inspect.unwrap(getattr(process, "__func__", process))
-    annotations = getattr(function, "__annotations__", {})
-    if "return" not in annotations:
-        return False
-    returns = annotations["return"]
-    return bool(_SAYS_NONE.search(returns if isinstance(returns, str) else repr(returns)))
-
-
 def check_is_built(pipeline: object) -> None:
-    """Refuse a pipeline whose own ``__init__`` has not called that of `Pipeline`.
+    """Refuse a pipeline whose own ``__init__`` has not called that of `Pipeline`, or has put
+    something else where rowlock keeps its own.
 
     Raises:
         ConfigurationError: says what to write.
     """
-    if not {"settings", "leased", "declared_locks"} <= vars(pipeline).keys():
-        raise ConfigurationError(
-            f"{type(pipeline).__name__}.__init__ must call super().__init__(**settings)"
-        )
+    name, own = type(pipeline).__name__, vars(pipeline)
+    if not {"settings", "leased", "declared_locks"} <= own.keys():
+        raise ConfigurationError(f"{name}.__init__ must call super().__init__(**settings)")
+    for kept, kind in (("settings", PipelineSettings), ("leased", LeasedTable)):
+        if not isinstance(own[kept], kind):
+            raise ConfigurationError(
+                f"{name}.__init__ sets self.{kept}, where rowlock keeps its own; give it another"
+                " name"
+            )
 
 
-def check_after_init(cls: type[Any]) -> None:
+def check_after_init(cls: type[Any], base: type) -> None:
     """Have instances of `cls` checked when the host's own ``__init__`` has returned."""
     init = cls.__init__
 
     @wraps(init)
     def checked(self: Any, *args: Any, **kw: Any) -> None:
         init(self, *args, **kw)
-        if type(self) is cls:
+        if type(self).__init__ is checked:
             check_is_built(self)
+            check_own_settings(self, base)
+            _check_not_too_late(self)
 
     cls.__init__ = checked
+
+
+def _check_not_too_late(pipeline: Any) -> None:
+    as_read = vars(pipeline)["_as_read"]
+    late = [name for name, value in settable(pipeline).items() if as_read[name] is not value]
+    if late:
+        raise ConfigurationError(
+            f"{type(pipeline).__name__}.__init__ sets self.{late[0]} after super().__init__(),"
+            " which has read it: set it before, or pass it to super().__init__()"
+        )

@@ -26,17 +26,15 @@ from rowlock.leases.related.locker import RelatedLocker
 from rowlock.pipelines.ahead import AHEAD_MAX, Ahead
 from rowlock.pipelines.construction import (
     check_after_init,
-    check_names,
     check_process,
     check_ready,
-    did_you_mean,
-    may_return_none,
-    own_names,
 )
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.fetching.fetcher import Fetcher
+from rowlock.pipelines.host_code.annotations import may_return_none
 from rowlock.pipelines.host_code.expected_errors import ExpectedErrors, ParkOn, RetryOn
 from rowlock.pipelines.host_code.hooks import intent_columns
+from rowlock.pipelines.host_code.names import check_names, did_you_mean, own_names, settable
 from rowlock.pipelines.host_code.row_schedules import Periodic, row_schedules
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.lock_graph import DeclaredLock, LockGraph, Related, declared_locks
@@ -103,7 +101,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
     _checks_rows: ClassVar[bool] = True
 
     def __init__(self, **settings: Unpack[SettingsKeywords]) -> None:
-        check_names(self, Pipeline, kept=_RESERVED)
+        check_names(self, Pipeline)
         values: dict[str, Any] = {name: getattr(self, name) for name in SETTING_NAMES} | dict(
             settings
         )
@@ -142,6 +140,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             own=own_names(type(self), Pipeline),
         )
         declare_intent(self.model, self.intent_columns)
+        self._as_read = settable(self)
         self._run: PipelineRun[ModelT_co] | None = None
 
     def __init_subclass__(cls, *, reserved: bool = True, **kw: Any) -> None:
@@ -154,7 +153,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
                 " name"
             )
         if "__init__" in vars(cls):
-            check_after_init(cls)
+            check_after_init(cls, Pipeline)
 
     def __repr__(self) -> str:
         return f"<{self.name} over {self.leased.name}, {self.state}>"

@@ -6,15 +6,10 @@ Not here: what a raised outcome means (``pipelines/settling/raised.py``).
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import FrozenInstanceError, fields
 from typing import Any, TypeVar
 
 ClassT = TypeVar("ClassT", bound=type[BaseException])
-
-KEPT_BY_PYTHON = frozenset(
-    {"__cause__", "__context__", "__notes__", "__suppress_context__", "__traceback__"}
-)
-"""What Python, and ``contextlib``, write on an exception that is on its way."""
 
 
 def raisable(cls: ClassT) -> ClassT:
@@ -25,13 +20,14 @@ def raisable(cls: ClassT) -> ClassT:
     an exception is pickled by its positional arguments, which would lose all others on the way out
     of a process pool.
     """
-    refuse: Any = cls.__setattr__
+    given: Any = cls
+    frozen = frozenset(field.name for field in fields(given))
 
     def set_unless_frozen(self: BaseException, name: str, value: object) -> None:
-        if name in KEPT_BY_PYTHON:
-            object.__setattr__(self, name, value)
-        else:
-            refuse(self, name, value)
+        # Python, ``contextlib`` and libraries that follow errors write on what is on its way.
+        if name in frozen:
+            raise FrozenInstanceError(f"cannot assign to field {name!r}")
+        object.__setattr__(self, name, value)
 
     # As a method, a type checker would take the dataclass for one that is not frozen.
     setattr(cls, "__setattr__", set_unless_frozen)  # noqa: B010

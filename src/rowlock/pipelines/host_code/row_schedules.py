@@ -7,7 +7,8 @@ Not here: how times are found (``schedules.py``), and how declared rows are inse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -70,7 +71,11 @@ class RowSchedules:
         if not isinstance(schedule, Schedule):
             raise SettingsError(f"schedule_of must return a schedule, not {schedule!r:.100}")
         as_read = item.value_as_read(self.leased, self.leased.column("due_at"))
-        return checked_time(schedule.next_after(max(now, as_read)))
+        start = max(now, as_read)
+        due_at = checked_time(schedule.next_after(start))
+        if due_at <= start:
+            raise SettingsError(f"a schedule must look forward, and {due_at} is not after {start}")
+        return due_at
 
 
 def checked_time(due_at: object) -> datetime:
@@ -107,6 +112,12 @@ def row_schedules(
     """
     if schedule is not None:
         _check_schedule(name, schedule)
+    if inspect.iscoroutinefunction(of_row):
+        raise SettingsError(
+            f"{name}.schedule_of must be a def: the row is there, and nothing is to be waited for",
+            pipeline=name,
+            settings=("schedule",),
+        )
     declared = _declared(name, leased, periodic, schedule=schedule)
     if schedule is None and of_row is None and not declared:
         return None
@@ -143,6 +154,8 @@ def _declared(
         if own is None:
             raise _wrong(name, "given a schedule each, or the pipeline has one", row.key)
         _check_schedule(f"{name}.periodic", own)
+        if row.key is None or not isinstance(row.key, Hashable):
+            raise _wrong(name, "declared by their keys", row.key)
         if row.key in declared:
             raise _wrong(name, "declared once each, by its key", row.key)
         _check_values(name, leased, row)

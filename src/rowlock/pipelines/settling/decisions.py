@@ -41,7 +41,7 @@ def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Resul
         if isinstance(result, Returned):
             outcome = checked(context, item, result.value, allows_none=context.allows_none)
             if context.checks_rows:
-                check_row_unchanged(item)
+                check_row_unchanged(item, outcome)
             return outcome
         error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
         return checked(context, item, outcome_of_error(context, item, error))

@@ -40,6 +40,7 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import Values, column_of, column_values, resolve_now_placeholders
 
 DEADLINE_PASSED = "deadline passed"
+NO_NEXT_TIME = "its schedule gives no next time"
 
 
 def has_no_attempt_left(item: PipelineItem[Any], settings: PipelineSettings) -> bool:
@@ -47,12 +48,12 @@ def has_no_attempt_left(item: PipelineItem[Any], settings: PipelineSettings) -> 
     return settings.max_attempts is not None and item.attempt >= settings.max_attempts
 
 
-def reason_parked(
-    item: PipelineItem[Any], outcome: Retry | Park, settings: PipelineSettings
-) -> str:
-    """Return why `outcome`, which has set the row aside, did so, as `last_error` says it."""
+def reason_parked(item: PipelineItem[Any], outcome: Outcome, settings: PipelineSettings) -> str:
+    """Return why `outcome`, which has set the row aside, did so; `last_error` says it, too."""
     if isinstance(outcome, Park):
         return outcome.reason
+    if not isinstance(outcome, Retry):
+        return NO_NEXT_TIME
     is_last = has_no_attempt_left(item, settings)
     reason = f"gave up after {item.attempt} attempts" if is_last else DEADLINE_PASSED
     error = error_text(outcome.error)
@@ -236,7 +237,7 @@ class Planner:
             try:
                 due_at = self._schedules.next_after(item, self._now)
             except BaseException as error:  # noqa: BLE001 - out of the host's own schedule: it parks its own row
-                return self._parked(f"its schedule gives no next time: {describe(error)}"), True
+                return self._parked(f"{NO_NEXT_TIME}: {describe(error)}"), True
         if due_at is not None:
             return self._due_at(item, due_at), False
         rest = self._rounds.rest_after(item, outcome) if after is None else delay_of(after)

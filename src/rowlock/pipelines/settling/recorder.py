@@ -104,8 +104,6 @@ class Recorder(Generic[ModelT]):
     def _parked(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         context = self.context
         context.counters.parked += 1
-        if not isinstance(outcome, Retry | Park):
-            return
         reason = reason_parked(item, outcome, context.settings)
         logger.warning(
             "%s: row %s is parked, and nothing works on it until it is unparked: %s",

@@ -9,6 +9,7 @@ from typing import Any
 
 from rowlock.errors import OutcomeError
 from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.outcomes import Apply, Outcome, Retry
 
 NAMES_SHOWN_MAX = 5
 
@@ -35,13 +36,16 @@ def check_returned(value: object, *, hook: str, allows_none: bool) -> None:
         raise OutcomeError(f"{hook} returned the class {value.__name__}: write {value.__name__}()")
 
 
-def check_row_unchanged(item: PipelineItem[Any]) -> None:
-    """Refuse an outcome beside changes of ``item.row``.
+def check_row_unchanged(item: PipelineItem[Any], outcome: Outcome) -> None:
+    """Refuse changes of ``item.row`` that `outcome` does not write.
 
     Raises:
         OutcomeError: names what was changed.
     """
     changed = item.changed_attributes()
+    if changed and isinstance(outcome, Apply | Retry):
+        written = {getattr(key, "key", key) for key in outcome.values}
+        changed = [name for name in changed if name not in written]
     if changed:
         names = ", ".join(changed[:NAMES_SHOWN_MAX])
         raise OutcomeError(

@@ -15,10 +15,11 @@ Not here: who is told (``pipelines/settling/recorder.py``).
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Final
+from typing import Any, NamedTuple
 
 from rowlock.clock import monotonic
 from rowlock.leases.item import PipelineItem
@@ -41,21 +42,37 @@ SOON_RESTS_UNCHANGED = 10.0
 `SOON_S`. In between it may have been with other replicas.
 """
 SOON_RESTS_CHANGED = 2.0
-"""The same of a row that was changed. Services take longer to want the same again."""
+"""The same of a row that was changed. Services take longer to want the same again. What changes it
+back may take as long as the attempt here took.
+"""
 SOON_S = 10.0
 DOUBLINGS_MAX = 20
-UNCHANGED: Final = hash(frozenset[Any]())
+TEXT_MAX = 1000
+"""So much of what cannot be hashed tells a row from others. **Unit** characters."""
+
+
+class Change(NamedTuple):
+    """What an outcome changes.
+
+    Attributes:
+        is_none: it leaves the row as it was read.
+        what: tells it from others; of a row that is left alone, what the row was like.
+    """
+
+    is_none: bool
+    what: int
 
 
 @dataclass(slots=True)
 class _Row:
     settled_at: float
     rest_s: float
-    rounds: dict[int, int] = field(default_factory=dict)
+    took_s: float = 0.0
+    rounds: dict[Change, int] = field(default_factory=dict)
 
-    def is_over(self, at: float, change: int) -> bool:
-        rests = SOON_RESTS_UNCHANGED if change == UNCHANGED else SOON_RESTS_CHANGED
-        return at > self.settled_at + rests * self.rest_s + SOON_S
+    def is_over(self, at: float, *, is_none: bool) -> bool:
+        rests = SOON_RESTS_UNCHANGED if is_none else SOON_RESTS_CHANGED
+        return at > self.settled_at + rests * (self.rest_s + self.took_s) + SOON_S
 
 
 class Rounds:
@@ -64,11 +81,16 @@ class Rounds:
     Args:
         leased: its table; without a schedule no row can be made to rest, and none is remembered.
         settings: `min_processing_interval` is the first rest, `retry_delay_max` the longest.
+        are_scheduled: whether rows are due by a schedule, which alone says when; then none is
+            remembered.
     """
 
-    def __init__(self, leased: LeasedTable, settings: PipelineSettings) -> None:
+    def __init__(
+        self, leased: LeasedTable, settings: PipelineSettings, *, are_scheduled: bool = False
+    ) -> None:
         self._leased = leased
         self._settings = settings
+        self._are_watched = leased.has_schedule and not are_scheduled
         self._rows: OrderedDict[Any, _Row] = OrderedDict()
 
     def __len__(self) -> int:
@@ -88,6 +110,8 @@ class Rounds:
             How many rounds the row has made before this one, and how long it rests; None if it
             rests no longer because of that.
         """
+        if not self._are_watched:
+            return None
         change = change_of(self._leased, item, outcome)
         if change is None:
             self._rows.pop(item.id, None)
@@ -95,21 +119,29 @@ class Rounds:
         rounds = self._rounds_of(item, change)
         rest = rest_of(self._settings, change, rounds)
         known = self._rows.pop(item.id, None) or _Row(0.0, 0.0)
-        if change != UNCHANGED:
-            known.rounds.pop(UNCHANGED, None)
         if not rounds:
-            known.rounds.pop(change, None)
+            # It was changed, or is another than it was: what it was left as is over.
+            known.rounds = {
+                other: count
+                for other, count in known.rounds.items()
+                if other != change and not other.is_none
+            }
             while len(known.rounds) >= CHANGES_MAX:
                 del known.rounds[next(iter(known.rounds))]
         known.rounds[change] = rounds + 1
         known.settled_at, known.rest_s = monotonic(), rest.total_seconds()
+        known.took_s = known.settled_at - item.claimed_at
         if self._has_room(known.settled_at):
             self._rows[item.id] = known
         return (rounds, rest) if rest > self._settings.min_processing_interval else None
 
-    def _rounds_of(self, item: PipelineItem[Any], change: int | None) -> int:
+    def _rounds_of(self, item: PipelineItem[Any], change: Change | None) -> int:
         known = self._rows.get(item.id)
-        if change is None or known is None or known.is_over(item.claimed_at, change):
+        if (
+            change is None
+            or known is None
+            or known.is_over(item.claimed_at, is_none=change.is_none)
+        ):
             return 0
         return known.rounds.get(change, 0)
 
@@ -119,15 +151,16 @@ class Rounds:
         if len(self._rows) < ROWS_MAX:
             return True
         oldest, known = next(iter(self._rows.items()))
-        if not known.is_over(now, UNCHANGED):
+        if not known.is_over(now, is_none=True):
             return False
         del self._rows[oldest]
         return True
 
 
-def rest_of(settings: PipelineSettings, change: int | None, rounds: int) -> timedelta:
+def rest_of(settings: PipelineSettings, change: Change | None, rounds: int) -> timedelta:
     """Return how long a row rests that was changed in this way for so many `rounds` before."""
-    doublings = rounds if change == UNCHANGED else rounds - CIRCLES_MIN + 1
+    is_none = change is not None and change.is_none
+    doublings = rounds if is_none else rounds - CIRCLES_MIN + 1
     shortest = settings.min_processing_interval
     if doublings <= 0:
         return shortest
@@ -136,15 +169,13 @@ def rest_of(settings: PipelineSettings, change: int | None, rounds: int) -> time
     return min(most, doubled)
 
 
-def change_of(leased: LeasedTable, item: PipelineItem[Any], outcome: Apply) -> int | None:
-    """Return what tells the change that `outcome` makes from others, `UNCHANGED` if it makes none;
-    None if that cannot be told, or does not matter: it is the first of its row, says when the
-    row is due, or does more than to write the row.
+def change_of(leased: LeasedTable, item: PipelineItem[Any], outcome: Apply) -> Change | None:
+    """Return what `outcome` changes; None if that is not known, or does not matter: it is the first
+    of its row, says when the row is due, or does more than to write the row.
     """
-    if not leased.has_schedule or not item.has_row:
-        return None
     rests_as_usual = outcome.after is None and outcome.due_at is None
-    if not rests_as_usual or outcome.also is not None or outcome.related:
+    does_more = outcome.also is not None or bool(outcome.related)
+    if not rests_as_usual or does_more or not leased.has_schedule or not item.has_row:
         return None
     changes = set()
     try:
@@ -158,9 +189,22 @@ def change_of(leased: LeasedTable, item: PipelineItem[Any], outcome: Apply) -> i
                 return None
             if before != value:
                 changes.add((column.key, before, value))
-        return hash(frozenset(changes))
+        if changes:
+            return Change(is_none=False, what=hash(frozenset(changes)))
+        return Change(is_none=True, what=hash(tuple(_as_read(leased, item))))
     except BaseException:  # noqa: BLE001 - of the host's values any method may raise anything; dicts and lists cannot be hashed
         return None
+
+
+def _as_read(leased: LeasedTable, item: PipelineItem[Any]) -> Iterator[object]:
+    """Yield what tells the row from what it may be later: not rowlock's own columns, nor what
+    moves with each write.
+    """
+    for name, column in leased.attributes.items():
+        moves = column in leased.columns_with_onupdate or column is leased.mapper.version_id_col
+        if not moves and name not in leased.lease_columns:
+            value = item.value_as_read(leased, column)
+            yield value if isinstance(value, Hashable) else repr(value)[:TEXT_MAX]
 
 
 def _is_plain(value: object) -> bool:

@@ -62,7 +62,9 @@ class Settler(Generic[ModelT]):
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
         self.context = context
         self._heartbeater = heartbeater
-        rounds = Rounds(context.leased, context.settings)
+        rounds = Rounds(
+            context.leased, context.settings, are_scheduled=context.schedules is not None
+        )
         self._writer = Writer(context, rounds)
         self.recorder = Recorder(context, rounds)
         self._pending: set[PipelineItem[ModelT]] = set()
