@@ -16,6 +16,8 @@ from zoneinfo import ZoneInfo
 
 from rowlock.errors import ConfigurationError, SettingsError
 
+EXPRESSION_MAX = 1000
+"""Longest cron expression: services may take it from their customers. **Unit** characters."""
 ZONES_MAX = 1000
 """Of so many pairs of an expression and a zone it is remembered that they are valid."""
 
@@ -56,6 +58,11 @@ class Cron:
             raise SettingsError(
                 'Cron takes texts, such as Cron("0 3 * * *", "Europe/Berlin"), not'
                 f" {self.expression!r:.100}, {self.timezone!r:.100}"
+            )
+        if len(self.expression) > EXPRESSION_MAX:
+            raise SettingsError(
+                f"a cron expression has {EXPRESSION_MAX} characters at most; that is"
+                f" {self.expression!r:.50}..."
             )
         _check(self.expression, self.timezone)
 

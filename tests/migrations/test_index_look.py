@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 import pytest
-from sqlalchemy import ColumnElement, Uuid, and_, exists, func, insert
+from sqlalchemy import ColumnElement, Uuid, and_, exists, func, insert, true
 from sqlalchemy.orm import DeclarativeBase, Mapped, aliased, mapped_column
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineManager, ScheduleColumns, due_index
@@ -96,7 +96,15 @@ async def told(
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-@pytest.mark.parametrize("pipeline", [VolumePipeline, DocumentPipeline])
+class EveryVolume(VolumePipeline):
+    """Wants all rows."""
+
+    def ready(self) -> ColumnElement[bool]:
+        """Each of them."""
+        return true()
+
+
+@pytest.mark.parametrize("pipeline", [VolumePipeline, DocumentPipeline, EveryVolume])
 async def test_the_index_of_a_pipeline_serves_it(
     database: TemporaryDatabase,
     caplog: pytest.LogCaptureFixture,

@@ -238,6 +238,7 @@ async def test_they_pass_through_context_managers() -> None:
     with pytest.raises(Park) as raised:
         await within()
     raised.value.add_note("a note")
+    raised.value.seen_by = "a tracer"  # type: ignore[attr-defined]
     with pytest.raises(FrozenInstanceError):
         raised.value.reason = "other"  # type: ignore[misc]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import make_transient_to_detached
 
 from rowlock import NOW_PLACEHOLDER, Apply, Outcome, PipelineManager, events
@@ -163,12 +163,75 @@ def test_what_a_service_wants_again_is_done_without_delay(
     play()
 
 
+class EverySecond:
+    """A schedule."""
+
+    def next_after(self, now: datetime) -> datetime:
+        """Return the next second."""
+        return now + timedelta(seconds=FIRST_S)
+
+
+def test_a_row_with_a_schedule_goes_by_it(virtual_database: TemporaryDatabase) -> None:
+    """It would be told that it rests, and does not."""
+
+    @virtual_time(max_virtual_s=2 * WHILE_S)
+    async def play() -> None:
+        kind = type("Scheduled", (Patient,), {"schedule": EverySecond()})
+        told, started = await told_in_a_while(virtual_database, kind(answer=unchanged))
+        assert not told
+        assert started > WHILE_S / (FIRST_S + 5)
+
+    play()
+
+
+def test_a_row_that_was_written_past_its_lease_is_not_as_it_was(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A pipeline that writes its progress by itself would become slower with each step."""
+
+    @virtual_time(max_virtual_s=2 * WHILE_S)
+    async def play() -> None:
+        async def answer(item: Any) -> Outcome:
+            async with item.session() as session, session.begin():
+                await session.execute(update(Run).values(result=(item.row.result or 0) + 1))
+            return Apply()
+
+        told, _ = await told_in_a_while(virtual_database, Patient(answer=answer))
+        assert not told
+
+    play()
+
+
+def test_slow_pipelines_that_undo_each_others_work_come_to_rest(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Only what is quick would be seen to go round."""
+
+    async def slowly(outcome: Outcome) -> Outcome:
+        await asyncio.sleep(30)
+        return outcome
+
+    class Back(Patient):
+        def ready(self) -> Any:
+            return Run.status == "done"
+
+    @virtual_time(max_virtual_s=4 * WHILE_S)
+    async def play() -> None:
+        there = Patient(answer=lambda item: slowly(Apply({"status": "done"})))
+        back = Back(answer=lambda item: slowly(Apply({"status": "queued"})))
+        told, _ = await told_in_a_while(virtual_database, there, back)
+        assert told
+
+    play()
+
+
 def test_a_change_begins_anew(virtual_database: TemporaryDatabase) -> None:
     """A row that was stuck once would be slow for ever."""
 
     @virtual_time(max_virtual_s=2 * WHILE_S)
     async def play() -> None:
-        answers = [Apply()] * 5 + [Apply({"result": 1})] + [Apply()] * 3
+        answers = [Apply()] * 5
+        answers += [Apply({"result": 1}), Apply({"result": None})] + [Apply()] * 3
 
         def answer(_item: Any) -> Outcome:
             return answers.pop(0) if answers else Apply({"status": "done"})

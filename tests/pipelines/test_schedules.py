@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import make_transient_to_detached
 
-from rowlock import Apply, Cron, ModelError, Retry, Schedule, SettingsError
+from rowlock import Apply, Cron, ModelError, Retry, Schedule, SettingsError, events
 from rowlock.pipelines.host_code.row_schedules import row_schedules
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
-from ..host import Run, RunPipeline, VolumePipeline
+from ..host import Run, RunPipeline, VolumePipeline, heard_events
 from .scenes import add, counted, read, ticket
 
 NIGHTLY = Cron("0 3 * * *", "Europe/Berlin")
@@ -74,7 +74,13 @@ async def test_a_row_whose_schedule_cannot_be_read_is_parked(
     could be written.
     """
     answer = Apply({"status": "done"})
-    row, counters = await _worked(database, OfEachRow(answer=answer), Run(id=1, result=schedule))
+    with heard_events() as heard:
+        row, counters = await _worked(
+            database, OfEachRow(answer=answer), Run(id=1, result=schedule)
+        )
+    assert [event.reason for event in heard.of(events.ItemParked)] == [
+        "its schedule gives no next time"
+    ]
     assert (row.status, counters["parked"], row.lock_token) == ("done", 1, None)
     assert row.parked_at is not None
     assert "its schedule gives no next time" in (row.last_error or "")
@@ -93,6 +99,21 @@ async def test_a_schedule_of_the_host_s_own_is_looked_at(database: TemporaryData
     kind = type("OwnSchedule", (RunPipeline,), {"schedule": Bad()})
     row, _ = await _worked(database, kind(answer=Apply()), Run(id=1))
     assert "must give an aware datetime" in (row.last_error or "")
+
+
+class Standing:
+    """A schedule of a host's own that does not look forward."""
+
+    def next_after(self, now: datetime) -> datetime:
+        """Say now."""
+        return now
+
+
+async def test_a_schedule_that_stands_still_is_looked_at(database: TemporaryDatabase) -> None:
+    """Its row would be worked on again and again, without a rest."""
+    kind = type("OwnSchedule", (RunPipeline,), {"schedule": Standing()})
+    row, _ = await _worked(database, kind(answer=Apply()), Run(id=1))
+    assert "must look forward" in (row.last_error or "")
 
 
 @pytest.mark.parametrize("how", ["after", "due_at"])

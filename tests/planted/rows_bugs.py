@@ -77,7 +77,7 @@ INDEX_BUGS = (
     Bug(
         "a ready with an OR lets parked rows into the index",
         "rows/due_index.py",
-        "_grouped",
+        "_where",
         'f"({ready})"',
         "ready",
         ("tests/rows/test_due_index.py::test_parked_rows_are_in_no_index_of_due_rows",),

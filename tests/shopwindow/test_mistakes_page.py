@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -109,7 +110,10 @@ RESTS = (
     "WARNING, and the row [rests longer]"
     "(../how-to/retries-and-parking.md#apply-that-changes-nothing)",
 )
-TOLD = ("a hint for a model without a pipeline", "a hint asked for behind the commit")
+TOLD = (
+    ("a hint for a model without a pipeline", "the call"),
+    ("a hint asked for behind the commit", "the end of the session"),
+)
 
 
 def test_the_table_has_all_of_them() -> None:
@@ -123,7 +127,7 @@ def test_the_table_has_all_of_them() -> None:
     expected += [(what, "the attempt", text) for what, _, text in IN_LAST_ERROR]
     expected += [RESTS]  # tests/pipelines/test_rounds.py
     expected += [(what, "the call", text) for what, _, text in AT_CALL]
-    expected += [(what, "the call", "WARNING, once") for what in TOLD]
+    expected += [(what, when, "WARNING, once") for what, when in TOLD]
     assert [(what, when, text.replace("\0", "|")) for what, when, text in rows] == expected
 
 
@@ -182,6 +186,41 @@ async def test_none_is_taken_where_the_annotation_says_so(
         await steps.fetch_once()
         await steps.work_all()
         assert counted(steps)["applied"] == 1
+
+
+async def test_a_hint_for_a_session_that_was_closed_is_told(
+    sqlite_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is the usual slip: the call stands one level too far to the left."""
+    await sqlite_database.create_tables(Base.metadata)
+
+    async def add_run(hinter: PipelineHinter) -> None:
+        async with sqlite_database.session_factory.begin() as session:
+            session.add(Run(id=1))
+        hint_after_commit(session, Run, hinter=hinter)
+
+    with caplog.at_level(logging.WARNING, "rowlock"):
+        await add_run(PipelineHinter())
+        gc.collect()
+    assert sum("call it before the commit" in one.getMessage() for one in caplog.records) == 1
+
+
+async def test_a_hint_for_the_next_transaction_is_not_told(
+    sqlite_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host that asks first would be told of a slip that it has not made."""
+    await sqlite_database.create_tables(Base.metadata)
+
+    async def add_run(hinter: PipelineHinter) -> None:
+        async with sqlite_database.session_factory() as session:
+            hint_after_commit(session, Run, hinter=hinter)
+            session.add(Run(id=1))
+            await session.commit()
+
+    with caplog.at_level(logging.WARNING, "rowlock"):
+        await add_run(PipelineHinter())
+        gc.collect()
+    assert not any("call it before the commit" in one.getMessage() for one in caplog.records)
 
 
 async def test_a_hint_behind_the_commit_is_told(

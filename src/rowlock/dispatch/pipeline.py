@@ -287,6 +287,17 @@ def _check_columns(model: type) -> None:
         )
 
 
+def _check_arity(name: str, handler: Callable[..., object]) -> None:
+    try:
+        inspect.signature(handler).bind(None)
+    except ValueError:
+        return  # of a builtin it is not known
+    except TypeError:
+        raise ConfigurationError(
+            f"{name}: handler must take one argument, the task: {handler!r:.100} takes others"
+        ) from None
+
+
 def _check_parts(name: str, handler: object, engine: object, *, scratch_root: Path | None) -> None:
     if not callable(handler):
         raise ConfigurationError(
@@ -299,7 +310,8 @@ def _check_parts(name: str, handler: object, engine: object, *, scratch_root: Pa
             f"{name}: handler must yield events, the last one Completed or Failed; an `async def`"
             " that returns is none: write `yield Completed(...)`"
         )
-    if not isinstance(engine, Engine):
+    _check_arity(name, handler)
+    if isinstance(engine, type) or not isinstance(engine, Engine):
         raise ConfigurationError(
             f"{name}: engine must have workers() and offer(), like LoopEngine; not {engine!r:.100}"
         )

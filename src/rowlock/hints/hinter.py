@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from weakref import finalize
 
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
@@ -129,6 +130,7 @@ pipeline_hinter = PipelineHinter()
 """Reaches every started manager of this process."""
 
 _PENDING = "rowlock_pending_hints"
+_FORGOTTEN = "rowlock_forgotten_hints"
 _PendingHints = dict[SessionTransaction | None, dict[tuple[PipelineHinter, str], None]]
 """By transaction, each hint once: a session may ask for one with every row that it writes."""
 
@@ -152,7 +154,13 @@ def hint_after_commit(
         # It has read or written rows, in a transaction that is over.
         hinter.tell_late(*map(_name_of, models))
     wanted = dict.fromkeys((hinter, _name_of(model)) for model in models)
-    _pending_hints(sync_session).setdefault(innermost, {}).update(wanted)
+    pending = _pending_hints(sync_session)
+    pending.setdefault(innermost, {}).update(wanted)
+    if innermost is None and _FORGOTTEN not in sync_session.info:
+        # A session that was closed, or is never committed again, raises no hint.
+        names = map(_name_of, models)
+        sync_session.info[_FORGOTTEN] = finalize(sync_session, hinter.tell_late, *names)
+        sync_session.info[_FORGOTTEN].atexit = False
 
 
 def _pending_hints(session: Session) -> _PendingHints:
@@ -186,6 +194,8 @@ def _ended(session: Session, transaction: SessionTransaction) -> None:
     pending: _PendingHints = session.info[_PENDING]
     pending.pop(transaction, None)
     if transaction.parent is None:
+        if _FORGOTTEN in session.info:
+            session.info.pop(_FORGOTTEN).detach()
         pending.clear()
 
 

@@ -4,6 +4,7 @@ reversed for the downgrade.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -140,8 +141,11 @@ def sql_of(ready: str | ColumnElement[bool], context: AutogenContext) -> str:
     if isinstance(ready, str):
         return ready
     assert context.dialect is not None
-    compiler = context.dialect.ddl_compiler(context.dialect, None)  # type: ignore[arg-type]
-    return compiler.sql_compiler.process(ready, include_table=False, literal_binds=True)
+    compiler = context.dialect.ddl_compiler(context.dialect, None).sql_compiler  # type: ignore[arg-type]
+    # A driver whose parameters begin with % wants it doubled, and a migration is no statement yet.
+    compiler.preparer = copy(compiler.preparer)
+    compiler.preparer._double_percents = False
+    return compiler.process(ready, include_table=False, literal_binds=True)
 
 
 def _call(context: AutogenContext, step: str, *values: object, **options: object) -> str:

@@ -254,6 +254,8 @@ class SettingsAttributes:
     """
 
 
+MEANT_ALIKE = 0.8
+"""A keyword this much like a setting, by the ratio of difflib, may be meant for it."""
 SETTING_NAMES = tuple(PipelineSettings.model_fields)
 
 for _name, _field in PipelineSettings.model_fields.items():
@@ -282,7 +284,7 @@ def _as_settings_error(pipeline: str, error: ValidationError) -> SettingsError:
         str(problem["loc"][0]) for problem in error.errors() if problem["type"] == "extra_forbidden"
     ]
     if unknown:
-        meant = get_close_matches(unknown[0], SETTING_NAMES, n=1)
+        meant = get_close_matches(unknown[0], SETTING_NAMES, n=1, cutoff=MEANT_ALIKE)
         text = (
             f"no setting is named {', '.join(unknown)}"
             f"{f'; {meant[0]} may be meant' if meant else ''}; there are {', '.join(SETTING_NAMES)}"

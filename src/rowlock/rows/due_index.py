@@ -43,6 +43,8 @@ KEY = "id"
 """The primary key, if no other is named. It tells rows of one time apart."""
 
 _LOCK_COLUMN = re.compile(r"\block_(?:token|owner|expires_at)\b", re.IGNORECASE)
+_ALWAYS = re.compile(r"true|1( = 1)?", re.IGNORECASE)
+"""What ``sqlalchemy.true()`` becomes on the databases."""
 _STRING = re.compile(r"'(?:[^']|'')*'")
 
 
@@ -143,9 +145,8 @@ def _index_of_model(of: Any, *, ready: str | ColumnElement[bool] | None, name: s
         condition = index_condition(whose, condition, mapper)
     assert condition is not None
     _refuse_lock_columns(table.name, condition)
-    where = _grouped(condition)
-    if place == "due_at":
-        where = and_(where, mapper.columns["parked_at"].is_(None))
+    in_play = mapper.columns["parked_at"].is_(None) if place == "due_at" else None
+    where = _where(condition, in_play)
     return Index(
         name,
         ordered if place == "due_at" else _NullsFirst(ordered),
@@ -191,8 +192,17 @@ def _ready_of(whose: str, pipeline: Any) -> ColumnElement[bool]:
     return ready
 
 
-def _grouped(ready: str | ColumnElement[bool]) -> ColumnElement[bool]:
-    return literal_column(f"({ready})") if isinstance(ready, str) else ready
+def _where(
+    ready: str | ColumnElement[bool], in_play: ColumnElement[bool] | None
+) -> ColumnElement[bool] | None:
+    """Return which rows the index holds; None for all: what is always true implies nothing, so that
+    SQLite would not use an index that asks for it.
+    """
+    if _ALWAYS.fullmatch(str(ready)):
+        return in_play
+    if isinstance(ready, str):
+        ready = literal_column(ready if in_play is None else f"({ready})")
+    return ready if in_play is None else and_(ready, in_play)
 
 
 def due_index_name(table_name: str, column: DueOrder) -> str:
@@ -210,11 +220,9 @@ def due_index_parts(
         ModelError: `ready` mentions a lock column, or rows are not claimed by `column`.
     """
     _refuse_lock_columns(table_name, ready)
-    where: Any = literal_column(ready) if isinstance(ready, str) else ready
     place, key = (column, KEY) if isinstance(column, str) else column
-    if place == "due_at":
-        in_play = named_column("parked_at").is_(None)
-        where = and_(_grouped(ready), in_play)
+    in_play = named_column("parked_at").is_(None) if place == "due_at" else None
+    where = _where(ready, in_play)
     return [_order_column(table_name, place), key], partial_index_options(where)
 
 

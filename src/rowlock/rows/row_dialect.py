@@ -126,10 +126,12 @@ def rows_of(compiler: SQLCompiler) -> RowDialect:
     return ROWS.on(known_dialects()[0].name if is_shown else dialect.name)
 
 
-def partial_index_options(where: ColumnElement[Any] | TextClause) -> dict[str, Any]:
+def partial_index_options(where: ColumnElement[Any] | TextClause | None) -> dict[str, Any]:
     """Return the options by which ``Index`` has only the rows for which `where` is true, on
-    every known database.
+    every known database; all rows if it is None.
     """
+    if where is None:
+        return {}
     return {
         f"{dialect.name}_where": where
         for dialect in known_dialects()

@@ -52,7 +52,10 @@ class ThreadEngine(LocalEngine):
             # A handler may also be a function that works first and returns an iterator.
             events = await _in(thread, task.handler, task)
             if not isinstance(events, Iterator):
-                raise ConfigurationError(_WRONG_KIND)
+                raise ConfigurationError(
+                    f"{_WRONG_KIND}; this one gave {type(events).__name__}: write"
+                    " `yield Completed(...)` instead of returning it"
+                )
             try:
                 while (event := await _in(thread, next, events, None)) is not None:
                     yield event
