@@ -134,7 +134,6 @@ def test_what_comes_before_super_is_read() -> None:
     ("make", "text"),
     [
         (lambda: of(process=3), "process must be a function"),
-        (lambda: of(VolumePipeline, max_attempts=3), "needs ScheduleColumns"),
         (lambda: of(ready=lambda self: Run.statuss == 1), "has no attribute 'statuss'"),
         (lambda: of(schedule_of=returns_later), "must be a def"),
         (lambda: of(periodic=[Periodic(None, Cron("0 3 * * *"))]), "by their keys"),

@@ -54,7 +54,7 @@ async def told_in_a_while(
     return heard.of(events.RowUnchanged), len(heard.of(events.ItemStarted))
 
 
-def change(outcome: Apply) -> rounds.Change | None:
+def change(outcome: Apply) -> rounds.RowChange | None:
     """Return the change that it makes to a queued run."""
     item, row = ticket(), Run(id=1, status="queued", result=None, last_processed_at=NOW)
     make_transient_to_detached(row)

@@ -59,20 +59,6 @@ def check_process(
         ) from None
 
 
-def check_schedule_columns(name: str, leased: LeasedTable, settings: PipelineSettings) -> None:
-    """Refuse a limit for which there is no column to count in.
-
-    Raises:
-        ModelError: says what to mix in.
-    """
-    if settings.max_attempts is not None and not leased.has_schedule:
-        raise ModelError(
-            f"{name}.max_attempts needs ScheduleColumns, which {leased.name} does not have; mix"
-            " them in",
-            model=leased.name,
-        )
-
-
 def check_ready(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> None:
     """Refuse a `ready` that gives no SQL expression, or not the one that is written there.
 

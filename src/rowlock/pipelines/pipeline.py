@@ -28,7 +28,6 @@ from rowlock.pipelines.construction import (
     check_after_init,
     check_process,
     check_ready,
-    check_schedule_columns,
 )
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.fetching.fetcher import Fetcher
@@ -133,7 +132,6 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             of_row=None if type(self).schedule_of is Pipeline.schedule_of else self.schedule_of,
             periodic=self.periodic,
         )
-        check_schedule_columns(self.name, self.leased, self.settings)
         check_ready(self.name, self.leased, self)
         check_process(
             self.name,

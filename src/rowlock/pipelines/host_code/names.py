@@ -79,7 +79,7 @@ def check_names(pipeline: object, base: type) -> None:
     name = type(pipeline).__name__
     for one in type(pipeline).__mro__:
         if issubclass(one, base) and not one.__module__.startswith(OF_OURS):
-            _check_each(name, vars(one), base, MEANT)
+            _check_each(name, vars(one), base, known=MEANT)
 
 
 def check_own_settings(pipeline: object, base: type) -> None:
@@ -89,13 +89,14 @@ def check_own_settings(pipeline: object, base: type) -> None:
         SettingsError: says which is meant.
     """
     settings = {name: MEANT[name] for name in SETTING_NAMES}
-    _check_each(type(pipeline).__name__, vars(pipeline), base, settings)
+    _check_each(type(pipeline).__name__, vars(pipeline), base, known=settings)
 
 
 def _check_each(
     name: str,
     given: Mapping[str, object],
     base: type,
+    *,
     known: Mapping[str, Callable[[object], bool]],
 ) -> None:
     for attribute, value in given.items():

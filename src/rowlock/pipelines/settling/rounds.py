@@ -51,7 +51,7 @@ TEXT_MAX = 1000
 """So much of what cannot be hashed tells a row from others. **Unit** characters."""
 
 
-class Change(NamedTuple):
+class RowChange(NamedTuple):
     """What an outcome changes.
 
     Attributes:
@@ -68,7 +68,7 @@ class _Row:
     settled_at: float
     rest_s: float
     took_s: float = 0.0
-    rounds: dict[Change, int] = field(default_factory=dict)
+    rounds: dict[RowChange, int] = field(default_factory=dict)
 
     def is_over(self, at: float, *, is_none: bool) -> bool:
         rests = SOON_RESTS_UNCHANGED if is_none else SOON_RESTS_CHANGED
@@ -135,7 +135,7 @@ class Rounds:
             self._rows[item.id] = known
         return (rounds, rest) if rest > self._settings.min_processing_interval else None
 
-    def _rounds_of(self, item: PipelineItem[Any], change: Change | None) -> int:
+    def _rounds_of(self, item: PipelineItem[Any], change: RowChange | None) -> int:
         known = self._rows.get(item.id)
         if (
             change is None
@@ -157,7 +157,7 @@ class Rounds:
         return True
 
 
-def rest_of(settings: PipelineSettings, change: Change | None, rounds: int) -> timedelta:
+def rest_of(settings: PipelineSettings, change: RowChange | None, rounds: int) -> timedelta:
     """Return how long a row rests that was changed in this way for so many `rounds` before."""
     is_none = change is not None and change.is_none
     doublings = rounds if is_none else rounds - CIRCLES_MIN + 1
@@ -169,7 +169,7 @@ def rest_of(settings: PipelineSettings, change: Change | None, rounds: int) -> t
     return min(most, doubled)
 
 
-def change_of(leased: LeasedTable, item: PipelineItem[Any], outcome: Apply) -> Change | None:
+def change_of(leased: LeasedTable, item: PipelineItem[Any], outcome: Apply) -> RowChange | None:
     """Return what `outcome` changes; None if that is not known, or does not matter: it is the first
     of its row, says when the row is due, or does more than to write the row.
     """
@@ -190,8 +190,8 @@ def change_of(leased: LeasedTable, item: PipelineItem[Any], outcome: Apply) -> C
             if before != value:
                 changes.add((column.key, before, value))
         if changes:
-            return Change(is_none=False, what=hash(frozenset(changes)))
-        return Change(is_none=True, what=hash(tuple(_as_read(leased, item))))
+            return RowChange(is_none=False, what=hash(frozenset(changes)))
+        return RowChange(is_none=True, what=hash(tuple(_as_read(leased, item))))
     except BaseException:  # noqa: BLE001 - of the host's values any method may raise anything; dicts and lists cannot be hashed
         return None
 
