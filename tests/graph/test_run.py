@@ -276,6 +276,20 @@ async def test_calls_have_the_context_of_the_runner(place: str) -> None:
     assert (seen, variable.get()) == (["caller"], "caller")
 
 
+@pytest.mark.parametrize("place", ["loop", "thread"])
+async def test_calls_do_not_share_their_context(place: str) -> None:
+    """A call would see what the call for another value has set."""
+    seen: list[str] = []
+
+    def look(value: int) -> int:
+        seen.append(variable.get())
+        variable.set("call")
+        return value
+
+    await run_graph(line_of(applied(look, place), values=[1, 2]))
+    assert seen == ["none", "none"]
+
+
 class Value:
     """A value that can be watched."""
 

@@ -234,22 +234,24 @@ async def test_error_after_the_first_is_kept(caplog: pytest.LogCaptureFixture) -
     assert "parse failed after the run was to end" in caplog.text
 
 
-@virtual_time
-async def test_no_call_begins_after_the_end() -> None:
-    """A call that waited for its lane would begin although its result is not wanted."""
+async def test_call_that_waits_for_a_thread_is_withdrawn() -> None:
+    """A run could not end while the threads are busy with other runs, and its call would begin
+    although the result is not wanted.
+    """
+    stuck, runtime = Stuck(), GraphRuntime(threads_max=1)
+    other = asyncio.create_task(
+        run_graph(line_of(Apply(stuck, place="thread"), values=[1]), runtime=runtime)
+    )
+    await stuck.began.wait()
     calls: list[int] = []
-
-    def fail(value: int) -> None:
-        calls.append(value)
-        raise LookupError
-
-    graph = Graph()
-    graph.add_pipe([Feed([value]) for value in range(5)])
-    graph.add_pipe([Apply(fail) for _ in range(5)])
-    graph.add_pipe([Collect(inputs=5)])
-    with pytest.raises(LookupError):
-        await run_graph(graph)
-    assert len(calls) == 1
+    graph = line_of(applied(calls.append, "thread"), values=[1])
+    with pytest.raises(GraphTimeLimit):
+        await run_graph(graph, runtime=runtime, time_limit=0.01)
+    assert not other.done()
+    stuck.may_end.set()
+    await other
+    runtime.close()
+    assert calls == []
 
 
 @virtual_time

@@ -10,6 +10,7 @@ HOOKS = "tests/graph/conformance/test_hooks.py"
 PORTS = "tests/graph/test_ports.py"
 RANDOM = "tests/graph/test_random_graphs.py"
 RUN = "tests/graph/test_run.py"
+SCHEDULER = "tests/graph/test_scheduler.py"
 THREADS = "tests/graph/test_threads.py"
 TOPOLOGY = "tests/graph/test_topology.py"
 
@@ -132,7 +133,7 @@ GRAPH_BUGS = (
         "Scheduler.advance",
         "if not self._inbox:",
         "if True:",
-        (f"{THREADS}::test_loop_does_not_wait_for_the_mutex",),
+        (f"{SCHEDULER}::test_entry_made_under_the_mutex_is_seen_by_its_holder",),
     ),
     Bug(
         "the loop waits for the mutex",
@@ -172,7 +173,7 @@ GRAPH_BUGS = (
         "Scheduler._stop",
         "if node.ticket and is_withdrawn(node):",
         "if False:",
-        (f"{ENDS}::test_no_call_begins_after_the_end",),
+        (f"{ENDS}::test_call_that_waits_for_a_thread_is_withdrawn",),
     ),
     Bug(
         "sources stay open after an error",
@@ -228,7 +229,7 @@ GRAPH_BUGS = (
         "Calls.call",
         "self.context_of(node).copy().run(act)",
         "self.context_of(node).run(act)",
-        (f"{RUN}::test_calls_have_the_context_of_the_runner",),
+        (f"{RUN}::test_calls_do_not_share_their_context",),
     ),
     Bug(
         "keep_going is not asked",

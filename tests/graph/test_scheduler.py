@@ -1,0 +1,271 @@
+"""The scheduler by itself: its inbox, its timers, and what is done after the mutex is free."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from rowlock.errors import GraphDeadlockError, InternalError
+from rowlock.graph.building.topology import Graph, Node
+from rowlock.graph.ports import Port
+from rowlock.graph.processor import NodeStatus, Processor
+from rowlock.graph.scheduling.run import GraphRun, run_graph
+from rowlock.graph.scheduling.scheduler import UNLIMITED, Phase, Scheduler
+from rowlock.testing import virtual_time
+
+from .nodes import Apply, Collect, Feed, Watched
+from .runs import applied, got, line_of
+
+
+class Silent:
+    """An event loop that does nothing; it counts what it is asked for."""
+
+    def __init__(self) -> None:
+        self.acts: list[str] = []
+
+    def advance_soon(self) -> None:
+        self.acts.append("advance")
+
+    def set_timer(self, node: Node, number: int, seconds: float) -> None:
+        self.acts.append(f"timer {number}: {seconds}")
+
+    def cancel_timer(self, node: Node) -> None:
+        self.acts.append("no timer")
+
+    def cancel_calls(self) -> None:
+        self.acts.append("cancel")
+
+    def ended(self) -> None:
+        self.acts.append("ended")
+
+
+class Waits(Watched):
+    """A node that is woken from outside, and does what it is given."""
+
+    def __init__(self, act: Callable[[Waits], NodeStatus], *, is_open: bool = True) -> None:
+        super().__init__(name="waits")
+        self.given = act
+        self.opens = is_open
+        self.times = 0
+
+    def is_open(self) -> bool:
+        return self.opens
+
+    def answer(self, changed: Sequence[Port]) -> NodeStatus:
+        self.times += 1
+        return self.given(self)
+
+
+def scheduled(*processors: Processor) -> tuple[Scheduler, Silent]:
+    """Return a scheduler that has begun to run these nodes."""
+    graph, outside = Graph(), Silent()
+    for one in processors:
+        graph.add([one])
+    scheduler = Scheduler(graph, outside=outside, stopwatch=lambda: 0.0)
+    scheduler.start()
+    assert scheduler.advance(wait=True, asks_max=UNLIMITED) == []
+    return scheduler, outside
+
+
+def test_entry_made_under_the_mutex_is_seen_by_its_holder() -> None:
+    """A wake-up would be lost: the loop does not wait for the mutex, and relies on its holder."""
+
+    def wake_other(_node: Waits) -> NodeStatus:
+        scheduler_of_other.advance(wait=False, asks_max=UNLIMITED)
+        if first.times == 2:
+            second.wake()
+        return NodeStatus.NEED_DATA
+
+    scheduler_of_other, _ = scheduled(Waits(lambda _node: NodeStatus.NEED_DATA))
+    first = Waits(wake_other)
+    second = Waits(lambda _node: NodeStatus.NEED_DATA)
+    scheduler, _ = scheduled(first, second)
+    first.wake()
+    scheduler.advance(wait=True, asks_max=UNLIMITED)
+    assert (first.times, second.times) == (2, 2)
+
+
+def test_open_node_is_waited_for() -> None:
+    """A graph that waits for its next request would be taken for a deadlock."""
+    scheduler, outside = scheduled(Waits(lambda _node: NodeStatus.NEED_DATA))
+    assert (scheduler.phase, outside.acts) == (Phase.RUNNING, [])
+
+
+def test_quiet_node_that_is_not_open_is_a_deadlock() -> None:
+    """A graph whose callers wait for values inside would hang."""
+    scheduler, outside = scheduled(Waits(lambda _node: NodeStatus.NEED_DATA, is_open=False))
+    assert isinstance(scheduler.error, GraphDeadlockError)
+    assert (scheduler.phase, outside.acts) == (Phase.ENDED, ["cancel", "ended"])
+
+
+def test_timer_is_in_flight() -> None:
+    """A batch that waits for its time would be taken for a deadlock."""
+
+    def wait(node: Waits) -> NodeStatus:
+        if node.is_due:
+            return NodeStatus.FINISHED
+        node.wake_after(5.0)
+        return NodeStatus.NEED_DATA
+
+    waiting = Waits(wait, is_open=False)
+    scheduler, outside = scheduled(waiting)
+    assert (scheduler.in_flight, outside.acts) == (1, ["timer 1: 5.0"])
+    waiting.wake()
+    scheduler.advance(wait=True, asks_max=UNLIMITED)
+    assert (scheduler.in_flight, outside.acts[1:]) == (1, ["advance", "timer 2: 5.0"])
+    assert isinstance(waiting.owner, Node)
+    scheduler.timer_fired(waiting.owner, 1)
+    scheduler.advance(wait=True, asks_max=UNLIMITED)
+    assert scheduler.phase is Phase.RUNNING
+    scheduler.timer_fired(waiting.owner, 2)
+    scheduler.advance(wait=True, asks_max=UNLIMITED)
+    assert (scheduler.phase, scheduler.error) == (Phase.ENDED, None)
+
+
+def test_finished_node_needs_no_timer() -> None:
+    """A graph would wait an hour for a batch that was emitted long ago."""
+
+    def finish(node: Waits) -> NodeStatus:
+        node.wake_after(3600.0)
+        return NodeStatus.FINISHED
+
+    scheduler, outside = scheduled(Waits(finish))
+    assert (scheduler.phase, outside.acts) == (
+        Phase.ENDED,
+        ["timer 1: 3600.0", "no timer", "ended"],
+    )
+
+
+def test_timer_outside_of_an_event_is_a_mistake() -> None:
+    """A timer would be counted while another thread schedules."""
+    waiting = Waits(lambda _node: NodeStatus.NEED_DATA)
+    scheduled(waiting)
+    with pytest.raises(InternalError, match=r"own event\(\)"):
+        waiting.wake_after(1.0)
+
+
+@virtual_time
+async def test_timer_fires_at_its_time() -> None:
+    """A batch would leave too early, too late, or never."""
+    loop, at = asyncio.get_running_loop(), []
+
+    def wait(node: Waits) -> NodeStatus:
+        if node.is_due:
+            at.append(loop.time() - began)
+        if len(at) == 3:
+            return NodeStatus.FINISHED
+        node.wake_after(2.5)
+        return NodeStatus.NEED_DATA
+
+    began = loop.time()
+    graph = Graph()
+    graph.add([Waits(wait, is_open=False)])
+    await run_graph(graph)
+    assert at == [2.5, 5.0, 7.5]
+
+
+class HeldBy:
+    """A lock that knows its holder."""
+
+    def __init__(self) -> None:
+        self.lock, self.holder = threading.Lock(), 0
+
+    def acquire(self, blocking: bool) -> bool:  # as that of a lock
+        is_held = self.lock.acquire(blocking)
+        if is_held:
+            self.holder = threading.get_ident()
+        return is_held
+
+    def release(self) -> None:
+        self.holder = 0
+        self.lock.release()
+
+
+class Hostile:
+    """A value all of whose code looks at the mutex.
+
+    Attributes:
+        looked: whose code ran.
+    """
+
+    def __init__(self, look: Callable[[str], None]) -> None:
+        self.look = look
+
+    def __del__(self) -> None:
+        self.look("__del__")
+
+    def __eq__(self, other: object) -> bool:
+        self.look("__eq__")
+        return self is other
+
+    def __hash__(self) -> int:
+        self.look("__hash__")
+        return 1
+
+    def __repr__(self) -> str:
+        self.look("__repr__")
+        return "hostile"
+
+    def __bool__(self) -> bool:
+        self.look("__bool__")
+        return False
+
+
+@pytest.mark.parametrize("place", ["loop", "thread", "task"])
+@pytest.mark.parametrize("end", ["all", "early", "error"])
+async def test_no_host_code_under_the_mutex(place: str, end: str) -> None:
+    """Code of the host that waits for another thread would stop all lanes, or deadlock."""
+    looked, held = set(), set()
+
+    def look(name: str) -> None:
+        looked.add(name)
+        if mutex.holder == threading.get_ident():
+            held.add(name)
+
+    def values() -> Iterator[Hostile]:
+        try:
+            for _ in range(10):
+                look("source")
+                yield Hostile(look)
+        finally:
+            look("close")
+
+    def act(value: Hostile) -> Hostile:
+        look("function")
+        if end == "error" and len(looked) >= 3:
+            raise LookupError
+        return value
+
+    graph = Graph()
+    graph.add_pipe([Feed(values(), place="loop")])
+    graph.add_pipe([applied(act, place)])
+    graph.add_pipe([Apply(lambda value: (value, None)[1])])
+    graph.add_pipe([Collect(most=3 if end == "early" else None)])
+    graph.on_end(lambda _error: look("hook"))
+    graph.begin_run()
+    run = GraphRun(graph)
+    run.scheduler._mutex = mutex = HeldBy()  # type: ignore[assignment]
+    try:
+        await run.to_its_end(None)
+    except LookupError:
+        assert end == "error"
+    assert {"source", "function", "close", "hook", "__del__"} <= looked
+    assert not held
+
+
+async def test_node_whose_event_raises_ends_the_run() -> None:
+    """A mistake in a processor would end a thread, and hang the run."""
+
+    class Broken(Apply):
+        def answer(self, changed: Sequence[Port]) -> NodeStatus:
+            if self.inputs[0].has_data:
+                raise LookupError
+            return super().answer(changed)
+
+    graph = line_of(applied(str, "thread"), Broken(str), values=[1])
+    with pytest.raises(LookupError):
+        await run_graph(graph)
+    assert got(graph) == []
