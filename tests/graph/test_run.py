@@ -10,7 +10,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from rowlock.errors import GraphDeadlockError, GraphError, HostCodeError
+from rowlock.errors import GraphDeadlockError, GraphError, GraphTimeLimit, HostCodeError
 from rowlock.graph import Graph
 from rowlock.graph.ports import Port
 from rowlock.graph.processor import NodeStatus
@@ -332,6 +332,30 @@ async def test_no_value_outlives_the_run(place: str, end: str) -> None:
         assert [ref for ref in seen if ref() is not None] == []
     finally:
         gc.enable()
+
+
+class Never(Collect):
+    """A sink that asks for a value and does not read it."""
+
+    def is_open(self) -> bool:
+        return True
+
+    def answer(self, changed: Sequence[Port]) -> NodeStatus:
+        self.inputs[0].need()
+        return NodeStatus.NEED_DATA
+
+
+@virtual_time
+async def test_no_value_stays_in_an_edge() -> None:
+    """A graph that was ended would keep a value for each of its edges."""
+    values = [Value()]
+    seen = weakref.ref(values[0])
+    graph = Graph()
+    graph.add_pipe([Feed(iter(values.pop, None))])
+    graph.add_pipe([Never()])
+    with pytest.raises(GraphTimeLimit):
+        await run_graph(graph, time_limit=1)
+    assert seen() is None
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -15,7 +15,7 @@ from rowlock.errors import GraphError
 from rowlock.graph import Graph
 from rowlock.graph.lanes import runtime as runtime_module
 from rowlock.graph.lanes.runtime import GraphRuntime, default_runtime
-from rowlock.graph.lanes.threads import ThreadCall
+from rowlock.graph.lanes.threads import GraphThread, ThreadCall
 from rowlock.graph.scheduling.run import run_graph
 
 from .nodes import Apply, Collect, Feed, Spread
@@ -104,7 +104,7 @@ def call(number: int) -> ThreadCall:
 
 def test_thieves_steal_the_oldest(runtime: GraphRuntime) -> None:
     """The call that waits longest would be made last, and cold values would push out warm ones."""
-    owner, thief = (runtime_module.GraphThread(runtime, number=number) for number in range(2))
+    owner, thief = (GraphThread(runtime, number=number) for number in range(2))
     runtime._workers = (owner, thief)
     owner.calls.extend(call(number) for number in range(3))
     found = runtime.find(thief)
@@ -113,6 +113,37 @@ def test_thieves_steal_the_oldest(runtime: GraphRuntime) -> None:
     assert found is not None
     assert own is not None
     assert (found.node, own.node) == (0, 2)
+
+
+class FakeNode:
+    """A node whose calls take `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.started_at, self.ended_at = 0.0, seconds
+
+
+class EndlessLanes:
+    """A run in which each call is followed by another."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def make(self, node: FakeNode, _thread: GraphThread) -> list[ThreadCall]:
+        """Make a call of no content."""
+        self.made += 1
+        return [ThreadCall(self, node)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(0.0, 64), (0.01, 1), (0.009, 64)])
+def test_run_is_left_after_its_share(runtime: GraphRuntime, seconds: float, calls: int) -> None:
+    """An endless run would keep its threads from all others."""
+    thread, lanes = GraphThread(runtime, number=1), EndlessLanes()
+    thread._make(ThreadCall(lanes, FakeNode(seconds)))  # type: ignore[arg-type]
+    while thread.calls:
+        thread._make(thread.calls.pop())
+    assert lanes.made == calls
+    assert len(runtime._shared) == 1
+    runtime._shared.clear()
 
 
 async def test_one_thread_is_begun_for_each_call(runtime: GraphRuntime) -> None:

@@ -98,7 +98,7 @@ GRAPH_BUGS = (
     Bug(
         "an event that answers nothing is obeyed",
         "graph/scheduling/fix_point.py",
-        "_check",
+        "settle",
         "status.__class__ is not NodeStatus",
         "False",
         (f"{FIX_POINT}::test_wrong_answer_is_an_error[None]",),
@@ -227,8 +227,8 @@ GRAPH_BUGS = (
         "calls change the context of their runner",
         "graph/lanes/calls.py",
         "Calls.call",
-        "self.context_of(node).copy().run(act)",
-        "self.context_of(node).run(act)",
+        ".copy().run(act)",
+        ".run(act)",
         (f"{RUN}::test_calls_do_not_share_their_context",),
     ),
     Bug(
@@ -245,7 +245,7 @@ GRAPH_BUGS = (
         "GraphRun._clean_up",
         "port.edge.clear()",
         "pass",
-        (f"{RUN}::test_no_value_outlives_the_run",),
+        (f"{RUN}::test_no_value_stays_in_an_edge",),
     ),
     Bug(
         "processors keep values after the end",
@@ -301,7 +301,7 @@ GRAPH_BUGS = (
         "GraphThread._make",
         "self.pool.leave_to_others(self)",
         "pass",
-        (f"{THREADS}::test_other_runs_are_served",),
+        (f"{THREADS}::test_run_is_left_after_its_share",),
     ),
     Bug(
         "a thread that waits for a nested run is not replaced",

@@ -56,11 +56,11 @@ class Calls:
         """Make a call that is no coroutine; return False if it was withdrawn."""
         if not self.begin(node):
             return False
-        if self.is_wanted(node):
+        if (self._keep_going is None and self._scheduler.phase is RUNNING) or self.is_wanted(node):
             processor = node.processor
             act = processor.close if node.is_closing else processor.process
             try:
-                self.context_of(node).copy().run(act)
+                (processor.context or self._context).copy().run(act)
             except BaseException as error:  # noqa: BLE001  # a run must not end its thread or loop
                 self.failed(node, error)
         node.ended_at = self.stopwatch()

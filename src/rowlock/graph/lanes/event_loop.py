@@ -30,6 +30,8 @@ ASKS_MAX: Final = 256
 ITERATION_S_MAX: Final = 0.002
 """After this time no call is begun in an iteration, in seconds."""
 
+REPORT_S_MAX: Final = 0.0001
+"""After this time the calls that have ended are reported, though others wait, in seconds."""
 
 ASYNC = NodeStatus.ASYNC
 
@@ -115,15 +117,22 @@ class LoopLanes:
         if self._is_advance_due:
             self._is_advance_due = False
             self._advance(ASKS_MAX)
+        report_at = 0.0
         while ready and scheduler.asks < asks_end:
             node = ready.popleft()
             if node.status is ASYNC:
                 self._begin(node)
             elif calls.call(node):
                 scheduler.call_ended(node)
-                self._advance(ASKS_MAX)
-                if self.threads is None or node.ended_at >= until:
+                ended_at, report_at = node.ended_at, report_at or node.started_at + REPORT_S_MAX
+                is_last = self.threads is None or ended_at >= until
+                if is_last or not ready or ended_at >= report_at:
+                    report_at = 0.0
+                    self._advance(asks_end - scheduler.asks)
+                if is_last:
                     break
+        if report_at:
+            self._advance(asks_end - scheduler.asks)
         if ready:
             self._iterate_soon()
 
@@ -139,7 +148,10 @@ class LoopLanes:
         else:
             elsewhere: list[Node] = []
             for node in nodes:
-                (self._ready if is_of_loop(node) else elsewhere).append(node)
+                if node.status is ASYNC or node.processor.place == "loop":
+                    self._ready.append(node)
+                else:
+                    elsewhere.append(node)
             if elsewhere:
                 threads.submit(elsewhere)
         if self._ready:

@@ -64,7 +64,8 @@ def settle(changes: Changes, calls: list[Node], *, now: float, asks_max: int) ->
         status = node.processor.event(changed)
         changed.clear()
         if status is not node.status:
-            _check(node, status)
+            if status.__class__ is not NodeStatus:
+                raise _not_a_status(node, status)
             node.spent_s[node.status] += now - node.since
             node.status, node.since = status, now
         if status > NEED_CONSUME:
@@ -78,10 +79,8 @@ def settle(changes: Changes, calls: list[Node], *, now: float, asks_max: int) ->
     return Asked(finished, asked)
 
 
-def _check(node: Node, status: object) -> None:
-    if status.__class__ is not NodeStatus:
-        msg = f"event() of {node.operator} returned {status!r}, not a NodeStatus"
-        raise InternalError(msg)
+def _not_a_status(node: Node, status: object) -> InternalError:
+    return InternalError(f"event() of {node.operator} returned {status!r}, not a NodeStatus")
 
 
 def _finish_ports(node: Node) -> None:
