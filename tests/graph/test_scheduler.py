@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from rowlock.errors import GraphDeadlockError, InternalError
-from rowlock.graph.building.topology import Graph, Node
+from rowlock.graph import Graph
+from rowlock.graph.building.topology import Node
 from rowlock.graph.ports import Port
 from rowlock.graph.processor import NodeStatus, Processor
 from rowlock.graph.scheduling.run import GraphRun, run_graph

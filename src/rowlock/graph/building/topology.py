@@ -139,6 +139,8 @@ class Topology:
         self._ends: list[EndHook] = []
         self._always: list[EndHook] = []
         self._nodes_of: dict[int, Node] = {}
+        self._open_outputs: dict[int, OutputPort[Any]] = {}
+        self._numbers: dict[str, int] = {}
 
     @property
     def items_max(self) -> int:
@@ -218,12 +220,11 @@ class Topology:
                 msg = f"an {kind} of {node.operator} is connected already"
                 raise GraphError(msg)
         self.edges.append(connect(output, input_, self.changes))
+        del self._open_outputs[id(output)]
 
     def open_outputs(self) -> list[OutputPort[Any]]:
         """Return the outputs without an edge, in the order of their nodes."""
-        return [
-            port for node in self.nodes for port in node.processor.outputs if not port.is_connected
-        ]
+        return list(self._open_outputs.values())
 
     def on_start(self, hook: StartHook) -> None:
         """Have `hook` called before the first call of a run; a coroutine is awaited. In order."""
@@ -296,10 +297,11 @@ class Topology:
                     raise GraphError(msg)
 
     def _unused_name(self, name: str) -> str:
-        found, number = name, 1
+        found, number = name, self._numbers.get(name, 1)
         while found in self.operators:
             number += 1
             found = f"{name} {number}"
+        self._numbers[name] = number
         return found
 
     def _add_node(self, processor: Processor, operator: str, lane: int) -> None:
@@ -312,6 +314,8 @@ class Topology:
         for port in ports:
             port.owner = node
             self._nodes_of[id(port)] = node
+        for output in processor.outputs:
+            self._open_outputs[id(output)] = output
         self.nodes.append(node)
         self.operators.setdefault(operator, []).append(node)
 
