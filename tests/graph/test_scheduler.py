@@ -66,7 +66,8 @@ def scheduled(*processors: Processor) -> tuple[Scheduler, Silent]:
     for one in processors:
         graph.add([one])
     scheduler = Scheduler(graph, outside=outside, stopwatch=lambda: 0.0)
-    scheduler.start()
+    for _ in scheduler.start():
+        pass
     assert scheduler.advance(wait=True, asks_max=UNLIMITED) == []
     return scheduler, outside
 
@@ -186,11 +187,7 @@ class HeldBy:
 
 
 class Hostile:
-    """A value all of whose code looks at the mutex.
-
-    Attributes:
-        looked: whose code ran.
-    """
+    """A value all of whose code looks at the mutex."""
 
     def __init__(self, look: Callable[[str], None]) -> None:
         self.look = look

@@ -188,7 +188,7 @@ GRAPH_BUGS = (
         "graph/scheduling/run.py",
         "GraphRun._run",
         "self.scheduler.start()",
-        "pass",
+        "()",
         (f"{ENDS}::test_cancellation_at_any_step[0]",),
     ),
     Bug(

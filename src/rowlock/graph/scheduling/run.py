@@ -23,7 +23,7 @@ from rowlock.graph.lanes.runtime import GraphRuntime, default_runtime
 from rowlock.graph.lanes.threads import ThreadLanes, replaced_meanwhile
 from rowlock.graph.scheduling.interrupt import add_check
 from rowlock.graph.scheduling.scheduler import Phase, Scheduler
-from rowlock.graph.scheduling.statistics import GraphStatistics, statistics_of
+from rowlock.graph.scheduling.statistics import GraphStatistics, statistics_in_steps
 from rowlock.logs import get_logger
 from rowlock.shielding import finish
 
@@ -69,7 +69,7 @@ async def run_graph(
     run = GraphRun(graph, keep_going=keep_going, grace=grace, threads=threads, runtime=runtime)
     with replaced_meanwhile():
         await run.to_its_end(time_limit)
-    return statistics_of(graph)
+    return await statistics_in_steps(graph)
 
 
 class GraphRun:
@@ -132,7 +132,12 @@ class GraphRun:
             self.scheduler.stop(None)
         except BaseException as error:  # noqa: BLE001  # sources are closed nevertheless
             self.scheduler.stop(error)
-        self.scheduler.start()
+        for _ in self.scheduler.start():
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError as error:
+                cancelled = error
+                self.scheduler.stop(None)
         self._lanes.advance_soon()
         try:
             await self._wait(limit_s, cancelled)

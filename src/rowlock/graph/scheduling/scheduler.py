@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 from rowlock.errors import InternalError
-from rowlock.graph.building.topology import Node, RaisedLater, Topology
+from rowlock.graph.building.topology import CHECKED_AT_ONCE, Node, RaisedLater, Topology
 from rowlock.graph.processor import NodeStatus, Processor
 from rowlock.graph.scheduling.deadlock import deadlock_of
 from rowlock.graph.scheduling.fix_point import settle, wake
@@ -111,21 +111,23 @@ class Scheduler:
         self._timers: set[Node] = set()
         self._open: list[Processor] = []
         self._closers: list[Node] = []
+        self._first: list[Node] = []
 
-    def start(self) -> None:
-        """Have the nodes without outputs asked, in their order; `advance` then does it."""
-        now = self._stopwatch()
-        for node in self._graph.nodes:
+    def start(self) -> Iterator[None]:
+        """Have the nodes without outputs asked, in their order, step by step; `advance` does it."""
+        for node in reversed(self._graph.nodes):
             processor = node.processor
-            node.since = now
+            node.since = self._graph.started_at or 0.0
             processor.attach(self)
             if type(processor).is_open is not Processor.is_open:
                 self._open.append(processor)
             if type(processor).closing is not Processor.closing:
                 self._closers.append(node)
-        for node in reversed(self._graph.nodes):
-            if not node.processor.outputs:
-                wake(node, self._changes)
+            if not processor.outputs:
+                self._first.append(node)
+            if not node.index % CHECKED_AT_ONCE:
+                yield
+        self._inbox.appendleft(self._wake_first)
 
     def call_ended(self, node: Node) -> None:
         """Enter that a call has ended; what it raised is in the node. Followed by `advance`."""
@@ -331,6 +333,11 @@ class Scheduler:
             if is_called and not node.ticket:
                 node.is_abandoned, node.is_busy = True, False
                 self.in_flight -= 1
+
+    def _wake_first(self, _now: float) -> None:
+        for node in self._first:
+            wake(node, self._changes)
+        self._first.clear()
 
     def _wake(self, node: Node, _now: float) -> None:
         if self.phase is Phase.RUNNING:

@@ -6,6 +6,8 @@ a run the counters of a call in flight may be one value ahead of each other.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +16,9 @@ from rowlock.graph.processor import NodeStatus
 
 BOTTLENECK_SHARE_MIN: Final = 0.5
 """An operator is called a bottleneck if its lanes are busy for this share of the time."""
+
+OPERATORS_AT_ONCE: Final = 50
+"""How many operators are looked at before the event loop may do something else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,15 +109,35 @@ class GraphStatistics:
 
 def statistics_of(graph: Topology) -> GraphStatistics:
     """Return what the run of `graph` has done so far; all zero before it has begun."""
-    now = graph.stopwatch() if graph.ended_at is None else graph.ended_at
-    seconds = 0.0 if graph.started_at is None else now - graph.started_at
+    return _whole(graph, operators_of(graph))
+
+
+async def statistics_in_steps(graph: Topology) -> GraphStatistics:
+    """Return the same as `statistics_of`, and let other tasks run meanwhile."""
+    operators = []
+    for number, operator in enumerate(operators_of(graph), start=1):
+        operators.append(operator)
+        if not number % OPERATORS_AT_ONCE:
+            await asyncio.sleep(0)
+    return _whole(graph, operators)
+
+
+def operators_of(graph: Topology) -> Iterator[OperatorStatistics]:
+    """Yield what each operator has done so far."""
+    now = 0.0 if graph.started_at is None else _now(graph)
+    for name, nodes in graph.operators.items():
+        yield _operator(name, nodes, now)
+
+
+def _now(graph: Topology) -> float:
+    return graph.stopwatch() if graph.ended_at is None else graph.ended_at
+
+
+def _whole(graph: Topology, operators: Iterable[OperatorStatistics]) -> GraphStatistics:
     return GraphStatistics(
         name=graph.name,
-        seconds=seconds,
-        operators=tuple(
-            _operator(name, nodes, now if graph.started_at is not None else 0.0)
-            for name, nodes in graph.operators.items()
-        ),
+        seconds=0.0 if graph.started_at is None else _now(graph) - graph.started_at,
+        operators=tuple(operators),
         errors=tuple(graph.later_errors),
     )
 
