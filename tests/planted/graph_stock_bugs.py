@@ -7,6 +7,7 @@ from bug import Bug
 BATCHES = "tests/graph/stock/test_batches.py"
 COPIES = "tests/graph/stock/test_copies.py"
 FLOW = "tests/graph/building/test_flow.py"
+HOST_CODE = "tests/graph/building/test_host_code.py"
 JOINS = "tests/graph/stock/test_joins.py"
 KEYED = "tests/graph/stock/test_keyed.py"
 LIMITS = "tests/graph/stock/test_limits.py"
@@ -356,5 +357,13 @@ GRAPH_STOCK_BUGS = (
         "time.monotonic if is_real() else ",
         "",
         ("tests/ground/test_clock.py::test_a_stopwatch_sees_time_pass_within_a_step_of_the_loop",),
+    ),
+    Bug(
+        "a dropped value dies under the mutex",
+        "graph/stock/carriers.py",
+        "discard",
+        "port.edge.changes.dropped.append(item)",
+        "del port, item",
+        (f"{HOST_CODE}::test_host_code_runs_in_calls_only",),
     ),
 )

@@ -99,7 +99,9 @@ def test_a_full_batch_takes_its_timer_with_it() -> None:
     timed = Timed(2, within=10)
     timed.give(1)
     timed.wait(9)
-    timed.give(2, 3)
+    timed.give(2)
+    assert timed.run.timers == {}
+    timed.give(3)
     assert timed.found == [[1, 2]]
     timed.wait(9)
     assert timed.found == [[1, 2]]

@@ -213,7 +213,14 @@ def test_obsolete_values_are_left_out_and_reported() -> None:
     """The value around them would wait for parts that nobody works on."""
     carrier = Patient()
     carrier.obsolete = {"ab"}
-    assert ran(["ab", "c"], mapped(str.upper), carrier=carrier) == [("c", ["C"])]
+    read: list[str] = []
+
+    def noting(word: str) -> Iterator[str]:
+        read.append(word)
+        return iter(word)
+
+    found = ran(["ab", "c"], mapped(str.upper), parts=noting, carrier=carrier)
+    assert (found, read) == ([("c", ["C"])], ["c"])
     assert carrier.dropped == ["ab"]
 
 
