@@ -22,9 +22,9 @@ GRAPH_STOCK_BUGS = (
     Bug(
         "a call starts for a value without a caller",
         "graph/stock/lanes.py",
-        "Lane._next_item",
-        "not self.carrier.is_wanted(self.item)",
-        "False",
+        "Lane._item_of_carrier",
+        "self.carrier.is_wanted(self.item)",
+        "True",
         (f"{MAPS}::test_no_call_starts_for_an_obsolete_value",),
     ),
     Bug(
@@ -46,8 +46,8 @@ GRAPH_STOCK_BUGS = (
     Bug(
         "a dropped item is not marked where results are counted",
         "graph/stock/lanes.py",
-        "Lane._hand_on",
-        " or self.marks_gone",
+        "Lane.event",
+        " and not self.marks_gone",
         "",
         (
             f"{MAPS}::test_dropped_items_are_marked_where_results_are_counted",

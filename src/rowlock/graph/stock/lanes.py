@@ -11,7 +11,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from rowlock.graph.ports import EMPTY, Port
+from rowlock.graph.ports import EMPTY, OutputPort, Port
 from rowlock.graph.processor import NodeStatus, Processor
 from rowlock.graph.stock.carriers import BARE, GONE, Carrier, SyncPlace, discard
 
@@ -47,6 +47,8 @@ class Lane(Processor):
             on_error: is called with a value and what its call raised; the value is dropped then.
         """
         super().__init__(inputs=1, outputs=outputs, name=name)
+        self._input = self.inputs[0]
+        self._output = self.outputs[0] if outputs else None
         self.place = place
         self.carrier = carrier
         self.on_error = on_error
@@ -57,38 +59,43 @@ class Lane(Processor):
     def event(self, changed: Sequence[Port]) -> NodeStatus:
         """Hand the result on, then get the next item."""
         del changed
-        if self.outputs and self.outputs[0].is_finished:
+        output = self._output
+        if output is not None and output.is_finished:
             return self._end()
-        if self.result is not EMPTY and not self._hand_on():
-            return NodeStatus.NEED_CONSUME
-        return self._next_item()
-
-    def _hand_on(self) -> bool:
-        if self.outputs and (self.result is not GONE or self.marks_gone):
-            if not self.outputs[0].can_push:
-                return False
-            self.outputs[0].push(self.result)
-            self.made += self.result is GONE
-        self.result = EMPTY
-        return True
-
-    def _next_item(self) -> NodeStatus:
-        source = self.inputs[0]
-        while self.item is EMPTY and source.has_data:
-            self.item = source.pull()
-            if not self.carrier.is_wanted(self.item):
-                self._discard_item()
-                if not self._hand_on():
-                    return NodeStatus.NEED_CONSUME
+        if self.result is not EMPTY:
+            if output is None or (self.result is GONE and not self.marks_gone):
+                self.result = EMPTY
+            elif output.can_push:
+                self._hand_on(output)
+            else:
+                return NodeStatus.NEED_CONSUME
         if self.item is not EMPTY:
+            return self.status
+        source = self._input
+        if not source.has_data:
+            if source.is_finished:
+                return self._end_of_source()
+            source.need()
+            return NodeStatus.NEED_DATA
+        self.item = source.pull()
+        return self.status if self.carrier is BARE else self._item_of_carrier()
+
+    def _hand_on(self, output: OutputPort[Any]) -> None:
+        self.made += self.result is GONE
+        output.push(self.result)
+        self.result = EMPTY
+
+    def _item_of_carrier(self) -> NodeStatus:
+        if self.carrier.is_wanted(self.item):
             self.context = self.carrier.context(self.item)
             return self.status
-        if source.is_finished:
-            for output in self.outputs:
-                output.finish()
-            return NodeStatus.FINISHED
-        source.need()
-        return NodeStatus.NEED_DATA
+        self._discard_item()
+        return self.event(())
+
+    def _end_of_source(self) -> NodeStatus:
+        if self._output is not None:
+            self._output.finish()
+        return NodeStatus.FINISHED
 
     def _discard_item(self) -> None:
         self.dropped += 1
