@@ -58,9 +58,11 @@ class GraphThreads(Protocol):
 
     def waits(self, worker: GraphThread) -> AbstractContextManager[None]:
         """Have the thread replaced in the block."""
+        ...
 
     def is_surplus(self, worker: GraphThread) -> bool:
         """Return whether the thread is to end now, since it was replaced."""
+        ...
 
 
 class ThreadLanes:

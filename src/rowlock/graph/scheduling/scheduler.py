@@ -210,10 +210,10 @@ class Scheduler:
         inbox = self._inbox
         while inbox:
             entry = inbox.popleft()
-            if entry.__class__ is Node:
+            if isinstance(entry, Node):
                 self._take_in(entry, now)
             else:
-                entry(now)  # type: ignore[operator]  # it is no node
+                entry(now)
         if self._changes.owners:
             self._settle(calls, now, asks_max)
         if not self.in_flight:
