@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from rowlock import PipelineManager, events
 from rowlock.database import claim_slots as claim_queue
 from rowlock.database.claim_slots import CONNECTIONS_AT_ONCE, claim_slot
+from rowlock.pipelines import run
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, RecordingPipeline, Run, Volume, heard_events
@@ -105,12 +106,14 @@ async def test_claims_of_one_process_do_not_fight_for_a_sqlite_file(
     await engine.dispose()
 
 
+@pytest.mark.parametrize("look_after_s", [0, 600])
 async def test_claims_open_no_more_connections_than_the_pool_keeps(
-    postgresql_database: TemporaryDatabase,
+    postgresql_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, look_after_s: float
 ) -> None:
-    """A crowd would open and close connections with each round of fetches, and leave none to the
-    host.
+    """A crowd would open and close connections with each round of fetches, or all at once when it
+    looks at its indexes, and leave none to the host.
     """
+    monkeypatch.setattr(run, "LOOK_AFTER_S", look_after_s)
     database = postgresql_database
     await add(database)
     engine, opened = database.create_engine(pool_size=2, max_overflow=50), []

@@ -95,6 +95,17 @@ INDEX_LOOK_BUGS = (
         (f"{LOOK}::test_a_look_that_fails_harms_nobody",),
     ),
     Bug(
+        "a crowd looks at its indexes over a connection each",
+        "pipelines/fetching/index_look.py",
+        "tell_indexes",
+        "claim_slot(engine, wait_s=timeout.total_seconds())",
+        "claim_slot(engine, wait_s=0)",
+        (
+            "tests/pipelines/test_crowds.py"
+            "::test_claims_open_no_more_connections_than_the_pool_keeps",
+        ),
+    ),
+    Bug(
         "the look at indexes cannot be turned off",
         "pipelines/manager.py",
         "PipelineManager._start",

@@ -23,6 +23,8 @@ def starts_in(text: str) -> list[str]:
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="to_process"), attr="run_sync")):
                 names.append("")
+            case ast.ClassDef(bases=[ast.Attribute(attr="Thread") | ast.Name(id="Thread"), *_]):
+                names.append("")
             case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), keywords=keywords):
                 if called in STARTERS - {"run_sync"}:
                     given = [one.value for one in keywords if one.arg in NAMED_BY]
@@ -69,6 +71,7 @@ def test_thread_is_on_the_page(module: str) -> None:
         ("Thread(target=f, name='rowlock x')", ["rowlock x"]),
         ("ThreadPoolExecutor(2, thread_name_prefix=f'rowlock {name}')", ["rowlock "]),
         ("to_process.run_sync(f)", [""]),
+        ("class Worker(threading.Thread): pass", [""]),
         ("connection.run_sync(f)", []),
     ],
 )

@@ -8,6 +8,8 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock.database.binds import bind_of
+from rowlock.database.claim_slots import claim_slot
 from rowlock.leases.claim_request import ClaimRequest
 from rowlock.leases.indexes.index_look import IndexLook, look_at_indexes
 from rowlock.logs import get_logger
@@ -27,8 +29,12 @@ async def tell_indexes(context: PipelineContext[Any], request: ClaimRequest) -> 
     async def work(session: AsyncSession, connection: AsyncConnection) -> IndexLook:
         return await look_at_indexes(connection, request)
 
+    timeout = context.settings.database_timeout
     try:
-        look = await context.transact(work, purpose="look at indexes", writes=False)
+        engine = bind_of(context.session_factory(), context.leased).engine
+        # A crowd that started together looks together.
+        async with claim_slot(engine, wait_s=timeout.total_seconds()):
+            look = await context.transact(work, purpose="look at indexes", writes=False)
     except Exception as error:
         logger.debug(
             "%s: the indexes could not be looked at",
