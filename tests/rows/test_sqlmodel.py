@@ -173,9 +173,6 @@ async def test_a_row_of_sqlmodel_is_a_whole_model(filled: TemporaryDatabase) -> 
     assert "name='a'" in repr(row)
 
 
-# SQLModel marks SQLAlchemy's own methods as old; a row that is not read with its claim is read by
-# one of them.
-@pytest.mark.filterwarnings("ignore:(?s).*session.exec:DeprecationWarning")
 async def test_sessions_of_sqlmodel_serve(filled: TemporaryDatabase) -> None:
     """A host that uses SQLModel's own sessions would need a second factory."""
     sessions = async_sessionmaker(filled.engine, class_=AsyncSession, expire_on_commit=False)

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import undefer
 
 from rowlock.database.binds import bind_of
+from rowlock.database.execution import execute
 from rowlock.errors import PipelineError, RelatedLockUnavailable
 from rowlock.leases.equal_keys import check_keys
 from rowlock.leases.lease_dialect import LEASES
@@ -143,7 +144,8 @@ async def read_acquired(
     needed = [undefer(leased.attribute(name)) for name in names]
     statement = select(leased.model).where(key.in_(keys)).order_by(key).options(*needed)
     rows = (
-        (await session.scalars(statement, bind_arguments={"bind": bind_of(session, leased)}))
+        (await execute(session, statement, bind_arguments={"bind": bind_of(session, leased)}))
+        .scalars()
         .unique()
         .all()
     )
@@ -163,9 +165,9 @@ async def read_fresh(session: AsyncSession, leased: LeasedTable, keys: Sequence[
         .execution_options(populate_existing=True)
     )
     return list(
-        (
-            await session.scalars(statement, bind_arguments={"bind": bind_of(session, leased)})
-        ).unique()
+        (await execute(session, statement, bind_arguments={"bind": bind_of(session, leased)}))
+        .scalars()
+        .unique()
     )
 
 
@@ -191,7 +193,7 @@ async def lock_held(
         .with_for_update(key_share=True)
     )
     bind = {"bind": bind_of(session, leased)}
-    there = frozenset(await session.scalars(in_order, bind_arguments=bind))
+    there = frozenset((await execute(session, in_order, bind_arguments=bind)).scalars())
     # On SQLite a SELECT locks nothing and does not even begin a transaction.
     values = without_onupdate(leased, {leased.column("lock_token"): leased.column("lock_token")})
     statement = (
@@ -200,7 +202,7 @@ async def lock_held(
         .values(values)
         .returning(leased.key)
     )
-    held = frozenset(await session.scalars(statement, bind_arguments=bind))
+    held = frozenset((await execute(session, statement, bind_arguments=bind)).scalars())
     return held, there - held
 
 

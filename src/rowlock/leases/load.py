@@ -15,6 +15,7 @@ from sqlalchemy.orm import undefer
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.database.binds import bind_of
+from rowlock.database.execution import execute
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -54,10 +55,15 @@ async def load_rows(
 
     # Options are the host's, made anew each time.
     statement = build() if options else leased.prepared((load_rows, dialect, *compared), build)
-    found = await session.scalars(
-        statement, dialect.lease_parameters(leases_of(items)), bind_arguments={"bind": bind}
+    found = await execute(
+        session,
+        statement,
+        dialect.lease_parameters(leases_of(items)),
+        bind_arguments={"bind": bind},
     )
-    by_key: dict[Any, ModelT] = {getattr(row, leased.key_name): row for row in found.unique().all()}
+    by_key: dict[Any, ModelT] = {
+        getattr(row, leased.key_name): row for row in found.scalars().unique().all()
+    }
     session.expunge_all()
     return [_if_held(by_key.get(item.id), item) for item in items]
 

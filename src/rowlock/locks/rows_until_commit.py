@@ -24,6 +24,7 @@ from sqlalchemy import Select, inspect, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapper, QueryableAttribute
 
+from rowlock.database.execution import execute
 from rowlock.errors import ConfigurationError, LockWaitTimeout, ModelError
 from rowlock.locks.advisory import wait_limit_s
 from rowlock.locks.lock_dialect import locks_of
@@ -76,7 +77,7 @@ async def lock_rows(
     if not await locks_of(session).hold_rows(session, mapper, keys, timeout_s=timeout_s):
         raise LockWaitTimeout(namespace=table_of(mapper), keys=keys, timeout_s=timeout_s or 0.0)
     fresh = rows_by_key(mapper, keys).execution_options(populate_existing=True)
-    return list((await session.scalars(fresh)).unique())
+    return list((await execute(session, fresh)).scalars().unique())
 
 
 def rows_by_key(mapper: Mapper[ModelT], keys: tuple[Hashable, ...]) -> Select[Any]:

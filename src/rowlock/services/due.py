@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, ColumnExpressionArgument, inspect, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from rowlock.database.execution import execute
 from rowlock.errors import ModelError, PipelineError
 from rowlock.hints.hinter import hint_after_commit
 from rowlock.rows.assignments import ColumnValues, without_onupdate
@@ -85,7 +86,7 @@ async def _unpark_all(session: AsyncSession, model: type, where: object) -> int:
         .values({attribute_name(leased, column): value for column, value in values.items()})
         .returning(leased.attribute(leased.key_name))
     )
-    result = await session.execute(statement, execution_options={"synchronize_session": "fetch"})
+    result = await execute(session, statement, execution_options={"synchronize_session": "fetch"})
     hint_after_commit(session, model)
     return len(result.all())
 

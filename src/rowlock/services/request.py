@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm.attributes import set_committed_value
 
 from rowlock.database.binds import bind_of
+from rowlock.database.execution import execute
 from rowlock.hints.intents import is_intent
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import database_now
@@ -38,7 +39,7 @@ async def write_request(
     await session.flush()
     # Where the row is written, also in a session that sends reads to a replica.
     bind = {"bind": bind_of(session, leased)}
-    now = (await session.execute(select(database_now()), bind_arguments=bind)).scalar_one()
+    now = (await execute(session, select(database_now()), bind_arguments=bind)).scalar_one()
     written = column_values(leased, resolve_now_placeholders(values, now))
     version = leased.version_column
     if version is not None and written:
@@ -69,7 +70,7 @@ async def write_past_lease(
     if not values:
         found = select(leased.key).where(leased.key == key)
         return (
-            await session.execute(found, bind_arguments={"bind": bind_of(session, leased)})
+            await execute(session, found, bind_arguments={"bind": bind_of(session, leased)})
         ).first() is not None
     names = {attribute_name(leased, column): value for column, value in values.items()}
     touched = list(
@@ -81,7 +82,7 @@ async def write_past_lease(
     statement = (
         update(leased.model).where(is_it).values(names).returning(*map(leased.attribute, touched))
     )
-    result = await session.execute(statement, execution_options={"synchronize_session": "fetch"})
+    result = await execute(session, statement, execution_options={"synchronize_session": "fetch"})
     row = result.one_or_none()
     instance: object | None = session.sync_session.identity_map.get(
         leased.mapper.identity_key_from_primary_key((key,))

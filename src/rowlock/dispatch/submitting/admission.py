@@ -23,6 +23,7 @@ from sqlalchemy import ColumnElement, Executable, and_, false, func, not_, or_, 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.database.binds import bind_of
+from rowlock.database.execution import execute
 from rowlock.dispatch.client_text import error_of, is_storable
 from rowlock.dispatch.columns import DEDUP_KEY_CHARS_MAX
 from rowlock.dispatch.settings import DispatchSettings
@@ -133,7 +134,9 @@ class Admission(Generic[ModelT]):
         )
         # Where rows are written, also in a session that sends reads to a replica.
         where = {"bind": bind_of(session, self._leased)}
-        row: ModelT | None = (await session.scalars(fresh, bind_arguments=where)).one_or_none()
+        row: ModelT | None = (
+            (await execute(session, fresh, bind_arguments=where)).scalars().one_or_none()
+        )
         return row
 
     async def _submit(
@@ -261,8 +264,8 @@ class Admission(Generic[ModelT]):
 
     async def _execute(self, session: AsyncSession, statement: Executable) -> Any:
         # Where rows are written, also in a session that sends reads to a replica.
-        return await session.execute(
-            statement, bind_arguments={"bind": bind_of(session, self._leased)}
+        return await execute(
+            session, statement, bind_arguments={"bind": bind_of(session, self._leased)}
         )
 
     def _check_values(self, values: Mapping[str, Any]) -> None:
