@@ -8,6 +8,7 @@ BATCHES = "tests/graph/stock/test_batches.py"
 COPIES = "tests/graph/stock/test_copies.py"
 FLOW = "tests/graph/building/test_flow.py"
 HOST_CODE = "tests/graph/building/test_host_code.py"
+LEFTOVERS = "tests/graph/building/test_leftovers.py"
 JOINS = "tests/graph/stock/test_joins.py"
 KEYED = "tests/graph/stock/test_keyed.py"
 LIMITS = "tests/graph/stock/test_limits.py"
@@ -365,5 +366,13 @@ GRAPH_STOCK_BUGS = (
         "port.edge.changes.dropped.append(item)",
         "del port, item",
         (f"{HOST_CODE}::test_host_code_runs_in_calls_only",),
+    ),
+    Bug(
+        "a node keeps its values after the run",
+        "graph/stock/lanes.py",
+        "Lane.clear",
+        "self.item = self.result = EMPTY",
+        "pass",
+        (f"{LEFTOVERS}::test_no_value_outlives_the_run",),
     ),
 )
