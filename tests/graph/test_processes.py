@@ -63,8 +63,9 @@ def test_child_that_dies_is_an_error() -> None:
 
 def test_child_is_killed_at_the_end() -> None:
     """A computation would go on after the run has ended."""
-    with pytest.raises(GraphTimeLimit):
-        asyncio.run(run_graph(graph_of(time.sleep, [3600]), time_limit=0.2))
+    with pytest.raises(GraphTimeLimit) as caught:
+        asyncio.run(run_graph(graph_of(time.sleep, [10]), time_limit=0.2, grace=5.0))
+    assert caught.value.abandoned == ()
 
 
 @virtual_time

@@ -230,6 +230,7 @@ async def test_error_after_the_first_is_kept(caplog: pytest.LogCaptureFixture) -
         await run_graph(graph)
     (later,) = graph.later_errors
     assert (later.operator, type(later.error)) == ("parse", LookupError)
+    assert later.error.__traceback__ is None
     assert {later.error.args, caught.value.args} == {(1,), (2,)}
     assert "parse failed after the run was to end" in caplog.text
 

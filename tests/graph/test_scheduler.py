@@ -90,6 +90,21 @@ def test_entry_made_under_the_mutex_is_seen_by_its_holder() -> None:
     assert (first.times, second.times) == (2, 2)
 
 
+def test_calls_are_counted_until_they_are_taken_in() -> None:
+    """A run would end, or be called a deadlock, while its calls run."""
+    answers = [NodeStatus.SYNC, NodeStatus.FINISHED]
+    graph, outside = Graph(), Silent()
+    graph.add([Waits(lambda _node: answers.pop(0), is_open=False)])
+    scheduler = Scheduler(graph, outside=outside, stopwatch=lambda: 0.0)
+    for _ in scheduler.start():
+        pass
+    (node,) = scheduler.advance(wait=True, asks_max=UNLIMITED)
+    assert (scheduler.in_flight, scheduler.phase) == (1, Phase.RUNNING)
+    scheduler.call_ended(node)
+    assert scheduler.advance(wait=True, asks_max=UNLIMITED) == []
+    assert (scheduler.in_flight, scheduler.phase, scheduler.error) == (0, Phase.ENDED, None)
+
+
 def test_open_node_is_waited_for() -> None:
     """A graph that waits for its next request would be taken for a deadlock."""
     scheduler, outside = scheduled(Waits(lambda _node: NodeStatus.NEED_DATA))
