@@ -269,6 +269,29 @@ async def test_no_host_code_under_the_mutex(place: str, end: str) -> None:
     assert not held
 
 
+class Rejects(Watched):
+    """A sink that is done when it has a value, and does not read it."""
+
+    def answer(self, changed: Sequence[Port]) -> NodeStatus:
+        if self.inputs[0].has_data:
+            return NodeStatus.FINISHED
+        self.inputs[0].need()
+        return NodeStatus.NEED_DATA
+
+
+async def test_rejected_value_is_dropped_after_the_mutex() -> None:
+    """``__del__`` of a value that no node wants would run while no other node can be asked."""
+    holders: list[int] = []
+    graph = Graph()
+    graph.add_pipe([Feed(Hostile(lambda _name: holders.append(mutex.holder)) for _ in range(1))])
+    graph.add_pipe([Rejects(inputs=1)])
+    graph.begin_run()
+    run = GraphRun(graph)
+    run.scheduler._mutex = mutex = HeldBy()  # type: ignore[assignment]
+    await run.to_its_end(None)
+    assert holders == [0]
+
+
 async def test_node_whose_event_raises_ends_the_run() -> None:
     """A mistake in a processor would end a thread, and hang the run."""
 

@@ -163,7 +163,7 @@ GRAPH_BUGS = (
         "a deadlock is waited for",
         "graph/scheduling/scheduler.py",
         "Scheduler._decide",
-        "self._stop(deadlock_of(self._graph), now)",
+        "self._stop(error, now)",
         "return",
         (f"{RUN}::test_deadlock_is_found_at_once",),
     ),

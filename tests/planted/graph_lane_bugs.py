@@ -8,6 +8,7 @@ from bug import Bug
 
 ENDS = "tests/graph/test_run_ends.py"
 FAIRNESS = "tests/graph/test_fairness.py"
+HOSTILE = "tests/graph/test_hostile_hosts.py"
 PORTS = "tests/graph/test_ports.py"
 PROCESSES = "tests/graph/test_processes.py"
 RUN = "tests/graph/test_run.py"
@@ -61,7 +62,7 @@ GRAPH_LANE_BUGS = (
         "Scheduler.advance",
         "dropped, changes.dropped = changes.dropped, []",
         "changes.dropped = []",
-        (f"{SCHEDULER}::test_no_host_code_under_the_mutex",),
+        (f"{SCHEDULER}::test_rejected_value_is_dropped_after_the_mutex",),
     ),
     Bug(
         "a node that may be woken is not waited for",
@@ -134,5 +135,21 @@ GRAPH_LANE_BUGS = (
         "if not run.done():",
         "if False:",
         (f"{STREAM}::test_consumer_that_leaves_ends_the_run",),
+    ),
+    Bug(
+        "a call that was cancelled before it began is waited for",
+        "graph/lanes/event_loop.py",
+        "LoopLanes._task_done",
+        "task.cancelled() and is_withdrawn(node)",
+        "False",
+        (f"{HOSTILE}::test_call_cancelled_by_another_is_an_error[0]",),
+    ),
+    Bug(
+        "a refused thread is waited for",
+        "graph/lanes/event_loop.py",
+        "LoopLanes._dispatch",
+        "self.scheduler.stop(error)",
+        "pass",
+        (f"{HOSTILE}::test_thread_that_is_refused_is_an_error",),
     ),
 )

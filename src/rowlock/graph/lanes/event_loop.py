@@ -153,7 +153,10 @@ class LoopLanes:
                 else:
                     elsewhere.append(node)
             if elsewhere:
-                threads.submit(elsewhere)
+                try:
+                    threads.submit(elsewhere)
+                except RuntimeError as error:  # no thread can be begun; the calls are withdrawn
+                    self.scheduler.stop(error)
         if self._ready:
             self._iterate_soon()
 

@@ -274,9 +274,13 @@ class Scheduler:
             if self._changes.owners:
                 return
             if self.unfinished:
-                if any(processor.is_open() for processor in self._open):
-                    return
-                self._stop(deadlock_of(self._graph), now)
+                try:
+                    if any(processor.is_open() for processor in self._open):
+                        return
+                    error: Exception = deadlock_of(self._graph)
+                except Exception as raised:  # noqa: BLE001  # by a processor that is asked for it
+                    error = raised
+                self._stop(error, now)
         if self.phase < Phase.CLOSING:
             self._close(calls, now)
         if self.phase is Phase.CLOSING and not self.in_flight:

@@ -1,0 +1,103 @@
+"""Runs in hosts that behave badly: tasks cancelled from outside, threads and tasks refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from rowlock.errors import HostCodeError
+from rowlock.graph import Graph, run_graph
+from rowlock.graph.lanes import runtime as runtime_module
+from rowlock.graph.lanes.runtime import GraphRuntime
+from rowlock.graph.ports import Port
+from rowlock.graph.processor import NodeStatus
+from rowlock.testing import virtual_time
+
+from .nodes import Apply, Watched
+from .runs import applied, line_of
+
+
+@pytest.mark.parametrize("steps", range(4))
+@virtual_time
+async def test_call_cancelled_by_another_is_an_error(steps: int) -> None:
+    """A call that was cancelled before its first step would be waited for, for ever."""
+
+    async def wait(_value: object) -> None:
+        await asyncio.sleep(3600)
+
+    run = asyncio.create_task(
+        run_graph(line_of(Apply(wait, is_async=True, name="ocr"), values=[1]))
+    )
+    calls: list[asyncio.Task[Any]] = []
+    while not calls:
+        await asyncio.sleep(0)
+        calls = [task for task in asyncio.all_tasks() if task.get_name() == "rowlock: ocr"]
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    calls[0].cancel()
+    with pytest.raises(HostCodeError):
+        await run
+
+
+@virtual_time
+async def test_task_that_is_refused_is_an_error() -> None:
+    """A task factory of the host that refuses a call would leave the run hanging."""
+    loop = asyncio.get_running_loop()
+
+    def refuse(
+        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **_kw: Any
+    ) -> asyncio.Task[Any]:
+        if getattr(work, "__name__", "") == "_await_calls":
+            raise LookupError("refused")
+        return asyncio.Task(work, loop=loop)
+
+    loop.set_task_factory(refuse)  # type: ignore[arg-type]
+    try:
+        with pytest.raises(LookupError, match="refused"):
+            await run_graph(line_of(applied(str, "task"), values=[1]))
+    finally:
+        loop.set_task_factory(None)
+
+
+async def test_thread_that_is_refused_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that may begin no thread would leave the run hanging."""
+
+    def refuse(_thread: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(runtime_module.GraphThread, "start", refuse)
+    runtime = GraphRuntime(threads_max=1)
+    with pytest.raises(RuntimeError, match="new thread"):
+        await run_graph(line_of(applied(str, "thread"), values=[1]), runtime=runtime)
+    assert runtime.threads == 0
+
+
+class Shy(Watched):
+    """A node that waits for nothing, and fails when it is asked why."""
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self.question = question
+
+    def answer(self, changed: Sequence[Port]) -> NodeStatus:
+        return NodeStatus.NEED_DATA
+
+    def is_open(self) -> bool:
+        if self.question == "is_open":
+            raise LookupError
+        return False
+
+    def details(self) -> str:
+        raise LookupError
+
+
+@pytest.mark.parametrize("question", ["is_open", "details"])
+async def test_processor_that_fails_in_a_report_ends_the_run(question: str) -> None:
+    """A mistake in a processor's report would turn a deadlock into a hang."""
+    graph = Graph()
+    graph.add([Shy(question)])
+    with pytest.raises(LookupError):
+        await run_graph(graph)
