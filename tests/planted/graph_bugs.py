@@ -165,7 +165,7 @@ GRAPH_BUGS = (
         "Scheduler._decide",
         "self._stop(error, now)",
         "return",
-        (f"{RUN}::test_deadlock_is_found_at_once",),
+        (f"{SCHEDULER}::test_quiet_node_that_is_not_open_is_a_deadlock",),
     ),
     Bug(
         "a call begins after the run was to end",
