@@ -139,7 +139,7 @@ def test_run_is_left_after_its_share(runtime: GraphRuntime, seconds: float, call
     """An endless run would keep its threads from all others."""
     thread, lanes = GraphThread(runtime, number=1), EndlessLanes()
     thread._make(ThreadCall(lanes, FakeNode(seconds)))  # type: ignore[arg-type]
-    while thread.calls:
+    while thread.calls and lanes.made < 100:
         thread._make(thread.calls.pop())
     assert lanes.made == calls
     assert len(runtime._shared) == 1
@@ -206,6 +206,20 @@ async def test_other_runs_are_served(runtime: GraphRuntime) -> None:
     assert not running.done()
     stop.set()
     await running
+    one.close()
+
+
+def test_thread_that_waits_is_replaced() -> None:
+    """All threads would wait for calls that no thread is left to make."""
+    one = GraphRuntime(threads_max=1)
+    waiting = GraphThread(one, number=1)
+    one._workers = (waiting,)
+    one.wake(1)
+    assert one.threads == 1
+    with one.waits(waiting), one.waits(waiting):
+        one.wake(1)
+        assert one.threads == 2
+    one._workers = one._workers[1:]
     one.close()
 
 

@@ -309,7 +309,7 @@ GRAPH_BUGS = (
         "GraphRuntime.waits",
         "self._blocked += worker.blocks == 1",
         "pass",
-        (f"{THREADS}::test_nested_runs_need_no_further_threads",),
+        (f"{THREADS}::test_thread_that_waits_is_replaced",),
     ),
     Bug(
         "a run uses more threads than its caller allows",
