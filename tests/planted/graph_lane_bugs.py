@@ -10,7 +10,6 @@ ENDS = "tests/graph/test_run_ends.py"
 FAIRNESS = "tests/graph/test_fairness.py"
 HOSTILE = "tests/graph/test_hostile_hosts.py"
 PORTS = "tests/graph/test_ports.py"
-PROCESSES = "tests/graph/test_processes.py"
 RUN = "tests/graph/test_run.py"
 SCHEDULER = "tests/graph/test_scheduler.py"
 STREAM = "tests/graph/test_stream.py"
@@ -105,27 +104,11 @@ GRAPH_LANE_BUGS = (
         (f"{PORTS}::test_pull_alone_asks_no_producer",),
     ),
     Bug(
-        "a child outlives its run",
-        "graph/lanes/processes.py",
-        "ProcessLane.call",
-        "cancellable=True",
-        "cancellable=False",
-        (f"{PROCESSES}::test_child_is_killed_at_the_end",),
-    ),
-    Bug(
         "a stream that waits for its consumer is a deadlock",
         "graph/scheduling/stream.py",
         "StreamSink.is_open",
         "bool(self._values)",
         "False",
-        (f"{STREAM}::test_slow_consumer_slows_the_graph",),
-    ),
-    Bug(
-        "a stream reads on before its consumer",
-        "graph/scheduling/stream.py",
-        "StreamSink.event",
-        "if not self._values:",
-        "if True:",
         (f"{STREAM}::test_slow_consumer_slows_the_graph",),
     ),
     Bug(
