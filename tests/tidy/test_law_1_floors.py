@@ -16,7 +16,7 @@ FLOORS: dict[str, float] = {
     **dict.fromkeys(("clock", "backoff", "redaction", "repeats"), -3),
     **dict.fromkeys(("errors", "logs"), -2),
     **dict.fromkeys(("containment", "events", "schedules"), -1),
-    **dict.fromkeys(("shielding", "supervisor", "dialects"), 0),
+    **dict.fromkeys(("shielding", "supervisor", "dialects", "execution"), 0),
     **dict.fromkeys(("rows", "locks"), 1),
     "database": 2,
     "leases": 3,

@@ -19,8 +19,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import undefer
 
 from rowlock.database.binds import bind_of
-from rowlock.database.execution import execute
 from rowlock.errors import PipelineError, RelatedLockUnavailable
+from rowlock.execution import execute
 from rowlock.leases.equal_keys import check_keys
 from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.assignments import without_onupdate

@@ -15,7 +15,7 @@ from sqlalchemy.orm import undefer
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.database.binds import bind_of
-from rowlock.database.execution import execute
+from rowlock.execution import execute
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.leased_table import LeasedTable, ModelT

@@ -24,8 +24,8 @@ from sqlalchemy import Select, inspect, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapper, QueryableAttribute
 
-from rowlock.database.execution import execute
 from rowlock.errors import ConfigurationError, LockWaitTimeout, ModelError
+from rowlock.execution import execute
 from rowlock.locks.advisory import wait_limit_s
 from rowlock.locks.lock_dialect import locks_of
 from rowlock.locks.locker import in_order

@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, ColumnExpressionArgument, inspect, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from rowlock.database.execution import execute
 from rowlock.errors import ModelError, PipelineError
+from rowlock.execution import execute
 from rowlock.hints.hinter import hint_after_commit
 from rowlock.rows.assignments import ColumnValues, without_onupdate
 from rowlock.rows.database_time import database_now

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm.attributes import set_committed_value
 
 from rowlock.database.binds import bind_of
-from rowlock.database.execution import execute
+from rowlock.execution import execute
 from rowlock.hints.intents import is_intent
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import database_now

@@ -23,7 +23,6 @@ from sqlalchemy import ColumnElement, Executable, and_, false, func, not_, or_, 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.database.binds import bind_of
-from rowlock.database.execution import execute
 from rowlock.dispatch.client_text import error_of, is_storable
 from rowlock.dispatch.columns import DEDUP_KEY_CHARS_MAX
 from rowlock.dispatch.settings import DispatchSettings
@@ -40,6 +39,7 @@ from rowlock.dispatch.states import (
 )
 from rowlock.dispatch.submitting.submission_lock import SubmissionLock
 from rowlock.errors import AdmissionRejected, PipelineError
+from rowlock.execution import execute
 from rowlock.logs import get_logger
 from rowlock.rows.database_time import database_now, database_time_after
 from rowlock.rows.eligibility import is_free
