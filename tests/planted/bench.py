@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bug import Bug
+from pytest_child import run_pytest
 
 SECONDS_MAX = 300
 """Longest time for the tests of one bug; a bug that makes them hang is found."""
@@ -88,31 +87,12 @@ class Bench:
             **self._server_there(),
         }
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-o",
-            "timeout=60",
-            *options,
-            *tests,
-        ]
-        try:
-            done = subprocess.run(
-                command,
-                cwd=self._folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=seconds_max,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return 1, f"they do not end within {seconds_max:g} s"
-        return done.returncode, done.stdout + done.stderr
+        return run_pytest(
+            ["-q", "-p", "no:cacheprovider", "-o", "timeout=60", *options, *tests],
+            folder=self._folder,
+            environment=environment,
+            seconds_max=seconds_max,
+        )
 
     def _server_there(self) -> dict[str, str]:
         """Return how tests find the server; it is started again if a test has ended it."""
