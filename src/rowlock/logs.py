@@ -120,7 +120,8 @@ class ContainedLogger:
                 extra=_prefixed(line.fields),
                 stacklevel=_FRAMES_OF_OURS,
             )
-        except BaseException:  # noqa: BLE001 - a SystemExit out of a handler must not end the event loop
+        # A SystemExit out of a handler must not end the event loop.
+        except BaseException:  # noqa: BLE001
             _broken.tell()
 
 
@@ -209,7 +210,8 @@ class _Broken:
                 " ---\n"
             )
             traceback.print_exc(file=sys.stderr)
-        except BaseException:  # noqa: BLE001, S110 - stderr may be closed, or None; and there is no other place to say so
+        # `stderr` may be closed, or None; and there is no other place to say so.
+        except BaseException:  # noqa: BLE001, S110
             pass
 
 

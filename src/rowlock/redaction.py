@@ -54,7 +54,8 @@ def text_of(error: BaseException) -> str:
         if _is_of_database(error):
             return _of_database(error)
         return _WITH_STATEMENT.split(str(error), maxsplit=1)[0]
-    except BaseException:  # noqa: BLE001 - a host's __str__ may do anything; the type alone still says something
+    # A host's __str__ may do anything; the type alone still says something.
+    except BaseException:  # noqa: BLE001
         return "(no text: its __str__ raised)"
 
 
@@ -67,7 +68,8 @@ def without_values(error: BaseException) -> BaseException:
     """
     try:
         return _redacted(error, depth=0, seen={}) or error
-    except BaseException:  # noqa: BLE001 - what a host's error has may do anything; rather no text than one with values
+    # What a host's error has may do anything; rather no text than one with values.
+    except BaseException:  # noqa: BLE001
         return _stand_in(error, "(no text: it could not be read)")
 
 
@@ -189,7 +191,8 @@ def _copy(error: BaseException, text: str, members: list[BaseException]) -> Base
     try:
         copy = _of_the_same_type(error, text)
         return copy if str(copy) == text else _stand_in(error, text)
-    except BaseException:  # noqa: BLE001 - an error's type may be the host's, and refuse to be made like this
+    # An error's type may be the host's, and refuse to be made like this.
+    except BaseException:  # noqa: BLE001
         return _stand_in(error, text)
 
 

@@ -106,7 +106,8 @@ class Supervisor:
             )
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - a task factory is the host's, and may raise anything
+        # A task factory is the host's, and may raise anything.
+        except BaseException as error:  # noqa: BLE001
             return error
         try:
             await asyncio.wait({task})

@@ -59,7 +59,8 @@ ENGINE_BUGS: Final[tuple[Bug, ...]] = (
         "dispatch/engines/child.py",
         "run_task",
         "beats.start()\n        try:\n            dispatcher.send(os.getpid())\n           "
-        " dispatcher.wait()\n            _run(pickle.loads(pickled), dispatcher)",
+        " dispatcher.wait()\n            # From the process that started this one.\n           "
+        " _run(pickle.loads(pickled), dispatcher)",
         "try:\n            dispatcher.send(os.getpid())\n            dispatcher.wait()\n           "
         " task = pickle.loads(pickled)\n            beats.start()\n            _run(task,"
         " dispatcher)",

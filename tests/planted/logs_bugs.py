@@ -44,8 +44,8 @@ LOGS_BUGS = (
         "only an Exception of the host's logging is contained",
         "logs.py",
         "ContainedLogger._log",
-        "BaseException:  # noqa: BLE001 -",
-        "Exception:  #",
+        "BaseException:",
+        "Exception:",
         (f"{LOGS}::test_whatever_the_hosts_logging_raises",),
     ),
     Bug(

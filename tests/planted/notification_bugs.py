@@ -59,8 +59,7 @@ NOTIFICATION_BUGS = (
         "a lost line ends the notifier",
         NOTIFIER,
         "Notifier.run",
-        " - drivers let errors of any kind through, and each ends one channel only\n               "
-        " self._record_failure(error)",
+        "\n                self._record_failure(error)",
         "\n                self._record_failure(error)\n                return",
         (
             f"{LOST}::test_an_outage_is_survived",

@@ -284,8 +284,8 @@ WRITE_BUGS = (
         "a collection that cannot be copied fails its attempt",
         "pipelines/copies.py",
         "_copied_as_it_is",
-        "Exception:  # noqa: BLE001 -",
-        "ZeroDivisionError:  #",
+        "Exception:",
+        "ZeroDivisionError:",
         (
             "tests/pipelines/test_copied_outcomes_of_hosts.py::test_a_collection_that_cannot_be_copied_is_shared",
         ),

@@ -202,7 +202,8 @@ class Batcher(Generic[RequestT, ResultT]):
             return
         try:
             self._begin()
-        except BaseException:  # noqa: BLE001 - a task factory of the host's; the next request may never come
+        # A task factory of the host's; the next request may never come.
+        except BaseException:  # noqa: BLE001
             self._tell_all(self._waiting)
 
     def begun(self) -> None:
@@ -226,7 +227,8 @@ class Batcher(Generic[RequestT, ResultT]):
             results = await self._run([request for request, _, _ in batch])
         except GeneratorExit:
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+        # Whatever it is, those who wait must hear of it.
+        except BaseException as error:  # noqa: BLE001
             await self._fail(batch, error)
             return
         took_s = monotonic() - self._began_at

@@ -26,7 +26,8 @@ def plain_event(event: object) -> AttemptEvent:
         return _plain(event)
     except OutcomeError:
         raise
-    except BaseException as error:  # noqa: BLE001 - code of the host; nothing is awaited, so no cancellation is ours
+    # Code of the host; nothing is awaited, so no cancellation is ours.
+    except BaseException as error:  # noqa: BLE001
         raise OutcomeError(
             f"the {type(event).__name__} of the handler cannot be read: {describe(error)}"
         ) from None

@@ -207,7 +207,8 @@ def _call_each(calls: Iterable[Wake], model_name: str) -> None:
     for call in calls:
         try:
             call()
-        except BaseException as error:  # noqa: BLE001 - a callback of the host's may raise anything, SystemExit included
+        # A callback of the host's may raise anything, SystemExit included.
+        except BaseException as error:  # noqa: BLE001
             failures.append(error)
     # Behind all of them, since logging runs code of the host's as well.
     for failure in failures:

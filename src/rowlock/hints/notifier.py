@@ -154,7 +154,8 @@ class Notifier:
                     self._channel = channel
                     self._begin()
                     await self._serve(channel)
-            except Exception as error:  # noqa: BLE001 - drivers let errors of any kind through, and each ends one channel only
+            # Drivers let errors of any kind through, and each ends one channel only.
+            except Exception as error:  # noqa: BLE001
                 self._record_failure(error)
             finally:
                 self._channel = None

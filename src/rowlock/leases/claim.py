@@ -115,7 +115,8 @@ def _ticket(
     trust_s: float,
 ) -> PipelineItem[Any]:
     return PipelineItem(
-        id=row.id,  # pyright: ignore[reportCallIssue]  # of the base class, where pyright does not look
+        # Of the base class, where pyright does not look.
+        id=row.id,  # pyright: ignore[reportCallIssue]
         lock_token=row.lock_token,
         lock_owner=request.owner,
         lock_expires_at=row.lock_expires_at,

@@ -68,7 +68,8 @@ def _of_the_same_class(returned: T, fields: Mapping[str, object]) -> T | None:
         _take_over(made, returned)
         for name, value in fields.items():
             object.__setattr__(made, name, value)
-    except BaseException:  # noqa: BLE001 - of some classes that cannot be; what is said has been read
+    # Of some classes that cannot be; what is said has been read.
+    except BaseException:  # noqa: BLE001
         return None
     return made
 
@@ -186,5 +187,6 @@ def copied_value(value: Any) -> Any:
 def _copied_as_it_is(value: T) -> T:
     try:
         return copy(value)
-    except Exception:  # noqa: BLE001 - the host's own `__copy__`; it is shared, as objects of other kinds are
+    # The host's own `__copy__`; it is shared, as objects of other kinds are.
+    except Exception:  # noqa: BLE001
         return value

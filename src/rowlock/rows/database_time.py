@@ -76,7 +76,8 @@ def _as_utc(value: datetime | None) -> datetime | None:
     return value if value is None or value.tzinfo is UTC else value.replace(tzinfo=UTC)
 
 
-class database_now(FunctionElement[datetime]):  # noqa: N801 - reads like a function of SQL, as in SQLAlchemy's own func.now
+# Reads like a function of SQL, as in SQLAlchemy's own func.now.
+class database_now(FunctionElement[datetime]):  # noqa: N801
     """The database's current time as an SQL expression, for defaults and comparisons."""
 
     name = "database_now"

@@ -49,7 +49,8 @@ class PipelineContract(Generic[ModelT]):
     """
 
     pipeline_class: type[Pipeline[ModelT]]
-    settings: dict[str, Any] = {}  # noqa: RUF012 - read only, and a ClassVar cannot be overridden by an instance
+    # Read only, and a ClassVar cannot be overridden by an instance.
+    settings: dict[str, Any] = {}  # noqa: RUF012
 
     def ready_row(self) -> ModelT:
         """Return a new row, with a new key, that wants work and on which `process` succeeds; one

@@ -49,7 +49,8 @@ class PsycopgChannel(ChannelConnection):
         self, channel: str, *, heard: Callable[[str], None], lost: Callable[[], None]
     ) -> None:
         """Listen, and watch the socket."""
-        from psycopg.sql import SQL, Identifier  # noqa: PLC0415 - an extra, which this connection is of
+        # An extra, which this connection is of.
+        from psycopg.sql import SQL, Identifier  # noqa: PLC0415
 
         self._heard, self._lost = heard, lost
         # What arrives together with an answer is given to a handler.

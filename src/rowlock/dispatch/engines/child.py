@@ -106,8 +106,10 @@ def run_task(path: str, pickled: bytes, beat_s: float) -> None:
         try:
             dispatcher.send(os.getpid())
             dispatcher.wait()
-            _run(pickle.loads(pickled), dispatcher)  # noqa: S301 - from the process that started this one
-        except BaseException as error:  # noqa: BLE001 - the handler is host code and may raise anything
+            # From the process that started this one.
+            _run(pickle.loads(pickled), dispatcher)  # noqa: S301
+        # The handler is host code and may raise anything.
+        except BaseException as error:  # noqa: BLE001
             dispatcher.send(Failed("internal", describe(error), detail=detail_of(error)))
         finally:
             ended.set()

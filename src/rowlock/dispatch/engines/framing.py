@@ -38,6 +38,7 @@ async def read_frame(reader: asyncio.StreamReader) -> Any:
     """Return what is said next; None, which nobody says, if the other side is gone."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        return pickle.loads(await reader.readexactly(length))  # noqa: S301 - from a child of this very process
+        # From a child of this very process.
+        return pickle.loads(await reader.readexactly(length))  # noqa: S301
     except (asyncio.IncompleteReadError, ConnectionError):
         return None

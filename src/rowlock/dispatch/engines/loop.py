@@ -33,7 +33,8 @@ class LoopEngine(LocalEngine):
         """Return the events of the task's handler: its own generator, so that it is one whole."""
         try:
             events: Any = task.handler(task)
-        except Exception as error:  # noqa: BLE001 - the handler is host code, and fails as if it had begun
+        # The handler is host code, and fails as if it had begun.
+        except Exception as error:  # noqa: BLE001
             return _fails(error)
         if not hasattr(events, "__anext__"):
             return _fails(ConfigurationError(_WRONG_KIND))

@@ -73,7 +73,8 @@ class ProcessEngine(LocalEngine):
         """Yield a `Heartbeat` when a process is up, then what the handler in it yields."""
         try:
             pickled = pickle.dumps(task)
-        except Exception as error:  # noqa: BLE001 - whatever the host's objects raise when they are pickled
+        # Whatever the host's objects raise when they are pickled.
+        except Exception as error:  # noqa: BLE001
             yield Heartbeat()
             yield Failed("internal", f"the task cannot be sent to a process: {describe(error)}")
             return

@@ -111,7 +111,8 @@ class Stream:
             if self._closing is not None:
                 raise
             await self._tell(Failed("internal", "the handler let a cancellation escape"))
-        except BaseException as error:  # noqa: BLE001 - the handler is host code and may raise anything
+        # The handler is host code and may raise anything.
+        except BaseException as error:  # noqa: BLE001
             await self._tell(Failed("internal", describe(error), detail=detail_of(error)))
         finally:
             await self._close_source()

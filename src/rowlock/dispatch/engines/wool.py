@@ -163,7 +163,8 @@ class WoolEngine:
         """Yield a `Heartbeat` when the worker has accepted, then what the handler yields."""
         try:
             body = pickled(task)
-        except Exception as error:  # noqa: BLE001 - whatever the host's objects raise when they are pickled
+        # Whatever the host's objects raise when they are pickled.
+        except Exception as error:  # noqa: BLE001
             yield Heartbeat()
             yield Failed("internal", f"the task cannot be sent to a worker: {describe(error)}")
             return

@@ -110,7 +110,8 @@ class WoolConnection:
             async with asyncio.timeout(CLOSE_S_MAX):
                 while await self.read() is not None:
                     pass
-        except Exception as error:  # noqa: BLE001 - the work is done, whatever happens to the worker now
+        # The work is done, whatever happens to the worker now.
+        except Exception as error:  # noqa: BLE001
             logger.warning(
                 "A worker has not ended an attempt that is done",
                 extra={"worker": self._worker, "why": repr(error)},

@@ -161,9 +161,11 @@ class HandlerThread:
 
     def _work(self, body: bytes, folder: Path) -> None:
         try:
-            task: Task[Any] = pickle.loads(body)  # noqa: S301 - wool lets nobody in who might not run code here anyway
+            # Wool lets nobody in who might not run code here anyway.
+            task: Task[Any] = pickle.loads(body)  # noqa: S301
             self._handle(replace(task, workdir=folder))
-        except BaseException as error:  # noqa: BLE001 - the handler is host code and may raise anything
+        # The handler is host code and may raise anything.
+        except BaseException as error:  # noqa: BLE001
             self._emit(Failed("internal", describe(error), detail=detail_of(error))).result()
 
     def _handle(self, task: Task[Any]) -> None:

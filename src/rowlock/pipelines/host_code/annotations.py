@@ -24,7 +24,8 @@ def may_return_none(function: Any) -> bool:
         return False
     try:
         return _has_none(get_type_hints(inner, include_extras=True)["return"])
-    except Exception:  # noqa: BLE001 - names that are there for type checkers alone, or the host's own classes
+    # Names that are there for type checkers alone, or the host's own classes.
+    except Exception:  # noqa: BLE001
         return bool(_NAMES_NONE.search(str(annotations["return"])))
 
 

@@ -143,7 +143,8 @@ class Attempt:
         self._deadlines.add(self, self._time_out)
         try:
             result: Returned | Raised = Returned(copied(await self._call()))
-        except BaseException as error:  # noqa: BLE001 - SystemExit out of host code must not end the service
+        # SystemExit out of host code must not end the service.
+        except BaseException as error:  # noqa: BLE001
             result = _raised(error)
         finally:
             # Between the last step of the host's code and this one nobody else runs.

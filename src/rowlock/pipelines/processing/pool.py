@@ -122,7 +122,8 @@ class Pool(Generic[ModelT]):
                 worker.begin(item, self._done, variables=variables)
             else:
                 self._begin_host_work(worker, item, variables=variables)
-        except BaseException as error:  # noqa: BLE001 - `process` and `work` may be properties of the host's, which raise anything
+        # `process` and `work` may be properties of the host's, which raise anything.
+        except BaseException as error:  # noqa: BLE001
             # If it cannot be handed over, it is a stray, and found as one.
             self.context.in_progress.discard(item)
             with suppress(BaseException):

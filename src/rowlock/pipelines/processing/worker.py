@@ -159,7 +159,8 @@ class Worker(Generic[ModelT]):
         try:
             if not (self._loader.check_fresh(item) or await self._loader.load(item)):
                 return Ended.LEASE_LOST
-        except Exception as error:  # noqa: BLE001 - options() is host code, and the row may not be readable
+        # `options()` is host code, and the row may not be readable.
+        except Exception as error:  # noqa: BLE001
             # Where no row can be read, it is not this one's failure: it is released, and the
             # fetcher knows.
             return (
@@ -223,7 +224,8 @@ class _RunningItem(Generic[ModelT]):
         """Go on without the attempt, which has ignored its cancellation."""
         try:
             self.finish(Ended.ABANDONED)
-        except BaseException as error:  # noqa: BLE001 - nobody else would: the attempt's own end hands nothing over any more
+        # Nobody else would: the attempt's own end hands nothing over any more.
+        except BaseException as error:  # noqa: BLE001
             self.release(error)
 
     def release(self, error: BaseException) -> None:

@@ -133,7 +133,8 @@ class Heartbeater(Generic[ModelT]):
         for chunk in _chunks(due, LEASES_PER_STATEMENT_MAX):
             try:
                 renewed += await self._renew(chunk)
-            except Exception as error:  # noqa: BLE001 - whatever went wrong, the next beat tries again while trust lasts
+            # Whatever went wrong, the next beat tries again while trust lasts.
+            except Exception as error:  # noqa: BLE001
                 failures.append(error)
         if due:
             self._on_host(partial(self._record_round, len(due), renewed, failures))

@@ -45,7 +45,8 @@ def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Resul
             return outcome
         error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
         return checked(context, item, outcome_of_error(context, item, error))
-    except BaseException as raised:  # noqa: BLE001 - out of the host's own object: never the end of this task, or of the loop
+    # Out of the host's own object: never the end of this task, or of the loop.
+    except BaseException as raised:  # noqa: BLE001
         error = raised
     return record_failure(context, item, error)
 

@@ -236,7 +236,8 @@ class Planner:
         if due_at is None and after is None and self._schedules is not None:
             try:
                 due_at = self._schedules.next_after(item, self._now)
-            except BaseException as error:  # noqa: BLE001 - out of the host's own schedule: it parks its own row
+            # Out of the host's own schedule: it parks its own row.
+            except BaseException as error:  # noqa: BLE001
                 return self._parked(f"{NO_NEXT_TIME}: {describe(error)}"), True
         if due_at is not None:
             return self._due_at(item, due_at), False

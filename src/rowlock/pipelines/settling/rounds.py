@@ -192,7 +192,8 @@ def change_of(leased: LeasedTable, item: PipelineItem[Any], outcome: Apply) -> R
         if changes:
             return RowChange(is_none=False, what=hash(frozenset(changes)))
         return RowChange(is_none=True, what=hash(tuple(_as_read(leased, item))))
-    except BaseException:  # noqa: BLE001 - of the host's values any method may raise anything; dicts and lists cannot be hashed
+    # Of the host's values any method may raise anything; dicts and lists cannot be hashed.
+    except BaseException:  # noqa: BLE001
         return None
 
 

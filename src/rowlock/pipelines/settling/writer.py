@@ -224,5 +224,7 @@ class Writer(Generic[ModelT]):
             return 0
         try:
             return int(any(is_like_no_other(value) for value in values))
-        except BaseException:  # noqa: BLE001 - of the host's values any attribute may raise anything; who writes them hears of it
+        # Of the host's values any attribute may raise anything; who writes them hears of
+        # it.
+        except BaseException:  # noqa: BLE001
             return 1

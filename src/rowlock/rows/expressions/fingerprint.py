@@ -41,5 +41,6 @@ def is_same(fingerprints: Iterable[object], before: Iterable[object]) -> bool:
             one is not None and one == other
             for one, other in zip(fingerprints, before, strict=True)
         )
-    except Exception:  # noqa: BLE001 - values of the host's own types are compared and may raise anything: in doubt, no
+    # Values of the host's own types are compared and may raise anything: in doubt, no.
+    except Exception:  # noqa: BLE001
         return False

@@ -82,7 +82,8 @@ class _LoopQueue:
             if self._wait_for_lock():
                 return
             _settle(future, error=busy.__cause__)
-        except BaseException as error:  # noqa: BLE001 - it is the caller's; asyncio would swallow a test's time-out
+        # It is the caller's; asyncio would swallow a test's time-out.
+        except BaseException as error:  # noqa: BLE001
             _settle(future, error=error)
         else:
             _settle(future, result=result)

@@ -235,7 +235,8 @@ class SimulationRun:
             self._scenario.check()
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever the host's check does; pytest.fail() is no Exception
+        # Whatever the host's check does; pytest.fail() is no Exception.
+        except BaseException as error:  # noqa: BLE001
             self.trace.wrong(f"the check fails: {reason(error)}")
 
     def _mourn(self) -> None:

@@ -52,7 +52,8 @@ def check_services(name: str, services: Collection[object]) -> None:
     """
     for service in services:
         if not inspect.iscoroutinefunction(service) and not inspect.iscoroutinefunction(
-            getattr(service, "func", getattr(service, "__call__", None))  # noqa: B004 - asked for what it is
+            # Asked for what it is.
+            getattr(service, "func", getattr(service, "__call__", None))  # noqa: B004
         ):
             if inspect.iscoroutine(service):
                 service.close()
