@@ -82,6 +82,28 @@ EXPECTED = {
         "the server has ended",
         "another server has done the rest: {'completed': 3}",
     ],
+    "10_duplicate_files.py": [
+        "walk -> digest_of (in)",
+        "digest_of × 4 -> collect (in)",
+        "at most 16 files inside at once",
+        "operator ... lanes ... busy ... slowest",
+        "digest_of ...",
+        "bottleneck: ...",
+        "... files, ... contents more than once",
+        "a plain loop finds the same",
+    ],
+    "11_archive_in_one_item.py": [
+        "... files in the archive",
+        "first replica: has the archive",
+        "first replica: ran until its lease was lost (...), ... members, ... sent",
+        "the row: uploaded, digests None",
+        "second replica: has the archive",
+        "second replica: ran to its end, ... members, ... sent",
+        "upload ...",
+        "the row: stored, ... digests",
+        "in the bucket: ... objects, sent ... times",
+        "unpacked and compared: equal",
+    ],
 }
 
 
