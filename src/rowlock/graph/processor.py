@@ -113,6 +113,14 @@ class Processor:
         """Return what the node waits for beside its ports, for reports: "needs 100 values"."""
         return ""
 
+    def awaited(self) -> Sequence[Processor]:
+        """Return the processors that the node waits for beside its ports, for reports.
+
+        A node that lets few values into a part of the graph waits for the one that lets them out.
+        Without this, a deadlock through the two would name no cycle.
+        """
+        return ()
+
     def subject(self) -> object:
         """Return the value that `process` or `async_process` works on, for the note on an error;
         `EMPTY` if there is none.

@@ -1,19 +1,20 @@
 """Why a graph cannot go on: the nodes that wait for each other, and the flags of all edges.
 
 Pure. A node that needs data waits for the producers of its empty inputs; one that needs a consumer
-waits for the readers of its outputs. In a graph without cycles, nodes can still wait in a circle,
-because waiting goes both ways along an edge: a diamond with too little buffer does.
+waits for the readers of its outputs; and any may wait for what its processor names. In a graph
+without cycles, nodes can still wait in a circle, because waiting goes both ways along an edge: a
+diamond with too little buffer does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from rowlock.errors import GraphDeadlockError
 from rowlock.graph.building.topology import Node, Topology, node_of
 from rowlock.graph.ports import Edge
-from rowlock.graph.processor import NodeStatus
+from rowlock.graph.processor import NodeStatus, Processor
 
 NODES_SHOWN_MAX: Final = 500
 """How many nodes a report lists."""
@@ -60,18 +61,25 @@ def waits_for(node: Node) -> list[Node]:
     processor = node.processor
     if node.status is NodeStatus.NEED_DATA:
         empty = [port.edge for port in processor.inputs if not port.has_data]
-        return [node_of(edge.source) for edge in empty if edge.is_needed and not edge.is_finished]
-    if node.status is NodeStatus.NEED_CONSUME:
+        found = [node_of(edge.source) for edge in empty if edge.is_needed and not edge.is_finished]
+    elif node.status is NodeStatus.NEED_CONSUME:
         ports = [port for port in processor.outputs if not (port.can_push or port.is_finished)]
-        return [node_of(port.edge.target) for port in ports]
-    return []
+        found = [node_of(port.edge.target) for port in ports]
+    else:
+        return []
+    return found + _nodes_of(processor.awaited())
+
+
+def _nodes_of(processors: Sequence[Processor]) -> list[Node]:
+    return [one.owner for one in processors if isinstance(one.owner, Node)]
 
 
 def reason_of(node: Node) -> str:
     """Return what a node waits for, in a few words."""
     details = node.processor.details()
     names = dict.fromkeys(label_of(other) for other in waits_for(node))
-    what = "wants its value read by" if node.status is NodeStatus.NEED_CONSUME else "waits for"
+    is_held = node.status is NodeStatus.NEED_CONSUME and not node.processor.awaited()
+    what = "wants its value read by" if is_held else "waits for"
     text = f"{label_of(node)} {what} {' and '.join(names) or 'nothing that is known'}"
     return f"{text} ({details})" if details else text
 

@@ -108,6 +108,7 @@ class KeyedDispatch(Processor):
         keys: gives the records.
         inside: how many items it got that are not emitted.
         ahead: how many these may be.
+        collect: what emits their results.
         records: for each lane, those of the items that it was passed and that are not emitted.
     """
 
@@ -123,6 +124,7 @@ class KeyedDispatch(Processor):
         self.holds_max = self.ahead = ahead
         self.keys = keys
         self.inside = 0
+        self.collect: KeyedCollect | None = None
         self.records: list[deque[KeyRecord]] = [deque() for _ in range(lanes)]
         self._ready: deque[KeyRecord] = deque()
         self._waiting = 0
@@ -185,6 +187,11 @@ class KeyedDispatch(Processor):
         """Return how many items are inside, and how many of them wait for their key."""
         return f"{self.inside} of {self.ahead} inside, {self._waiting} wait for their key"
 
+    def awaited(self) -> Sequence[Processor]:
+        """Return what emits the results while items wait for their key, or no more may come in."""
+        is_held = self._waiting or self.inside >= self.ahead
+        return (self.collect,) if self.collect is not None and is_held else ()
+
     def clear(self) -> None:
         """Forget all items."""
         self._ready.clear()
@@ -204,6 +211,7 @@ class KeyedCollect(Processor):
         """
         super().__init__(inputs=len(dispatch.outputs), outputs=1, name=dispatch.name)
         self._dispatch = dispatch
+        dispatch.collect = self
         self._full = FullInputs(self.inputs)
         self._numbers = {port: at for at, port in enumerate(self.inputs)}
 

@@ -25,6 +25,7 @@ class OrderedDispatch(Processor):
     Attributes:
         lanes: of the items that were passed on and not emitted yet, the numbers of their lanes.
         ahead: how many these may be.
+        collect: what emits their results.
     """
 
     holds_max = 0
@@ -41,6 +42,7 @@ class OrderedDispatch(Processor):
         super().__init__(inputs=1, outputs=lanes, name=name)
         self.lanes: deque[int] = deque()
         self.ahead = ahead
+        self.collect: OrderedCollect | None = None
         self._hungry = HungryOutputs(self.outputs)
         self._numbers = {port: at for at, port in enumerate(self.outputs)}
 
@@ -70,6 +72,10 @@ class OrderedDispatch(Processor):
             return ""
         return f"{len(self.lanes)} of {self.ahead} ahead; lane {self.lanes[0]} has the first"
 
+    def awaited(self) -> Sequence[Processor]:
+        """Return what emits the results while no more items may be passed on."""
+        return (self.collect,) if self.collect is not None and self.is_full else ()
+
 
 class OrderedCollect(Processor):
     """Emits the results of lanes in the order in which `OrderedDispatch` passed the items on."""
@@ -83,6 +89,7 @@ class OrderedCollect(Processor):
         super().__init__(inputs=len(dispatch.outputs), outputs=1, name=dispatch.name)
         self.holds_max = dispatch.ahead
         self._dispatch = dispatch
+        dispatch.collect = self
         self._full = FullInputs(self.inputs)
         self._results: list[deque[Any]] = [deque() for _ in self.inputs]
         self._numbers = {port: at for at, port in enumerate(self.inputs)}

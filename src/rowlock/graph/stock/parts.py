@@ -253,6 +253,10 @@ class ScatterProcessor(Processor):
         """Return how many values have parts inside."""
         return f"{len(self.open)} of {self._groups} groups are open"
 
+    def awaited(self) -> Sequence[Processor]:
+        """Return the gathering node while no further group may be opened."""
+        return (self.gather,) if len(self.open) == self._groups else ()
+
     def clear(self) -> None:
         """Forget all values."""
         self._group = self._iterator = None

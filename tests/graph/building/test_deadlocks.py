@@ -1,0 +1,92 @@
+"""A graph that cannot go on: the report names the operators that wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from rowlock.errors import GraphDeadlockError
+from rowlock.graph import Flow, Graph, run_graph
+
+
+def itself(value: object) -> object:
+    """Return what it gets."""
+    return value
+
+
+async def shared(values: Sequence[object]) -> list[object]:
+    """Return what it gets."""
+    return list(values)
+
+
+def by_hundreds(flow: Flow[object]) -> Flow[object]:
+    """Share each call among a hundred values."""
+    return flow.amap_batch(shared, size=100)
+
+
+def scattered() -> Graph:
+    """Return a graph in which two values with three parts each are to fill a batch of 100."""
+    flow = Graph("scattered").source(range(10))
+    return flow.fan_out(lambda one: [one] * 3, by_hundreds, name="pages").sink(print, on="loop")
+
+
+def scattered_twice() -> Graph:
+    """Return the same, with parts of parts."""
+    flow = Graph("nested").source(range(10))
+    pages = flow.fan_out(
+        lambda one: [one] * 3,
+        lambda parts: parts.fan_out(lambda one: [one] * 3, by_hundreds, name="words"),
+        name="pages",
+    )
+    return pages.sink(print, on="loop")
+
+
+def diamond(slow: Callable[[Flow[int]], Flow[object]]) -> Graph:
+    """Return a graph in which one way is to be further ahead than its operators may be."""
+    one, other = Graph("diamond").source(range(500)).duplicate(2)
+    zipped = slow(one).zip(other.batch(100).unbatch(), ahead=1)
+    return zipped.sink(print, on="loop")
+
+
+def in_order(flow: Flow[int]) -> Flow[object]:
+    """Keep the order, in two lanes."""
+    return flow.map(itself, lanes=2, keep_order=True, on="loop", name="ordered")
+
+
+def in_order_per_key(flow: Flow[int]) -> Flow[object]:
+    """Keep the order of even and of odd numbers, in two lanes."""
+    return flow.map(itself, lanes=2, keep_order=lambda one: one % 2, on="loop", name="keyed")
+
+
+@pytest.mark.parametrize(
+    ("graph", "cycle"),
+    [
+        (scattered, ["pages", "pages (gather)", "shared", "shared (batch)"]),
+        (
+            scattered_twice,
+            ["words", "words (gather)", "shared", "shared (batch)"],
+        ),
+        (lambda: diamond(in_order), ["duplicate", "ordered (order)", "ordered (ordered)", "zip"]),
+        (
+            lambda: diamond(in_order_per_key),
+            ["duplicate", "keyed (key)", "keyed (order)", "keyed (ordered)", "zip"],
+        ),
+    ],
+    ids=["fan_out", "nested fan_out", "order", "order per key"],
+)
+async def test_cycle_is_named(graph: Callable[[], Graph], cycle: list[str]) -> None:
+    """A host would learn that its graph cannot go on, and not which operators hold each other."""
+    with pytest.raises(GraphDeadlockError) as raised:
+        await run_graph(graph())
+    assert set(cycle) <= set(raised.value.cycle)
+    assert "nothing that is known" not in str(raised.value)
+
+
+async def test_report_says_what_a_scattering_node_waits_for() -> None:
+    """A host would look for a full edge where there is none."""
+    with pytest.raises(GraphDeadlockError) as raised:
+        await run_graph(scattered())
+    report = str(raised.value)
+    assert "pages waits for pages (gather) (2 of 2 groups are open)" in report
+    assert "shared (batch) waits for pages (holds 6 of 100)" in report

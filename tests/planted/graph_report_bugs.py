@@ -1,0 +1,42 @@
+"""Guards of what graphs report: deadlocks and pictures; and the tests that miss them."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+DEADLOCKS = "tests/graph/building/test_deadlocks.py"
+
+GRAPH_REPORT_BUGS = (
+    Bug(
+        "a deadlock of parts names no cycle",
+        "graph/stock/parts.py",
+        "ScatterProcessor.awaited",
+        "(self.gather,) if len(self.open) == self._groups else ()",
+        "()",
+        (f"{DEADLOCKS}::test_cycle_is_named",),
+    ),
+    Bug(
+        "a deadlock through ordered lanes names no cycle",
+        "graph/stock/ordered.py",
+        "OrderedDispatch.awaited",
+        "self.collect is not None and self.is_full",
+        "False",
+        (f"{DEADLOCKS}::test_cycle_is_named",),
+    ),
+    Bug(
+        "a deadlock through keyed lanes names no cycle",
+        "graph/stock/keyed.py",
+        "KeyedDispatch.awaited",
+        "self.collect is not None and is_held",
+        "False",
+        (f"{DEADLOCKS}::test_cycle_is_named",),
+    ),
+    Bug(
+        "a report has a node wait for a reader that is not there",
+        "graph/scheduling/deadlock.py",
+        "reason_of",
+        " and not node.processor.awaited()",
+        "",
+        (f"{DEADLOCKS}::test_report_says_what_a_scattering_node_waits_for",),
+    ),
+)
