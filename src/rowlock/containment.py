@@ -91,3 +91,16 @@ async def as_host_code(call: Callable[[], Awaitable[T]]) -> T:
         if task is None or task.cancelling():
             raise
         raise HostCodeError("a cancellation escaped that nobody had asked for") from error
+
+
+def as_ordinary(error: BaseException) -> Exception:
+    """Return `error` if it can be raised to a caller in a task, or else one about it.
+
+    ``SystemExit`` and ``KeyboardInterrupt`` would end the event loop, ``StopIteration`` would turn
+    into another error, and a ``CancelledError`` would look as if the caller had been cancelled.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
+        return error
+    ordinary = HostCodeError(describe(error))
+    ordinary.__cause__ = error
+    return ordinary

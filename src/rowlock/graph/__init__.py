@@ -21,6 +21,8 @@ from rowlock.graph.processor import NodeStatus, Place, Processor
 from rowlock.graph.scheduling.interrupt import check_interrupt
 from rowlock.graph.scheduling.run import run_graph
 from rowlock.graph.scheduling.statistics import GraphStatistics, OperatorStatistics
+from rowlock.graph.standing.reports import StandingReports
+from rowlock.graph.standing.standing import StandingGraph
 
 __all__ = [
     "Flow",
@@ -35,6 +37,8 @@ __all__ = [
     "Place",
     "Port",
     "Processor",
+    "StandingGraph",
+    "StandingReports",
     "check_interrupt",
     "default_runtime",
     "run_graph",

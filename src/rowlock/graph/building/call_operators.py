@@ -33,7 +33,7 @@ from rowlock.graph.stock.batches import AsyncBatchMapProcessor, BatchMapProcesso
 from rowlock.graph.stock.carriers import SyncPlace
 from rowlock.graph.stock.flat_maps import AsyncFlatMapProcessor, FlatMapProcessor
 from rowlock.graph.stock.lanes import Lane, OnError
-from rowlock.graph.stock.maps import AsyncMapProcessor, Use, replace
+from rowlock.graph.stock.maps import AsyncMapProcessor, Use, replace, select
 from rowlock.graph.stock.parts import ScatterProcessor
 
 
@@ -52,6 +52,7 @@ def add_calls(end: OpenEnd, function: Any, options: CallOptions, *, use: Use = r
     """Add lanes that call a function with each value."""
     calls = functions_of(function, options.lanes, awaited=False)
     name = options.name or name_of(calls[0])
+    _check_drops(end, options, use)
     made = [
         call_lane(
             one,
@@ -78,6 +79,7 @@ def add_awaited_calls(
     calls = functions_of(function, options.lanes, awaited=True)
     name = options.name or name_of(calls[0])
     seconds = seconds_of("timeout", timeout, high=float("inf"))
+    _check_drops(end, options, use)
     made = [
         AsyncMapProcessor(
             one,
@@ -90,6 +92,13 @@ def add_awaited_calls(
         for one in calls
     ]
     return _add(end, made, options, name=name)
+
+
+def _check_drops(end: OpenEnd, options: CallOptions, use: Use) -> None:
+    if use is select:
+        end.check_drops("filter()")
+    if options.on_error is not None:
+        end.check_drops("on_error")
 
 
 def _add(end: OpenEnd, made: Sequence[Lane], options: CallOptions, *, name: str) -> OpenEnd:
@@ -158,6 +167,9 @@ def add_batch_calls(
 
 
 def _batch(end: OpenEnd, options: BatchOptions, *, lanes: int, name: str) -> BatchProcessor:
+    if end.carrier.has_callers and options.within is None:
+        msg = f"{name} of {end.graph.name!r} needs within=: no end of values fills its last batch"
+        raise GraphError(msg)
     return BatchProcessor(
         bounded("size", options.size, high=BATCH_MAX),
         within=seconds_of("within", options.within, high=WITHIN_S_MAX),

@@ -215,8 +215,16 @@ class OpenEnd:
             GraphError: they are.
         """
         if self.carrier is not BARE:
-            msg = f"{operator}() cannot be used where each value needs a result of its own"
-            raise GraphError(msg)
+            raise _needs_result(f"{operator}()")
+
+    def check_drops(self, what: str) -> None:
+        """Check that values may be dropped: those of a caller may not, which waits for its result.
+
+        Raises:
+            GraphError: they may not.
+        """
+        if self.carrier.is_answered:
+            raise _needs_result(what)
 
     def check_joins(self, others: Sequence[OpenEnd]) -> None:
         """Check that other ends can be joined with this one.
@@ -231,6 +239,10 @@ class OpenEnd:
             if other.carrier is not self.carrier:
                 msg = "a flow of parts joins flows of the same fan_out() only"
                 raise GraphError(msg)
+
+
+def _needs_result(what: str) -> GraphError:
+    return GraphError(f"{what} cannot be used where each value needs a result of its own")
 
 
 def behind_one(end: OpenEnd, processor: Processor, *, name: str) -> OpenEnd:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from rowlock.clock import stopwatch
-from rowlock.errors import GraphError
-from rowlock.graph.ports import Changes, Edge, InputPort, OutputPort, PortOwner, connect
+from rowlock.errors import GraphError, shorten
+from rowlock.graph.ports import EMPTY, Changes, Edge, InputPort, OutputPort, PortOwner, connect
 from rowlock.graph.processor import NodeStatus, Processor
 
 NODES_MAX: Final = 1_000_000
@@ -24,6 +25,9 @@ NODES_MAX: Final = 1_000_000
 
 CHECKED_AT_ONCE: Final = 1000
 """How many nodes are checked before the event loop may do something else."""
+
+VALUE_CHARS_MAX: Final = 200
+"""How much of a value stands in the note on an error."""
 
 StartHook: TypeAlias = Callable[[], Awaitable[object] | object]
 EndHook: TypeAlias = Callable[[BaseException | None], Awaitable[object] | object]
@@ -325,6 +329,26 @@ def node_of(port: InputPort[Any] | OutputPort[Any]) -> Node:
     owner = port.owner
     assert isinstance(owner, Node)
     return owner
+
+
+def add_place(error: BaseException, processor: Processor) -> None:
+    """Add a note to `error` about where it was raised: operator, lane and value."""
+    with suppress(Exception):
+        error.add_note(_place_of(processor))
+
+
+def _place_of(processor: Processor) -> str:
+    node, value = processor.owner, processor.subject()
+    place = f"in {processor.name}"
+    if isinstance(node, Node):
+        place = f"in {node.operator}, lane {node.lane}"
+    if value is EMPTY:
+        return place
+    try:
+        text = shorten(repr(value), chars_max=VALUE_CHARS_MAX)
+    except Exception:  # noqa: BLE001  # a value that cannot be shown must not hide the error
+        text = f"a {type(value).__name__}"
+    return f"{place}, with {text}"
 
 
 def targets_of(node: Node) -> list[Node]:

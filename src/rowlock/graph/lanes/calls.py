@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import Context
-from typing import Final
 
-from rowlock.errors import GraphInterrupted, HostCodeError, describe, shorten
-from rowlock.graph.building.topology import Node, Topology
-from rowlock.graph.ports import EMPTY
+from rowlock.containment import as_ordinary
+from rowlock.errors import GraphInterrupted
+from rowlock.graph.building.topology import Node, Topology, add_place
 from rowlock.graph.scheduling.scheduler import RUNNING, Scheduler, is_withdrawn
-
-VALUE_CHARS_MAX: Final = 200
-"""How much of a value stands in the note on an error."""
 
 
 class Calls:
@@ -112,30 +107,4 @@ class Calls:
         # Without the frame of this file, which would keep the node alive with the error.
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
         node.error = as_ordinary(error)
-        with suppress(Exception):
-            node.error.add_note(_note_on(node))
-
-
-def as_ordinary(error: BaseException) -> BaseException:
-    """Return `error` if it can be raised to a caller in a task, or else one about it.
-
-    ``SystemExit`` and ``KeyboardInterrupt`` would end the event loop, ``StopIteration`` would turn
-    into another error, and a ``CancelledError`` would look as if the caller had been cancelled.
-    """
-    if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
-        return error
-    ordinary = HostCodeError(describe(error))
-    ordinary.__cause__ = error
-    return ordinary
-
-
-def _note_on(node: Node) -> str:
-    place = f"in {node.operator}, lane {node.lane}"
-    value = node.processor.subject()
-    if value is EMPTY:
-        return place
-    try:
-        text = shorten(repr(value), chars_max=VALUE_CHARS_MAX)
-    except Exception:  # noqa: BLE001  # a value that cannot be shown must not hide the error
-        text = f"a {type(value).__name__}"
-    return f"{place}, with {text}"
+        add_place(node.error, node.processor)

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextvars import copy_context
 from datetime import timedelta
 from inspect import isawaitable
 from typing import Final
 
-from rowlock.clock import is_real
+from rowlock.containment import as_ordinary
 from rowlock.errors import GraphError, GraphTimeLimit
-from rowlock.graph.building.topology import CHECKED_AT_ONCE, Node, Topology
-from rowlock.graph.lanes.calls import Calls, as_ordinary
-from rowlock.graph.lanes.event_loop import LoopLanes
-from rowlock.graph.lanes.runtime import GraphRuntime, default_runtime
-from rowlock.graph.lanes.threads import ThreadLanes, replaced_meanwhile
-from rowlock.graph.scheduling.interrupt import add_check
-from rowlock.graph.scheduling.scheduler import Phase, Scheduler
+from rowlock.graph.building.topology import Node, Topology
+from rowlock.graph.lanes.runtime import GraphRuntime
+from rowlock.graph.lanes.threads import replaced_meanwhile
 from rowlock.graph.scheduling.statistics import GraphStatistics, statistics_in_steps
+from rowlock.graph.scheduling.wiring import RunWiring, forget_values, log_later_errors
 from rowlock.logs import get_logger
 from rowlock.shielding import finish
 
@@ -94,13 +90,17 @@ class GraphRun:
         self._grace = grace
         self._grace_s: float | None = None
         self._threads_max = threads
-        self._runtime = runtime or default_runtime()
         self._end = asyncio.Event()
         self._grace_timer: asyncio.TimerHandle | None = None
-        self._lanes = LoopLanes(on_stop=self._begin_grace, on_end=self._end.set)
-        self.scheduler = Scheduler(graph, outside=self._lanes, stopwatch=graph.stopwatch)
-        self._threads: ThreadLanes | None = None
-        self._connect(keep_going)
+        self._wiring = RunWiring(
+            graph,
+            keep_going=keep_going,
+            threads_max=threads,
+            runtime=runtime,
+            on_stop=self._begin_grace,
+            on_end=self._end.set,
+        )
+        self.scheduler = self._wiring.scheduler
 
     async def to_its_end(self, time_limit: timedelta | float | None) -> None:
         """Check, start, wait, clean up, and call the hooks of the end.
@@ -138,34 +138,11 @@ class GraphRun:
             except asyncio.CancelledError as error:
                 cancelled = error
                 self.scheduler.stop(None)
-        self._lanes.advance_soon()
+        self._wiring.lanes.advance_soon()
         try:
             await self._wait(limit_s, cancelled)
         finally:
             del cancelled
-
-    def _connect(self, keep_going: Callable[[], bool] | None) -> None:
-        scheduler, lanes = self.scheduler, self._lanes
-        context = copy_context()
-        add_check(context, lambda: scheduler.phase is not Phase.RUNNING)
-        if keep_going is not None:
-            add_check(context, lambda: not keep_going())
-        lanes.scheduler = scheduler
-        lanes.calls = Calls(
-            self.graph,
-            scheduler,
-            stopwatch=self.graph.stopwatch,
-            context=context,
-            keep_going=keep_going,
-        )
-        if is_real():
-            lanes.threads = self._threads = ThreadLanes(
-                self._runtime,
-                lanes.calls,
-                scheduler,
-                submit_to_loop=lanes.submit,
-                threads_max=None if self._threads_max is None else max(1, self._threads_max),
-            )
 
     async def _prepare(self, time_limit: timedelta | float | None) -> float | None:
         """Check the graph and the settings, call the hooks of the start; return the limit."""
@@ -238,30 +215,15 @@ class GraphRun:
         """Return the nodes whose calls still run, and have their threads replaced."""
         nodes = [node for node in self.graph.nodes if node.is_abandoned]
         for node in nodes:
-            worker = None if self._threads is None else self._threads.worker_of(node)
-            if worker is not None:
-                self._runtime.abandon(worker)
+            self._wiring.replace_thread(node)
             logger.warning("A call ignored the end of its run and is abandoned: %s", node.operator)
         return nodes
 
     async def _clean_up(self, error: BaseException | None) -> BaseException | None:
         """Forget all values and call the hooks of the end; return what the first of them raised."""
-        dropped = self.graph.changes.dropped
-        for node in self.graph.nodes:
-            for port in node.processor.inputs:
-                if port.is_connected:
-                    port.edge.clear()
-            if not node.is_abandoned:
-                node.processor.clear()
-            node.processor.attach(None)
-            node.processor.context = None
-            if not node.index % CHECKED_AT_ONCE:
-                dropped.clear()
-                await asyncio.sleep(0)
-        dropped.clear()
-        for later in self.graph.later_errors:
-            logger.warning("%s failed after the run was to end", later.operator, exc_info=later[1])
-            later.error.__traceback__ = None
+        for _ in forget_values(self.graph):
+            await asyncio.sleep(0)
+        log_later_errors(self.graph)
         return await self._call_end_hooks(error)
 
     async def _call_end_hooks(self, error: BaseException | None) -> BaseException | None:

@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from rowlock.graph.building.topology import add_place
 from rowlock.graph.ports import Port
 from rowlock.graph.processor import NodeStatus, Place, Processor
-from rowlock.graph.stock.carriers import BARE, GONE, Carrier, SyncPlace, discard
+from rowlock.graph.stock.carriers import BARE, GONE, Call, Carrier, SyncPlace, discard
 from rowlock.graph.stock.port_queues import HungryOutputs
 
 
@@ -54,6 +55,8 @@ class BatchProcessor(Processor):
         self._hungry.update(changed)
         if self._hungry.are_finished:
             return self._end()
+        if not changed and self._carrier.has_callers:
+            self._leave_out()  # it was woken: a caller has left
         if source.has_data and len(self._items) < self._size:
             self._gather(source.pull())
         is_ready = self._is_ready()
@@ -136,6 +139,7 @@ class _BatchLane(Processor):
         self._carrier = carrier
         self._batch: list[Any] = []
         self._results: deque[Any] = deque()
+        self._call: Call | None = None
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
         """Hand a result on, or get the next batch."""
@@ -168,6 +172,30 @@ class _BatchLane(Processor):
         source.finish()
         return NodeStatus.FINISHED
 
+    def _begins(self) -> bool:
+        """Begin a call for the callers of the batch, and leave out what is not wanted any more;
+        False if nothing is left.
+        """
+        call = Call(self, is_awaited=self.status is NodeStatus.ASYNC)
+        wanted = call.begin(self._carrier, self._batch)
+        if len(wanted) < len(self._batch):
+            kept = {id(item) for item in wanted}
+            for item in self._batch:
+                if id(item) not in kept:
+                    self.dropped += 1
+                    self._carrier.drop(item)
+        self._batch = wanted
+        if not wanted:
+            call.end()
+            return False
+        self._call = call
+        return True
+
+    def _ends(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.end()
+
     def _bodies(self) -> list[Any]:
         return [self._carrier.body(item) for item in self._batch]
 
@@ -183,6 +211,8 @@ class _BatchLane(Processor):
         """Have each item go on with its own result, or fail with its own error."""
         for item, result in zip(self._batch, results, strict=True):
             if isinstance(result, Exception):
+                if self._carrier.has_callers:
+                    add_place(result, self)
                 self._fail(item, result)
             elif (carried := self._carrier.result(item, result)) is GONE:
                 self.merged += 1
@@ -196,6 +226,8 @@ class _BatchLane(Processor):
         self.failed += 1
 
     def _fail_all(self, error: BaseException) -> None:
+        if self._carrier.has_callers:
+            add_place(error, self)
         for item in self._batch:
             self._fail(item, error)
         self._batch = []
@@ -241,12 +273,16 @@ class BatchMapProcessor(_BatchLane):
 
     def process(self) -> None:
         """Call the function."""
+        if self._carrier.has_callers and not self._begins():
+            return
         try:
             results = self._checked(self._function(self._bodies()))
-        except Exception as error:  # noqa: BLE001 - of the host's function; raised again if it ends the run
+        except BaseException as error:  # noqa: BLE001 - of the host's function; raised again if it ends the run
             self._fail_all(error)
         else:
             self._answer(results)
+        if self._carrier.has_callers:
+            self._ends()
 
 
 class AsyncBatchMapProcessor(_BatchLane):
@@ -276,9 +312,13 @@ class AsyncBatchMapProcessor(_BatchLane):
 
     async def async_process(self) -> None:
         """Await the coroutine."""
+        if self._carrier.has_callers and not self._begins():
+            return
         try:
             results = self._checked(await self._function(self._bodies()))
-        except Exception as error:  # noqa: BLE001 - of the host's function; raised again if it ends the run
+        except BaseException as error:  # noqa: BLE001 - of the host's function; raised again if it ends the run
             self._fail_all(error)
         else:
             self._answer(results)
+        if self._carrier.has_callers:
+            self._ends()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rowlock.graph.building.topology import add_place
 from rowlock.graph.ports import EMPTY, Port
 from rowlock.graph.processor import NodeStatus, Processor
-from rowlock.graph.stock.carriers import BARE, Carrier, SyncPlace, discard
+from rowlock.graph.stock.carriers import BARE, Call, Carrier, SyncPlace, discard
 
 
 class DuplicateProcessor(Processor):
@@ -95,6 +96,7 @@ class RouteProcessor(Processor):
             return NodeStatus.NEED_CONSUME
         if self._item is EMPTY and source.has_data:
             self._item = source.pull()
+            self.context = self._carrier.context(self._item)
         if self._item is not EMPTY:
             return NodeStatus.SYNC
         if source.is_finished:
@@ -124,14 +126,33 @@ class RouteProcessor(Processor):
 
     def process(self) -> None:
         """Choose the output."""
-        item = self._item
+        item, call = self._item, None
+        if self._carrier.has_callers:
+            call = Call(self)
+            if not call.begin(self._carrier, (item,)):
+                self._leave_out(call)
+                return
         try:
             self._chosen = range(len(self.outputs))[self._choose(self._carrier.body(item))]
-        except Exception as error:
+        except BaseException as error:
+            if call is not None:
+                add_place(error, self)
             if not self._carrier.fail(item, error):
                 raise
             self.failed += 1
             self._item = EMPTY
+        if call is not None:
+            self._end(call)
+
+    def _leave_out(self, call: Call) -> None:
+        self.dropped += 1
+        self._carrier.drop(self._item)
+        self._item = EMPTY
+        self._end(call)
+
+    def _end(self, call: Call) -> None:
+        self.context = None
+        call.end()
 
     def subject(self) -> object:
         """Return the value whose output is chosen."""

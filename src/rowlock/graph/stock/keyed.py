@@ -73,6 +73,8 @@ class KeyProcessor(Lane):
     def process(self) -> None:
         """Compute the key, and find its record."""
         self._forget_ended()
+        if self.carrier.has_callers and not self.begins():
+            return
         item = self.item
         try:
             key = self._key(self.carrier.body(item))
@@ -87,6 +89,8 @@ class KeyProcessor(Lane):
             record.begun += 1
             self.result = (record, item)
         self.item = EMPTY
+        if self.carrier.has_callers:
+            self.ends()
 
     def _forget_ended(self) -> None:
         while self.ended:

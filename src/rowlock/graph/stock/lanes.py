@@ -11,9 +11,10 @@ from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from rowlock.graph.building.topology import add_place
 from rowlock.graph.ports import EMPTY, OutputPort, Port
 from rowlock.graph.processor import NodeStatus, Processor
-from rowlock.graph.stock.carriers import BARE, GONE, Carrier, SyncPlace, discard
+from rowlock.graph.stock.carriers import BARE, GONE, Call, Carrier, SyncPlace, discard
 
 OnError: TypeAlias = Callable[[Any, Exception], object]
 
@@ -55,6 +56,7 @@ class Lane(Processor):
         self.marks_gone = False
         self.item: Any = EMPTY
         self.result: Any = EMPTY
+        self._call: Call | None = None
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
         """Hand the result on, then get the next item."""
@@ -92,6 +94,26 @@ class Lane(Processor):
         self._discard_item()
         return self.event(())
 
+    def begins(self) -> bool:
+        """Begin a call for the callers of the item; False if it is not wanted any more, and was
+        left out.
+        """
+        call = Call(self, is_awaited=self.status is NodeStatus.ASYNC)
+        if call.begin(self.carrier, (self.item,)):
+            self._call = call
+            return True
+        self.dropped += 1
+        self.carrier.drop(self.item)
+        self.item, self.result, self.context = EMPTY, GONE, None
+        call.end()
+        return False
+
+    def ends(self) -> None:
+        """End that call."""
+        call, self._call, self.context = self._call, None, None
+        if call is not None:
+            call.end()
+
     def _end_of_source(self) -> NodeStatus:
         if self._output is not None:
             self._output.finish()
@@ -111,17 +133,18 @@ class Lane(Processor):
                 self.dropped += 1
                 discard(source, held)
         self.item = self.result = EMPTY
+        self.context = None
         source.finish()
         return NodeStatus.FINISHED
 
     def outlives(self, item: Any, error: BaseException) -> bool:
-        """Return whether the run goes on after a call for `item` raised.
-
-        A ``CancelledError`` is not asked about: it is the end of the run, or for the runner to tell
-        that it is not.
-        """
-        if isinstance(error, CancelledError):
-            return False
+        """Return whether the run goes on after a call for `item` raised."""
+        if isinstance(error, CancelledError) and not self.carrier.is_wanted(item):
+            self.carrier.drop(item)
+            self.dropped += 1
+            return True
+        if self.carrier.has_callers:
+            add_place(error, self)
         if self.on_error is not None and isinstance(error, Exception):
             try:
                 self.on_error(self.carrier.body(item), error)

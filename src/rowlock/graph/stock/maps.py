@@ -82,6 +82,8 @@ class MapProcessor(Lane):
 
     def process(self) -> None:
         """Call the function."""
+        if self.carrier.has_callers and not self.begins():
+            return
         item = self.item
         try:
             self.result = self._use(self, item, self._function(self.carrier.body(item)))
@@ -90,6 +92,8 @@ class MapProcessor(Lane):
                 raise
             self.result = GONE
         self.item = EMPTY
+        if self.carrier.has_callers:
+            self.ends()
 
 
 class AsyncMapProcessor(Lane):
@@ -130,16 +134,20 @@ class AsyncMapProcessor(Lane):
 
     async def async_process(self) -> None:
         """Await the coroutine."""
+        if self.carrier.has_callers and not self.begins():
+            return
         item = self.item
         try:
-            self.result = self._use(self, item, await self._call(self.carrier.body(item)))
+            self.result = self._use(self, item, await self._await(self.carrier.body(item)))
         except BaseException as error:
             if not self.outlives(item, error):
                 raise
             self.result = GONE
         self.item = EMPTY
+        if self.carrier.has_callers:
+            self.ends()
 
-    async def _call(self, value: Any) -> Any:
+    async def _await(self, value: Any) -> Any:
         if self._timeout is None:
             return await self._function(value)
         async with time_limit(self._timeout):

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import Context
 from typing import Any
 
+from rowlock.graph.building.topology import add_place
 from rowlock.graph.ports import EMPTY, Port
 from rowlock.graph.processor import NodeStatus, Processor
-from rowlock.graph.stock.carriers import GONE, Carrier, SyncPlace, discard
+from rowlock.graph.stock.carriers import GONE, Call, CallOwner, Carrier, SyncPlace, discard
 from rowlock.graph.stock.port_queues import ask_again
 
 
@@ -75,7 +76,12 @@ class PartCarrier(Carrier):
             outer: carries the values that they are parts of.
         """
         self._outer = outer
+        self.has_callers = outer.has_callers
         self.gather: GatherProcessor | None = None
+
+    def owner(self, item: Any) -> CallOwner | None:
+        """Return the caller of the value that it is a part of."""
+        return self._outer.owner(item.group.item)
 
     def body(self, item: Any) -> Any:
         """Return the part."""
@@ -148,6 +154,7 @@ class ScatterProcessor(Processor):
         self._outer = outer
         self._group: PartGroup | None = None
         self._iterator: Iterator[Any] | None = None
+        self._call: Call | None = None
         self._read = 0
         self._part: Any = EMPTY
 
@@ -162,9 +169,10 @@ class ScatterProcessor(Processor):
             self._part = EMPTY
         if self._group is not None:
             if self._group.count is None:
-                return NodeStatus.SYNC if output.can_push else NodeStatus.NEED_CONSUME
+                is_next = output.can_push or not self._is_wanted(self._group)
+                return NodeStatus.SYNC if is_next else NodeStatus.NEED_CONSUME
             ask_again(self.gather)
-            self._group = None
+            self._group = self.context = None
         if source.is_finished:
             output.finish()
             return NodeStatus.FINISHED
@@ -182,9 +190,13 @@ class ScatterProcessor(Processor):
 
     def _begin(self, item: Any) -> NodeStatus:
         self._group = PartGroup(item)
+        self._read = 0
         self.open[self._group] = None
         self.context = self._outer.context(item)
         return NodeStatus.SYNC
+
+    def _is_wanted(self, group: PartGroup) -> bool:
+        return not group.is_obsolete and self._outer.is_wanted(group.item)
 
     def _end(self) -> NodeStatus:
         if self._iterator is not None:
@@ -200,17 +212,20 @@ class ScatterProcessor(Processor):
         """Read the next part, or close what is read if it is not wanted."""
         group = self._group
         assert group is not None
-        if self.outputs[0].is_finished or group.is_obsolete:
-            self.close()
-            self.dropped += self._read == 0
-            group.count = self._read
-            return
+        if self._outer.has_callers:
+            self._call = self._call or Call(self)
+            self._call.begin(self._outer, (group.item,))
         try:
+            if self.outputs[0].is_finished or not self._is_wanted(group):
+                self.close()
+                self.dropped += self._read == 0
+                group.count = self._read
+                return
             if self._iterator is None:
-                self._read = 0
                 self._iterator = iter(self._parts(self._outer.body(group.item)))
             self._read_part(group, self._iterator)
         except BaseException as error:
+            add_place(error, self)
             if not self._outer.fail(group.item, error):
                 raise
             self.failed += 1
@@ -218,6 +233,15 @@ class ScatterProcessor(Processor):
             group.is_obsolete = True
             group.count = self._read
             self.close()
+        finally:
+            if group.count is not None:
+                self._end_call()
+
+    def _end_call(self) -> None:
+        """End the call for a value, which went on until its last part was read."""
+        call, self._call = self._call, None
+        if call is not None:
+            call.end()
 
     def _read_part(self, group: PartGroup, iterator: Iterator[Any]) -> None:
         try:
@@ -242,8 +266,11 @@ class ScatterProcessor(Processor):
         """Close the generator; other iterators have nothing to close."""
         iterator, self._iterator = self._iterator, None
         close = getattr(iterator, "close", None)
-        if close is not None and hasattr(iterator, "throw"):
-            close()
+        try:
+            if close is not None and hasattr(iterator, "throw"):
+                close()
+        finally:
+            self._end_call()
 
     def subject(self) -> object:
         """Return the value whose parts are read."""
@@ -259,7 +286,7 @@ class ScatterProcessor(Processor):
 
     def clear(self) -> None:
         """Forget all values."""
-        self._group = self._iterator = None
+        self._group = self._iterator = self._call = None
         self._part = EMPTY
         self.open.clear()
 

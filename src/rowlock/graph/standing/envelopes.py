@@ -1,0 +1,219 @@
+"""Values with their callers: each caller gets its own result or its own error.
+
+The one idea: a caller is finished once, by the first of several that try: the end of the graph, an
+operator that returned what leaves early, a call that raised, a cancellation, the end of the graph
+itself. From then on its values are not wanted, and whatever holds one leaves it out when it gets to
+it. The caller returns when it is finished and no call runs for it.
+
+Two threads may try at once, and a call may begin while its caller is finished. So finishing takes a
+ticket, as beginning a call does; and a call is noted before the caller is asked whether it is
+finished, while the finishing side looks at the calls after it has finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context, copy_context
+from types import TracebackType
+from typing import Any
+
+from rowlock.containment import as_ordinary
+from rowlock.errors import GraphInterrupted
+from rowlock.graph.ports import EMPTY
+from rowlock.graph.scheduling.interrupt import add_check
+from rowlock.graph.stock.carriers import GONE, Call, CallOwner, Carrier
+from rowlock.logs import get_logger
+
+logger = get_logger(__name__)
+
+
+class Caller:
+    """One caller of a standing graph, which waits in an event loop.
+
+    Attributes:
+        is_done: its result or its error is known.
+        has_left: it is done without a result of the last operator, so its values may still be in
+            the graph.
+        calls: that run for it.
+        context: its context variables; None when it has returned.
+    """
+
+    def __init__(
+        self,
+        graph: str,
+        *,
+        keep_going: Callable[[], bool] | None,
+        on_done: Callable[[Caller], None],
+    ) -> None:
+        """Wait in the running loop.
+
+        Args:
+            graph: the name of the graph.
+            keep_going: the host's, asked before each call.
+            on_done: called once it is done, by any thread.
+        """
+        self.is_done = self.has_left = False
+        self.calls: dict[Call, None] = {}
+        self.context: Context | None = copy_context()
+        add_check(self.context, self._is_obsolete)
+        self._graph = graph
+        self._keep_going = keep_going
+        self._on_done = on_done
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._ticket = deque((None,))
+        self._result: Any = EMPTY
+        self._error: Exception | None = None
+        self._traceback: TracebackType | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def finish(self, *, result: Any = EMPTY, error: Exception | None = None) -> bool:
+        """Have this result or this error; False if it is done already. From any thread."""
+        try:
+            self._ticket.pop()
+        except IndexError:
+            return False
+        self._result, self._error = result, error
+        self._traceback = None if error is None else error.__traceback__
+        self.is_done = True
+        self._on_done(self)
+        self._wake()
+        return True
+
+    def leave(self, *, result: Any = EMPTY, error: Exception | None = None) -> bool:
+        """Finish, while values of it are in the graph."""
+        self.has_left = True
+        return self.finish(result=result, error=error)
+
+    def begin(self, call: Call) -> bool:
+        """Take in that a call begins, in its place; False if no result of it is wanted."""
+        self.calls[call] = None
+        if not self.is_done:
+            try:
+                if self._keep_going is None or self._keep_going():
+                    return True
+                error: Exception = GraphInterrupted(self._graph)
+            except BaseException as raised:  # noqa: BLE001  # it is code of the host
+                error = as_ordinary(raised)
+            self.leave(error=error)
+        self.end(call)
+        return False
+
+    def end(self, call: Call) -> None:
+        """Take in that a call has ended."""
+        self.calls.pop(call, None)
+        if self.is_done and not self.calls:
+            self._wake()
+
+    async def outcome(self) -> Any:
+        """Wait until it is done and no call runs for it; return its result.
+
+        Raises:
+            CancelledError: this task was cancelled meanwhile.
+            Exception: its error.
+        """
+        cancelled: asyncio.CancelledError | None = None
+        while not self.is_done or self.calls:
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            except asyncio.CancelledError as cancellation:
+                cancelled = cancellation
+                if not self.leave():
+                    self._cancel_calls()  # again: they have ignored it
+        error, self._error, self.context = self._error, None, None
+        result, self._result = self._result, EMPTY
+        try:
+            if cancelled is not None:
+                raise cancelled
+            if error is not None:
+                # Callers that share a call share its error: without the frames of the others.
+                raise error.with_traceback(self._traceback)
+        finally:
+            # A traceback of this frame would otherwise refer to itself.
+            self._traceback = None
+            del error, cancelled
+        return result
+
+    def _cancel_calls(self) -> None:
+        """Cancel the coroutines that run for it and for no other; in the loop."""
+        for call in list(self.calls):
+            call.cancel()
+
+    def _is_obsolete(self) -> bool:
+        return self.is_done or not (self._keep_going is None or self._keep_going())
+
+    def _wake(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._woken()
+        else:
+            with suppress(RuntimeError):  # the loop is closed, and nothing waits in it
+                self._loop.call_soon_threadsafe(self._woken)
+
+    def _woken(self) -> None:
+        if self.calls:
+            # Not at once: the call that has finished this caller is one of them, and ends first.
+            self._loop.call_soon(self._cancel_calls)
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Envelope:
+    """A value and its caller."""
+
+    __slots__ = ("caller", "value")
+
+    def __init__(self, caller: Caller, value: Any) -> None:
+        self.caller = caller
+        self.value = value
+
+
+class EnvelopeCarrier(Carrier):
+    """Values travel with their callers."""
+
+    has_callers = True
+    is_answered = True
+
+    def __init__(self, leaves: tuple[type, ...] = ()) -> None:
+        """Carry values.
+
+        Args:
+            leaves: instances of these are results at once, whichever operator returns them.
+        """
+        self._leaves = leaves
+
+    def owner(self, item: Any) -> CallOwner | None:
+        """Return the caller."""
+        caller: Caller = item.caller
+        return caller
+
+    def body(self, item: Any) -> Any:
+        """Return the value."""
+        return item.value
+
+    def result(self, item: Any, value: Any) -> Any:
+        """Return the caller's next value; `GONE` if it is a result already."""
+        if self._leaves and isinstance(value, self._leaves):
+            item.caller.leave(result=value)
+            return GONE
+        return Envelope(item.caller, value)
+
+    def fail(self, item: Any, error: BaseException) -> bool:
+        """Have the caller fail."""
+        is_first = item.caller.leave(error=as_ordinary(error))
+        if not (is_first or isinstance(error, asyncio.CancelledError)):
+            logger.warning("A call failed whose value was not wanted any more", exc_info=error)
+        return True
+
+    def is_wanted(self, item: Any) -> bool:
+        """Return whether the caller waits for a result."""
+        return not item.caller.is_done
+
+    def context(self, item: Any) -> Context | None:
+        """Return those of the caller."""
+        context: Context | None = item.caller.context
+        return context

@@ -1,0 +1,164 @@
+"""The nodes of a standing graph: built by the host's function, checked at once, and run for as long
+as none of them breaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any, Final
+
+from rowlock.clock import stopwatch
+from rowlock.containment import as_ordinary
+from rowlock.errors import GraphClosed, GraphError
+from rowlock.graph.building.flow import Flow, Graph
+from rowlock.graph.building.operators import OpenEnd
+from rowlock.graph.lanes.runtime import GraphRuntime
+from rowlock.graph.scheduling.wiring import RunWiring, forget_values, log_later_errors
+from rowlock.graph.standing.ends import OUTLET, Inlet, Outlet
+from rowlock.graph.standing.envelopes import Caller, EnvelopeCarrier
+from rowlock.graph.stock.batches import BatchProcessor
+
+Build = Callable[[Flow[Any, Any]], Flow[Any, Any]]
+
+
+class StandingNodes:
+    """One set of nodes, and their run.
+
+    Attributes:
+        graph: that they are in.
+        callers: that have entered and not returned.
+        is_over: no caller may enter any more: a node broke, or the graph was closed.
+        ended: set when no call runs any more; None before the run.
+    """
+
+    def __init__(self, build: Build, *, name: str, leaves: tuple[type, ...]) -> None:
+        """Build and check the graph; nothing runs.
+
+        Args:
+            build: the host's.
+            name: of the graph.
+            leaves: instances of these are results at once, whichever operator returns them.
+
+        Raises:
+            GraphError: the graph is wrong.
+            Exception: whatever `build` raised.
+        """
+        self.graph: Final = Graph(name)
+        self.callers: dict[Caller, None] = {}
+        self.is_over = False
+        self.ended: asyncio.Event | None = None
+        self._inlet = Inlet()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wiring: RunWiring
+        self._on_broken: Callable[[Exception], None]
+        self._build(build, EnvelopeCarrier(leaves))
+        processors = [node.processor for node in self.graph.nodes]
+        self._batches = [one for one in processors if isinstance(one, BatchProcessor)]
+
+    def _build(self, build: Build, carrier: EnvelopeCarrier) -> None:
+        graph, inlet, outlet = self.graph, self._inlet, Outlet()
+        graph.add([inlet])
+        flow: object = build(Flow(OpenEnd(graph, inlet.outputs, carrier)))
+        if not (isinstance(flow, Flow) and flow._end.carrier is carrier):
+            msg = f"build() of {graph.name!r} returns the flow that it was given, or one behind it"
+            raise GraphError(msg)
+        output = flow.last_output(OUTLET)
+        graph.add([outlet])
+        graph.connect(output, outlet.inputs[0])
+        sources = [node for node in graph.nodes if not node.processor.inputs]
+        if len(sources) > 1:
+            msg = f"{graph.name!r} has another source: values come from submit() only"
+            raise GraphError(msg)
+        if graph.start_hooks or graph.end_hooks:
+            msg = f"{graph.name!r} stays open, so it has no hooks of a start or an end"
+            raise GraphError(msg)
+        for _ in graph.checks():
+            pass
+        graph.has_run = True
+
+    def begin(
+        self,
+        *,
+        context: Context,
+        runtime: GraphRuntime | None,
+        on_broken: Callable[[Exception], None],
+    ) -> None:
+        """Run in the running event loop, unless this has begun.
+
+        Args:
+            context: of calls that several callers share.
+            runtime: whose threads.
+            on_broken: called in the loop with the error of a node that broke.
+
+        Raises:
+            GraphError: it runs in another event loop.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is not None:
+            if self._loop is not loop:
+                msg = f"{self.graph.name!r} runs in another event loop"
+                raise GraphError(msg)
+            return
+        self._loop, self.ended, self._on_broken = loop, asyncio.Event(), on_broken
+        self.graph.stopwatch = stopwatch()
+        self.graph.started_at = self.graph.stopwatch()
+        self._wiring = RunWiring(
+            self.graph,
+            runtime=runtime,
+            context=context,
+            on_stop=self._stopped,
+            on_end=self._ended,
+        )
+        for _ in self._wiring.scheduler.start():
+            pass
+        self._wiring.lanes.advance_soon()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its run is over, with all of its calls."""
+        return self.ended is not None and self.ended.is_set()
+
+    @property
+    def is_of_closed_loop(self) -> bool:
+        """Whether its event loop is closed, so that nothing of it runs any more."""
+        return self._loop is not None and self._loop.is_closed()
+
+    def enter(self, caller: Caller, value: object) -> None:
+        """Have a value go through the graph as soon as there is room."""
+        self.callers[caller] = None
+        self._inlet.put(caller, value)
+
+    def done(self, caller: Caller) -> None:
+        """Take in that a caller has its result or its error; from any thread."""
+        self._inlet.left(caller)
+        if caller.has_left:
+            for batch in self._batches:
+                batch.wake()  # it may hold values of this caller, and wait for others
+
+    def returned(self, caller: Caller) -> None:
+        """Take in that a caller waits no longer."""
+        self.callers.pop(caller, None)
+
+    def stop(self) -> None:
+        """End the run: the graph is closed."""
+        self._wiring.scheduler.stop(None)
+
+    def _stopped(self) -> None:
+        scheduler = self._wiring.scheduler
+        error, scheduler.error = scheduler.error, None
+        if error is not None and not self.is_over:
+            self._on_broken(as_ordinary(error))
+        self.is_over = True
+        for caller in list(self.callers):
+            closed = GraphClosed(self.graph.name)
+            caller.leave(error=closed if error is None else as_ordinary(error))
+
+    def _ended(self) -> None:
+        for _ in forget_values(self.graph):
+            pass
+        self.graph.ended_at = self.graph.stopwatch()
+        log_later_errors(self.graph)
+        assert self.ended is not None
+        self.ended.set()

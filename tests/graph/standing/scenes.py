@@ -1,0 +1,113 @@
+"""Standing graphs for tests, and what such a test waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from rowlock.errors import GraphDeadlockError
+from rowlock.graph import Flow, NodeStatus, Port, Processor, StandingReports
+from rowlock.graph.building.operators import behind_one
+
+
+class Heard(StandingReports):
+    """Keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.rebuilt_after: list[Exception] = []
+        self.deadlocks: list[GraphDeadlockError] = []
+
+    def rebuilt(self, graph: str, error: Exception) -> None:
+        """Keep it."""
+        self.rebuilt_after.append(error)
+
+    def deadlocked(self, graph: str, error: GraphDeadlockError) -> None:
+        """Keep it."""
+        self.deadlocks.append(error)
+
+
+class Gate:
+    """Calls that wait until a test lets them go on.
+
+    Attributes:
+        begun: the values of calls that have begun.
+        ended: those that went through.
+        cancelled: those that were cancelled.
+        has_begun: set when the first one has.
+    """
+
+    def __init__(self) -> None:
+        self.begun: list[Any] = []
+        self.ended: list[Any] = []
+        self.cancelled: list[Any] = []
+        self.has_begun = asyncio.Event()
+        self._open = asyncio.Event()
+
+    async def passed(self, value: Any) -> Any:
+        """Wait, and return the value."""
+        self.begun.append(value)
+        self.has_begun.set()
+        try:
+            await self._open.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(value)
+            raise
+        self.ended.append(value)
+        return value
+
+    async def all_passed(self, values: Sequence[Any]) -> list[Any]:
+        """Wait with several values."""
+        return list(await self.passed(list(values)))
+
+    def open(self) -> None:
+        """Let them go on."""
+        self._open.set()
+
+
+async def settled() -> None:
+    """Let everything happen that can happen at once."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def outcomes(submits: Iterable[asyncio.Task[Any]]) -> list[Any]:
+    """Wait for tasks, and return their results or errors."""
+    return await asyncio.gather(*submits, return_exceptions=True)
+
+
+def doubled(value: int) -> int:
+    """Return twice the value."""
+    return 2 * value
+
+
+def evens_fail(value: int) -> int:
+    """Fail for some values."""
+    if value % 10 == 0:
+        raise ValueError(value)
+    return value
+
+
+class Custom(Processor):
+    """A node whose `event` does what a test says."""
+
+    def __init__(self, act: Callable[[Any], NodeStatus | None]) -> None:
+        super().__init__(inputs=1, outputs=1, name="custom")
+        self.act = act
+
+    def event(self, changed: Sequence[Port]) -> NodeStatus:
+        """Pass values on, after `act` was called with each."""
+        source, output = self.inputs[0], self.outputs[0]
+        if source.has_data and output.can_push:
+            envelope = source.pull()
+            answer = self.act(envelope.value)
+            if answer is not None:
+                return answer
+            output.push(envelope)
+        source.need()
+        return NodeStatus.NEED_DATA
+
+
+def custom(flow: Flow[Any], act: Callable[[Any], NodeStatus | None]) -> Flow[Any]:
+    """Add a node of a test's own."""
+    return Flow(behind_one(flow._end, Custom(act), name="custom"))

@@ -1,0 +1,142 @@
+"""Nothing of a value is kept when its caller has returned."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from rowlock.graph import Flow, StandingGraph
+
+from .scenes import settled
+
+
+class Value:
+    """A value that can be referred to weakly."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    """Have nothing collected but by its count of references."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def called(value: Value) -> Value:
+    """Return another value, or fail."""
+    if value.kind == "fails":
+        raise ValueError(value)
+    return Value(value.kind)
+
+
+async def awaited(value: Value) -> Value:
+    """Return another value, or wait for ever."""
+    await asyncio.sleep(0)
+    if value.kind == "waits":
+        await asyncio.Event().wait()
+    return called(value)
+
+
+async def shared(values: Sequence[Value]) -> list[Value]:
+    """Return other values."""
+    await asyncio.sleep(0)
+    return [called(value) for value in values]
+
+
+def parts(value: Value) -> Iterator[Value]:
+    """Give parts."""
+    yield from (value, value)
+
+
+BUILDS: dict[str, Any] = {
+    "loop": lambda flow: flow.map(called, on="loop"),
+    "thread": lambda flow: flow.map(called),
+    "task": lambda flow: flow.amap(awaited),
+    "shared": lambda flow: flow.amap_batch(shared, size=1, within=1),
+    "parts": lambda flow: flow.fan_out(parts, lambda inside: inside.amap(awaited)).map(
+        lambda found: found[1][0], on="loop"
+    ),
+    "order": lambda flow: flow.amap(awaited, lanes=2, keep_order=True),
+    "key": lambda flow: flow.amap(awaited, lanes=2, keep_order=lambda value: value.kind),
+}
+
+
+async def submitted(graph: StandingGraph[Value, Value], kind: str) -> list[weakref.ref[Value]]:
+    """Submit a value, and return references to it and to its result."""
+    value = Value(kind)
+    found = [weakref.ref(value)]
+    submit = asyncio.create_task(graph.submit(value))
+    del value
+    if kind == "waits":
+        await settled()
+        submit.cancel()
+    await asyncio.wait([submit])
+    if not submit.cancelled() and submit.exception() is None:
+        found.append(weakref.ref(submit.result()))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["passes", "fails", "waits"])
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+@pytest.mark.usefixtures("without_collector")
+async def test_nothing_keeps_a_value(build: Any, kind: str) -> None:
+    """A replica would keep the last bodies of each operator in memory for as long as it runs."""
+
+    async with StandingGraph(build) as graph:
+        found = await submitted(graph, kind)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+            if all(one() is None for one in found):
+                break
+        assert [one() for one in found] == [None] * len(found)
+
+
+class Loud:
+    """A value with code of the host that runs when it is dropped."""
+
+    def __init__(self, flow: Flow[Any], seen: list[bool]) -> None:
+        self.flow = flow
+        self.seen = seen
+
+    def __del__(self) -> None:
+        self.seen.append(self.flow.graph.changes.asked is None)
+
+
+async def test_no_value_is_dropped_under_the_mutex() -> None:
+    """Code of the host that waits would stop the graph, or deadlock with it."""
+    flows: list[Flow[Any]] = []
+    seen: list[bool] = []
+
+    async def passed(value: Any) -> Any:
+        await asyncio.sleep(0)
+        return value
+
+    def build(flow: Flow[Any]) -> Flow[Any]:
+        flows.append(flow)
+        return flow.amap(passed, lanes=2).buffer(2).amap_batch(shared_any, size=3, within=0.01)
+
+    async def shared_any(values: Sequence[Any]) -> Sequence[Any]:
+        await asyncio.sleep(0)
+        return values
+
+    async with StandingGraph(build) as graph:
+        for steps in range(40):
+            submits = [asyncio.create_task(graph.submit(Loud(flows[0], seen))) for _ in range(5)]
+            for _ in range(steps % 20):
+                await asyncio.sleep(0)
+            for submit in submits[::2]:
+                submit.cancel()
+            await asyncio.gather(*submits, return_exceptions=True)
+            del submits
+    assert len(seen) > 150
+    assert all(seen)
