@@ -25,6 +25,9 @@ def main() -> int:
         default=0,
         help="what each round trip to the server takes besides",
     )
+    parser.add_argument(
+        "--driver", choices=("asyncpg", "psycopg"), default="asyncpg", help="of the replicas"
+    )
     options = parser.parse_args()
     began = time.monotonic()
     with own_server() as server:
@@ -34,6 +37,7 @@ def main() -> int:
                 seconds=options.minutes * 60,
                 server=server,
                 latency_s=options.latency_ms / 1000,
+                driver=options.driver,
             )
         )
     print(ran)

@@ -101,11 +101,14 @@ class Replicas:
         past: those that are gone, too.
     """
 
-    def __init__(self, server: URL, folder: Path, *, latency_s: float = 0.0) -> None:
-        """Name the server that they are to reach, the folder for their logs and traces, and what
-        a round trip takes them.
+    def __init__(
+        self, server: URL, folder: Path, *, latency_s: float = 0.0, driver: str = "asyncpg"
+    ) -> None:
+        """Name the server that they are to reach, the folder for their logs and traces, what a
+        round trip takes them, and by which driver they go there.
         """
         self._server, self._folder, self._latency_s = server, folder, latency_s
+        self._driver = driver
         self.past: list[Replica] = []
 
     @property
@@ -119,7 +122,7 @@ class Replicas:
         await proxy.start()
         name = f"replica-{len(self.past) + 1}"
         url = self._server.set(
-            drivername="postgresql+asyncpg", host="127.0.0.1", port=proxy.port, query={}
+            drivername=f"postgresql+{self._driver}", host="127.0.0.1", port=proxy.port, query={}
         )
         with (self._folder / f"{name}.log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(

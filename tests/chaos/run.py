@@ -72,15 +72,20 @@ class Ran:
 
 
 async def run(
-    seed: int, *, seconds: float, server: PostgresqlServer, latency_s: float = 0.0
+    seed: int,
+    *,
+    seconds: float,
+    server: PostgresqlServer,
+    latency_s: float = 0.0,
+    driver: str = "asyncpg",
 ) -> Ran:
-    """Let the monkey play for so long on a server of its own, each round trip to which takes
-    `latency_s`, and judge.
+    """Let the monkey play for so long on a server of its own, which the replicas reach by
+    `driver` and where each round trip takes `latency_s`, and judge.
     """
     with tempfile.TemporaryDirectory(prefix="rowlock-chaos-") as name:
         folder = Path(name)
         asked = Server(server)
-        replicas = Replicas(asked.url, folder, latency_s=latency_s)
+        replicas = Replicas(asked.url, folder, latency_s=latency_s, driver=driver)
         try:
             await asked.prepare()
             monkey = Monkey(seed, asked, replicas)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .run import run
 from .server import own_server
 
@@ -9,10 +11,11 @@ SECONDS = 60.0
 SEED = 1
 
 
-async def test_a_minute_of_chaos() -> None:
+async def test_a_minute_of_chaos(pytestconfig: pytest.Config) -> None:
     """What holds against each fault by itself would not hold against all of them together."""
     with own_server() as server:
-        ran = await run(SEED, seconds=SECONDS, server=server)
+        driver = str(pytestconfig.getoption("--rowlock-driver"))
+        ran = await run(SEED, seconds=SECONDS, server=server, driver=driver)
     assert not ran.verdict.wrongs, str(ran)
     assert not ran.missed, str(ran)
     assert ran.verdict.figures["leases that ended under a holder"] > 0
