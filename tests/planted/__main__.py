@@ -1,10 +1,11 @@
 """Plants one bug at a time and shows which test finds it: ``python tests/planted [--jobs N]
-[--check] [NAME ...]``.
+[--check] [--suite-passed] [NAME ...]``.
 
 Each bug of the lists beside this file takes one guard out of a copy of the library; the tests named
 with it must then fail. All of them run once before, with nothing taken out: a test that fails
-anyway finds nothing. A bug that survives is a promise that nobody keeps watch over, and the exit
-code says so. The tree itself is never touched.
+anyway finds nothing. That may be left out where the whole suite has just passed on the same tree.
+A bug that survives is a promise that nobody keeps watch over, and the exit code says so. The tree
+itself is never touched.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ class Planter:
         for bench in self._benches:
             self._free.put(bench)
 
-    def plant_all(self, bugs: list[Bug]) -> list[Planted]:
+    def plant_all(self, bugs: list[Bug], *, suite_passed: bool) -> list[Planted]:
         """Plant each of `bugs`, and say what becomes of each."""
         planted = []
         with ThreadPoolExecutor(max_workers=len(self._benches)) as workers:
-            failing = self.failing_without(bugs, workers)
+            failing = [] if suite_passed else self.failing_without(bugs, workers)
             for one in workers.map(lambda bug: self.plant_unless(failing, bug), bugs):
                 print(one, flush=True)
                 planted.append(one)
@@ -138,6 +139,11 @@ def main() -> int:
     parser.add_argument(
         "--check", action="store_true", help="only see whether the lists still fit the library"
     )
+    parser.add_argument(
+        "--suite-passed",
+        action="store_true",
+        help="the whole suite has just passed on this tree: run no test without a bug",
+    )
     asked = parser.parse_args()
     bugs = all_bugs()
     problems = misfits(bugs, ROOT)
@@ -154,7 +160,8 @@ def main() -> int:
     with ExitStack() as stack:
         benches = [stack.enter_context(Bench(ROOT)) for _ in range(asked.jobs)]
         planted = Planter(benches).plant_all(
-            [bug for bug in bugs if not asked.names or bug.name in asked.names]
+            [bug for bug in bugs if not asked.names or bug.name in asked.names],
+            suite_passed=asked.suite_passed,
         )
     slowest = sorted(planted, key=lambda one: one.seconds, reverse=True)[:SLOWEST_SHOWN]
     print("slowest:", *slowest, sep="\n")
