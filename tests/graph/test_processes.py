@@ -6,19 +6,33 @@ import asyncio
 import operator
 import os
 import pickle
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from anyio import BrokenWorkerProcess
 
 from rowlock.errors import GraphTimeLimit
 from rowlock.graph import Graph
-from rowlock.graph.lanes.processes import ProcessLane
+from rowlock.graph.lanes.processes import ADVICE, ProcessLane
 from rowlock.graph.scheduling.run import run_graph
 from rowlock.testing import virtual_time
 
 from .nodes import Apply, Collect, Feed
 from .runs import got
+
+UNGUARDED = """
+import asyncio, sys
+from rowlock.graph import Graph, run_graph
+
+if sys.argv[0] != __file__:
+    raise IndexError("no arguments")
+graph = Graph()
+graph.source([1]).map(str, on="process").sink(print)
+asyncio.run(run_graph(graph))
+"""
 
 
 def process_id(_value: object) -> int:
@@ -59,6 +73,24 @@ def test_child_that_dies_is_an_error() -> None:
     """A crash in C would look like a call that never ends."""
     with pytest.raises(BrokenWorkerProcess):
         asyncio.run(run_graph(graph_of(os._exit, [3])))
+
+
+def test_main_module_that_cannot_be_imported_is_explained(tmp_path: Path) -> None:
+    """A host would not learn why no child begins: its main module is run by each of them."""
+    program = tmp_path / "program.py"
+    program.write_text(UNGUARDED)
+    ended = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert "BrokenWorkerProcess" in ended.stderr
+    assert ADVICE in ended.stderr
+
+
+def test_child_that_dies_gets_no_advice() -> None:
+    """A crash of a call would be blamed on the main module."""
+    with pytest.raises(BrokenWorkerProcess) as caught:
+        asyncio.run(ProcessLane().call(os._exit, 3))
+    assert not hasattr(caught.value, "__notes__")
 
 
 def test_child_is_killed_at_the_end() -> None:

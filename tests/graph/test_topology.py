@@ -120,7 +120,7 @@ def hooked_late(graph: Graph) -> None:
         (of_another_graph, "the input belongs to no processor of 'mine'"),
         (of_no_graph, "the input belongs to no processor of 'mine'"),
         (joined_twice, "an output of feed is connected already"),
-        (open_output, r"output 0 of feed \(lane 0\) is not connected"),
+        (open_output, r"output 0 of feed \(lane 0\) is not connected: end each flow with sink"),
         (open_input, r"input 0 of end \(lane 0\) is not connected"),
         (check, "'mine' has no nodes"),
         (cycle, "'mine' has a cycle; it goes through, or feeds: pair, copy"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -12,6 +13,7 @@ import pytest
 from rowlock.errors import GraphError
 from rowlock.graph.building.arguments import is_coroutine_function
 from rowlock.graph.building.flow import Flow, Graph
+from rowlock.graph.scheduling.run import run_graph
 
 
 async def awaited(value: Any) -> Any:
@@ -108,6 +110,13 @@ MISTAKES: list[tuple[Callable[[Flow[Any]], Any], str]] = [
     (lambda flow: flow.flat_map(range, on="process"), "in the loop or in a thread"),
     (lambda flow: flow.graph.source([1], on="process"), "in the loop or in a thread"),
     (lambda flow: flow.graph.source(yielded(1), on="thread"), "in the loop, not"),
+    (lambda flow: flow.graph.source([1], on="threads"), "on is 'threads'"),
+    (lambda flow: flow.graph.source(yielded), "call it first"),
+    (lambda flow: flow.graph.source(3), "not iterable"),
+    (lambda flow: flow.map(str, on="threads"), "one of 'loop', 'thread', 'process'"),
+    (lambda flow: flow.map_batch(list, size=2, on="threads"), "on is 'threads'"),
+    (lambda flow: flow.flat_map(range, on="threads"), "one of 'loop', 'thread'"),
+    (lambda flow: flow.split(str, on="process"), "one of 'loop', 'thread'"),
     (lambda flow: flow.graph.resize(0), "width is 0"),
     (lambda flow: flow.map(str).sink(print).resize(2), "the number of open outputs is 0"),
     (within_parts(lambda parts: parts.limit(1)), r"limit\(\) cannot"),
@@ -128,6 +137,13 @@ def test_mistake(mistake: Callable[[Flow[Any]], Any], message: str) -> None:
     """A host would learn of it when the graph runs, or never."""
     with pytest.raises(GraphError, match=message):
         mistake(Graph("test").source([1]))
+
+
+def test_flow_is_no_graph() -> None:
+    """A host that forgot the sink would read an error about an attribute."""
+    flow: Any = Graph("test").source([1])
+    with pytest.raises(GraphError, match="as sink"):
+        asyncio.run(run_graph(flow))
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,14 @@ def test_map() -> None:
     assert ran(AsyncMapProcessor(doubled), range(4)) == [0, 2, 4, 6]
 
 
+def test_coroutine_of_a_plain_function_is_an_error() -> None:
+    """A lambda around a coroutine function would hand on coroutines that nothing awaits."""
+    with pytest.raises(TypeError, match="doubled is a coroutine, which"):
+        ran(MapProcessor(doubled), range(2))
+    with pytest.raises(TypeError, match="is_odd is a coroutine"):
+        ran(MapProcessor(is_odd, use=select), range(2))
+
+
 def test_results_may_be_none() -> None:
     """A function that returns None would seem to return nothing."""
     assert ran(MapProcessor(lambda _value: None), range(2)) == [None, None]

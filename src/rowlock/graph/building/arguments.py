@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from rowlock.errors import GraphError
+from rowlock.graph.processor import Place
 
 LANES_MAX: Final = 10_000
 AHEAD_MAX: Final = 100_000
@@ -49,6 +50,17 @@ def seconds_of(name: str, value: timedelta | float | None, *, high: float) -> fl
         msg = f"{name} is {value!r}; it must be above 0 and at most {high:g} seconds"
         raise GraphError(msg)
     return float(seconds)
+
+
+def check_place(place: Place, *allowed: Place) -> None:
+    """Check where a host wants its code called.
+
+    Raises:
+        GraphError: it is none of the `allowed` places.
+    """
+    if place not in allowed:
+        msg = f"on is {place!r}; it must be one of {', '.join(map(repr, allowed))}"
+        raise GraphError(msg)
 
 
 def functions_of(

@@ -14,6 +14,7 @@ from rowlock.graph.building.arguments import (
     WITHIN_S_MAX,
     bounded,
     check_function,
+    check_place,
     functions_of,
     seconds_of,
 )
@@ -50,6 +51,7 @@ class CallOptions(NamedTuple):
 
 def add_calls(end: OpenEnd, function: Any, options: CallOptions, *, use: Use = replace) -> OpenEnd:
     """Add lanes that call a function with each value."""
+    check_place(options.on, "loop", "thread", "process")
     calls = functions_of(function, options.lanes, awaited=False)
     name = options.name or name_of(calls[0])
     _check_drops(end, options, use)
@@ -122,6 +124,7 @@ def add_flat_calls(
     if options.on == "process":
         msg = f"{operator}() reads in the loop or in a thread; use map(on='process') and unbatch()"
         raise GraphError(msg)
+    check_place(options.on, "loop", "thread")
     calls = functions_of(function, options.lanes, awaited=awaited)
     name = options.name or name_of(calls[0])
     made: list[Processor] = [
@@ -156,6 +159,7 @@ def add_batch_calls(
     awaited: bool,
 ) -> OpenEnd:
     """Add lanes whose calls are shared by several values."""
+    check_place(options.on, "loop", "thread", "process")
     calls = functions_of(function, options.lanes, awaited=awaited)
     name = options.name or name_of(calls[0])
     batch = _batch(end, batches, lanes=len(calls), name=name)

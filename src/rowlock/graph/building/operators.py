@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from rowlock.errors import GraphError
-from rowlock.graph.building.arguments import AHEAD_MAX, bounded, check_function
+from rowlock.graph.building.arguments import AHEAD_MAX, bounded, check_function, check_place
 from rowlock.graph.building.topology import Topology
 from rowlock.graph.lanes.processes import ProcessLane
 from rowlock.graph.ports import OutputPort
@@ -148,8 +148,17 @@ def source_of(
     if place == "process":
         msg = "a source is read in the loop or in a thread, not in a process"
         raise GraphError(msg)
+    _check_readable(items)
+    check_place(place or "thread", "loop", "thread")
     default: SyncPlace = "loop" if isinstance(items, IN_MEMORY) else "thread"
     return IterableSource(items, place=place or default, name=name)
+
+
+def _check_readable(items: object) -> None:
+    if not isinstance(items, Iterable) and not hasattr(items, "__getitem__"):
+        reason = "call it first" if callable(items) else "it is not iterable"
+        msg = f"{items!r} cannot be read: {reason}"
+        raise GraphError(msg)
 
 
 def in_process(function: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
@@ -260,6 +269,7 @@ def routed(
     end: OpenEnd, width: int, choose: Callable[[Any], int], *, on: SyncPlace, name: str
 ) -> list[OpenEnd]:
     """Add a node that passes each value to one of several ends."""
+    check_place(on, "loop", "thread")
     route = RouteProcessor(width, choose, place=on, name=name, carrier=end.carrier)
     return branches(end, route, name=name)
 

@@ -298,6 +298,8 @@ class Topology:
             for number, port in enumerate(ports):
                 if not port.is_connected:
                     msg = f"{kind} {number} of {node.operator} (lane {node.lane}) is not connected"
+                    if kind == "output":
+                        msg = f"{msg}: end each flow with sink() or asink()"
                     raise GraphError(msg)
 
     def _unused_name(self, name: str) -> str:

@@ -10,12 +10,16 @@ The only file of the wing that imports anyio, whose `to_process` does the work.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from anyio import CapacityLimiter, to_process
+from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
 from rowlock.clock import is_real
 
+ADVICE: Final = (
+    "a child process imports the main module of the program: what that starts belongs below"
+    ' `if __name__ == "__main__":`, and it must not need the arguments of the command line'
+)
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -41,4 +45,12 @@ class ProcessLane:
         if self._limiter is None:
             # Anyio would bound the children by the number of processors; here lanes do.
             self._limiter = CapacityLimiter(1)
-        return await to_process.run_sync(function, value, cancellable=True, limiter=self._limiter)
+        try:
+            return await to_process.run_sync(
+                function, value, cancellable=True, limiter=self._limiter
+            )
+        except BrokenWorkerProcess as error:
+            # Anyio gives it a text only where the child did not begin: one that died has none.
+            if error.args:
+                error.add_note(ADVICE)
+            raise

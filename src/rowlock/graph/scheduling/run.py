@@ -61,6 +61,7 @@ async def run_graph(
         HostCodeError: a call raised what no caller can be given, such as ``SystemExit``.
         Exception: whatever a call raised first.
     """
+    _check_graph(graph)
     graph.begin_run()
     run = GraphRun(graph, keep_going=keep_going, grace=grace, threads=threads, runtime=runtime)
     with replaced_meanwhile():
@@ -240,6 +241,12 @@ class GraphRun:
                     logger.warning("A hook of the end of a graph failed", exc_info=raised)
                 failure = failure or as_ordinary(raised)
         return failure
+
+
+def _check_graph(graph: object) -> None:
+    if not isinstance(graph, Topology):
+        msg = f"run_graph() wants a graph, as sink() returns it, not a {type(graph).__name__}"
+        raise GraphError(msg)
 
 
 def _seconds(name: str, value: timedelta | float | None) -> float | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from asyncio import timeout as time_limit
 from collections.abc import Awaitable, Callable
+from types import CoroutineType
 from typing import Any, TypeAlias
 
 from rowlock.graph.ports import EMPTY
@@ -86,7 +87,10 @@ class MapProcessor(Lane):
             return
         item = self.item
         try:
-            self.result = self._use(self, item, self._function(self.carrier.body(item)))
+            returned = self._function(self.carrier.body(item))
+            if type(returned) is CoroutineType:
+                raise _never_awaited(returned)
+            self.result = self._use(self, item, returned)
         except BaseException as error:
             if not self.outlives(item, error):
                 raise
@@ -94,6 +98,15 @@ class MapProcessor(Lane):
         self.item = EMPTY
         if self.carrier.has_callers:
             self.ends()
+
+
+def _never_awaited(coroutine: CoroutineType[Any, Any, Any]) -> TypeError:
+    coroutine.close()
+    msg = (
+        f"{coroutine.__qualname__} is a coroutine, which is not awaited here: use the operator"
+        " whose name begins with a"
+    )
+    return TypeError(msg)
 
 
 class AsyncMapProcessor(Lane):
