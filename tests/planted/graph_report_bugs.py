@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bug import Bug
 
+ENGINES = "tests/graph/conformance/test_engines_of_peers.py"
 DEADLOCKS = "tests/graph/building/test_deadlocks.py"
 
 GRAPH_REPORT_BUGS = (
@@ -30,6 +31,22 @@ GRAPH_REPORT_BUGS = (
         "self.collect is not None and is_held",
         "False",
         (f"{DEADLOCKS}::test_cycle_is_named",),
+    ),
+    Bug(
+        "a node that no reader asks waits for nothing",
+        "graph/scheduling/deadlock.py",
+        "waits_for",
+        "if not found:",
+        "if node.status is NodeStatus.NEED_CONSUME:",
+        (f"{ENGINES}::test_branches_read_one_after_the_other",),
+    ),
+    Bug(
+        "a buffer is empty until its reader asks",
+        "graph/stock/limits.py",
+        "BufferProcessor.attach",
+        "self.wake()",
+        "pass",
+        (f"{ENGINES}::test_room_for_branches_read_one_after_the_other",),
     ),
     Bug(
         "a report has a node wait for a reader that is not there",

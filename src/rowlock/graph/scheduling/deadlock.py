@@ -58,15 +58,16 @@ def waiting_cycle(graph: Topology) -> list[Node]:
 
 def waits_for(node: Node) -> list[Node]:
     """Return the nodes that a node waits for, by what it answered and the flags of its edges."""
-    processor = node.processor
+    processor, found = node.processor, list[Node]()
+    if node.status > NodeStatus.NEED_CONSUME:
+        return found
     if node.status is NodeStatus.NEED_DATA:
         empty = [port.edge for port in processor.inputs if not port.has_data]
         found = [node_of(edge.source) for edge in empty if edge.is_needed and not edge.is_finished]
-    elif node.status is NodeStatus.NEED_CONSUME:
+    if not found:
+        # Also of a node that was never asked: none of its readers wants a value.
         ports = [port for port in processor.outputs if not (port.can_push or port.is_finished)]
         found = [node_of(port.edge.target) for port in ports]
-    else:
-        return []
     return found + _nodes_of(processor.awaited())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rowlock.graph.ports import Port
-from rowlock.graph.processor import NodeStatus, Processor
+from rowlock.graph.processor import NodeStatus, Processor, Waker
 from rowlock.graph.stock.carriers import discard
 
 
@@ -66,6 +66,11 @@ class BufferProcessor(Processor):
         super().__init__(inputs=1, outputs=1, name=name)
         self.holds_max = size
         self._held: deque[Any] = deque()
+
+    def attach(self, waker: Waker | None) -> None:
+        """Be asked at the start of a run: values are held before a reader wants the first one."""
+        super().attach(waker)
+        self.wake()
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
         """Get values while there is room, and hand on those that are wanted."""
