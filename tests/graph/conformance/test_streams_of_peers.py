@@ -177,7 +177,7 @@ async def test_chained_stages_are_throttled_by_the_last() -> None:
 
 
 async def test_nested_run_whose_source_waits_for_its_sink() -> None:
-    """SPDL 1624: the read of a nested run's source would keep the only thread from its operators."""
+    """SPDL 1624: the read of a nested run's source would keep the only thread from its calls."""
     runtime = GraphRuntime(threads_max=1)
 
     def fused(count: int) -> int:
