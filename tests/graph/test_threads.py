@@ -223,6 +223,19 @@ def test_thread_that_waits_is_replaced() -> None:
     one.close()
 
 
+def test_surplus_thread_leaves_its_calls_to_one_that_sleeps() -> None:
+    """A run would hang: its next call waits for any thread, and all of them sleep."""
+    one = GraphRuntime(threads_max=1)
+    surplus, sleeping = GraphThread(one, number=1), GraphThread(one, number=2)
+    one._workers, one._sleepers = (surplus, sleeping), [sleeping]
+    # As after 64 calls of one run: what is left waits for any thread.
+    surplus.calls.append(call(1))
+    one.leave_to_others(surplus)
+    assert one.is_surplus(surplus)
+    assert sleeping.awake.acquire(blocking=False)
+    assert not one._sleepers
+
+
 async def test_nested_runs_need_no_further_threads() -> None:
     """Runs within calls of runs would wait for each other's only thread."""
     one = GraphRuntime(threads_max=1)

@@ -1,10 +1,13 @@
-"""Guards of what graphs report: deadlocks and pictures; and the tests that miss them."""
+"""Guards that the bugs of peers led to, and guards of what graphs report: deadlocks and pictures;
+and the tests that miss them.
+"""
 
 from __future__ import annotations
 
 from bug import Bug
 
 ENGINES = "tests/graph/conformance/test_engines_of_peers.py"
+THREADS = "tests/graph/test_threads.py"
 DEADLOCKS = "tests/graph/building/test_deadlocks.py"
 
 GRAPH_REPORT_BUGS = (
@@ -47,6 +50,14 @@ GRAPH_REPORT_BUGS = (
         "self.wake()",
         "pass",
         (f"{ENGINES}::test_room_for_branches_read_one_after_the_other",),
+    ),
+    Bug(
+        "a surplus thread wakes none for what it has left before",
+        "graph/lanes/runtime.py",
+        "GraphRuntime.is_surplus",
+        "waiting = len(self._shared)",
+        "waiting = 0",
+        (f"{THREADS}::test_surplus_thread_leaves_its_calls_to_one_that_sleeps",),
     ),
     Bug(
         "a report has a node wait for a reader that is not there",

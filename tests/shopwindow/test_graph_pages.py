@@ -31,7 +31,7 @@ def test_named_tests_exist() -> None:
     """A page would promise a proof that was renamed, or taken away."""
     missing = []
     for page, file, name in named_tests():
-        path = ROOT / "tests" / file
+        path = ROOT / file
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
         if not re.search(rf"^\s*(?:async )?def {name}\(", text, re.MULTILINE):
             missing.append(f"{page}: {file}::{name}")

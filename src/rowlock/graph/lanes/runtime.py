@@ -149,8 +149,9 @@ class GraphRuntime:
         with self._lock:
             if not self._is_surplus(worker):
                 return False
-            waiting = len(worker.calls)
             self.leave_to_others(worker)
+            # With what it has left there before, when it had served one run for long enough.
+            waiting = len(self._shared)
             self._remove(worker)
         self.wake(waiting)
         return True
