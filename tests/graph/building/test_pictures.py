@@ -13,7 +13,11 @@ from rowlock.graph.building.flow import Graph
 from rowlock.graph.scheduling.run import run_graph
 from rowlock.graph.scheduling.statistics import GraphStatistics
 
-HOSTILE = '"]; x[" <b>#1</b> `**a**` \\" --> y\n%% end\x00\x1b[31m'
+HOSTILE = (
+    '"]; x[" <b>#1</b> `**a**` \\" --> y\n%% end\x00\x1b[31m',
+    "%%{init: {'theme': 'dark'}}%%",
+    "$$x^2$$ fa:fa-car &lt; #quot;",
+)
 
 
 def three_operators(name: str = "upper") -> Graph:
@@ -27,9 +31,9 @@ def test_mermaid_at_rest() -> None:
     assert three_operators().mermaid().splitlines() == [
         "flowchart LR",
         '    n0["source"]',
-        '    n1(["upper (in)"])',
+        '    n1("upper (in)")',
         '    n2["upper × 2"]',
-        '    n3(["print (in)"])',
+        '    n3("print (in)")',
         '    n4["print"]',
         "    n0 --> n1",
         "    n1 --> n2",
@@ -76,18 +80,19 @@ async def test_counts_and_the_bottleneck_after_a_run(monkeypatch: pytest.MonkeyP
     assert marked[0].startswith("upper -> end  [3 calls; busy ")
 
 
-def test_no_name_ends_its_label() -> None:
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_name_ends_its_label(name: str) -> None:
     """A name could draw what is not there, or keep the picture from being drawn."""
-    graph = three_operators(HOSTILE)
+    graph = three_operators(name)
     harmless = three_operators()
     for draw in (Graph.mermaid, Graph.graphviz, Graph.text):
         assert len(draw(graph).splitlines()) == len(draw(harmless).splitlines())
         assert "\x00" not in draw(graph)
         assert "\x1b" not in draw(graph)
     (line,) = [line for line in graph.mermaid().splitlines() if line.startswith("    n2[")]
-    assert re.fullmatch(r'    n2\["[^"<>`\\]*"\]', line)
+    assert re.fullmatch(r'    n2\["[^"<>`$:{}\\]*"\]', line)
     (line,) = [line for line in graph.graphviz().splitlines() if line.startswith("    n2 [")]
-    assert re.fullmatch(r'    n2 \[label="(?:[^"\\]|\\.)*"\];', line)
+    assert re.fullmatch(r'    n2 \[label="(?:[^"&\\]|&amp;|\\.)*"\];', line)
 
 
 def test_long_and_empty_names() -> None:
@@ -117,7 +122,7 @@ def test_graphviz_draws_it() -> None:
     """What is escaped by our rules could be refused by Graphviz."""
     drawn = subprocess.run(
         ["dot", "-Tsvg"],
-        input=three_operators(HOSTILE).graphviz(),
+        input=three_operators(HOSTILE[0]).graphviz(),
         capture_output=True,
         text=True,
         check=True,

@@ -29,6 +29,10 @@ _MERMAID_ENTITIES: Final = {
     ">": "#gt;",
     "`": "#96;",
     "\\": "#92;",
+    "$": "#36;",  # two of them begin a formula
+    ":": "#58;",  # "fa:fa-car" is an icon
+    "{": "#123;",  # "%%{" begins a directive, wherever it stands
+    "}": "#125;",
 }
 
 
@@ -38,7 +42,7 @@ class Box(NamedTuple):
     Attributes:
         name: as it is, but short and on one line.
         lanes: how many nodes it has.
-        figures: what has become of its values, as text; empty before a run.
+        figures: what has become of its values, as text; empty before a run, and of a joint.
         is_bottleneck: its lanes are busy most.
         is_joint: it only passes values from lanes to lanes.
     """
@@ -76,16 +80,18 @@ def picture_of(graph: Topology) -> Picture:
     has_begun = graph.started_at is not None
     statistics = statistics_of(graph)
     shown = statistics.operators[:OPERATORS_MAX]
-    boxes = [
-        Box(
-            _one_line(one.name),
-            one.lanes,
-            _figures(one) if has_begun else (),
-            has_begun and one.name == statistics.bottleneck,
-            isinstance(graph.operators[one.name][0].processor, ResizeProcessor),
+    boxes = []
+    for one in shown:
+        is_joint = isinstance(graph.operators[one.name][0].processor, ResizeProcessor)
+        boxes.append(
+            Box(
+                _one_line(one.name),
+                one.lanes,
+                _figures(one) if has_begun and not is_joint else (),
+                has_begun and one.name == statistics.bottleneck,
+                is_joint,
+            )
         )
-        for one in shown
-    ]
     numbers = {one.name: number for number, one in enumerate(shown)}
     arrows = list(_arrows(graph, numbers, has_begun=has_begun))
     return Picture(boxes, arrows, len(statistics.operators) - len(shown))
@@ -104,10 +110,10 @@ def _arrows(graph: Topology, numbers: dict[str, int], *, has_begun: bool) -> Ite
 
 def _figures(one: OperatorStatistics) -> tuple[str, ...]:
     counts = [("failed", one.failed), ("dropped", one.dropped), ("held", one.held)]
-    shares = [("busy", one.busy), ("starved", one.starved), ("blocked", one.blocked)]
     return (
         ", ".join([f"{one.calls} calls", *(f"{count} {what}" for what, count in counts if count)]),
-        ", ".join(f"{what} {share:.0%}" for what, share in shares),
+        f"busy {one.busy:.0%}",
+        f"starved {one.starved:.0%}, blocked {one.blocked:.0%}",
     )
 
 
@@ -122,7 +128,7 @@ def mermaid(graph: Topology) -> str:
     lines = ["flowchart LR"]
     for number, box in enumerate(picture.boxes):
         label = "<br/>".join(_mermaid_text(line) for line in (box.title, *box.figures))
-        begin, end = ("([", "])") if box.is_joint else ("[", "]")
+        begin, end = ("(", ")") if box.is_joint else ("[", "]")
         lines.append(f'    n{number}{begin}"{label}"{end}')
     for source, target, passed in picture.arrows:
         label = "" if passed is None else f"|{passed}|"
@@ -161,7 +167,8 @@ def graphviz(graph: Topology) -> str:
 
 
 def _quoted(text: str) -> str:
-    escaped = re.sub(r'(["\\])', r"\\\1", text).replace("\n", r"\n")
+    # Graphviz reads entities in labels, such as "&lt;".
+    escaped = re.sub(r'(["\\])', r"\\\1", text.replace("&", "&amp;")).replace("\n", r"\n")
     return f'"{escaped}"'
 
 

@@ -1,0 +1,53 @@
+"""The pictures of graphs in the docs: their texts are what the library draws now, and real Mermaid
+and Graphviz have drawn the rest of these very texts (`python -m nox -s pictures`).
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from hashlib import sha256
+
+import pytest
+
+from .drawn_graphs import FOLDER, HOSTILE, drawn
+
+DRAWN = drawn()
+PICTURES = [name for name in DRAWN if not name.endswith(".txt")]
+
+
+def words_of(svg: str) -> list[str]:
+    """Return the words that are seen in a picture, whatever lines they stand on."""
+    visible = re.sub(r"<style.*?</style>|<title>.*?</title>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    return html.unescape(re.sub(r"<[^>]*>", " ", visible)).replace("\xa0", " ").split()
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_text_is_what_the_library_draws(name: str) -> None:
+    """The docs would show graphs as an earlier version drew them."""
+    assert (FOLDER / name).read_text(encoding="utf-8") == DRAWN[name].rstrip("\n") + "\n"
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_picture_is_of_its_text(name: str) -> None:
+    """A picture would not be drawn anew when its text changes."""
+    digest = sha256((FOLDER / name).read_bytes()).hexdigest()
+    assert digest in (FOLDER / f"{name}.svg").read_text(encoding="utf-8").splitlines()[0]
+
+
+@pytest.mark.parametrize("name", ["hostile.mmd", "hostile.dot"])
+def test_names_are_drawn_letter_by_letter(name: str) -> None:
+    """A name would be taken for markup, a formula, an icon or a directive by what draws it."""
+    seen = "".join(words_of((FOLDER / f"{name}.svg").read_text(encoding="utf-8")))
+    for one in HOSTILE:
+        assert "".join(one.split()) in seen
+
+
+@pytest.mark.parametrize("name", ["ran.mmd", "ran.dot"])
+def test_counts_and_the_bottleneck_are_drawn(name: str) -> None:
+    """A reader of the docs would not see what a picture of a run shows."""
+    svg = (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+    assert "fde2c4" in svg
+    assert {"1000", "calls", "busy", "starved", "blocked"} <= {
+        word.strip(",") for word in words_of(svg)
+    }
