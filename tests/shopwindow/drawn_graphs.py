@@ -1,6 +1,6 @@
 """The graphs that the docs show as pictures, and what the library draws of them.
 
-Run as a program, it writes the texts into the folder of the pictures; `draw_graphs.mjs` beside it
+Run as a program, it writes the texts into the folder of the pictures; the script beside it
 has real Mermaid and real Graphviz draw them. `python -m nox -s pictures` does both. The runs take
 place in simulated time, so that their figures are always the same.
 """
