@@ -24,14 +24,24 @@ await page.evaluate(() => mermaid.initialize({ startOnLoad: false, securityLevel
 const byMermaid = (text, id) =>
   page.evaluate(async (source, name) => (await mermaid.render(name, source)).svg, text, id);
 
+// Mermaid writes HTML, of which a file on its own must be XML with a size.
+function asFile() {
+  const svg = document.querySelector("svg");
+  const { width, height } = svg.viewBox.baseVal;
+  svg.setAttribute("width", Math.ceil(width));
+  svg.setAttribute("height", Math.ceil(height));
+  svg.style.maxWidth = "";
+  return new XMLSerializer().serializeToString(svg);
+}
+
 for (const name of readdirSync(folder).filter((one) => /\.(mmd|dot)$/.test(one))) {
   const text = readFileSync(join(folder, name), "utf8");
   const id = name.replace(/\W/g, "-");
   const drawn = name.endsWith(".mmd") ? await byMermaid(text, id) : graphviz.dot(text);
-  const svg = drawn.slice(drawn.indexOf("<svg"));
+  await page.evaluate((one) => (document.body.innerHTML = one), drawn.slice(drawn.indexOf("<svg")));
+  const svg = await page.evaluate(asFile);
   const digest = createHash("sha256").update(text).digest("hex");
   writeFileSync(join(folder, `${name}.svg`), `<!-- sha256 of the text: ${digest} -->\n${svg}\n`);
-  await page.evaluate((one) => (document.body.innerHTML = one), svg);
   await page.evaluate(() => (document.body.style.background = "white"));
   const box = await page.$("svg");
   if (process.argv[3]) await box.screenshot({ path: join(process.argv[3], `${name}.png`) });

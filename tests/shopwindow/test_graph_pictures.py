@@ -7,6 +7,7 @@ from __future__ import annotations
 import html
 import re
 from hashlib import sha256
+from xml.etree import ElementTree
 
 import pytest
 
@@ -33,6 +34,14 @@ def test_picture_is_of_its_text(name: str) -> None:
     """A picture would not be drawn anew when its text changes."""
     digest = sha256((FOLDER / name).read_bytes()).hexdigest()
     assert digest in (FOLDER / f"{name}.svg").read_text(encoding="utf-8").splitlines()[0]
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_picture_is_a_file_of_its_own(name: str) -> None:
+    """A browser would show a broken image: it reads a picture as XML, and a page as HTML."""
+    root = ElementTree.fromstring((FOLDER / f"{name}.svg").read_text(encoding="utf-8"))
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert float(root.attrib["width"].removesuffix("pt")) > 100
 
 
 @pytest.mark.parametrize("name", ["hostile.mmd", "hostile.dot"])
