@@ -16,7 +16,7 @@ GRAPH_REPORT_BUGS = (
         "a deadlock of parts names no cycle",
         "graph/stock/parts.py",
         "ScatterProcessor.awaited",
-        "(self.gather,) if len(self.open) == self._groups else ()",
+        "(self.gather,) if len(self.open) == self.groups else ()",
         "()",
         (f"{DEADLOCKS}::test_cycle_is_named",),
     ),

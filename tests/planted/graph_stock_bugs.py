@@ -227,7 +227,7 @@ GRAPH_STOCK_BUGS = (
         "all values have their parts inside at once",
         "graph/stock/parts.py",
         "ScatterProcessor.event",
-        "len(self.open) == self._groups",
+        "len(self.open) == self.groups",
         "False",
         (f"{PARTS}::test_open_values_are_bounded",),
     ),

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import NamedTuple, Never, assert_type
 from zipfile import ZipFile
 
+from sqlalchemy import ColumnElement
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, Outcome, Park, PipelineItem
-from rowlock.graph import Flow, Graph
+from rowlock.graph import Flow, Graph, GraphPipeline, Items, Outcomes, StandingGraph
 
 
 class Base(DeclarativeBase):
@@ -98,6 +99,61 @@ def build_in_one(items: Flow[Item, Outcome]) -> Flow[Outcome | None, Outcome]:
         .fan_out(chunks_of, embedded)
         .amap(store, lanes=8)
     )
+
+
+class Ingest(GraphPipeline[Document]):
+    """The pipeline of the program."""
+
+    model = Document
+
+    def ready(self) -> ColumnElement[bool]:
+        """All."""
+        return Document.url != ""
+
+    def build(self, items: Items[Document]) -> Outcomes:
+        """Build the graph."""
+        assert_type(items, Flow[Item, Outcome])
+        return (
+            items.amap(self.download, lanes=16, timeout=30)
+            .map(parse, lanes=2, on="process")
+            .fan_out(chunks_of, self.embedded)
+            .amap(self.store, lanes=8)
+        )
+
+    def embedded(self, chunks: Flow[str, Outcome]) -> Flow[Vector, Outcome]:
+        """Embed the chunks of all rows."""
+        return chunks.amap_batch(embed, size=32, within=0.02, lanes=2)
+
+    async def download(self, item: PipelineItem[Document]) -> bytes | Park:
+        """Get a body, or park the row."""
+        return await download(item)
+
+    async def store(self, found: tuple[Page, list[Vector]]) -> Apply:
+        """Store vectors."""
+        return await store(found)
+
+
+class WrongIngest(Ingest):
+    """Wrong flows."""
+
+    def build(self, items: Items[Document]) -> Outcomes:
+        """Build what gives no outcome."""
+        return items.amap(self.download)  # refused
+
+
+async def standing(ingest: Ingest) -> None:
+    """Values of callers."""
+
+    def paged(bodies: Flow[bytes]) -> Flow[Page]:
+        return bodies.map(parse)
+
+    async with StandingGraph(paged) as graph:
+        assert_type(graph, StandingGraph[bytes, Page])
+        assert_type(await graph.submit(b""), Page)
+        await graph.submit("")  # refused
+    StandingGraph(parse)  # refused
+    Ingest(workers_nums=3)  # refused
+    assert_type(ingest.graph, Graph)
 
 
 def wrong_rows(items: Flow[Item, Outcome]) -> None:

@@ -5,7 +5,7 @@ A node reports in `event` what it needs. Where a call has ended, the nodes that 
 until none of them changes anything, and the next calls are known. There are no queues to size and
 no tasks that wait, and a graph that cannot make progress is detected at once.
 
-Not here: rows, leases and pipelines. A graph also runs without a database.
+Only `pipeline` knows of rows, leases and pipelines. A graph also runs without a database.
 
 Source: the pipeline execution of Databend (ports with three flags, a state machine for each node,
 work stealing), rebuilt for asyncio.
@@ -16,6 +16,14 @@ from __future__ import annotations
 from rowlock.graph.building.flow import Flow, Graph, Lanes
 from rowlock.graph.building.streaming import stream_graph
 from rowlock.graph.lanes.runtime import GraphRuntime, default_runtime
+from rowlock.graph.pipeline import (
+    GraphCallTookLong,
+    GraphDeadlocked,
+    GraphPipeline,
+    GraphRebuilt,
+    Items,
+    Outcomes,
+)
 from rowlock.graph.ports import InputPort, OutputPort, Port
 from rowlock.graph.processor import NodeStatus, Place, Processor
 from rowlock.graph.scheduling.interrupt import check_interrupt
@@ -27,12 +35,18 @@ from rowlock.graph.standing.standing import StandingGraph
 __all__ = [
     "Flow",
     "Graph",
+    "GraphCallTookLong",
+    "GraphDeadlocked",
+    "GraphPipeline",
+    "GraphRebuilt",
     "GraphRuntime",
     "GraphStatistics",
     "InputPort",
+    "Items",
     "Lanes",
     "NodeStatus",
     "OperatorStatistics",
+    "Outcomes",
     "OutputPort",
     "Place",
     "Port",

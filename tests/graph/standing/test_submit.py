@@ -193,6 +193,26 @@ async def test_what_leaves_is_the_result_at_once() -> None:
         assert await graph.submit(50) == "parked"
 
 
+async def test_the_first_end_of_a_value_counts() -> None:
+    """An outcome would be replaced by what its other parts raise while they are cancelled."""
+
+    async def page(part: int) -> int | str:
+        if part == 0:
+            await settled()
+            return "parked"
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ValueError(part) from None
+        return part
+
+    def build(flow: Flow[int]) -> Flow[Any]:
+        return flow.fan_out(range, lambda parts: parts.amap(page, lanes=3))
+
+    async with StandingGraph(build, leaves=(str,)) as graph:
+        assert await graph.submit(3) == "parked"
+
+
 @pytest.mark.parametrize("on", PLACES)
 async def test_keep_going_is_asked_before_each_call(on: Any) -> None:
     """Work would go on for a row whose lease is lost."""

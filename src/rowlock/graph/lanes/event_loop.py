@@ -97,6 +97,10 @@ class LoopLanes:
         self._ready.extend(nodes)
         self._in_loop(self._iterate_soon)
 
+    def nodes(self) -> list[Node]:
+        """Return the nodes whose calls are awaited, or will be at once."""
+        return list(self._tasks)
+
     def _in_loop(self, act: Callable[[], object]) -> None:
         with suppress(RuntimeError):  # the loop is closed, and waits for nothing any more
             self._loop.call_soon_threadsafe(act)

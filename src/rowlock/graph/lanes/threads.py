@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, Protocol
 from rowlock.graph.building.topology import Node
 from rowlock.graph.lanes.calls import Calls
 from rowlock.graph.lanes.event_loop import is_of_loop
+from rowlock.graph.processor import Processor
 from rowlock.graph.scheduling.scheduler import UNLIMITED, Scheduler
 
 CALLS_MAX: Final = 64
@@ -125,9 +126,14 @@ class ThreadLanes:
                 self._submit_to_loop(of_loop)
         return self._admit(found, ended=1)
 
-    def worker_of(self, node: Node) -> GraphThread | None:
-        """Return the thread that makes a call of the node now."""
-        return self._workers.get(node)
+    def nodes(self) -> list[Node]:
+        """Return the nodes whose calls are made now."""
+        return list(self._workers)
+
+    def worker_of(self, processor: Processor) -> GraphThread | None:
+        """Return the thread that makes a call of a processor now."""
+        node = processor.owner
+        return self._workers.get(node) if isinstance(node, Node) else None
 
     def _admit(self, calls: list[ThreadCall], *, ended: int = 0) -> list[ThreadCall]:
         """Return the calls that may be made now; others wait for calls of this run to end."""

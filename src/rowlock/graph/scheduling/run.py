@@ -216,7 +216,7 @@ class GraphRun:
         """Return the nodes whose calls still run, and have their threads replaced."""
         nodes = [node for node in self.graph.nodes if node.is_abandoned]
         for node in nodes:
-            self._wiring.replace_thread(node)
+            self._wiring.replace_thread(node.processor)
             logger.warning("A call ignored the end of its run and is abandoned: %s", node.operator)
         return nodes
 

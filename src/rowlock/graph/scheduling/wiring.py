@@ -13,6 +13,7 @@ from rowlock.graph.lanes.calls import Calls
 from rowlock.graph.lanes.event_loop import LoopLanes
 from rowlock.graph.lanes.runtime import GraphRuntime, default_runtime
 from rowlock.graph.lanes.threads import ThreadLanes
+from rowlock.graph.processor import Processor
 from rowlock.graph.scheduling.interrupt import add_check
 from rowlock.graph.scheduling.scheduler import Phase, Scheduler
 from rowlock.logs import get_logger
@@ -75,9 +76,16 @@ class RunWiring:
                 threads_max=None if threads_max is None else max(1, threads_max),
             )
 
-    def replace_thread(self, node: Node) -> None:
-        """Have the thread replaced that makes a call of `node` now; it ends when that returns."""
-        worker = None if self._threads is None else self._threads.worker_of(node)
+    def calls(self) -> list[Node]:
+        """Return the nodes whose calls run in threads or are awaited; in the loop."""
+        nodes = self.lanes.nodes()
+        if self._threads is not None:
+            nodes += self._threads.nodes()
+        return [node for node in nodes if not node.ticket]
+
+    def replace_thread(self, processor: Processor) -> None:
+        """Have the thread replaced that makes a call of `processor` now; it ends with the call."""
+        worker = None if self._threads is None else self._threads.worker_of(processor)
         if worker is not None:
             self._runtime.abandon(worker)
 

@@ -178,13 +178,15 @@ class EnvelopeCarrier(Carrier):
     has_callers = True
     is_answered = True
 
-    def __init__(self, leaves: tuple[type, ...] = ()) -> None:
+    def __init__(self, leaves: tuple[type, ...] = (), *, shows_values: bool = True) -> None:
         """Carry values.
 
         Args:
             leaves: instances of these are results at once, whichever operator returns them.
+            shows_values: notes on errors quote them.
         """
         self._leaves = leaves
+        self._shows_values = shows_values
 
     def owner(self, item: Any) -> CallOwner | None:
         """Return the caller."""
@@ -194,6 +196,10 @@ class EnvelopeCarrier(Carrier):
     def body(self, item: Any) -> Any:
         """Return the value."""
         return item.value
+
+    def shown(self, item: Any) -> Any:
+        """Return the value, unless it is to stay out of notes."""
+        return item.value if self._shows_values else EMPTY
 
     def result(self, item: Any, value: Any) -> Any:
         """Return the caller's next value; `GONE` if it is a result already."""

@@ -7,20 +7,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import Context
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from rowlock.clock import stopwatch
 from rowlock.containment import as_ordinary
 from rowlock.errors import GraphClosed, GraphError
 from rowlock.graph.building.flow import Flow, Graph
 from rowlock.graph.building.operators import OpenEnd
+from rowlock.graph.building.topology import Node
 from rowlock.graph.lanes.runtime import GraphRuntime
+from rowlock.graph.scheduling.call_watch import CallWatch
+from rowlock.graph.scheduling.deadlock import flags_of
 from rowlock.graph.scheduling.wiring import RunWiring, forget_values, log_later_errors
 from rowlock.graph.standing.ends import OUTLET, Inlet, Outlet
 from rowlock.graph.standing.envelopes import Caller, EnvelopeCarrier
+from rowlock.graph.standing.reports import StandingReports
 from rowlock.graph.stock.batches import BatchProcessor
 
-Build = Callable[[Flow[Any, Any]], Flow[Any, Any]]
+STUCK_S: Final = 200.0
+"""After this time of a call the graph is reported as a whole, in seconds."""
+
+Build: TypeAlias = Callable[[Flow[Any, Any]], Flow[Any, Any]]
 
 
 class StandingNodes:
@@ -33,13 +40,16 @@ class StandingNodes:
         ended: set when no call runs any more; None before the run.
     """
 
-    def __init__(self, build: Build, *, name: str, leaves: tuple[type, ...]) -> None:
+    def __init__(
+        self, build: Build, *, name: str, leaves: tuple[type, ...], shows_values: bool
+    ) -> None:
         """Build and check the graph; nothing runs.
 
         Args:
             build: the host's.
             name: of the graph.
             leaves: instances of these are results at once, whichever operator returns them.
+            shows_values: notes on errors quote values.
 
         Raises:
             GraphError: the graph is wrong.
@@ -52,8 +62,11 @@ class StandingNodes:
         self._inlet = Inlet()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wiring: RunWiring
+        self._watch: CallWatch
+        self._reports: StandingReports
+        self._is_stuck = False
         self._on_broken: Callable[[Exception], None]
-        self._build(build, EnvelopeCarrier(leaves))
+        self._build(build, EnvelopeCarrier(leaves, shows_values=shows_values))
         processors = [node.processor for node in self.graph.nodes]
         self._batches = [one for one in processors if isinstance(one, BatchProcessor)]
 
@@ -83,6 +96,7 @@ class StandingNodes:
         *,
         context: Context,
         runtime: GraphRuntime | None,
+        reports: StandingReports,
         on_broken: Callable[[Exception], None],
     ) -> None:
         """Run in the running event loop, unless this has begun.
@@ -90,6 +104,7 @@ class StandingNodes:
         Args:
             context: of calls that several callers share.
             runtime: whose threads.
+            reports: hears of calls that take long.
             on_broken: called in the loop with the error of a node that broke.
 
         Raises:
@@ -111,6 +126,13 @@ class StandingNodes:
             on_stop=self._stopped,
             on_end=self._ended,
         )
+        self._reports = reports
+        self._watch = CallWatch(
+            self._wiring.calls,
+            stopwatch=self.graph.stopwatch,
+            on_long=self._report_long,
+            on_look=self._replace_threads,
+        )
         for _ in self._wiring.scheduler.start():
             pass
         self._wiring.lanes.advance_soon()
@@ -127,6 +149,8 @@ class StandingNodes:
 
     def enter(self, caller: Caller, value: object) -> None:
         """Have a value go through the graph as soon as there is room."""
+        if not self.callers:
+            self._watch.begin()
         self.callers[caller] = None
         self._inlet.put(caller, value)
 
@@ -140,6 +164,22 @@ class StandingNodes:
     def returned(self, caller: Caller) -> None:
         """Take in that a caller waits no longer."""
         self.callers.pop(caller, None)
+        if not self.callers:
+            self._watch.end()
+
+    def _report_long(self, node: Node, seconds: float) -> None:
+        name = self.graph.name
+        self._reports.call_took_long(name, operator=node.operator, lane=node.lane, seconds=seconds)
+        if seconds >= STUCK_S and not self._is_stuck:
+            self._is_stuck = True
+            self._reports.stuck(name, flags_of(self.graph))
+
+    def _replace_threads(self) -> None:
+        """Replace threads whose calls are waited for by callers alone that want no result."""
+        for caller in self.callers:
+            for call in list(caller.calls) if caller.is_done else ():
+                if call.is_obsolete and call.task is None:
+                    self._wiring.replace_thread(call.processor)
 
     def stop(self) -> None:
         """End the run: the graph is closed."""

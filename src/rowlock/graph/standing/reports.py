@@ -15,6 +15,26 @@ class StandingReports:
         """Take in that the nodes waited for each other, so the values inside failed."""
         logger.error("%s\n%s", error, error.text, extra={"graph": graph})
 
+    def call_took_long(self, graph: str, *, operator: str, lane: int, seconds: float) -> None:
+        """Take in that a call has run for 5, 10, 20 ... seconds, and still does."""
+        logger.warning(
+            "A call of %s (lane %s) of the graph %s takes long: %.0f s so far",
+            operator,
+            lane,
+            graph,
+            seconds,
+            extra={"graph": graph, "operator": operator, "seconds": seconds},
+        )
+
+    def stuck(self, graph: str, text: str) -> None:
+        """Take in that a call has run for 200 s; once for each set of nodes.
+
+        Args:
+            graph: its name.
+            text: the graph with its flags, a line for each node.
+        """
+        logger.warning("The graph %s, since a call takes very long:\n%s", graph, text)
+
     def rebuilt(self, graph: str, error: Exception) -> None:
         """Take in that fresh nodes were built after `error` of one of them."""
         logger.error("The graph %s has fresh nodes: one broke", graph, exc_info=error)

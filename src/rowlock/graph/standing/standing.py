@@ -17,6 +17,7 @@ from rowlock.errors import GraphClosed, GraphDeadlockError
 from rowlock.graph.building.flow import Flow, Graph
 from rowlock.graph.lanes.runtime import GraphRuntime
 from rowlock.graph.scheduling.statistics import GraphStatistics, statistics_of
+from rowlock.graph.standing.capacity import capacity_of
 from rowlock.graph.standing.envelopes import Caller
 from rowlock.graph.standing.nodes import Build, StandingNodes
 from rowlock.graph.standing.reports import StandingReports
@@ -50,6 +51,7 @@ class StandingGraph(Generic[T, R]):
         name: str = "graph",
         runtime: GraphRuntime | None = None,
         leaves: tuple[type, ...] = (),
+        shows_values: bool = True,
         reports: StandingReports | None = None,
     ) -> None:
         """Build the graph.
@@ -61,11 +63,13 @@ class StandingGraph(Generic[T, R]):
             runtime: whose threads; those of this process by default.
             leaves: an instance of these that an operator returns is the result at once; what else
                 there is of its value in the graph is left out.
+            shows_values: the note on an error quotes the value, shortened, beside the operator.
             reports: hears of what happens to the graph as a whole; it is logged by default.
         """
         self.name = name
         self._build = cast("Build", build)
         self._leaves = leaves
+        self._shows_values = shows_values
         self._runtime = runtime
         self._reports = reports or StandingReports()
         self._context = copy_context()
@@ -129,6 +133,11 @@ class StandingGraph(Generic[T, R]):
         """The graph of the present nodes, for pictures."""
         return self._nodes.graph
 
+    @property
+    def capacity(self) -> int:
+        """How many submitted values the present nodes hold at most; further ones wait outside."""
+        return capacity_of(self._nodes.graph)
+
     def statistics(self) -> GraphStatistics:
         """Return what the present nodes have done so far."""
         return statistics_of(self._nodes.graph)
@@ -143,11 +152,21 @@ class StandingGraph(Generic[T, R]):
         if nodes.ended is None:
             self._running = [one for one in self._running if not one.has_ended]
             self._running.append(nodes)
-        nodes.begin(context=self._context, runtime=self._runtime, on_broken=self._broken)
+        nodes.begin(
+            context=self._context,
+            runtime=self._runtime,
+            reports=self._reports,
+            on_broken=self._broken,
+        )
         return nodes
 
     def _built(self) -> StandingNodes:
-        return StandingNodes(self._build, name=self.name, leaves=self._leaves)
+        return StandingNodes(
+            self._build,
+            name=self.name,
+            leaves=self._leaves,
+            shows_values=self._shows_values,
+        )
 
     def _rebuilt(self) -> StandingNodes:
         try:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from rowlock.graph.building.topology import add_place
-from rowlock.graph.ports import Port
+from rowlock.graph.ports import EMPTY, Port
 from rowlock.graph.processor import NodeStatus, Place, Processor
 from rowlock.graph.stock.carriers import BARE, GONE, Call, Carrier, SyncPlace, discard
 from rowlock.graph.stock.port_queues import HungryOutputs
@@ -234,7 +234,8 @@ class _BatchLane(Processor):
 
     def subject(self) -> object:
         """Return the values that it works on."""
-        return self._bodies()
+        shown = [self._carrier.shown(item) for item in self._batch]
+        return EMPTY if any(one is EMPTY for one in shown) else shown
 
     def details(self) -> str:
         """Return how many results wait."""

@@ -84,9 +84,14 @@ class Call:
                 wanted.append(item)
         return wanted
 
+    @property
+    def is_obsolete(self) -> bool:
+        """Whether no caller wants its result."""
+        return all(owner.is_done for owner in list(self.owners))
+
     def cancel(self) -> None:
         """Cancel it, in the event loop, unless a caller wants its result."""
-        if not all(owner.is_done for owner in list(self.owners)):
+        if not self.is_obsolete:
             return
         if self.task is None:
             self.processor.wake()  # it may have something to close
@@ -121,6 +126,10 @@ class Carrier:
     def body(self, item: Any) -> Any:
         """Return the value that a function of the host is called with."""
         return item
+
+    def shown(self, item: Any) -> Any:
+        """Return the value as notes on errors show it; `EMPTY` if they do not."""
+        return self.body(item)
 
     def result(self, item: Any, value: Any) -> Any:
         """Return what travels on after a call for `item` returned `value`; `GONE` if it has

@@ -160,7 +160,7 @@ class Lane(Processor):
 
     def subject(self) -> object:
         """Return the value that it works on."""
-        return EMPTY if self.item is EMPTY else self.carrier.body(self.item)
+        return EMPTY if self.item is EMPTY else self.carrier.shown(self.item)
 
     def clear(self) -> None:
         """Forget the item and the result."""

@@ -87,6 +87,10 @@ class PartCarrier(Carrier):
         """Return the part."""
         return item.value
 
+    def shown(self, item: Any) -> Any:
+        """Return the part, if values are shown of which it is one."""
+        return EMPTY if self._outer.shown(item.group.item) is EMPTY else item.value
+
     def result(self, item: Any, value: Any) -> Any:
         """Return the part with its new value; `GONE` if the value it is a part of has left."""
         if self._outer.result(item.group.item, value) is GONE:
@@ -119,7 +123,12 @@ class PartCarrier(Carrier):
 
 
 class ScatterProcessor(Processor):
-    """Reads the parts of each value, and hands them on."""
+    """Reads the parts of each value, and hands them on.
+
+    Attributes:
+        groups: how many values may have parts inside.
+        open: those that do now.
+    """
 
     def __init__(
         self,
@@ -149,7 +158,7 @@ class ScatterProcessor(Processor):
         self.carrier.gather = self.gather
         self.open: dict[PartGroup, None] = {}
         self._parts = parts
-        self._groups = groups
+        self.groups = groups
         self._parts_max = parts_max
         self._outer = outer
         self._group: PartGroup | None = None
@@ -176,7 +185,7 @@ class ScatterProcessor(Processor):
         if source.is_finished:
             output.finish()
             return NodeStatus.FINISHED
-        if len(self.open) == self._groups:
+        if len(self.open) == self.groups:
             return NodeStatus.NEED_CONSUME
         if source.has_data:
             item = source.pull()
@@ -274,15 +283,15 @@ class ScatterProcessor(Processor):
 
     def subject(self) -> object:
         """Return the value whose parts are read."""
-        return EMPTY if self._group is None else self._outer.body(self._group.item)
+        return EMPTY if self._group is None else self._outer.shown(self._group.item)
 
     def details(self) -> str:
         """Return how many values have parts inside."""
-        return f"{len(self.open)} of {self._groups} groups are open"
+        return f"{len(self.open)} of {self.groups} groups are open"
 
     def awaited(self) -> Sequence[Processor]:
         """Return the gathering node while no further group may be opened."""
-        return (self.gather,) if len(self.open) == self._groups else ()
+        return (self.gather,) if len(self.open) == self.groups else ()
 
     def clear(self) -> None:
         """Forget all values."""

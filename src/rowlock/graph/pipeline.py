@@ -1,0 +1,165 @@
+"""`GraphPipeline`: a pipeline whose rows pass through one standing graph. The one file of the wing
+that meets rows.
+
+The one idea: `process` is one `submit`. Claims, leases, heartbeats, the guard, retries and the
+drain stay where they are: a row that is lost or drained is a cancelled `submit`, an operator that
+raises is a `process` that raised, and there is no second worker, queue or settler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, Unpack, cast
+
+from rowlock.errors import ConfigurationError, GraphDeadlockError, describe
+from rowlock.events import Event, emit
+from rowlock.graph.building.flow import Flow, Graph
+from rowlock.graph.scheduling.statistics import GraphStatistics
+from rowlock.graph.standing.reports import StandingReports
+from rowlock.graph.standing.standing import StandingGraph
+from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.host_code.names import did_you_mean, own_names
+from rowlock.pipelines.outcomes import OUTCOMES, Outcome
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.pipelines.settings import WORKERS_MAX, SettingsKeywords
+from rowlock.rows.leased_table import ModelT
+
+Items: TypeAlias = Flow[PipelineItem[ModelT], Outcome]
+"""The rows that enter the graph of a `GraphPipeline`; an outcome leaves it at once."""
+Outcomes: TypeAlias = Flow[Outcome | None, Outcome]
+"""What leaves the graph of a `GraphPipeline` at its end: one outcome for each row."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphDeadlocked(Event):
+    """The nodes of a pipeline's graph waited for each other; the rows inside are retried.
+
+    `cycle` names the nodes that wait for the next one each, `text` is the graph with the flags of
+    its edges.
+    """
+
+    cycle: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraphCallTookLong(Event):
+    """A call of a lane has run for 5, 10, 20 ... seconds, and still does."""
+
+    operator: str
+    lane: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRebuilt(Event):
+    """A pipeline's graph has fresh nodes after one of them broke with `error`, which is
+    shortened.
+    """
+
+    error: str
+
+
+class GraphPipeline(Pipeline[ModelT], reserved=False):
+    """Has rows pass through a graph whose lanes, batches and bounds all rows share.
+
+    Subclass it, set `model`, write `ready` and `build`:
+
+        class Ingest(GraphPipeline[Document]):
+            model = Document
+
+            def ready(self) -> ColumnElement[bool]:
+                return Document.status == "new"
+
+            def build(self, items: Items[Document]) -> Outcomes:
+                return items.amap(self.download, lanes=16).map(parse).amap(self.store, lanes=8)
+
+    An operator that returns an outcome ends its row at once; one that raises fails its row alone,
+    which is retried. A call that several rows share may be repeated for them: a replica may die
+    after it, so it is to be idempotent.
+
+    `workers_num` is what the graph holds unless it is set, so a row that is claimed has a place in
+    it; fewer rows are queued than for other pipelines, since the places are a queue.
+
+    Raises:
+        GraphError: `build` made a mistake, or returned another flow.
+        ConfigurationError: there is no `build`, or it needs what is not set yet.
+        ModelError: as of every `Pipeline`.
+        SettingsError: as of every `Pipeline`.
+    """
+
+    queue_lower_limit_factor: float = 0.25
+    queue_upper_limit_factor: float = 0.5
+
+    def __init__(self, **settings: Unpack[SettingsKeywords]) -> None:
+        self._standing: StandingGraph[PipelineItem[ModelT], Outcome | None] = self._built()
+        if "workers_num" not in settings and not self._sets("workers_num"):
+            settings["workers_num"] = min(WORKERS_MAX, self._standing.capacity)
+        super().__init__(**settings)
+
+    def build(self, items: Items[ModelT]) -> Outcomes:
+        """Return the flow of the outcomes of `items`, one for each; None is ``Apply()``.
+
+        Called when the pipeline is built, and again for fresh nodes after one that broke. What an
+        operator returns leaves the graph at once if it is an outcome.
+        """
+        raise ConfigurationError(
+            f"{self.name} must say what its rows pass through: override build(items)"
+            f"{did_you_mean('build', own_names(type(self), GraphPipeline))}"
+        )
+
+    async def process(self, item: PipelineItem[ModelT]) -> Outcome | None:
+        """Have a row pass through the graph, and return its outcome."""
+        return await self._standing.submit(item, keep_going=item.is_trusted)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the present nodes, for pictures: ``pipeline.graph.mermaid()``."""
+        return self._standing.graph
+
+    def graph_statistics(self) -> GraphStatistics:
+        """Return what the present nodes have done so far: values, lanes, and the bottleneck."""
+        return self._standing.statistics()
+
+    def _built(self) -> StandingGraph[PipelineItem[ModelT], Outcome | None]:
+        build = cast("Callable[[Flow[PipelineItem[ModelT]]], Flow[Outcome | None]]", self.build)
+        try:
+            return StandingGraph(
+                build,
+                name=self.name,
+                leaves=OUTCOMES,
+                shows_values=False,
+                reports=_Events(self.name),
+            )
+        except AttributeError as error:
+            if error.obj is not self:
+                raise
+            raise ConfigurationError(
+                f"{self.name}.build() cannot be called yet ({error}): it is called while the"
+                " pipeline is built, so set what it needs before super().__init__()"
+            ) from error
+
+    def _sets(self, name: str) -> bool:
+        """Return whether a class of the host's sets a setting."""
+        classes: tuple[Any, ...] = type(self).__mro__
+        return any(name in vars(one) for one in classes[: classes.index(GraphPipeline)])
+
+
+class _Events(StandingReports):
+    """Logs what happens to a graph, and emits it."""
+
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
+
+    def deadlocked(self, graph: str, error: GraphDeadlockError) -> None:
+        super().deadlocked(graph, error)
+        emit(GraphDeadlocked(self._pipeline, error.cycle, error.text))
+
+    def call_took_long(self, graph: str, *, operator: str, lane: int, seconds: float) -> None:
+        super().call_took_long(graph, operator=operator, lane=lane, seconds=seconds)
+        emit(GraphCallTookLong(self._pipeline, operator, lane, seconds))
+
+    def rebuilt(self, graph: str, error: Exception) -> None:
+        super().rebuilt(graph, error)
+        emit(GraphRebuilt(self._pipeline, describe(error)))
