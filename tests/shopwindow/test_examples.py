@@ -104,6 +104,24 @@ EXPECTED = {
         "in the bucket: ... objects, sent ... times",
         "unpacked and compared: equal",
     ],
+    "12_ingest_documents.py": 2
+    * [
+        "... documents on ...SQL...",
+        "replica one: killed after ... documents",
+        "submit -> download (in) ...",
+        "download × 16 -> ...",
+        "chunks_of ...",
+        "embedded ...",
+        "store × 4 -> ...",
+        "operator ... lanes ... busy ... slowest",
+        "bottleneck: ...",
+        "indexed once each: ... of ...; parked: 1",
+        "answered 404 at first: ...",
+        "vectors: ... stored, 0 missing",
+        "as computed again: equal",
+        "embedded again: ... chunks of ... documents",
+        "of documents that were stored by then: 0",
+    ],
 }
 
 
