@@ -195,11 +195,13 @@ async def test_what_leaves_is_the_result_at_once() -> None:
 
 async def test_the_first_end_of_a_value_counts() -> None:
     """An outcome would be replaced by what its other parts raise while they are cancelled."""
+    has_begun = asyncio.Event()
 
     async def page(part: int) -> int | str:
         if part == 0:
-            await settled()
+            await has_begun.wait()
             return "parked"
+        has_begun.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
