@@ -75,7 +75,7 @@ async def fill(database: TemporaryDatabase, ready: int) -> None:
             "strftime('%Y-%m-%d %H:%M:%f000', 'now', -n || ' minutes')",
             "printf('%032d', n)",
         )
-    processed = f"CASE WHEN n % 2 = 0 THEN {past} END"
+    processed = f"CASE WHEN (n & 1) = 0 THEN {past} END"
     statements = (
         (
             f"INSERT INTO volumes (id, status, size_gb, last_processed_at) SELECT {key}, CASE WHEN"
