@@ -1,0 +1,144 @@
+"""Keys: their text, hash and bucket."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, date, datetime, timedelta, timezone
+from enum import Enum, IntEnum, StrEnum
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rowlock.streams.computing.hashing import (
+    BUCKETS,
+    KEY_CHARS_MAX,
+    Key,
+    bucket_of,
+    hash_of,
+    key_text,
+)
+
+if TYPE_CHECKING:
+    pass
+
+PINNED = {
+    "": (16406829232824261652, 58288),
+    "a": (14598278634844962250, 51863),
+    "account-1": (570153958640793566, 2025),
+    "1": (7748076420210162913, 27526),
+    "-1": (1994368463219536380, 7085),
+    "ä": (3739913210162221132, 13286),
+    "日本": (14927953974675056331, 53034),
+    "00000000-0000-0000-0000-000000000001": (8845554376707389133, 31425),
+    "2026-03-01": (8994915625986596070, 31956),
+}
+
+
+class Named(StrEnum):
+    """An enumeration of texts."""
+
+    A = "a"
+
+
+class Mixed(str, Enum):  # noqa: UP042 - its own text is "Mixed.A"
+    """Another one."""
+
+    A = "a"
+
+
+class Numbered(IntEnum):
+    """An enumeration of numbers."""
+
+    ONE = 1
+
+
+@pytest.mark.parametrize(("text", "hash_and_bucket"), PINNED.items())
+def test_pinned(text: str, hash_and_bucket: tuple[int, int]) -> None:
+    """A new version would look for the state of a key in another shard."""
+    assert (hash_of(text), bucket_of(text)) == hash_and_bucket
+
+
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_another_process(seed: str) -> None:
+    """Two replicas would each process a key that they take for theirs, or neither would."""
+    code = (
+        "from rowlock.streams.computing.hashing import bucket_of, hash_of;"
+        f"print(*((hash_of(t), bucket_of(t)) for t in {list(PINNED)!r}))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-X", "utf8", "-c", code],
+        env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+        check=True,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=500,
+    )
+    assert ran.stdout.split("\n")[0] == " ".join(map(str, PINNED.values()))
+
+
+@given(
+    st.text(
+        alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=255
+    )
+)
+def test_bucket_is_the_top_of_the_hash(text: str) -> None:
+    """SQL and Python would disagree about the owner of a row."""
+    assert bucket_of(text) == hash_of(text) >> 48
+    assert 0 <= bucket_of(text) < BUCKETS
+    assert key_text(text) == text
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (0, "0"),
+        (-7, "-7"),
+        (10**30, "1" + "0" * 30),
+        (UUID("ABCDEF00-0000-0000-0000-000000000001"), "abcdef00-0000-0000-0000-000000000001"),
+        (date(2026, 3, 1), "2026-03-01"),
+        (datetime(2026, 3, 1, 10, tzinfo=UTC), "2026-03-01T10:00:00+00:00"),
+        (
+            datetime(2026, 3, 1, 10, 0, 0, 5, tzinfo=timezone(timedelta(hours=2))),
+            "2026-03-01T08:00:00.000005+00:00",
+        ),
+        (Named.A, "a"),
+        (Mixed.A, "a"),
+        (Numbered.ONE, "1"),
+        ("x" * KEY_CHARS_MAX, "x" * KEY_CHARS_MAX),
+        ("日" * KEY_CHARS_MAX, "日" * KEY_CHARS_MAX),
+    ],
+)
+def test_one_text(key: Key, text: str) -> None:
+    """One key would have two states, each with a part of its events."""
+    assert key_text(key) == text
+    assert bucket_of(key) == bucket_of(text)
+
+
+@pytest.mark.parametrize("key", [True, 1.0, None, b"a", ("a", 1), ["a"], object()])
+def test_other_types(key: object) -> None:
+    """Keys that are equal would have several texts, or a text with an address in it."""
+    with pytest.raises(TypeError, match="key"):
+        key_text(key)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "x" * (KEY_CHARS_MAX + 1),
+        "日" * (KEY_CHARS_MAX + 1),
+        10**KEY_CHARS_MAX,
+        "a\0b",
+        "ä\0",
+        "a\ud800",
+        datetime(2026, 3, 1, 10),  # noqa: DTZ001
+    ],
+)
+def test_keys_that_cannot_be_stored(key: Key) -> None:
+    """The transaction of a whole step would fail in the database, without a word about the key."""
+    with pytest.raises(ValueError, match="key"):
+        key_text(key)
