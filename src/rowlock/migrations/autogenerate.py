@@ -172,8 +172,9 @@ def _is_leased(columns: set[str]) -> bool:
 
 
 def _table_of(step: MigrateOperation) -> TableKey | None:
-    is_of_index = isinstance(step, CreateIndexOp | DropIndexOp)
-    return (step.schema, str(step.table_name)) if is_of_index else None  # type: ignore[attr-defined]
+    if not isinstance(step, CreateIndexOp | DropIndexOp):
+        return None
+    return step.schema, str(step.table_name)
 
 
 def _index_step(

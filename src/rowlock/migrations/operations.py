@@ -141,7 +141,8 @@ def sql_of(ready: str | ColumnElement[bool], context: AutogenContext) -> str:
     if isinstance(ready, str):
         return ready
     assert context.dialect is not None
-    compiler = context.dialect.ddl_compiler(context.dialect, None).sql_compiler  # type: ignore[arg-type]
+    nothing: Any = None
+    compiler = context.dialect.ddl_compiler(context.dialect, nothing).sql_compiler
     # A driver whose parameters begin with % wants it doubled, and a migration is no statement yet.
     compiler.preparer = copy(compiler.preparer)
     compiler.preparer._double_percents = False

@@ -48,7 +48,8 @@ STEPS_MAX: Final = 40
 # Every database stores these, and returns them as they were: no surrogates, and no null characters
 # for PostgreSQL.
 _CHARACTERS: Final = st.characters(codec="utf-8", exclude_characters="\x00")
-_TIMES: Final = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+_FIRST, _LAST = datetime(2000, 1, 1), datetime(2100, 1, 1)  # noqa: DTZ001
+_TIMES: Final = st.datetimes(_FIRST, _LAST, timezones=st.just(UTC))
 
 
 # ---------------------------------------------------------------- outcomes

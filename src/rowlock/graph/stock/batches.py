@@ -278,7 +278,8 @@ class BatchMapProcessor(_BatchLane):
             return
         try:
             results = self._checked(self._function(self._bodies()))
-        except BaseException as error:  # noqa: BLE001 - of the host's function; raised again if it ends the run
+        # Of the host's function; raised again if it ends the run.
+        except BaseException as error:  # noqa: BLE001
             self._fail_all(error)
         else:
             self._answer(results)
@@ -317,7 +318,8 @@ class AsyncBatchMapProcessor(_BatchLane):
             return
         try:
             results = self._checked(await self._function(self._bodies()))
-        except BaseException as error:  # noqa: BLE001 - of the host's function; raised again if it ends the run
+        # Of the host's function; raised again if it ends the run.
+        except BaseException as error:  # noqa: BLE001
             self._fail_all(error)
         else:
             self._answer(results)

@@ -127,7 +127,11 @@ def row_schedules(
             " mix them in",
             model=leased.name,
         )
-    return RowSchedules(leased, of_row or (lambda _row: schedule), declared)  # type: ignore[arg-type,return-value]
+
+    def schedule_of_all(_row: object) -> Any:
+        return schedule
+
+    return RowSchedules(leased, of_row or schedule_of_all, declared)
 
 
 def _check_schedule(name: str, schedule: object) -> None:

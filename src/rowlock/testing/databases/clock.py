@@ -206,7 +206,8 @@ def _set_postgresql(dsn: str, now: datetime) -> None:
 
 
 async def _execute(dsn: str, *statements: str) -> None:
-    import asyncpg  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra of rowlock, needed for this one database
+    # An extra of rowlock, needed for this one database.
+    import asyncpg  # type: ignore[import-untyped]  # noqa: PLC0415
 
     async with asyncio.timeout(POSTGRESQL_TIMEOUT_S):
         connection = await asyncpg.connect(dsn)

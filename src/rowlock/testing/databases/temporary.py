@@ -216,7 +216,8 @@ class PostgresqlServer:
                 what_for="a PostgreSQL server from a wheel",
                 otherwise="Or name a server of your own.",
             )
-        import fasteners  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with the server's wheel
+        # It comes with the server's wheel.
+        import fasteners  # type: ignore[import-untyped]  # noqa: PLC0415
 
         # Run as root, the wheel looks for a system user and adds it if there is none: of two at
         # once, one would fail.

@@ -186,7 +186,8 @@ class Scenario:
 
 
 def _all_rows(session: Session, model: type[RowT]) -> list[RowT]:
-    return list(session.scalars(select(model).order_by(*model.__mapper__.primary_key)))  # type: ignore[attr-defined]
+    keys = model.__mapper__.primary_key  # type: ignore[attr-defined]
+    return list(session.scalars(select(model).order_by(*keys)))
 
 
 def _place_of(row: object) -> tuple[str, str]:

@@ -164,7 +164,8 @@ class Engines:
 
 
 def _create_tables(engine: Engine, schema: Schema) -> None:
-    metadatas: dict[Any, None] = dict.fromkeys(model.metadata for model in schema.models)  # type: ignore[attr-defined]
+    models: Sequence[Any] = schema.models
+    metadatas: dict[Any, None] = dict.fromkeys(model.metadata for model in models)
     dialect: Any = sqlite.dialect()
     noted = historian_statements(dialect, dict.fromkeys(schema.models), also=schema.watched)
     with engine.connect() as connection:
