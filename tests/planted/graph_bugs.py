@@ -42,7 +42,7 @@ GRAPH_BUGS = (
     Bug(
         "a port is noted with each of its changes",
         "graph/ports.py",
-        "_End._notify",
+        "_End.notify",
         "not self.is_changed and",
         "",
         (f"{PORTS}::test_port_is_noted_once",),

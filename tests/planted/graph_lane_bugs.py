@@ -27,7 +27,7 @@ GRAPH_LANE_BUGS = (
         "an iteration of the loop makes all calls",
         "graph/lanes/event_loop.py",
         "LoopLanes._iterate",
-        " or ended_at >= until",
+        " or node.ended_at >= until",
         "",
         (f"{FAIRNESS}::test_one_iteration_begins_no_call_after_its_time",),
     ),
@@ -100,7 +100,7 @@ GRAPH_LANE_BUGS = (
         "graph/ports.py",
         "InputPort.pull",
         "edge.is_needed = False",
-        "edge.is_needed = False; edge.source._notify(edge.changes)",
+        "edge.is_needed = False; edge.source.notify(edge.changes)",
         (f"{PORTS}::test_pull_alone_asks_no_producer",),
     ),
     Bug(

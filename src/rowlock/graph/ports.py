@@ -132,8 +132,8 @@ class _End(Generic[T]):
             raise InternalError(msg)
         return edge
 
-    def _notify(self, changes: Changes) -> None:
-        """Note that the other end has changed this edge."""
+    def notify(self, changes: Changes) -> None:
+        """Note that the other end has changed this edge: the port's node is to be asked."""
         owner = self.owner
         if not self.is_changed and owner is not None:
             self.is_changed = True
@@ -163,7 +163,7 @@ class InputPort(_End[T]):
         if not edge.is_needed:
             edge.is_needed = True
             if not edge.is_finished:
-                edge.source._notify(edge.changes)
+                edge.source.notify(edge.changes)
 
     def pull(self) -> T:
         """Return the value, which leaves the slot; the next one comes only when it is needed.
@@ -186,7 +186,7 @@ class InputPort(_End[T]):
         """Want no more values; one in the slot is dropped. Again: nothing happens."""
         edge = self._used_edge()
         if not edge.is_finished:
-            edge.source._notify(edge.changes)
+            edge.source.notify(edge.changes)
         edge.clear()
 
 
@@ -223,14 +223,14 @@ class OutputPort(_End[T]):
             raise InternalError(msg)
         edge.value = value
         edge.passed += 1
-        edge.target._notify(edge.changes)
+        edge.target.notify(edge.changes)
 
     def finish(self) -> None:
         """Have no more values; one in the slot is still read. Again: nothing happens."""
         edge = self._used_edge()
         if not edge.is_finished:
             edge.is_finished = True
-            edge.target._notify(edge.changes)
+            edge.target.notify(edge.changes)
 
 
 Port: TypeAlias = InputPort[Any] | OutputPort[Any]

@@ -90,8 +90,8 @@ class Graph(Topology):
 
         Args:
             items: a generator is closed, however the run ends.
-            on: where it is read; an asynchronous one and a collection in memory in the loop by
-                default, any other in a thread.
+            on: where it is read; an asynchronous one in the loop by default, any other in a thread.
+                A built-in collection is read without a call, unless this names a place.
             name: as above.
 
         Raises:

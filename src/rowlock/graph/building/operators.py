@@ -27,10 +27,12 @@ from rowlock.graph.stock.keyed import KeyedCollect, KeyedDispatch, KeyProcessor
 from rowlock.graph.stock.lanes import Lane, OnError
 from rowlock.graph.stock.maps import AsyncMapProcessor, MapProcessor, Use, replace
 from rowlock.graph.stock.ordered import OrderedCollect, OrderedDispatch
-from rowlock.graph.stock.sources import AsyncSource, IterableSource
+from rowlock.graph.stock.sources import AsyncSource, IterableSource, MemorySource
 
 IN_MEMORY: Final = (list, tuple, range, set, frozenset, dict, deque)
-"""Collections that are read in the loop: a value of them costs less than a thread."""
+"""Collections that are read without a call; those derived from them are read in the loop, since a
+value of them costs less than a thread.
+"""
 
 Outputs: TypeAlias = Sequence[OutputPort[Any]]
 
@@ -150,6 +152,8 @@ def source_of(
         raise GraphError(msg)
     _check_readable(items)
     check_place(place or "thread", "loop", "thread")
+    if place is None and type(items) in IN_MEMORY:
+        return MemorySource(items, name=name)
     default: SyncPlace = "loop" if isinstance(items, IN_MEMORY) else "thread"
     return IterableSource(items, place=place or default, name=name)
 

@@ -47,6 +47,7 @@ class Node(PortOwner):
         ticket: one entry while a call was handed out and not begun; the one who pops it may begin.
         is_abandoned: its call ignored the end of the run, and is not waited for.
         error: what the last call raised.
+        hand: what it hands on by, during a run (`scheduling.handing_on`); None if it is asked.
         started_at, ended_at: when the last call ran, by the run's stopwatch.
         timer: the number of its latest timer.
         has_timer: that timer is set.
@@ -62,6 +63,7 @@ class Node(PortOwner):
         "calls",
         "ended_at",
         "error",
+        "hand",
         "has_timer",
         "index",
         "is_abandoned",
@@ -93,6 +95,7 @@ class Node(PortOwner):
         self.is_abandoned = False
         self.ticket: deque[None] = deque()
         self.error: BaseException | None = None
+        self.hand: Any = None
         self.started_at = self.ended_at = self.since = 0.0
         self.timer = 0
         self.has_timer = False

@@ -49,7 +49,10 @@ class Calls:
 
     def call(self, node: Node) -> bool:
         """Make a call that is no coroutine; return False if it was withdrawn."""
-        if not self.begin(node):
+        node.started_at = self.stopwatch()
+        try:
+            node.ticket.pop()
+        except IndexError:
             return False
         if (self._keep_going is None and self._scheduler.phase is RUNNING) or self.is_wanted(node):
             processor = node.processor

@@ -22,6 +22,7 @@ from rowlock.containment import begin_task
 from rowlock.graph.building.topology import Node
 from rowlock.graph.lanes.calls import Calls
 from rowlock.graph.processor import NodeStatus
+from rowlock.graph.scheduling.handing_on import Hand
 from rowlock.graph.scheduling.scheduler import Scheduler, is_withdrawn
 
 ASKS_MAX: Final = 256
@@ -70,6 +71,10 @@ class LoopLanes:
         self._timers: dict[Node, asyncio.TimerHandle] = {}
         self._is_due = False
         self._is_advance_due = False
+        self._iteration = 0
+        self._is_counting = False
+        self._idle: dict[Node, asyncio.Future[bool]] = {}
+        self._idle_for_long: dict[Node, asyncio.Future[bool]] = {}
 
     def advance_soon(self) -> None:
         """Have the scheduler advance in the loop; from anywhere."""
@@ -90,7 +95,7 @@ class LoopLanes:
 
     def ended(self) -> None:
         """Report the end of the run; from anywhere."""
-        self._in_loop(self._on_end)
+        self._in_loop(self._end)
 
     def submit(self, nodes: list[Node]) -> None:
         """Make calls in the loop; from another thread."""
@@ -126,19 +131,36 @@ class LoopLanes:
             node = ready.popleft()
             if node.status is ASYNC:
                 self._begin(node)
-            elif calls.call(node):
+                continue
+            if not calls.call(node):
+                continue
+            is_last = self.threads is None or node.ended_at >= until
+            if node.hand is not None and node.hand.is_prompt:
+                asks_end -= 1
+                self._go_on(node, asks_end - scheduler.asks)
+            else:
                 scheduler.call_ended(node)
-                ended_at, report_at = node.ended_at, report_at or node.started_at + REPORT_S_MAX
-                is_last = self.threads is None or ended_at >= until
-                if is_last or not ready or ended_at >= report_at:
+                report_at = report_at or node.started_at + REPORT_S_MAX
+                if is_last or not ready or node.ended_at >= report_at:
                     report_at = 0.0
                     self._advance(asks_end - scheduler.asks)
-                if is_last:
-                    break
+            if is_last:
+                break
         if report_at:
             self._advance(asks_end - scheduler.asks)
         if ready:
             self._iterate_soon()
+
+    def _go_on(self, node: Node, asks_max: int) -> None:
+        """Advance after the call of a lane at a resize. Its value goes on before others, so that
+        these do not fill the slots first, which would have each of them wait to be asked.
+        """
+        found = self.scheduler.advance_after(node, wait=False, asks_max=asks_max)
+        hand: Hand = node.hand
+        if found and hand.goes_to(found[0]) and is_of_loop(found[0]):
+            self._ready.appendleft(found.pop(0))
+        if found:
+            self._dispatch(found)
 
     def _advance(self, asks_max: int) -> None:
         found = self.scheduler.advance(wait=False, asks_max=asks_max)
@@ -165,6 +187,11 @@ class LoopLanes:
             self._iterate_soon()
 
     def _begin(self, node: Node) -> None:
+        waiter = self._idle.pop(node, None) or self._idle_for_long.pop(node, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(self._continues(node))
+            if self._continues(node):
+                return
         work = self._await_calls(node)
         try:
             task = begin_task(
@@ -180,36 +207,70 @@ class LoopLanes:
         task.add_done_callback(partial(self._task_done, node))
 
     async def _await_calls(self, node: Node) -> None:
-        """Make the calls of a node for as long as its next one follows at once."""
+        """Make the calls of a node for as long as its next one follows soon."""
         if not self.calls.begin(node):
             return
-        until = node.started_at + ITERATION_S_MAX
+        until, iteration = node.started_at + ITERATION_S_MAX, self._counted()
         while True:
             await self.calls.await_call(node)
-            self.scheduler.call_ended(node)
-            found = self.scheduler.advance(wait=False, asks_max=ASKS_MAX)
+            found = self.scheduler.advance_after(node, wait=False, asks_max=ASKS_MAX)
             is_next = node in found and self._continues(node)
             if is_next:
                 found.remove(node)
             if found:
                 self._dispatch(found)
-            if not is_next:
+            if not is_next and (node.is_busy or not await self._is_used_again(node)):
                 return
             if not self.calls.begin(node):
                 return
             if node.started_at >= until:
-                # Coroutines that never suspend would keep the loop for themselves.
-                until = await self._let_others(node)
+                if self._iteration == iteration:
+                    # Coroutines that never suspend would keep the loop for themselves.
+                    await self._let_others(node)
+                until, iteration = node.started_at + ITERATION_S_MAX, self._counted()
+
+    async def _is_used_again(self, node: Node) -> bool:
+        """Wait for the next call of a node, for which no task is begun if it comes soon."""
+        waiter: asyncio.Future[bool] = self._loop.create_future()
+        self._idle[node] = waiter
+        self._counted()
+        return await waiter
+
+    def _counted(self) -> int:
+        """Return the number of this iteration of the loop, and have the next one counted."""
+        if not self._is_counting:
+            self._is_counting = True
+            self._loop.call_soon(self._count)
+        return self._iteration
+
+    def _count(self) -> None:
+        """Count an iteration; tasks that had nothing to do in the one before it end."""
+        self._is_counting = False
+        self._iteration += 1
+        self._end_idle()
+        if self._idle_for_long:
+            self._counted()
+
+    def _end_idle(self) -> None:
+        for waiter in self._idle_for_long.values():
+            if not waiter.done():
+                waiter.set_result(False)
+        self._idle_for_long, self._idle = self._idle, {}
+
+    def _end(self) -> None:
+        # In this order: the tasks end before the runner goes on.
+        self._end_idle()
+        self._end_idle()
+        self._on_end()
 
     def _continues(self, node: Node) -> bool:
         own = node.processor.context
         return node.status is ASYNC and own is None and not node.is_closing
 
-    async def _let_others(self, node: Node) -> float:
+    async def _let_others(self, node: Node) -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
         node.started_at = self.calls.stopwatch()
-        return node.started_at + ITERATION_S_MAX
 
     def _ended(self, node: Node) -> None:
         self.scheduler.call_ended(node)

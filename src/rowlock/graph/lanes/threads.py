@@ -115,9 +115,8 @@ class ThreadLanes:
         self._workers.pop(node, None)
         found: list[ThreadCall] = []
         if was_made:
-            self._scheduler.call_ended(node)
             of_loop: list[Node] = []
-            for one in self._scheduler.advance(wait=True, asks_max=UNLIMITED):
+            for one in self._scheduler.advance_after(node, wait=True, asks_max=UNLIMITED):
                 if is_of_loop(one):
                     of_loop.append(one)
                 else:

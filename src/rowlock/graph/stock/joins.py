@@ -13,7 +13,12 @@ from rowlock.graph.stock.port_queues import FullInputs, HungryOutputs
 
 
 class ResizeProcessor(Processor):
-    """Passes each value of any input to any output that wants one; also the merge of flows."""
+    """Passes each value of any input to any output that wants one; also the merge of flows.
+
+    Attributes:
+        full: the inputs that have a value.
+        hungry: the outputs that want one.
+    """
 
     holds_max = 0
 
@@ -26,22 +31,22 @@ class ResizeProcessor(Processor):
             name: of the operator.
         """
         super().__init__(inputs=inputs, outputs=outputs, name=name)
-        self._full = FullInputs(self.inputs)
-        self._hungry = HungryOutputs(self.outputs)
+        self.full = FullInputs(self.inputs)
+        self.hungry = HungryOutputs(self.outputs)
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
         """Move what can be moved."""
-        self._hungry.update(changed)
-        if self._hungry.are_finished:
-            self._full.finish()
+        self.hungry.update(changed)
+        if self.hungry.are_finished:
+            self.full.finish()
             return NodeStatus.FINISHED
-        self._full.update(changed)
-        while self._full and self._hungry:
-            self._hungry.push(self._full.pull()[1])
-        if self._full.are_used_up:
-            self._hungry.finish()
+        self.full.update(changed)
+        while self.full and self.hungry:
+            self.hungry.push(self.full.pull()[1])
+        if self.full.are_used_up:
+            self.hungry.finish()
             return NodeStatus.FINISHED
-        return NodeStatus.NEED_CONSUME if self._full else NodeStatus.NEED_DATA
+        return NodeStatus.NEED_CONSUME if self.full else NodeStatus.NEED_DATA
 
 
 class ZipProcessor(Processor):

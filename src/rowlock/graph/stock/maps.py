@@ -80,6 +80,7 @@ class MapProcessor(Lane):
         )
         self._function = function
         self._use = use
+        self._is_plain = use is replace and carrier is BARE
 
     def process(self) -> None:
         """Call the function."""
@@ -87,10 +88,13 @@ class MapProcessor(Lane):
             return
         item = self.item
         try:
-            returned = self._function(self.carrier.body(item))
+            if self._is_plain:
+                returned = self._function(item)
+            else:
+                returned = self._function(self.carrier.body(item))
             if type(returned) is CoroutineType:
                 raise _never_awaited(returned)
-            self.result = self._use(self, item, returned)
+            self.result = returned if self._is_plain else self._use(self, item, returned)
         except BaseException as error:
             if not self.outlives(item, error):
                 raise
@@ -144,6 +148,7 @@ class AsyncMapProcessor(Lane):
         self._function = function
         self._use = use
         self._timeout = timeout
+        self._is_plain = use is replace and carrier is BARE and timeout is None
 
     async def async_process(self) -> None:
         """Await the coroutine."""
@@ -151,7 +156,10 @@ class AsyncMapProcessor(Lane):
             return
         item = self.item
         try:
-            self.result = self._use(self, item, await self._await(self.carrier.body(item)))
+            if self._is_plain:
+                self.result = await self._function(item)
+            else:
+                self.result = self._use(self, item, await self._await(self.carrier.body(item)))
         except BaseException as error:
             if not self.outlives(item, error):
                 raise

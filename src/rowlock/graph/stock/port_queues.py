@@ -51,6 +51,14 @@ class FullInputs:
                 elif port.is_finished:
                     self._open.discard(port)
 
+    def first(self) -> InputPort[Any]:
+        """Return the port that is full for longest."""
+        return next(iter(self._full))
+
+    def take(self, port: InputPort[Any]) -> None:
+        """Forget a port whose value was taken."""
+        del self._full[port]
+
     def pull(self) -> tuple[InputPort[Any], Any]:
         """Return the port that is full for longest and its value; its next one is asked for."""
         port = self._full.popitem(last=False)[0]
@@ -102,6 +110,18 @@ class HungryOutputs:
                 elif port.can_push:
                     self._hungry[port] = None
 
+    def first(self) -> OutputPort[Any]:
+        """Return the port that wants a value for longest."""
+        return next(iter(self._hungry))
+
+    def add(self, port: OutputPort[Any]) -> None:
+        """Note that a port wants a value."""
+        self._hungry[port] = None
+
+    def take(self, port: OutputPort[Any]) -> None:
+        """Forget a port that was given a value."""
+        del self._hungry[port]
+
     def push(self, value: Any) -> OutputPort[Any]:
         """Pass a value to the port that wants one for longest, and return that port."""
         port = self._hungry.popitem(last=False)[0]
@@ -121,4 +141,4 @@ def ask_again(processor: Processor) -> None:
     node of its graph, which has changed something that no port shows.
     """
     port = processor.inputs[0]
-    port._notify(port.edge.changes)
+    port.notify(port.edge.changes)

@@ -136,3 +136,40 @@ class AsyncSource(_Source):
         close = getattr(iterator, "aclose", None)
         if close is not None:
             await close()
+
+
+class MemorySource(Processor):
+    """Reads a collection in memory; no call is made for it, since that runs no code of the host."""
+
+    place: Place = "loop"
+    holds_max = 0
+
+    def __init__(self, items: Iterable[Any], *, name: str = "") -> None:
+        """Read nothing yet.
+
+        Args:
+            items: of a built-in class, not of one derived from it.
+            name: of the operator.
+        """
+        super().__init__(outputs=1, name=name)
+        # It stays until the run has ended: letting go of it may run a `__del__`.
+        self._items: Any = items
+        self._iterator: Iterator[Any] = iter(items)
+
+    def event(self, changed: Sequence[Port]) -> NodeStatus:
+        """Hand on the next value, if it is wanted."""
+        output = self.outputs[0]
+        if output.is_finished:
+            return NodeStatus.FINISHED
+        if output.can_push:
+            try:
+                output.push(next(self._iterator))
+                self.made += 1
+            except StopIteration:
+                output.finish()
+                return NodeStatus.FINISHED
+        return NodeStatus.NEED_CONSUME
+
+    def clear(self) -> None:
+        """Forget the collection."""
+        self._items, self._iterator = None, iter(())

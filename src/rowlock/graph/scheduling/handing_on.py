@@ -1,0 +1,246 @@
+"""A lane whose call has ended hands its result on and takes its next value by hand: no node is
+asked for that.
+
+Otherwise three nodes would be asked for each call, only to find that a value moves one edge
+further: the lane that made it, the lane that wants it, and the first one again; and each resize
+between them twice. What they would do is known beforehand, and done here in one step: the result
+goes to a lane that is idle, else into the slot; the next value comes from the slot.
+
+A lane that is the only reader of its producer keeps asking while its call runs, so that the slot is
+filled meanwhile. Behind a node that chooses among lanes it does not: there a value is bound to a
+lane only when that is idle.
+
+Whatever is not plain is asked as ever: the end of a flow, and values that are not wanted any more.
+All of this runs under the scheduler's mutex.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rowlock.graph.building.topology import Node, node_of
+from rowlock.graph.ports import EMPTY, Changes, Edge
+from rowlock.graph.processor import NodeStatus
+from rowlock.graph.stock.carriers import BARE, GONE
+from rowlock.graph.stock.joins import ResizeProcessor
+from rowlock.graph.stock.lanes import Lane
+from rowlock.graph.stock.maps import AsyncMapProcessor, MapProcessor
+
+LANES: Final = (MapProcessor, AsyncMapProcessor)
+"""The lanes that are known to do nothing else after a call; not classes derived from them."""
+
+NEED_DATA = NodeStatus.NEED_DATA
+NEED_CONSUME = NodeStatus.NEED_CONSUME
+
+
+class Hand:
+    """What one lane hands on by: its neighbours.
+
+    Attributes:
+        node: the lane's.
+        lane: whose result and next value it is.
+        source: the edge that the lane reads.
+        target: the edge that it writes to; None at the end of a flow.
+        producer: the node that it reads from.
+        is_only_reader: that node has no other output.
+        resize: that node, if it spreads values over lanes only.
+        follower: the lane that reads what this one writes, if it is one.
+        spread: what reads that instead, if it spreads values over lanes only.
+        is_prompt: values pass a resize on one of its sides.
+    """
+
+    __slots__ = (
+        "follower",
+        "is_only_reader",
+        "is_prompt",
+        "lane",
+        "node",
+        "producer",
+        "resize",
+        "source",
+        "spread",
+        "target",
+    )
+
+    def __init__(self, node: Node, lane: Lane, spreads: dict[Node, Spread | None]) -> None:
+        self.node = node
+        self.lane = lane
+        self.source: Edge[Any] = lane.inputs[0].edge
+        self.target: Edge[Any] | None = lane.outputs[0].edge if lane.outputs else None
+        self.producer = node_of(self.source.source)
+        self.is_only_reader = len(self.producer.processor.outputs) == 1
+        self.resize = None if self.is_only_reader else _spread_of(self.producer, spreads)
+        reader = None if self.target is None else node_of(self.target.target)
+        self.follower = reader if reader is not None and is_plain(reader) else None
+        self.spread = None if reader is None else _spread_of(reader, spreads)
+        is_resized = isinstance(self.producer.processor, ResizeProcessor)
+        self.is_prompt = is_resized or self.spread is not None
+
+    def goes_to(self, other: Node) -> bool:
+        """Return whether `other` reads what this lane writes, through a resize maybe."""
+        if self.spread is None:
+            return other is self.follower
+        return other.hand is not None and other.hand.producer is self.spread.node
+
+    def after_call(self, changes: Changes, calls: list[Node], now: float) -> bool:
+        """Do what the lane does when its call has ended; False if it is to be asked instead.
+
+        Args:
+            changes: of the graph.
+            calls: the nodes that are called next are added here.
+            now: in seconds.
+        """
+        for port in self.node.changed:
+            port.is_changed = False
+        self.node.changed.clear()
+        lane, target = self.lane, self.target
+        if lane.result is GONE:
+            if lane.marks_gone:
+                return False
+        elif target is not None:
+            if target.is_finished:
+                return False
+            if not target.is_needed or target.value is not EMPTY:
+                _rest(self.node, NEED_CONSUME, now)
+                return True
+            self._hand_on(target, changes, calls, now)
+        lane.result = EMPTY
+        if self.resize is not None:
+            return self.resize.serve(self, changes, calls, now)
+        return self._take_next(changes, calls, now)
+
+    def begin(self, value: object, calls: list[Node], now: float) -> bool:
+        """Have the lane called with `value` next; False if that is not wanted any more."""
+        lane = self.lane
+        if lane.carrier is not BARE:
+            if not lane.carrier.is_wanted(value):
+                return False
+            lane.context = lane.carrier.context(value)
+        lane.item = value
+        _rest(self.node, lane.status, now)
+        self.node.is_busy = True
+        if not self.is_only_reader:
+            self.source.is_needed = False
+        calls.append(self.node)
+        return True
+
+    def _hand_on(self, target: Edge[Any], changes: Changes, calls: list[Node], now: float) -> None:
+        """Give the result to a lane that is idle, or put it into the slot."""
+        result = self.lane.result
+        target.passed += 1
+        if self.follower is not None:
+            follower: Hand = self.follower.hand
+            if self.follower.status is NEED_DATA and follower.begin(result, calls, now):
+                return
+        elif self.spread is not None and self.spread.gives(result, calls, now):
+            return
+        target.value = result
+        target.target.notify(changes)
+
+    def _take_next(self, changes: Changes, calls: list[Node], now: float) -> bool:
+        """Take the value from the slot, or rest until there is one."""
+        source, value = self.source, self.source.value
+        if value is EMPTY:
+            if source.is_finished:
+                return False
+            if not source.is_needed:
+                source.is_needed = True
+                source.source.notify(changes)
+            _rest(self.node, NEED_DATA, now)
+            return True
+        if not self.begin(value, calls, now):
+            return False
+        source.value = EMPTY
+        _ask_for_more(source, changes)
+        return True
+
+
+class Spread:
+    """A resize between lanes.
+
+    Attributes:
+        node: its own.
+    """
+
+    __slots__ = ("_full", "_hungry", "node")
+
+    def __init__(self, node: Node, resize: ResizeProcessor) -> None:
+        self.node = node
+        self._full = resize.full
+        self._hungry = resize.hungry
+
+    def gives(self, result: object, calls: list[Node], now: float) -> bool:
+        """Pass a result to the lane that waits longest; False if it is to go through the slot."""
+        if self._full or not self._hungry:
+            return False
+        port = self._hungry.first()
+        node = node_of(port.edge.target)
+        hand: Hand = node.hand
+        if node.status is not NEED_DATA or not hand.begin(result, calls, now):
+            return False
+        port.edge.passed += 1
+        if not hand.is_only_reader:
+            self._hungry.take(port)
+        return True
+
+    def serve(self, hand: Hand, changes: Changes, calls: list[Node], now: float) -> bool:
+        """Give a lane the value that waits longest, or note that it wants one; False if it is to be
+        asked instead.
+        """
+        source = hand.source
+        if source.is_finished:
+            return False
+        if not self._full:
+            source.is_needed = True
+            self._hungry.add(source.source)
+            _rest(hand.node, NEED_DATA, now)
+            return True
+        port = self._full.first()
+        edge = port.edge
+        if edge.is_finished or not hand.begin(edge.value, calls, now):
+            return False
+        self._full.take(port)
+        edge.value = EMPTY
+        source.passed += 1
+        _ask_for_more(edge, changes)
+        if not self._full:
+            _rest(self.node, NEED_DATA, now)
+        return True
+
+
+def hand_of(node: Node, spreads: dict[Node, Spread | None]) -> Hand | None:
+    """Return what a node hands on by; None if it is always asked.
+
+    Args:
+        node: of a checked graph.
+        spreads: those of this graph that were met.
+    """
+    lane = node.processor
+    return Hand(node, lane, spreads) if isinstance(lane, Lane) and is_plain(node) else None
+
+
+def is_plain(node: Node) -> bool:
+    """Return whether a node is a lane that calls a function with each value, and no more."""
+    return type(node.processor) in LANES
+
+
+def _spread_of(node: Node, spreads: dict[Node, Spread | None]) -> Spread | None:
+    if node not in spreads:
+        resize = node.processor
+        readers = [node_of(port.edge.target) for port in resize.outputs]
+        is_spread = type(resize) is ResizeProcessor and all(map(is_plain, readers))
+        spreads[node] = Spread(node, resize) if is_spread else None  # type: ignore[arg-type]
+    return spreads[node]
+
+
+def _rest(node: Node, status: NodeStatus, now: float) -> None:
+    node.spent_s[node.status] += now - node.since
+    node.status, node.since = status, now
+
+
+def _ask_for_more(edge: Edge[Any], changes: Changes) -> None:
+    """Have the producer asked, unless it is a lane that has no result yet."""
+    producer = node_of(edge.source)
+    is_waiting = producer.hand is None or producer.status is NEED_CONSUME
+    if is_waiting and not edge.is_finished:
+        edge.source.notify(changes)

@@ -1,0 +1,219 @@
+"""Values that lanes hand on without being asked: nothing is lost, and nothing is done that asking
+would not have done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from rowlock.graph import Graph, NodeStatus, Port, Processor, run_graph
+from rowlock.graph.scheduling.run import GraphRun
+from rowlock.graph.stock.carriers import Carrier
+from rowlock.graph.stock.maps import AsyncMapProcessor, MapProcessor, consume
+
+from .nodes import Feed
+
+
+async def _twice_late(value: int) -> int:
+    for _ in range(value % 3):
+        await asyncio.sleep(0)
+    return 2 * value
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+async def test_value_goes_on_without_asking() -> None:
+    """Each operator would cost a value three questions instead of a step."""
+    graph, got = Graph(), list[int]()
+    flow = graph.source(range(100))
+    for _ in range(5):
+        flow = flow.map(_itself, on="loop")
+    flow.sink(got.append, on="loop")
+    graph.begin_run()
+    run = GraphRun(graph)
+    await run.to_its_end(None)
+    assert got == list(range(100))
+    # The source is asked for each value, and the first operator now and then.
+    assert run.scheduler.asks < 400
+
+
+async def test_collection_in_memory_is_read_without_a_call() -> None:
+    """Values of a list would cost a call of the loop each."""
+    graph, got = Graph(), list[int]()
+    graph.source([1, 2, 3]).sink(got.append, on="loop")
+    statistics = await run_graph(graph)
+    assert got == [1, 2, 3]
+    assert (statistics.operators[0].calls, statistics.operators[0].made) == (0, 3)
+
+
+async def test_class_of_the_host_is_read_by_calls() -> None:
+    """Code of the host would run under the mutex."""
+
+    class Numbers(list[int]):
+        pass
+
+    graph, got = Graph(), list[int]()
+    graph.source(Numbers([1, 2])).sink(got.append, on="loop")
+    statistics = await run_graph(graph)
+    assert got == [1, 2]
+    assert statistics.operators[0].calls == 3
+
+
+async def test_lanes_behind_lanes_lose_no_value() -> None:
+    """A lane that waits would be forgotten by what spreads values, or a full one be overwritten."""
+    graph, got = Graph(), list[int]()
+    flow = graph.source(range(300)).amap(_twice_late, lanes=8).amap(_twice_late, lanes=3)
+    flow.amap(_twice_late).map(_itself, on="loop", lanes=8).sink(got.append, on="loop")
+    statistics = await run_graph(graph)
+    assert sorted(got) == [8 * value for value in range(300)]
+    for one in statistics.operators:
+        assert (one.held, one.dropped) == (0, 0)
+
+
+async def test_values_in_a_row_keep_their_order() -> None:
+    """A value would overtake one that waits in a slot."""
+    graph, got = Graph(), list[int]()
+    flow = graph.source(range(100)).amap(_twice_late).map(_itself, on="loop").amap(_twice_late)
+    flow.asink(_appender(got))
+    await run_graph(graph)
+    assert got == [4 * value for value in range(100)]
+
+
+def _appender(got: list[int]) -> Any:
+    async def append(value: int) -> None:
+        await asyncio.sleep(0)
+        got.append(value)
+
+    return append
+
+
+async def test_value_waits_for_an_idle_lane_only() -> None:
+    """A value would wait behind a slow one, though another lane is idle."""
+    done: list[int] = []
+
+    async def work(value: int) -> int:
+        for _ in range(500):
+            if value or len(done) == 9:
+                break
+            await asyncio.sleep(0)
+        done.append(value)
+        return value
+
+    graph = Graph()
+    graph.source(range(10)).map(_itself, on="loop").amap(work, lanes=2).sink(print, on="loop")
+    await run_graph(graph)
+    assert done == [*range(1, 10), 0]
+
+
+async def test_lane_ends_when_its_consumer_has_left() -> None:
+    """A lane that works on one more value would put it where nothing is read, and wait for ever."""
+    graph, got = Graph(), list[int]()
+    graph.source(range(100)).amap(_twice_late).limit(2).sink(got.append, on="loop")
+    statistics = await run_graph(graph)
+    assert got == [0, 2]
+    assert all(one.held == 0 for one in statistics.operators)
+
+
+class _OneAtATime(Processor):
+    """Asks for a value; when it has come, passes it on before it asks again."""
+
+    def __init__(self) -> None:
+        super().__init__(inputs=1, outputs=1, name="one at a time")
+        self.came_unasked = 0
+        self._is_asking = False
+
+    def event(self, changed: Sequence[Port]) -> NodeStatus:
+        del changed
+        source, output = self.inputs[0], self.outputs[0]
+        self.came_unasked += source.has_data and not self._is_asking
+        if source.has_data and output.can_push:
+            output.push(source.pull())
+            self._is_asking = False
+            return NodeStatus.NEED_CONSUME
+        if source.is_finished:
+            output.finish()
+            return NodeStatus.FINISHED
+        if output.can_push and not self._is_asking:
+            self._is_asking = True
+            source.need()
+        return NodeStatus.NEED_DATA
+
+
+async def test_consumer_gets_a_value_only_if_it_asks() -> None:
+    """A custom processor would find values before it wants them."""
+    graph, one, got = Graph(), _OneAtATime(), list[int]()
+    graph.add_pipe([Feed(range(20), place="loop")])
+    graph.add_pipe([MapProcessor(_itself, place="loop")])
+    graph.add_pipe([one])
+    graph.add_pipe([AsyncMapProcessor(_appender(got), use=consume)])
+    await run_graph(graph)
+    assert got == list(range(20))
+    assert one.came_unasked == 0
+
+
+class _OddOnly(Carrier):
+    def is_wanted(self, item: Any) -> bool:
+        return bool(item % 2)
+
+
+async def test_value_that_is_not_wanted_is_not_called_with() -> None:
+    """A call would be made for a value whose result will be thrown away."""
+    graph, got = Graph(), list[int]()
+    graph.add_pipe([Feed(range(10), place="loop")])
+    graph.add_pipe([MapProcessor(_itself, place="loop")])
+    graph.add_pipe([MapProcessor(got.append, use=consume, place="loop", carrier=_OddOnly())])
+    await run_graph(graph)
+    assert got == [1, 3, 5, 7, 9]
+
+
+async def test_dropped_value_of_ordered_lanes_is_marked() -> None:
+    """The values behind one that failed would wait for it for ever."""
+
+    def fails(value: int) -> int:
+        if value % 3 == 1:
+            raise ValueError(value)
+        return value
+
+    graph, got = Graph(), list[int]()
+    flow = graph.source(range(12)).map(
+        fails, lanes=3, on="loop", keep_order=True, on_error=lambda _value, _error: None
+    )
+    flow.sink(got.append, on="loop")
+    await run_graph(graph)
+    assert got == [0, 2, 3, 5, 6, 8, 9, 11]
+
+
+async def test_no_task_waits_for_a_lane_without_work() -> None:
+    """A graph that waits for something else would hold a task for each of its lanes."""
+    go_on = asyncio.Event()
+
+    async def values() -> Any:
+        yield 1
+        await go_on.wait()
+        yield 2
+
+    graph, got = Graph(), list[int]()
+    graph.source(values()).amap(_twice_late, lanes=4, name="late").asink(_appender(got))
+    run = asyncio.ensure_future(run_graph(graph))
+    for _ in range(30):
+        await asyncio.sleep(0)
+    assert got == [2]
+    assert not [task for task in asyncio.all_tasks() if "late" in task.get_name()]
+    go_on.set()
+    await run
+    assert got == [2, 4]
+
+
+async def test_no_task_remains_behind_a_run() -> None:
+    """A task of a lane would go on when the runner believes that nothing runs any more."""
+    graph, got = Graph(), list[int]()
+    names: list[str] = []
+    graph.on_end(lambda _error: names.extend(task.get_name() for task in asyncio.all_tasks()))
+    graph.source(range(5)).amap(_twice_late, lanes=2, name="late").asink(_appender(got))
+    await run_graph(graph)
+    assert got
+    assert not [name for name in names if "late" in name or "append" in name]
