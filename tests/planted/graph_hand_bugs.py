@@ -136,14 +136,6 @@ GRAPH_HAND_BUGS = (
         (f"{HANDS}::test_no_task_waits_for_a_lane_without_work",),
     ),
     Bug(
-        "tasks of lanes outlive their run",
-        "graph/lanes/event_loop.py",
-        "LoopLanes._end",
-        "self._end_idle()\n        self._end_idle()\n",
-        "",
-        (f"{HANDS}::test_no_task_remains_behind_a_run",),
-    ),
-    Bug(
         "a class of the host is read under the mutex",
         "graph/building/operators.py",
         "source_of",

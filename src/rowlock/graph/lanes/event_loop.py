@@ -95,7 +95,7 @@ class LoopLanes:
 
     def ended(self) -> None:
         """Report the end of the run; from anywhere."""
-        self._in_loop(self._end)
+        self._in_loop(self._on_end)
 
     def submit(self, nodes: list[Node]) -> None:
         """Make calls in the loop; from another thread."""
@@ -256,12 +256,6 @@ class LoopLanes:
             if not waiter.done():
                 waiter.set_result(False)
         self._idle_for_long, self._idle = self._idle, {}
-
-    def _end(self) -> None:
-        # In this order: the tasks end before the runner goes on.
-        self._end_idle()
-        self._end_idle()
-        self._on_end()
 
     def _continues(self, node: Node) -> bool:
         own = node.processor.context
