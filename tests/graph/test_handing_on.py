@@ -5,8 +5,11 @@ would not have done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import count
 from typing import Any
+
+import pytest
 
 from rowlock.graph import Graph, NodeStatus, Port, Processor, run_graph
 from rowlock.graph.scheduling.run import GraphRun
@@ -63,6 +66,26 @@ async def test_class_of_the_host_is_read_by_calls() -> None:
     assert statistics.operators[0].calls == 3
 
 
+@pytest.mark.parametrize("kind", [list, set, dict])
+async def test_collection_may_grow_until_the_run(kind: Callable[[], Any]) -> None:
+    """A collection that is filled after the graph was built would be an error, or read in part."""
+    graph, got, items = Graph(), list[int](), kind()
+    graph.source(items).sink(got.append, on="loop")
+    for value in range(5):
+        getattr(items, "append", getattr(items, "add", None) or items.setdefault)(value)
+    await run_graph(graph)
+    assert got == [0, 1, 2, 3, 4]
+
+
+async def test_collection_that_changes_in_the_run_is_named() -> None:
+    """The error would not tell which of several sources was changed."""
+    graph, items = Graph(), {1, 2, 3}
+    graph.source(items, name="numbers").sink(lambda value: items.add(10 + value), on="loop")
+    with pytest.raises(RuntimeError, match="changed size") as raised:
+        await run_graph(graph)
+    assert raised.value.__notes__ == ["in numbers, lane 0"]
+
+
 async def test_lanes_behind_lanes_lose_no_value() -> None:
     """A lane that waits would be forgotten by what spreads values, or a full one be overwritten."""
     graph, got = Graph(), list[int]()
@@ -116,6 +139,15 @@ async def test_lane_ends_when_its_consumer_has_left() -> None:
     statistics = await run_graph(graph)
     assert got == [0, 2]
     assert all(one.held == 0 for one in statistics.operators)
+
+
+async def test_lane_that_drops_ends_when_its_consumer_has_left() -> None:
+    """A filter that lets nothing more through would read an endless source for ever."""
+    graph, got = Graph(), list[int]()
+    flow = graph.source(count(), on="loop").filter(lambda value: value < 3, on="loop")
+    flow.limit(2).sink(got.append, on="loop")
+    await run_graph(graph)
+    assert got == [0, 1]
 
 
 class _OneAtATime(Processor):
@@ -217,3 +249,26 @@ async def test_no_task_remains_behind_a_run() -> None:
     await run_graph(graph)
     assert got
     assert not [name for name in names if "late" in name or "append" in name]
+
+
+async def test_lane_without_work_may_be_cancelled() -> None:
+    """A host that cancels a task which has nothing to do would end the run, or lose a value."""
+    go_on = asyncio.Event()
+
+    async def values() -> AsyncIterator[int]:
+        for value in range(10):
+            yield value
+            await go_on.wait()
+            go_on.clear()
+
+    async def cancel_idle(value: int) -> None:
+        got.append(value)
+        for task in asyncio.all_tasks():
+            if "late" in task.get_name():
+                task.cancel()
+        go_on.set()
+
+    graph, got = Graph(), list[int]()
+    graph.source(values()).amap(_twice_late, name="late").asink(cancel_idle)
+    await run_graph(graph)
+    assert got == [2 * value for value in range(10)]

@@ -105,6 +105,24 @@ def test_calls_are_counted_until_they_are_taken_in() -> None:
     assert (scheduler.in_flight, scheduler.phase, scheduler.error) == (0, Phase.ENDED, None)
 
 
+def test_time_does_not_go_back() -> None:
+    """Nodes would wait for a negative time, since a slow thread reports an earlier one."""
+
+    def act(one: Waits) -> NodeStatus:
+        return NodeStatus.SYNC if one.times == 1 else NodeStatus.FINISHED
+
+    graph = Graph()
+    graph.add([Waits(act, is_open=False), Waits(act, is_open=False)])
+    scheduler = Scheduler(graph, outside=Silent(), stopwatch=lambda: 0.0)
+    for _ in scheduler.start():
+        pass
+    slow, fast = scheduler.advance(wait=True, asks_max=UNLIMITED)
+    slow.ended_at, fast.ended_at = 1.0, 2.0
+    for node in (fast, slow):
+        scheduler.advance_after(node, wait=True, asks_max=UNLIMITED)
+    assert (fast.since, slow.since) == (2.0, 2.0)
+
+
 def test_open_node_is_waited_for() -> None:
     """A graph that waits for its next request would be taken for a deadlock."""
     scheduler, outside = scheduled(Waits(lambda _node: NodeStatus.NEED_DATA))

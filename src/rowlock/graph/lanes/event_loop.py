@@ -210,6 +210,7 @@ class LoopLanes:
         """Make the calls of a node for as long as its next one follows soon."""
         if not self.calls.begin(node):
             return
+        is_of_caller = node.processor.context is not None
         until, iteration = node.started_at + ITERATION_S_MAX, self._counted()
         while True:
             await self.calls.await_call(node)
@@ -219,7 +220,9 @@ class LoopLanes:
                 found.remove(node)
             if found:
                 self._dispatch(found)
-            if not is_next and (node.is_busy or not await self._is_used_again(node)):
+            if not is_next and (
+                is_of_caller or node.is_busy or not await self._is_used_again(node)
+            ):
                 return
             if not self.calls.begin(node):
                 return
@@ -234,7 +237,12 @@ class LoopLanes:
         waiter: asyncio.Future[bool] = self._loop.create_future()
         self._idle[node] = waiter
         self._counted()
-        return await waiter
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.cancelled() or not waiter.result():
+                return False  # it has no call that this could end
+            raise
 
     def _counted(self) -> int:
         """Return the number of this iteration of the loop, and have the next one counted."""
@@ -271,8 +279,9 @@ class LoopLanes:
         self._advance(ASKS_MAX)
 
     def _task_done(self, node: Node, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(node) is task:
-            del self._tasks[node]
+        if self._tasks.get(node) is not task:
+            return  # the call that was handed out is another task's
+        del self._tasks[node]
         # Cancelled by another before its first step, the call was never begun.
         if task.cancelled() and is_withdrawn(node):
             self.calls.failed(node, asyncio.CancelledError())

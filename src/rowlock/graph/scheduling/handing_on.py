@@ -94,12 +94,12 @@ class Hand:
             port.is_changed = False
         self.node.changed.clear()
         lane, target = self.lane, self.target
+        if target is not None and target.is_finished:
+            return False
         if lane.result is GONE:
             if lane.marks_gone:
                 return False
         elif target is not None:
-            if target.is_finished:
-                return False
             if not target.is_needed or target.value is not EMPTY:
                 _rest(self.node, NEED_CONSUME, now)
                 return True

@@ -102,6 +102,7 @@ class Scheduler:
         self.in_flight = 0
         self.unfinished = len(graph.nodes)
         self.asks = 0
+        self._latest = 0.0
         self._graph = graph
         self._changes = graph.changes
         self._outside = outside
@@ -219,7 +220,8 @@ class Scheduler:
             self._inbox.append(node)
             return self.advance(wait=wait, asks_max=asks_max)
         calls: list[Node] = []
-        now = node.ended_at
+        # Another thread may have been faster to report, and nodes rest since then.
+        now = self._latest = max(node.ended_at, self._latest)
         try:
             self._take_in(node, calls, now)
             if changes.owners:
@@ -236,7 +238,7 @@ class Scheduler:
     # What follows runs under the mutex.
 
     def _drain(self, calls: list[Node], asks_max: int) -> None:
-        now = self._stopwatch()
+        now = self._latest = self._stopwatch()
         inbox = self._inbox
         while inbox:
             entry = inbox.popleft()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
+from rowlock.graph.building.topology import add_place
 from rowlock.graph.ports import EMPTY, Port
 from rowlock.graph.processor import NodeStatus, Place, Processor
 from rowlock.graph.stock.carriers import SyncPlace
@@ -154,22 +155,28 @@ class MemorySource(Processor):
         super().__init__(outputs=1, name=name)
         # It stays until the run has ended: letting go of it may run a `__del__`.
         self._items: Any = items
-        self._iterator: Iterator[Any] = iter(items)
+        self._iterator: Iterator[Any] | None = None
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
         """Hand on the next value, if it is wanted."""
         output = self.outputs[0]
         if output.is_finished:
             return NodeStatus.FINISHED
-        if output.can_push:
-            try:
-                output.push(next(self._iterator))
-                self.made += 1
-            except StopIteration:
-                output.finish()
-                return NodeStatus.FINISHED
+        if not output.can_push:
+            return NodeStatus.NEED_CONSUME
+        if self._iterator is None:
+            self._iterator = iter(self._items)
+        try:
+            output.push(next(self._iterator))
+        except StopIteration:
+            output.finish()
+            return NodeStatus.FINISHED
+        except RuntimeError as error:  # the host has changed it meanwhile
+            add_place(error, self)
+            raise
+        self.made += 1
         return NodeStatus.NEED_CONSUME
 
     def clear(self) -> None:
         """Forget the collection."""
-        self._items, self._iterator = None, iter(())
+        self._items = self._iterator = None
