@@ -3,7 +3,7 @@
 Absolute figures move with the machine and with what else it does; compare ratios within one run.
 Runs on SQLite in a temporary folder and on a PostgreSQL of its own with default durability
 (``--postgresql URL`` names another one; its tables ``jobs`` and ``scheduled_jobs`` are dropped,
-with peers the schema ``bench_peer``, too).
+with peers the schema ``bench_peer``, too). Graphs are measured without a database.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from measure import POSTGRESQL, SQLITE, Measure, Place, Scale
+from measure import NOWHERE, POSTGRESQL, SQLITE, Measure, Place, Scale
 from report import Result, print_failure, print_result, read_json, write_json
 from table import MEASURES, PEERS
 
@@ -47,7 +47,9 @@ def arguments() -> argparse.Namespace:
         "--rows", type=int, help="how many are drained; 20,000, or 2,000 in a quick run"
     )
     parser.add_argument(
-        "--only", choices=[SQLITE.lower(), POSTGRESQL.lower()], help="one of the databases"
+        "--only",
+        choices=[SQLITE.lower(), POSTGRESQL.lower()],
+        help="one of the databases, and no graphs without one",
     )
     parser.add_argument(
         "--postgresql", metavar="URL", help="postgresql+asyncpg://... of a database for it alone"
@@ -67,28 +69,38 @@ def arguments() -> argparse.Namespace:
     return options
 
 
+def chosen(options: argparse.Namespace) -> list[Measure]:
+    """Return what is asked for: by name, or all but the peers."""
+    if options.measures:
+        return [measure for measure in (*MEASURES, *PEERS) if measure.name in options.measures]
+    return [*MEASURES, *PEERS] if options.peers else [*MEASURES]
+
+
 @contextmanager
-def places(options: argparse.Namespace) -> Iterator[list[Place]]:
-    """Open the databases that are asked for, and take away what was made."""
+def places(options: argparse.Namespace, names: set[str]) -> Iterator[list[Place]]:
+    """Open the databases that are asked for, of those in `names`; take away what was made."""
+    wanted = {name for name in names if options.only in (None, name.lower())}
     with tempfile.TemporaryDirectory(prefix="rowlock-bench-") as folder:
-        sqlite = [Place(SQLITE, f"sqlite+aiosqlite:///{folder}/bench.db")]
-        if options.only == SQLITE.lower():
-            yield sqlite
-            return
-        if options.only == POSTGRESQL.lower():
-            sqlite = []
+        found = {
+            NOWHERE: Place(NOWHERE, ""),
+            SQLITE: Place(SQLITE, f"sqlite+aiosqlite:///{folder}/bench.db"),
+        }
+        server = None
         if options.postgresql:
-            yield [*sqlite, Place(POSTGRESQL, options.postgresql)]
-            return
-        # The path of a socket has to be short.
-        server = PostgresqlServer(
-            Path(tempfile.mkdtemp(prefix="rowlock-bench-", dir="/tmp")), durable=True
-        )
+            found[POSTGRESQL] = Place(POSTGRESQL, options.postgresql)
+        elif POSTGRESQL in wanted:
+            # The path of a socket has to be short.
+            directory = Path(tempfile.mkdtemp(prefix="rowlock-bench-", dir="/tmp"))
+            server = PostgresqlServer(directory, durable=True)
         try:
-            yield [*sqlite, Place(POSTGRESQL, server.start().render_as_string(hide_password=False))]
+            if server is not None:
+                url = server.start().render_as_string(hide_password=False)
+                found[POSTGRESQL] = Place(POSTGRESQL, url)
+            yield [place for name, place in found.items() if name in wanted]
         finally:
-            server.stop()
-            shutil.rmtree(server.directory, ignore_errors=True)
+            if server is not None:
+                server.stop()
+                shutil.rmtree(server.directory, ignore_errors=True)
 
 
 def measured(measure: Measure, place: Place, options: argparse.Namespace) -> Result | None:
@@ -129,14 +141,12 @@ def measure_all(options: argparse.Namespace) -> list[Result]:
     load_before = os.getloadavg()[0]
     print(f"load average before: {load_before:.2f}, cores: {os.cpu_count()}")
     results: list[Result] = []
-    with places(options) as found:
+    measures = chosen(options)
+    names = {name for measure in measures for name in measure.databases}
+    with places(options, names) as found:
         for place in found:
-            for measure in (*MEASURES, *PEERS):
-                by_itself = not options.measures and (options.peers or measure in MEASURES)
-                if (
-                    not (by_itself or measure.name in options.measures)
-                    or place.name not in measure.databases
-                ):
+            for measure in measures:
+                if place.name not in measure.databases:
                     continue
                 if (result := measured(measure, place, options)) is None:
                     continue

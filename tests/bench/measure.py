@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 Figures = dict[str, float]
 """By name with its unit: ``{"rows/s": 9_000.0}``."""
-SQLITE, POSTGRESQL = "SQLite", "PostgreSQL"
+SQLITE, POSTGRESQL, NOWHERE = "SQLite", "PostgreSQL", "no database"
 
 
 @dataclass(frozen=True)
 class Place:
-    """A database that is empty, or may be emptied."""
+    """A database that is empty, or may be emptied; or none, without a URL."""
 
     name: str
     url: str

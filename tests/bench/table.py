@@ -13,6 +13,7 @@ from dispatching import admission, flood
 from drain import drain
 from far_away import far_away
 from formulas import throughput, wait
+from graphs.table import GRAPHS
 from heartbeats import heartbeats
 from many import many_pipelines
 from measure import POSTGRESQL, SQLITE, Measure
@@ -158,6 +159,7 @@ MEASURES = (
         admission,
         rounds_max=1,
     ),
+    *GRAPHS,
 )
 PEERS = (
     Measure(
