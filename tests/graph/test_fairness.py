@@ -11,6 +11,8 @@ import pytest
 from rowlock.graph import Graph, run_graph
 from rowlock.graph.lanes.event_loop import ASKS_MAX
 from rowlock.graph.scheduling.run import GraphRun
+from rowlock.graph.stock.limits import LimitProcessor
+from rowlock.graph.stock.maps import AsyncMapProcessor, MapProcessor, consume
 from rowlock.testing import virtual_time
 
 from .nodes import Apply, Collect, Feed, Spread
@@ -38,6 +40,37 @@ async def test_one_iteration_asks_a_bounded_number_of_nodes() -> None:
     watcher.cancel()
     assert got(graph) == [1]
     assert 100 < most <= ASKS_MAX
+
+
+@virtual_time
+async def test_end_of_a_coroutine_asks_a_bounded_number_of_nodes() -> None:
+    """The host's other tasks would wait while the end of a long chain is passed on."""
+
+    async def itself(value: int) -> int:
+        return value
+
+    graph, last, asked = Graph(), list[int](), list[int]()
+    graph.add_pipe([Feed(range(3000), place="loop")])
+    for _ in range(1000):
+        graph.add_pipe([applied(lambda x: x, "loop")])
+    graph.add_pipe([AsyncMapProcessor(itself)])
+    graph.add_pipe([LimitProcessor(1)])
+    graph.add_pipe([MapProcessor(last.append, use=consume, place="loop")])
+    graph.begin_run()
+    run = GraphRun(graph)
+
+    async def watch() -> None:
+        before = 0
+        while True:
+            await asyncio.sleep(0)
+            asked.append(run.scheduler.asks - before)
+            before = run.scheduler.asks
+
+    watcher = asyncio.create_task(watch())
+    await run.to_its_end(None)
+    watcher.cancel()
+    assert last == [0]
+    assert 100 < max(asked) <= ASKS_MAX
 
 
 async def test_one_iteration_begins_no_call_after_its_time() -> None:

@@ -152,6 +152,14 @@ GRAPH_HAND_BUGS = (
         (f"{HANDS}::test_lane_without_work_may_be_cancelled",),
     ),
     Bug(
+        "the end of a coroutine asks twice as many nodes",
+        "graph/scheduling/scheduler.py",
+        "Scheduler.advance_after",
+        "asks_end - self.asks",
+        "asks_max",
+        ("tests/graph/test_fairness.py::test_end_of_a_coroutine_asks_a_bounded_number_of_nodes",),
+    ),
+    Bug(
         "a slow thread turns the time of a run back",
         "graph/scheduling/scheduler.py",
         "Scheduler.advance_after",

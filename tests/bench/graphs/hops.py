@@ -13,6 +13,7 @@ from graphs.lines import (
     through_anyio,
     through_executor,
     through_graph,
+    through_one_operator,
     through_queues,
 )
 from measure import Figures, Place, Scale
@@ -51,6 +52,7 @@ async def _costs(values: Sequence[Any], function: Function, scale: Scale) -> dic
     ways = {
         "graph": partial(through_graph, values, function, on="loop"),
         "graph, 2 threads": partial(through_graph, values, function, on="thread"),
+        "graph, one operator": partial(through_one_operator, values, function),
         "Queue(16)": partial(through_queues, values, function, size=16),
         "Queue(1)": partial(through_queues, values, function, size=1),
         "anyio(16)": partial(through_anyio, values, function, size=16),
@@ -71,5 +73,6 @@ def _checked(name: str, way: Way, count: int) -> Way:
 
 def _ratios(costs: dict[str, Cost]) -> Figures:
     rivals = ("Queue(16)", "Queue(1)", "anyio(16)", "aiostream")
-    pairs = [*(("graph", rival) for rival in rivals), ("graph, 2 threads", "executor")]
+    pairs = [("graph", rival) for rival in rivals]
+    pairs += [("graph, one operator", "Queue(16)"), ("graph, 2 threads", "executor")]
     return cpu_ratios(costs, pairs)

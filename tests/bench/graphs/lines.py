@@ -37,6 +37,20 @@ async def through_graph(values: Sequence[Any], function: Function, *, on: Place)
     return len(got)
 
 
+async def through_one_operator(values: Sequence[Any], function: Function) -> int:
+    """Pass values through one operator of a graph, which calls all five functions."""
+
+    def all_five(value: Any) -> Any:
+        for _ in range(FUNCTIONS):
+            value = function(value)
+        return value
+
+    graph, got = Graph(), list[Any]()
+    graph.source(values).map(all_five, on="loop").sink(got.append, on="loop")
+    await run_graph(graph)
+    return len(got)
+
+
 async def through_queues(values: Sequence[Any], function: Function, *, size: int) -> int:
     """Pass values through five workers, with a queue of `size` values before each."""
     queues = [asyncio.Queue[Any](size) for _ in range(FUNCTIONS + 1)]

@@ -220,6 +220,7 @@ class Scheduler:
             self._inbox.append(node)
             return self.advance(wait=wait, asks_max=asks_max)
         calls: list[Node] = []
+        asks_end = self.asks + asks_max
         # Another thread may have been faster to report, and nodes rest since then.
         now = self._latest = max(node.ended_at, self._latest)
         try:
@@ -232,7 +233,7 @@ class Scheduler:
         finally:
             mutex.release()
         if self._inbox or not is_whole:
-            calls += self.advance(wait=False, asks_max=asks_max)
+            calls += self.advance(wait=False, asks_max=asks_end - self.asks)
         return calls
 
     # What follows runs under the mutex.
