@@ -13,7 +13,8 @@ from contextvars import Context
 from rowlock.containment import as_ordinary
 from rowlock.errors import GraphInterrupted
 from rowlock.graph.building.topology import Node, Topology, add_place
-from rowlock.graph.scheduling.scheduler import RUNNING, Scheduler, is_withdrawn
+from rowlock.graph.scheduling.outside import RUNNING
+from rowlock.graph.scheduling.scheduler import Scheduler, is_withdrawn
 
 
 class Calls:

@@ -279,9 +279,8 @@ class LoopLanes:
         self._advance(ASKS_MAX)
 
     def _task_done(self, node: Node, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(node) is not task:
-            return  # the call that was handed out is another task's
-        del self._tasks[node]
+        if self._tasks.get(node) is task:
+            del self._tasks[node]
         # Cancelled by another before its first step, the call was never begun.
         if task.cancelled() and is_withdrawn(node):
             self.calls.failed(node, asyncio.CancelledError())

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from rowlock.graph.building.topology import Node, node_of
-from rowlock.graph.ports import EMPTY, Changes, Edge
+from rowlock.graph.ports import EMPTY, Edge
 from rowlock.graph.processor import NodeStatus
 from rowlock.graph.stock.carriers import BARE, GONE
 from rowlock.graph.stock.joins import ResizeProcessor
@@ -82,11 +82,10 @@ class Hand:
             return other is self.follower
         return other.hand is not None and other.hand.producer is self.spread.node
 
-    def after_call(self, changes: Changes, calls: list[Node], now: float) -> bool:
+    def after_call(self, calls: list[Node], now: float) -> bool:
         """Do what the lane does when its call has ended; False if it is to be asked instead.
 
         Args:
-            changes: of the graph.
             calls: the nodes that are called next are added here.
             now: in seconds.
         """
@@ -103,11 +102,11 @@ class Hand:
             if not target.is_needed or target.value is not EMPTY:
                 _rest(self.node, NEED_CONSUME, now)
                 return True
-            self._hand_on(target, changes, calls, now)
+            self._hand_on(target, calls, now)
         lane.result = EMPTY
         if self.resize is not None:
-            return self.resize.serve(self, changes, calls, now)
-        return self._take_next(changes, calls, now)
+            return self.resize.serve(self, calls, now)
+        return self._take_next(calls, now)
 
     def begin(self, value: object, calls: list[Node], now: float) -> bool:
         """Have the lane called with `value` next; False if that is not wanted any more."""
@@ -124,7 +123,7 @@ class Hand:
         calls.append(self.node)
         return True
 
-    def _hand_on(self, target: Edge[Any], changes: Changes, calls: list[Node], now: float) -> None:
+    def _hand_on(self, target: Edge[Any], calls: list[Node], now: float) -> None:
         """Give the result to a lane that is idle, or put it into the slot."""
         result = self.lane.result
         target.passed += 1
@@ -135,9 +134,9 @@ class Hand:
         elif self.spread is not None and self.spread.gives(result, calls, now):
             return
         target.value = result
-        target.target.notify(changes)
+        target.target.notify(target.changes)
 
-    def _take_next(self, changes: Changes, calls: list[Node], now: float) -> bool:
+    def _take_next(self, calls: list[Node], now: float) -> bool:
         """Take the value from the slot, or rest until there is one."""
         source, value = self.source, self.source.value
         if value is EMPTY:
@@ -145,13 +144,13 @@ class Hand:
                 return False
             if not source.is_needed:
                 source.is_needed = True
-                source.source.notify(changes)
+                source.source.notify(source.changes)
             _rest(self.node, NEED_DATA, now)
             return True
         if not self.begin(value, calls, now):
             return False
         source.value = EMPTY
-        _ask_for_more(source, changes)
+        _ask_for_more(source)
         return True
 
 
@@ -180,10 +179,10 @@ class Spread:
             return False
         port.edge.passed += 1
         if not hand.is_only_reader:
-            self._hungry.take(port)
+            self._hungry.remove(port)
         return True
 
-    def serve(self, hand: Hand, changes: Changes, calls: list[Node], now: float) -> bool:
+    def serve(self, hand: Hand, calls: list[Node], now: float) -> bool:
         """Give a lane the value that waits longest, or note that it wants one; False if it is to be
         asked instead.
         """
@@ -199,10 +198,10 @@ class Spread:
         edge = port.edge
         if edge.is_finished or not hand.begin(edge.value, calls, now):
             return False
-        self._full.take(port)
+        self._full.remove(port)
         edge.value = EMPTY
         source.passed += 1
-        _ask_for_more(edge, changes)
+        _ask_for_more(edge)
         if not self._full:
             _rest(self.node, NEED_DATA, now)
         return True
@@ -238,9 +237,9 @@ def _rest(node: Node, status: NodeStatus, now: float) -> None:
     node.status, node.since = status, now
 
 
-def _ask_for_more(edge: Edge[Any], changes: Changes) -> None:
+def _ask_for_more(edge: Edge[Any]) -> None:
     """Have the producer asked, unless it is a lane that has no result yet."""
     producer = node_of(edge.source)
     is_waiting = producer.hand is None or producer.status is NEED_CONSUME
     if is_waiting and not edge.is_finished:
-        edge.source.notify(changes)
+        edge.source.notify(edge.changes)

@@ -20,9 +20,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from enum import IntEnum
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from rowlock.errors import InternalError
 from rowlock.graph.building.topology import CHECKED_AT_ONCE, Node, RaisedLater, Topology
@@ -30,47 +29,13 @@ from rowlock.graph.processor import NodeStatus, Processor
 from rowlock.graph.scheduling.deadlock import deadlock_of
 from rowlock.graph.scheduling.fix_point import settle, wake
 from rowlock.graph.scheduling.handing_on import Hand, Spread, hand_of
+from rowlock.graph.scheduling.outside import RUNNING, Outside, Phase
 
 LATER_ERRORS_MAX: Final = 16
 """How many errors are kept beside the first."""
 
 UNLIMITED: Final = 1 << 62
 """A bound for the nodes asked at once, for threads: nothing else waits for a thread."""
-
-
-class Phase(IntEnum):
-    """Where a run is; it goes on to later phases only."""
-
-    RUNNING = 0
-    """Calls are handed out."""
-    STOPPING = 1
-    """No call is handed out; those in flight are cancelled, and waited for."""
-    CLOSING = 2
-    """Sources are closed, each in its place; no other call is in flight."""
-    ENDED = 3
-    """Nothing is in flight, and nothing will be."""
-
-
-RUNNING = Phase.RUNNING
-
-
-class Outside(Protocol):
-    """What the scheduler asks of the event loop; never under its mutex, and from any thread."""
-
-    def advance_soon(self) -> None:
-        """Have `Scheduler.advance` called in the loop."""
-
-    def set_timer(self, node: Node, number: int, seconds: float) -> None:
-        """Have `Scheduler.timer_fired` called in that time, instead of for an earlier timer."""
-
-    def cancel_timer(self, node: Node) -> None:
-        """Forget the timer of a node."""
-
-    def cancel_calls(self) -> None:
-        """Cancel the coroutines in flight."""
-
-    def ended(self) -> None:
-        """Note that the run has ended."""
 
 
 Entry: TypeAlias = Node | Callable[[float], None]
@@ -276,7 +241,7 @@ class Scheduler:
     def _is_handed_on(self, hand: Hand, calls: list[Node], now: float) -> bool:
         """Spare nodes being asked, if it is known what they would answer."""
         before = len(calls)
-        is_done = hand.after_call(self._changes, calls, now)
+        is_done = hand.after_call(calls, now)
         for called in calls[before:]:
             called.ticket.append(None)
             self.in_flight += 1

@@ -15,7 +15,8 @@ from rowlock.graph.lanes.runtime import GraphRuntime, default_runtime
 from rowlock.graph.lanes.threads import ThreadLanes
 from rowlock.graph.processor import Processor
 from rowlock.graph.scheduling.interrupt import add_check
-from rowlock.graph.scheduling.scheduler import Phase, Scheduler
+from rowlock.graph.scheduling.outside import Phase
+from rowlock.graph.scheduling.scheduler import Scheduler
 from rowlock.logs import get_logger
 
 logger = get_logger(__name__)

@@ -55,7 +55,7 @@ class FullInputs:
         """Return the port that is full for longest."""
         return next(iter(self._full))
 
-    def take(self, port: InputPort[Any]) -> None:
+    def remove(self, port: InputPort[Any]) -> None:
         """Forget a port whose value was taken."""
         del self._full[port]
 
@@ -118,7 +118,7 @@ class HungryOutputs:
         """Note that a port wants a value."""
         self._hungry[port] = None
 
-    def take(self, port: OutputPort[Any]) -> None:
+    def remove(self, port: OutputPort[Any]) -> None:
         """Forget a port that was given a value."""
         del self._hungry[port]
 
