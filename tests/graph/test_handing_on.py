@@ -141,8 +141,8 @@ async def test_lane_ends_when_its_consumer_has_left() -> None:
 async def test_lane_that_drops_ends_when_its_consumer_has_left() -> None:
     """A filter that lets nothing more through would read an endless source for ever."""
     graph, got = Graph(), list[int]()
-    flow = graph.source(range(1000)).filter(lambda value: value < 2, on="loop")
-    flow.limit(2).sink(got.append, on="loop")
+    flow = graph.source(range(1000)).map(_itself, on="loop")
+    flow.filter(lambda value: value < 2, on="loop").limit(2).sink(got.append, on="loop")
     statistics = await run_graph(graph)
     assert got == [0, 1]
     assert statistics.operators[0].made < 10
