@@ -47,7 +47,7 @@ def ingest() -> Graph:
     def embedded(chunks: Flow[int]) -> Flow[int]:
         return chunks.amap_batch(embed, size=32, within=0.02, lanes=2)
 
-    pages = Graph("ingest").source(range(200), name="urls").amap(download, lanes=16)
+    pages = Graph("ingest").source(range(200), on="loop", name="urls").amap(download, lanes=16)
     parsed = pages.map(abs, lanes=2, name="parse")
     found = parsed.fan_out(lambda one: [one] * 5, embedded, groups=8, name="chunks")
     return found.asink(store, lanes=8)
@@ -55,7 +55,7 @@ def ingest() -> Graph:
 
 def diamond() -> Graph:
     """Return a graph with too little room on one of two ways."""
-    one, other = Graph("diamond").source(range(500), name="numbers").duplicate(2)
+    one, other = Graph("diamond").source(range(500), on="loop", name="numbers").duplicate(2)
     return one.zip(other.batch(100).unbatch(), ahead=16).sink(print, on="loop", name="print")
 
 

@@ -27,7 +27,7 @@ class WayStep(NamedTuple):
 def way_of_a_value() -> list[WayStep]:
     """Run one value through two operators, and return each step."""
     graph = Graph()
-    flow = graph.source(["a"], name="source").map(str.upper, on="loop", name="upper")
+    flow = graph.source(["a"], on="loop", name="source").map(str.upper, on="loop", name="upper")
     flow.sink(len, on="loop", name="sink")
     steps: list[WayStep] = []
 
