@@ -94,7 +94,7 @@ async def test_nothing_keeps_a_value(build: Any, kind: str) -> None:
 
     async with StandingGraph(build) as graph:
         found = await submitted(graph, kind)
-        for _ in range(1000):
+        for _ in range(100_000):  # a thread may be slow to let go
             await asyncio.sleep(0)
             if all(one() is None for one in found):
                 break
