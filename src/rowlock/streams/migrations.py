@@ -1,0 +1,235 @@
+"""Steps for the host's own migrations: the wing's tables, up and down.
+
+As in ``rows/migrations.py``, what a step does never changes, and the host's Alembic runs it. The
+tables of the models are made of the same columns (``tables.py``); a later column will come as a
+later step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    String,
+    Text,
+    Uuid,
+    column,
+    false,
+)
+
+from rowlock.rows.database_time import UtcDateTime
+from rowlock.rows.migrations import (
+    MigrationOperations,
+    lock_columns,
+    schedule_columns,
+    set_fillfactor,
+)
+from rowlock.rows.row_dialect import partial_index_options
+
+FLOWS: Final = "rowlock_stream_flows"
+SHARDS: Final = "rowlock_stream_shards"
+STEPS: Final = "rowlock_stream_steps"
+PARTS: Final = "rowlock_stream_parts"
+STATE: Final = "rowlock_stream_state"
+OUTPUTS: Final = "rowlock_stream_outputs"
+CURSORS: Final = "rowlock_stream_cursors"
+EXCHANGE: Final = "rowlock_stream_exchange"
+REPLICAS: Final = "rowlock_stream_replicas"
+NAME_CHARS_MAX: Final = 255
+"""Longest name of a flow, an output or a consumer, and longest key, in characters."""
+STATE_FILLFACTOR: Final = 50
+"""Share of a page of the states that PostgreSQL fills at first, in percent: every step writes new
+versions of rows, and with room beside them no index is written (all of 10^6 updates measured).
+"""
+
+
+def _flows_columns() -> list[Column[Any]]:
+    return [
+        Column("id", BigInteger, primary_key=True, autoincrement=False),
+        Column("name", String(NAME_CHARS_MAX), nullable=False, unique=True),
+        Column("fingerprint", String(64), nullable=False),
+        Column("code_version", String(NAME_CHARS_MAX), nullable=False, server_default=""),
+        Column("state", String(16), nullable=False, server_default="running"),
+        Column("next_step", BigInteger, nullable=False, server_default="0"),
+        Column("upto", JSON, nullable=False),
+        Column("now", UtcDateTime),
+        Column("checkpoint_requested", Boolean, nullable=False, server_default=false()),
+        Column("shards_wanted", Integer),
+        Column("pinned", BigInteger),
+        Column("pinned_until", UtcDateTime),
+        Column("frontier", BigInteger, nullable=False, server_default="0"),
+        Column("stalled", Text),
+        *lock_columns(),
+        *schedule_columns(),
+    ]
+
+
+def _shards_columns() -> list[Column[Any]]:
+    return [
+        Column("id", BigInteger, primary_key=True, autoincrement=False),
+        Column("flow_id", BigInteger, nullable=False),
+        Column("lo", Integer, nullable=False),
+        Column("hi", Integer, nullable=False),
+        Column("step", BigInteger, nullable=False, server_default="0"),
+        Column("version", BigInteger, nullable=False, server_default="0"),
+        Column("snapshot", BigInteger),
+        Column("replica", Uuid),
+        Column("failures", Integer, nullable=False, server_default="0"),
+        Column("failed_step", BigInteger),
+        *lock_columns(),
+        *schedule_columns(),
+    ]
+
+
+def _steps_columns() -> list[Column[Any]]:
+    return [
+        Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
+        Column("step", BigInteger, primary_key=True, autoincrement=False),
+        Column("upto", JSON, nullable=False),
+        Column("now", UtcDateTime, nullable=False),
+        Column("checkpoint", Boolean, nullable=False),
+        Column("snapshot", Boolean, nullable=False),
+    ]
+
+
+def _parts_columns() -> list[Column[Any]]:
+    return [
+        Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
+        Column("step", BigInteger, primary_key=True, autoincrement=False),
+        Column("lo", Integer, primary_key=True, autoincrement=False),
+        Column("hi", Integer, nullable=False),
+        Column("rows", Integer, nullable=False),
+        Column("input_digest", String(64), nullable=False),
+        Column("outputs", Integer, nullable=False),
+        Column("output_digest", String(64), nullable=False),
+        Column("seconds", Float, nullable=False),
+    ]
+
+
+def _state_columns() -> list[Column[Any]]:
+    return [
+        Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
+        Column("name", String(NAME_CHARS_MAX), primary_key=True),
+        Column("key", String(NAME_CHARS_MAX), primary_key=True),
+        Column("bucket", Integer, nullable=False),
+        Column("version", BigInteger, nullable=False),
+        Column("value", Text),
+        Column("timer_at", UtcDateTime),
+        Column("snapshot_version", BigInteger),
+        Column("snapshot_value", Text),
+        Column("snapshot_timer_at", UtcDateTime),
+    ]
+
+
+def _outputs_columns() -> list[Column[Any]]:
+    return [
+        Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
+        Column("output", String(NAME_CHARS_MAX), primary_key=True),
+        Column("step", BigInteger, primary_key=True, autoincrement=False),
+        Column("lo", Integer, primary_key=True, autoincrement=False),
+        Column("seq", Integer, primary_key=True, autoincrement=False),
+        Column("bucket", Integer, nullable=False),
+        Column("key", String(NAME_CHARS_MAX)),
+        Column("payload", Text, nullable=False),
+    ]
+
+
+def _cursors_columns() -> list[Column[Any]]:
+    return [
+        Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
+        Column("output", String(NAME_CHARS_MAX), primary_key=True),
+        Column("consumer", String(NAME_CHARS_MAX), primary_key=True),
+        Column("step", BigInteger, nullable=False),
+        Column("at", UtcDateTime, nullable=False),
+    ]
+
+
+def _exchange_columns() -> list[Column[Any]]:
+    return [
+        Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
+        Column("step", BigInteger, primary_key=True, autoincrement=False),
+        Column("stage", String(NAME_CHARS_MAX), primary_key=True),
+        Column("lo", Integer, primary_key=True, autoincrement=False),
+        Column("to_lo", Integer, primary_key=True, autoincrement=False),
+        Column("hi", Integer, nullable=False),
+        Column("to_hi", Integer, nullable=False),
+        Column("payload", Text, nullable=False),
+    ]
+
+
+def _replicas_columns() -> list[Column[Any]]:
+    return [
+        Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
+        Column("id", Uuid, primary_key=True),
+        Column("name", String(NAME_CHARS_MAX), nullable=False),
+        Column("code_version", String(NAME_CHARS_MAX), nullable=False),
+        Column("shards", Integer, nullable=False),
+        Column("seen_at", UtcDateTime, nullable=False),
+    ]
+
+
+_TABLES: Final = {
+    FLOWS: _flows_columns,
+    SHARDS: _shards_columns,
+    STEPS: _steps_columns,
+    PARTS: _parts_columns,
+    STATE: _state_columns,
+    OUTPUTS: _outputs_columns,
+    CURSORS: _cursors_columns,
+    EXCHANGE: _exchange_columns,
+    REPLICAS: _replicas_columns,
+}
+
+
+def stream_columns(table_name: str) -> list[Column[Any]]:
+    """Return new columns of one of the wing's tables."""
+    return _TABLES[table_name]()
+
+
+def stream_indexes(table_name: str) -> list[Index]:
+    """Return new indexes of one of the wing's tables, beside that of its key."""
+    match table_name:
+        case "rowlock_stream_shards":
+            return [Index(f"ux_{SHARDS}_flow_id_lo", "flow_id", "lo", unique=True)]
+        case "rowlock_stream_state":
+            has_timer = partial_index_options(column("timer_at").is_not(None))
+            return [Index(f"ix_{STATE}_timer_at", "flow_id", "timer_at", **has_timer)]
+        case _:
+            return []
+
+
+def add_stream_tables(op: MigrationOperations, *, schema: str | None = None) -> None:
+    """Create the tables of the wing, empty.
+
+    Args:
+        op: Alembic's, handed in by the migration.
+        schema: where the tables are to be: that of the host's metadata.
+    """
+    for name in _TABLES:
+        op.create_table(name, *stream_columns(name), schema=schema)
+        for index in stream_indexes(name):
+            options = {key: index.dialect_kwargs[key] for key in index.dialect_kwargs}
+            columns: list[Any] = [str(part) for part in index.expressions]
+            op.create_index(
+                index.name, name, columns, unique=index.unique, schema=schema, **options
+            )
+    set_fillfactor(op, STATE, STATE_FILLFACTOR, schema=schema)
+    for leased in (FLOWS, SHARDS):
+        set_fillfactor(op, leased, schema=schema)
+
+
+def drop_stream_tables(op: MigrationOperations, *, schema: str | None = None) -> None:
+    """Drop the tables of the wing with all that is in them. Stop the flows first: what they have
+    computed is in the results and states that go with these tables, and in the host's own.
+    """
+    for name in reversed(_TABLES):
+        for index in stream_indexes(name):
+            op.drop_index(index.name, name, schema=schema)
+        op.drop_table(name, schema=schema)

@@ -1,0 +1,117 @@
+"""The settings of a flow beside those of every pipeline: names, defaults, bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rowlock.errors import SettingsError
+from rowlock.pipelines.settings import DURATION_MAX, SettingsKeywords
+
+STEPS_MAX: Final = 10_000
+"""Most steps from one checkpoint to the next."""
+ROWS_MAX: Final = 1_000_000
+KEYS_MAX: Final = 100_000_000
+STEPS_AHEAD_MAX: Final = 10_000
+FAILURES_MAX: Final = 1_000
+
+_Duration = Annotated[timedelta, Field(gt=timedelta(0), le=DURATION_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """How often the states are written.
+
+    ``Checkpoint()`` writes them with every step, in the transaction of its results: nothing is ever
+    computed again. With more, the states of the steps between are in memory, and a shard whose
+    holder died computes these steps once more; results that were written before are compared and
+    dropped.
+
+    Attributes:
+        steps: a checkpoint at least every so many steps.
+        seconds: and at the first step that is so much later than the last one; None: by steps
+            alone.
+
+    Raises:
+        ValueError: a number is out of bounds.
+    """
+
+    steps: int = 1
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.steps <= STEPS_MAX:
+            msg = f"Checkpoint(steps={self.steps}): steps must be from 1 to {STEPS_MAX}"
+            raise ValueError(msg)
+        if self.seconds is not None and not 0 < self.seconds <= DURATION_MAX.total_seconds():
+            msg = f"Checkpoint(seconds={self.seconds}): seconds must be positive, a year at most"
+            raise ValueError(msg)
+
+    @property
+    def is_every_step(self) -> bool:
+        """Whether no step is ever computed again."""
+        return self.steps == 1
+
+
+class FlowSettings(BaseModel):
+    """The settings of one flow; each is a keyword of `Streams.flow`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    step_rows_max: Annotated[int, Field(ge=1, le=ROWS_MAX)] = 10_000
+    """Most rows that a step takes, over all shards."""
+    steps_ahead_max: Annotated[int, Field(ge=1, le=STEPS_AHEAD_MAX)] = 64
+    """No step is cut further ahead of the slowest shard that is held and not parked; steps grow
+    instead.
+    """
+    failures_max: Annotated[int, Field(ge=1, le=FAILURES_MAX)] = 5
+    """A shard that has failed so often at one step is parked."""
+    cached_keys_max: Annotated[int, Field(ge=1, le=KEYS_MAX)] = 100_000
+    """States of so many keys are kept in memory between steps, in each replica."""
+    dirty_keys_max: Annotated[int, Field(ge=1, le=KEYS_MAX)] = 100_000
+    """With so many states that are not written, a checkpoint is requested."""
+    poll_interval: _Duration = timedelta(seconds=2)
+    """How long a replica rests that has nothing to do and hears nothing, before it looks for rows
+    and steps.
+    """
+    keep: _Duration = timedelta(days=7)
+    """How long steps are kept that no shard needs any more."""
+
+
+class FlowKeywords(SettingsKeywords, total=False):
+    """The keywords of `Streams.flow` for the settings of a flow and of its pipelines; a number is
+    seconds where a duration is meant.
+    """
+
+    step_rows_max: int
+    steps_ahead_max: int
+    failures_max: int
+    cached_keys_max: int
+    dirty_keys_max: int
+    poll_interval: timedelta | float
+    keep: timedelta | float
+
+
+_NAMES = frozenset(FlowSettings.model_fields)
+
+
+def flow_settings(flow: str, values: FlowKeywords) -> tuple[FlowSettings, dict[str, Any]]:
+    """Return the settings of a flow, and what is left for its pipelines.
+
+    Raises:
+        SettingsError: a value is out of bounds; the text says which.
+    """
+    own: dict[str, Any] = {key: value for key, value in values.items() if key in _NAMES}
+    rest = {key: value for key, value in values.items() if key not in _NAMES}
+    try:
+        return FlowSettings(**own), rest
+    except ValidationError as error:
+        names = tuple(dict.fromkeys(str(problem["loc"][0]) for problem in error.errors()))
+        text = "; ".join(
+            f"{problem['loc'][0]} = {problem['input']!r}: {problem['msg']}"
+            for problem in error.errors()
+        )
+        raise SettingsError(f"flow {flow}: {text}", pipeline=flow, settings=names) from None

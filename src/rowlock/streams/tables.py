@@ -1,0 +1,189 @@
+"""The wing's own tables, in the metadata of the host: two that are leased, and what shards write.
+
+The one idea: whatever a flow knows is a row that stands in the host's database, beside the host's
+own rows: so one transaction of the host's database moves all of it. Keys of the leased tables
+follow from names, so that replicas which create a flow at the same time create the same rows.
+
+Not here: the log of `streams.log` (``inputs/log_tables.py``), and the columns of a host's table
+that is read as a stream (``columns.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Final, Protocol, cast
+from uuid import UUID
+
+from sqlalchemy import MetaData, Table
+from sqlalchemy.orm import (
+    DeclarativeMeta,
+    MappedAsDataclass,
+    registry,
+)
+from sqlalchemy.orm.decl_api import DeclarativeAttributeIntercept
+
+from rowlock.rows.model_check import mapper_of, single_table
+from rowlock.streams.migrations import (
+    CURSORS,
+    EXCHANGE,
+    FLOWS,
+    OUTPUTS,
+    PARTS,
+    REPLICAS,
+    SHARDS,
+    STATE,
+    STEPS,
+    stream_columns,
+    stream_indexes,
+)
+
+KEY_BITS: Final = 63
+"""Keys are positive and fit into eight bytes."""
+
+
+class FlowRow(Protocol):
+    """A row of the flows, as a coordinator holds it.
+
+    Attributes:
+        id: follows from the name (`key_of`).
+        name: of the flow.
+        fingerprint: of its sources, stages, states and outputs: replicas with another one are
+            refused.
+        code_version: of the replica that wrote it last.
+        state: ``running``, ``paused`` or ``stopped``.
+        next_step: the first step that is not cut.
+        upto: by source, the last position of the last step.
+        now: of the last step; null as long as there is none.
+        checkpoint_requested: the next cut is a checkpoint.
+        shards_wanted: how many shards there are to be; null: as many as there are.
+        pinned: the step whose snapshot stays readable; null: none.
+        pinned_until: no longer than this.
+        frontier: every shard has completed all steps below it, as the coordinator knows.
+        stalled: why the frontier does not advance; null: it does.
+    """
+
+    id: int
+    name: str
+    fingerprint: str
+    code_version: str
+    state: str
+    next_step: int
+    upto: dict[str, int]
+    now: datetime | None
+    checkpoint_requested: bool
+    shards_wanted: int | None
+    pinned: int | None
+    pinned_until: datetime | None
+    frontier: int
+    stalled: str | None
+
+
+class ShardRow(Protocol):
+    """A row of the shards: one copy of a flow's computation, over a range of buckets.
+
+    Attributes:
+        id: follows from the flow and `lo` (`key_of`).
+        flow_id: whose copy it is.
+        lo: the first bucket of the range.
+        hi: the first bucket behind it.
+        step: what it does next: results of all earlier steps are written.
+        version: the step at whose start its state in the database is; never above `step`.
+        snapshot: the step of the older version that is kept; null: none.
+        replica: which process has it, or had it last.
+        failures: failed attempts at `failed_step`.
+        failed_step: where it fails; null: it does not.
+    """
+
+    id: int
+    flow_id: int
+    lo: int
+    hi: int
+    step: int
+    version: int
+    snapshot: int | None
+    replica: UUID | None
+    failures: int
+    failed_step: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class StreamTables:
+    """All tables of the wing in one metadata.
+
+    Attributes:
+        flow_model: the mapped class of the flows.
+        shard_model: the mapped class of the shards.
+        steps: each cut.
+        parts: what each shard did in each step.
+        state: what handlers keep for each key: the latest value, and that of the snapshot.
+        outputs: results, by step.
+        cursors: how far consumers of results are.
+        exchange: messages between stages.
+        replicas: processes that work on a flow.
+    """
+
+    flow_model: type[FlowRow]
+    shard_model: type[ShardRow]
+    steps: Table
+    parts: Table
+    state: Table
+    outputs: Table
+    cursors: Table
+    exchange: Table
+    replicas: Table
+
+    @property
+    def flows(self) -> Table:
+        """The table of `flow_model`."""
+        return single_table(mapper_of(self.flow_model))
+
+    @property
+    def shards(self) -> Table:
+        """The table of `shard_model`."""
+        return single_table(mapper_of(self.shard_model))
+
+    @classmethod
+    def of(cls, base: type[Any]) -> StreamTables:
+        """Return the tables in the metadata of `base`, made at the first call.
+
+        Args:
+            base: the host's declarative base.
+        """
+        metadata: MetaData = base.metadata
+        known = metadata.info.get(cls)
+        if known is None:
+            known = metadata.info[cls] = cls(
+                flow_model=_mapped("StreamFlowRow", base, _table(FLOWS, metadata)),
+                shard_model=_mapped("StreamShardRow", base, _table(SHARDS, metadata)),
+                steps=_table(STEPS, metadata),
+                parts=_table(PARTS, metadata),
+                state=_table(STATE, metadata),
+                outputs=_table(OUTPUTS, metadata),
+                cursors=_table(CURSORS, metadata),
+                exchange=_table(EXCHANGE, metadata),
+                replicas=_table(REPLICAS, metadata),
+            )
+        return cast("StreamTables", known)
+
+
+def key_of(*names: object) -> int:
+    """Return the key of a row of a leased table: it follows from what the row is about."""
+    digest = sha256("\0".join(map(str, names)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> (64 - KEY_BITS)
+
+
+def _mapped(name: str, base: type[Any], table: Table) -> Any:
+    is_plain = type(base) in (DeclarativeMeta, DeclarativeAttributeIntercept)
+    if not is_plain or issubclass(base, MappedAsDataclass):
+        # Such a base makes more of its subclasses than mapped classes, and not of any table.
+        model = type(name, (), {"__module__": __name__})
+        registry(metadata=table.metadata).map_imperatively(model, table)
+        return model
+    # A subclass, so that sessions whose engines are bound to the base find theirs.
+    return type(name, (base,), {"__table__": table, "__module__": __name__})
+
+
+def _table(name: str, metadata: MetaData) -> Table:
+    return Table(name, metadata, *stream_columns(name), *stream_indexes(name))
