@@ -36,6 +36,7 @@ PARTS = {
     "channels": "rowlock.database.channel_dialect.ChannelDialect",
     "leases": "rowlock.leases.lease_dialect.LeaseDialect",
     "rows": "rowlock.rows.row_dialect.RowDialect",
+    "bulk": "rowlock.database.bulk_dialect.BulkDialect",
 }
 """What a dialect consists of: the name of each part, and the abstract class that it implements."""
 

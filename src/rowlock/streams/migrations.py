@@ -22,10 +22,12 @@ from sqlalchemy import (
     Uuid,
     column,
     false,
+    text,
 )
 
 from rowlock.rows.database_time import UtcDateTime
 from rowlock.rows.migrations import (
+    FILLFACTOR,
     MigrationOperations,
     lock_columns,
     schedule_columns,
@@ -44,9 +46,9 @@ EXCHANGE: Final = "rowlock_stream_exchange"
 REPLICAS: Final = "rowlock_stream_replicas"
 NAME_CHARS_MAX: Final = 255
 """Longest name of a flow, an output or a consumer, and longest key, in characters."""
-STATE_FILLFACTOR: Final = 50
-"""Share of a page of the states that PostgreSQL fills at first, in percent: every step writes new
-versions of rows, and with room beside them no index is written (all of 10^6 updates measured).
+FILLFACTORS: Final = {FLOWS: FILLFACTOR, SHARDS: FILLFACTOR, STATE: 50}
+"""Share of a page that PostgreSQL fills at first, in percent, by table: steps write new versions of
+these rows, and with room beside them no index is written.
 """
 
 
@@ -55,15 +57,15 @@ def _flows_columns() -> list[Column[Any]]:
         Column("id", BigInteger, primary_key=True, autoincrement=False),
         Column("name", String(NAME_CHARS_MAX), nullable=False, unique=True),
         Column("fingerprint", String(64), nullable=False),
-        Column("code_version", String(NAME_CHARS_MAX), nullable=False, server_default=""),
+        Column("code_version", String(NAME_CHARS_MAX), nullable=False, server_default=text("''")),
         Column("state", String(16), nullable=False, server_default="running"),
         Column("next_step", BigInteger, nullable=False, server_default="0"),
         Column("upto", JSON, nullable=False),
         Column("now", UtcDateTime),
         Column("checkpoint_requested", Boolean, nullable=False, server_default=false()),
         Column("shards_wanted", Integer),
-        Column("pinned", BigInteger),
-        Column("pinned_until", UtcDateTime),
+        Column("kept_snapshot", BigInteger),
+        Column("kept_until", UtcDateTime),
         Column("frontier", BigInteger, nullable=False, server_default="0"),
         Column("stalled", Text),
         *lock_columns(),
@@ -220,9 +222,8 @@ def add_stream_tables(op: MigrationOperations, *, schema: str | None = None) -> 
             op.create_index(
                 index.name, name, columns, unique=index.unique, schema=schema, **options
             )
-    set_fillfactor(op, STATE, STATE_FILLFACTOR, schema=schema)
-    for leased in (FLOWS, SHARDS):
-        set_fillfactor(op, leased, schema=schema)
+    for name, percent in FILLFACTORS.items():
+        set_fillfactor(op, name, percent, schema=schema)
 
 
 def drop_stream_tables(op: MigrationOperations, *, schema: str | None = None) -> None:

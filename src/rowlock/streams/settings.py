@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
@@ -11,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rowlock.errors import SettingsError
 from rowlock.pipelines.settings import DURATION_MAX, SettingsKeywords
 
-STEPS_MAX: Final = 10_000
-"""Most steps from one checkpoint to the next."""
 ROWS_MAX: Final = 1_000_000
 KEYS_MAX: Final = 100_000_000
 STEPS_AHEAD_MAX: Final = 10_000
@@ -21,43 +18,8 @@ FAILURES_MAX: Final = 1_000
 _Duration = Annotated[timedelta, Field(gt=timedelta(0), le=DURATION_MAX)]
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """How often the states are written.
-
-    ``Checkpoint()`` writes them with every step, in the transaction of its results: nothing is ever
-    computed again. With more, the states of the steps between are in memory, and a shard whose
-    holder died computes these steps once more; results that were written before are compared and
-    dropped.
-
-    Attributes:
-        steps: a checkpoint at least every so many steps.
-        seconds: and at the first step that is so much later than the last one; None: by steps
-            alone.
-
-    Raises:
-        ValueError: a number is out of bounds.
-    """
-
-    steps: int = 1
-    seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.steps <= STEPS_MAX:
-            msg = f"Checkpoint(steps={self.steps}): steps must be from 1 to {STEPS_MAX}"
-            raise ValueError(msg)
-        if self.seconds is not None and not 0 < self.seconds <= DURATION_MAX.total_seconds():
-            msg = f"Checkpoint(seconds={self.seconds}): seconds must be positive, a year at most"
-            raise ValueError(msg)
-
-    @property
-    def is_every_step(self) -> bool:
-        """Whether no step is ever computed again."""
-        return self.steps == 1
-
-
 class FlowSettings(BaseModel):
-    """The settings of one flow; each is a keyword of `Streams.flow`."""
+    """The settings of one flow; each is a keyword where the flow is declared."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -82,7 +44,7 @@ class FlowSettings(BaseModel):
 
 
 class FlowKeywords(SettingsKeywords, total=False):
-    """The keywords of `Streams.flow` for the settings of a flow and of its pipelines; a number is
+    """The keywords for the settings of a flow and of its pipelines; a number is
     seconds where a duration is meant.
     """
 

@@ -4,8 +4,7 @@ The one idea: whatever a flow knows is a row that stands in the host's database,
 own rows: so one transaction of the host's database moves all of it. Keys of the leased tables
 follow from names, so that replicas which create a flow at the same time create the same rows.
 
-Not here: the log of `streams.log` (``inputs/log_tables.py``), and the columns of a host's table
-that is read as a stream (``columns.py``).
+Not here: the tables of the inputs.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from hashlib import sha256
 from typing import Any, Final, Protocol, cast
 from uuid import UUID
 
-from sqlalchemy import MetaData, Table
+from sqlalchemy import Connection, MetaData, Table, event
 from sqlalchemy.orm import (
     DeclarativeMeta,
     MappedAsDataclass,
@@ -25,9 +24,11 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.decl_api import DeclarativeAttributeIntercept
 
 from rowlock.rows.model_check import mapper_of, single_table
+from rowlock.rows.row_dialect import ROWS
 from rowlock.streams.migrations import (
     CURSORS,
     EXCHANGE,
+    FILLFACTORS,
     FLOWS,
     OUTPUTS,
     PARTS,
@@ -58,8 +59,8 @@ class FlowRow(Protocol):
         now: of the last step; null as long as there is none.
         checkpoint_requested: the next cut is a checkpoint.
         shards_wanted: how many shards there are to be; null: as many as there are.
-        pinned: the step whose snapshot stays readable; null: none.
-        pinned_until: no longer than this.
+        kept_snapshot: the step whose snapshot stays readable; null: none.
+        kept_until: no longer than this.
         frontier: every shard has completed all steps below it, as the coordinator knows.
         stalled: why the frontier does not advance; null: it does.
     """
@@ -74,8 +75,8 @@ class FlowRow(Protocol):
     now: datetime | None
     checkpoint_requested: bool
     shards_wanted: int | None
-    pinned: int | None
-    pinned_until: datetime | None
+    kept_snapshot: int | None
+    kept_until: datetime | None
     frontier: int
     stalled: str | None
 
@@ -186,4 +187,18 @@ def _mapped(name: str, base: type[Any], table: Table) -> Any:
 
 
 def _table(name: str, metadata: MetaData) -> Table:
-    return Table(name, metadata, *stream_columns(name), *stream_indexes(name))
+    table = Table(name, metadata, *stream_columns(name), *stream_indexes(name))
+    if name in FILLFACTORS:
+        event.listen(
+            table, "after_create", lambda table, connection, **_: _leave_room(connection, table)
+        )
+    return table
+
+
+def _leave_room(connection: Connection, table: Table) -> None:
+    """Do what the step of a migration does, where the host creates its tables without one."""
+    quoted = connection.dialect.identifier_preparer.format_table(table)
+    rows = ROWS.on(connection.dialect.name)
+    statement = rows.set_fillfactor(quoted, FILLFACTORS[table.name])
+    if statement is not None:
+        connection.exec_driver_sql(statement)

@@ -19,6 +19,7 @@ POSTGRESQL = Dialect(
         "channels": f"{_HERE}.channels:PostgresqlChannels",
         "leases": f"{_HERE}.leases:PostgresqlLeases",
         "rows": f"{_HERE}.rows:PostgresqlRows",
+        "bulk": f"{_HERE}.bulk:PostgresqlBulk",
     },
     has_partial_indexes=True,
 )

@@ -19,6 +19,7 @@ SQLITE = Dialect(
         "channels": f"{_HERE}.channels:SqliteChannels",
         "leases": f"{_HERE}.leases:SqliteLeases",
         "rows": f"{_HERE}.rows:SqliteRows",
+        "bulk": f"{_HERE}.bulk:SqliteBulk",
     },
     has_partial_indexes=True,
 )

@@ -1,0 +1,54 @@
+"""What bulk writes ask of each database: many rows of one table, any table, in one statement.
+
+The one idea: the number of rows is no part of the statement, so that it is compiled and prepared
+once. Where the database has arrays, each column is one parameter; elsewhere the driver executes the
+statement for each row, which there costs no round trip.
+
+Nothing is executed here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, Table
+
+from rowlock.dialects import DialectPart
+
+
+class BulkDialect(ABC):
+    """One database's way to write and to find many rows."""
+
+    @abstractmethod
+    def insert(self, table: Table, names: Sequence[str]) -> Any:
+        """Return an INSERT of any number of rows, to which the caller may add ``ON CONFLICT`` as
+        both of SQLAlchemy's dialects have it.
+
+        Args:
+            table: that is written.
+            names: of the columns that are given; the others get the database's defaults.
+        """
+
+    @abstractmethod
+    def insert_parameters(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+        """Return the parameters of `insert` for these rows, of which there is one at least.
+
+        Args:
+            names: as of `insert`.
+            rows: the values of each in the order of `names`.
+        """
+
+    @abstractmethod
+    def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
+        """Return whether a column of texts or whole numbers has one of the values of
+        `parameter`.
+        """
+
+    @abstractmethod
+    def among_parameter(self, values: Sequence[Any]) -> Any:
+        """Return the value of the parameter of `is_among`."""
+
+
+BULK: DialectPart[BulkDialect] = DialectPart("bulk", BulkDialect)

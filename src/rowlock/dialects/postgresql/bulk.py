@@ -1,0 +1,41 @@
+"""Bulk writes on PostgreSQL: each column is one array, and ``unnest`` makes rows of them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ARRAY, Column, ColumnElement, Table, any_, bindparam, select
+from sqlalchemy.dialects.postgresql import insert
+
+from rowlock.database.bulk_dialect import BulkDialect
+from rowlock.dialects.postgresql.arrays import unnested
+from rowlock.dialects.postgresql.column_kinds import unbounded
+
+_PREFIX = "bulk_"
+
+
+class PostgresqlBulk(BulkDialect):
+    """One round trip, and one plan for any number of rows."""
+
+    def insert(self, table: Table, names: Sequence[str]) -> Any:
+        """Return ``INSERT ... SELECT ... FROM unnest(...)``."""
+        slots = [(name, table.c[name].type) for name in names]
+        given = unnested(slots, name="bulk", prefix=_PREFIX)
+        return insert(table).from_select(
+            list(names), select(*(given.c[name] for name in names)), include_defaults=False
+        )
+
+    def insert_parameters(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+        """Return a list for each column."""
+        columns = zip(*rows, strict=True)
+        return {_PREFIX + name: list(column) for name, column in zip(names, columns, strict=True)}
+
+    def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
+        """Compare with any value of an array."""
+        given = bindparam(parameter, type_=ARRAY(unbounded(column.type)))
+        return column == any_(given)
+
+    def among_parameter(self, values: Sequence[Any]) -> Any:
+        """Return a list."""
+        return list(values)

@@ -1,0 +1,107 @@
+"""Many rows in one statement: what is written and found is the same on each database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    Uuid,
+    select,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock import UtcDateTime
+from rowlock.database.bulk_dialect import BULK
+from rowlock.testing import TemporaryDatabase
+
+NOON = datetime(2026, 3, 1, 12, 0, 0, 5, tzinfo=UTC)
+KEY = UUID("12345678-1234-5678-1234-567812345678")
+NAMES = ("key", "number", "big", "note", "ratio", "is_on", "token", "at")
+FULL = ("a", 1, 1 << 62, "x" * 300, 0.5, True, KEY, NOON)
+ODD = ("b'\"\\{},:%s", -1, -(1 << 62), "ä\n\u2028:name %(a)s", -0.25, False, KEY, NOON)
+EMPTY = ("c", None, None, None, None, None, None, None)
+
+kinds = Table(
+    "bulk_kinds",
+    MetaData(),
+    Column("key", String(40), primary_key=True),
+    Column("number", Integer),
+    Column("big", BigInteger),
+    Column("note", Text),
+    Column("ratio", Float),
+    Column("is_on", Boolean),
+    Column("token", Uuid),
+    Column("at", UtcDateTime),
+)
+
+
+@pytest.fixture
+async def connection(database: TemporaryDatabase) -> Any:
+    """Give a connection in a transaction, and the table."""
+    await database.create_tables(kinds.metadata)
+    async with database.create_engine().begin() as connection:
+        yield connection
+
+
+async def insert(connection: AsyncConnection, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert rows, or write all of their columns."""
+    bulk = BULK.of(connection)
+    statement = bulk.insert(kinds, NAMES)
+    statement = statement.on_conflict_do_update(
+        index_elements=["key"], set_={name: statement.excluded[name] for name in NAMES[1:]}
+    )
+    await connection.execute(statement, bulk.insert_parameters(NAMES, rows))
+
+
+async def stored(connection: AsyncConnection) -> list[tuple[Any, ...]]:
+    """Return all rows."""
+    return [tuple(row) for row in await connection.execute(select(kinds).order_by(kinds.c.key))]
+
+
+async def test_values_of_each_type(connection: AsyncConnection) -> None:
+    """A value would become another one on its way through an array."""
+    await insert(connection, [FULL, ODD, EMPTY])
+    assert await stored(connection) == [FULL, ODD, EMPTY]
+
+
+async def test_rows_that_are_there_are_written(connection: AsyncConnection) -> None:
+    """A second write of a key would fail, or be lost."""
+    await insert(connection, [FULL, EMPTY])
+    await insert(connection, [("a", *EMPTY[1:]), ("c", *FULL[1:]), ODD])
+    assert await stored(connection) == [("a", *EMPTY[1:]), ODD, ("c", *FULL[1:])]
+
+
+@pytest.mark.parametrize("count", [1, 40_000])
+async def test_any_number_of_rows(connection: AsyncConnection, count: int) -> None:
+    """Databases allow so many parameters in a statement, and no more."""
+    rows = [(f"{number:05}", number, *EMPTY[2:]) for number in range(count)]
+    await insert(connection, rows)
+    bulk = BULK.of(connection)
+    keys = bulk.among_parameter([row[0] for row in rows] + ["other"])
+    numbers = bulk.among_parameter([*range(1, count), -5])
+    by_key = select(kinds.c.key).where(bulk.is_among(kinds.c.key, "keys"))
+    by_number = select(kinds.c.key).where(bulk.is_among(kinds.c.number, "numbers"))
+    assert len((await connection.execute(by_key, {"keys": keys})).all()) == count
+    assert len((await connection.execute(by_number, {"numbers": numbers})).all()) == count - 1
+
+
+async def test_odd_texts_are_found(connection: AsyncConnection) -> None:
+    """A key with quotes or brackets would never be found again."""
+    await insert(connection, [FULL, ODD])
+    bulk = BULK.of(connection)
+    found = select(kinds.c.key).where(bulk.is_among(kinds.c.key, "keys"))
+    parameters = {"keys": bulk.among_parameter([ODD[0], "no such key"])}
+    assert (await connection.execute(found, parameters)).scalars().all() == [ODD[0]]
