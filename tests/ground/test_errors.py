@@ -31,10 +31,14 @@ from rowlock.errors import (
     RelatedLockUnavailable,
     RowlockError,
     SettingsError,
+    ShardsMissingError,
+    ShardStateError,
+    StepPassedError,
     TransactionTimeout,
     UnsupportedDialectError,
     WorkerBusy,
     WorkerGone,
+    WrongShardError,
     describe,
     shorten,
 )
@@ -108,6 +112,16 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
     ),
     "graph-interrupted": (GraphInterrupted("g"), {"graph": "g"}),
     "graph-closed": (GraphClosed("g"), {"graph": "g"}),
+    "shards-missing-error": (
+        ShardsMissingError(flow="f", missing=((0, 1),), twice=((2, 4),)),
+        {"flow": "f", "missing": ((0, 1),), "twice": ((2, 4),)},
+    ),
+    "shard-state-error": (ShardStateError("text"), {}),
+    "step-passed-error": (StepPassedError(at=3, end=2), {"at": 3, "end": 2}),
+    "wrong-shard-error": (
+        WrongShardError(key="k", shard="0..8"),
+        {"key": "k", "shard": "0..8"},
+    ),
     "internal-error": (InternalError("text"), {}),
 }
 

@@ -17,6 +17,7 @@ WING = "src/rowlock/streams/"
 PURE = (
     f"{WING}computing/",
     f"{WING}cutting/plan.py",
+    f"{WING}shards/failures.py",
     f"{WING}shards/layout.py",
     f"{WING}shards/next_action.py",
     f"{WING}shards/states.py",

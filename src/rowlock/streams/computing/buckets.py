@@ -1,0 +1,87 @@
+"""Ranges of buckets, as a shard has one; and the table from a bucket to its range.
+
+Every range is a half, a half of a half, and so on, of all buckets. So a range has one sibling, and
+a split and a later join lead back to where they began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rowlock.streams.computing.hashing import BUCKETS
+
+NOT_HERE = -1
+"""In the table of owners: a bucket that is in none of the ranges."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BucketRange:
+    """Buckets from `lo` to one below `hi`.
+
+    Raises:
+        ValueError: the range is no part of all buckets that repeated halving leads to.
+    """
+
+    lo: int
+    hi: int
+
+    def __post_init__(self) -> None:
+        width = self.hi - self.lo
+        is_within = 0 <= self.lo < self.hi <= BUCKETS
+        if not is_within or width & (width - 1) or self.lo % width:
+            msg = f"buckets {self.lo} to {self.hi} are no part that repeated halving leads to"
+            raise ValueError(msg)
+
+    def __contains__(self, bucket: int) -> bool:
+        return self.lo <= bucket < self.hi
+
+    def __str__(self) -> str:
+        return f"{self.lo}..{self.hi}"
+
+    @property
+    def width(self) -> int:
+        """How many buckets are in it."""
+        return self.hi - self.lo
+
+    @property
+    def parent(self) -> BucketRange:
+        """The range of which this is one half.
+
+        Raises:
+            ValueError: it has all buckets.
+        """
+        lo = self.lo - self.lo % (2 * self.width)
+        return BucketRange(lo, lo + 2 * self.width)
+
+    @property
+    def sibling(self) -> BucketRange:
+        """The other half of `parent`.
+
+        Raises:
+            ValueError: it has all buckets.
+        """
+        lower, upper = self.parent.halves
+        return upper if self == lower else lower
+
+    @property
+    def halves(self) -> tuple[BucketRange, BucketRange]:
+        """Its lower and its upper half.
+
+        Raises:
+            ValueError: it is a single bucket.
+        """
+        middle = self.lo + self.width // 2
+        return BucketRange(self.lo, middle), BucketRange(middle, self.hi)
+
+
+def owner_table(ranges: Sequence[BucketRange]) -> list[int]:
+    """Return for each bucket the index of the range that has it; `NOT_HERE` where none has.
+
+    Args:
+        ranges: no bucket is in two of them.
+    """
+    table = [NOT_HERE] * BUCKETS
+    for index, each in enumerate(ranges):
+        table[each.lo : each.hi] = [index] * each.width
+    return table

@@ -1,0 +1,257 @@
+"""Where the next step is cut: one pure decision from what a replica has read.
+
+A cut is recorded only if `FlowCuts.next_step` is still the number of its step, so two replicas that
+decide at the same time make one cut. What is read may be out of date in one direction only: a mark
+is lower than it could be, a shard further than it seems. Then a cut has fewer rows, or none is
+made; it never goes back and never passes a mark.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+
+STEP_ROWS_MAX = 10_000
+"""Most rows of a step, over all sources and shards, by default."""
+STEPS_AHEAD_MAX = 64
+"""How many steps are cut ahead of the slowest shard that is held and not parked; then steps
+grow instead.
+"""
+CHECKPOINT_STEPS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """How often the state is written.
+
+    With every step, by default: then nothing is ever replayed. Otherwise the state of the steps
+    between is kept in memory, and a new holder replays them.
+
+    Attributes:
+        steps: every so many steps.
+        seconds: and, at the latest, this long after the last time; None is no limit.
+
+    Raises:
+        ValueError: a number is out of bounds.
+    """
+
+    steps: int = 1
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.steps <= CHECKPOINT_STEPS_MAX:
+            msg = f"a checkpoint every {self.steps} steps; it must be 1 to {CHECKPOINT_STEPS_MAX}"
+            raise ValueError(msg)
+        if self.seconds is not None and not self.seconds > 0:
+            msg = f"a checkpoint every {self.seconds} seconds; it must be more than none"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceView:
+    """What was read of a source.
+
+    Attributes:
+        name: of the source, within the flow.
+        upto: the position up to which it is cut.
+        mark: its high-water mark: no row can appear at or below this position any more.
+        ahead: positions of the next rows, ascending; as many as a step may have are enough. A
+            ``range`` does where each position has a row, or where few are missing.
+        has_more: there may be rows behind `ahead` and below `mark`.
+    """
+
+    name: str
+    upto: int
+    mark: int
+    ahead: Sequence[int] = ()
+    has_more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShardProgress:
+    """How far a shard is.
+
+    Attributes:
+        step: the step that it does next.
+        is_held: a replica has its lease.
+        is_parked: it failed too often at `step`, and waits for a person.
+        timer_at: the time of its earliest timer; None if it has none, or if that is not known here.
+    """
+
+    step: int
+    is_held: bool = True
+    is_parked: bool = False
+    timer_at: datetime | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it does steps."""
+        return self.is_held and not self.is_parked
+
+
+@dataclass(frozen=True, slots=True)
+class FlowCuts:
+    """What was read of a flow, and of its last cuts.
+
+    Attributes:
+        next_step: the number of the step that is cut next; the first is 0.
+        is_running: it is neither paused nor stopped.
+        now: the time of the last cut; None before the first.
+        frontier: every shard has done all steps below this one.
+        checkpoint_step: the last step with a checkpoint; None if there is none.
+        checkpoint_at: the time of that cut.
+        snapshot_step: the last step with a snapshot; None if there is none.
+        checkpoint_requested: a checkpoint is wanted with the next cut.
+        snapshot_requested: a snapshot is wanted as soon as possible.
+        snapshot_in_use: the last snapshot is being read and must not be replaced.
+    """
+
+    next_step: int
+    is_running: bool = True
+    now: datetime | None = None
+    frontier: int = 0
+    checkpoint_step: int | None = None
+    checkpoint_at: datetime | None = None
+    snapshot_step: int | None = None
+    checkpoint_requested: bool = False
+    snapshot_requested: bool = False
+    snapshot_in_use: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A step, as it is recorded.
+
+    Attributes:
+        step: its number.
+        upto: the last position of each source that belongs to it, by the name of the source.
+        now: its time; never before that of an earlier step.
+        is_checkpoint: all shards write their state with it.
+        is_snapshot: and that state is kept until a later snapshot replaces it.
+        rows: how many rows it has; where `SourceView.ahead` is a ``range``, at most.
+    """
+
+    step: int
+    upto: Mapping[str, int]
+    now: datetime
+    is_checkpoint: bool
+    is_snapshot: bool
+    rows: int = field(compare=False)
+
+
+class NoCut(Enum):
+    """Why no step is cut.
+
+    NOT_RUNNING: the flow is paused or stopped.
+    TOO_FAR_AHEAD: a shard has `STEPS_AHEAD_MAX` steps to do.
+    NOTHING_NEW: there are no rows, no timer is due, and nothing is requested.
+    """
+
+    NOT_RUNNING = "the flow is paused or stopped"
+    TOO_FAR_AHEAD = "a shard has too many steps to do"
+    NOTHING_NEW = "there is nothing new"
+
+
+def plan_cut(
+    flow: FlowCuts,
+    sources: Sequence[SourceView],
+    shards: Iterable[ShardProgress],
+    *,
+    clock: datetime,
+    checkpoint: Checkpoint,
+    step_rows_max: int = STEP_ROWS_MAX,
+) -> Cut | NoCut:
+    """Return the next cut, or why there is none.
+
+    Args:
+        flow: its row, and its last cuts.
+        sources: each of the flow's.
+        shards: those that are known here; all that are held, if steps are not to run ahead.
+        clock: the time, aware; of the database, so that all replicas have one.
+        checkpoint: how often the state is written.
+        step_rows_max: most rows of the step.
+    """
+    if not flow.is_running:
+        return NoCut.NOT_RUNNING
+    active = [shard for shard in shards if shard.is_active]
+    if any(flow.next_step - shard.step >= STEPS_AHEAD_MAX for shard in active):
+        return NoCut.TOO_FAR_AHEAD
+    now = clock if flow.now is None else max(clock, flow.now)
+    upto, rows = _reach(sources, step_rows_max)
+    is_snapshot = _may_snapshot(flow)
+    is_checkpoint = is_snapshot or _is_checkpoint(flow, checkpoint, now)
+    is_wanted = is_snapshot or flow.checkpoint_requested or _is_overdue(flow, checkpoint, now)
+    if not (rows or is_wanted or any(_has_timer_due(shard, flow, now) for shard in active)):
+        return NoCut.NOTHING_NEW
+    return Cut(flow.next_step, upto, now, is_checkpoint, is_snapshot, rows=rows)
+
+
+def _reach(sources: Sequence[SourceView], rows_max: int) -> tuple[dict[str, int], int]:
+    """Return how far a step of `rows_max` rows reaches in each source, and how many it has."""
+    spans = [_span(source) for source in sources]
+    shares = row_shares([end - begin for begin, end in spans], rows_max)
+    upto = {}
+    for source, (begin, end), share in zip(sources, spans, shares, strict=True):
+        is_rest = begin + share == end and (end < len(source.ahead) or not source.has_more)
+        if is_rest:
+            # Behind its last row there is none up to the mark.
+            upto[source.name] = max(source.upto, source.mark)
+        else:
+            upto[source.name] = source.ahead[begin + share - 1] if share else source.upto
+    return upto, sum(shares)
+
+
+def _span(source: SourceView) -> tuple[int, int]:
+    """Return which of the positions ahead are behind the last cut and not above the mark."""
+    begin = bisect_right(source.ahead, source.upto)
+    return begin, max(begin, bisect_right(source.ahead, source.mark))
+
+
+def row_shares(available: Sequence[int], rows_max: int) -> list[int]:
+    """Return how many rows a step has of each source: all of those that have few, and of the
+    others equally many.
+
+    Args:
+        available: how many rows each source has.
+        rows_max: most rows of the step.
+    """
+    shares, left = [0] * len(available), rows_max
+    for done, index in enumerate(sorted(range(len(available)), key=available.__getitem__)):
+        shares[index] = min(available[index], left // (len(available) - done))
+        left -= shares[index]
+    return shares
+
+
+def _is_checkpoint(flow: FlowCuts, checkpoint: Checkpoint, now: datetime) -> bool:
+    before = -1 if flow.checkpoint_step is None else flow.checkpoint_step
+    are_enough_steps = flow.next_step - before >= checkpoint.steps
+    return flow.checkpoint_requested or are_enough_steps or _is_overdue(flow, checkpoint, now)
+
+
+def _is_overdue(flow: FlowCuts, checkpoint: Checkpoint, now: datetime) -> bool:
+    """Whether steps without a checkpoint are older than they may get, also if nothing comes."""
+    before = -1 if flow.checkpoint_step is None else flow.checkpoint_step
+    if checkpoint.seconds is None or flow.next_step - before <= 1:
+        return False
+    since = flow.checkpoint_at
+    return since is None or now - since >= timedelta(seconds=checkpoint.seconds)
+
+
+def _may_snapshot(flow: FlowCuts) -> bool:
+    """Whether a snapshot is wanted, and the last one is complete and no longer read: a shard keeps
+    one.
+    """
+    is_complete = flow.snapshot_step is None or flow.frontier > flow.snapshot_step
+    return flow.snapshot_requested and is_complete and not flow.snapshot_in_use
+
+
+def _has_timer_due(shard: ShardProgress, flow: FlowCuts, now: datetime) -> bool:
+    """Whether a shard needs a step for its timers, beyond those that are cut."""
+    if shard.timer_at is None or shard.timer_at > now:
+        return False
+    # A step that is cut and not done comes after the timer, unless the timer is later than it.
+    is_covered = flow.now is not None and shard.timer_at <= flow.now
+    return not is_covered or shard.step >= flow.next_step

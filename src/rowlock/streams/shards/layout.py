@@ -1,0 +1,240 @@
+"""Layouts: how the buckets are divided among shards, and which replica is to hold which shard.
+
+The number of shards is a power of two, so a shard is split in halves and joined with its sibling.
+No plan of who holds what is stored: leases decide that. Each replica computes the same assignment
+from the same rows, releases what is another's, and claims what is its own; a row that is out of
+date delays that and breaks nothing.
+
+Source: dynamic sharding of Feldera's distributed design, with the least movement.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rowlock.errors import ShardsMissingError
+from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams.computing.hashing import BUCKETS
+
+SHARDS_MAX = 1024
+"""Most shards of a flow."""
+INACCURACY_MIN = 1 / SHARDS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicShards:
+    """The number of shards follows the number of replicas.
+
+    Attributes:
+        k: the share of a replica is within this much of the average, as a part of the average.
+
+    Raises:
+        ValueError: `k` is not between 1 / `SHARDS_MAX` and 1.
+    """
+
+    k: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not INACCURACY_MIN <= self.k < 1:
+            msg = f"k is {self.k}; it must be at least 1 / {SHARDS_MAX} and below 1"
+            raise ValueError(msg)
+
+    def shards_for(self, replicas: int) -> int:
+        """Return the next power of two of ``replicas / k``, `SHARDS_MAX` at most."""
+        shards = 1
+        while shards * self.k < replicas and shards < SHARDS_MAX:
+            shards *= 2
+        return shards
+
+
+@dataclass(frozen=True, slots=True)
+class HeldShard:
+    """What a layout needs to know of a shard.
+
+    Attributes:
+        range: its buckets.
+        holder: the id of the replica that holds it; None if none does.
+        step: the step that it does next; results of all earlier ones are written.
+        version: the step at the start of which its written state is.
+    """
+
+    range: BucketRange
+    holder: str | None
+    step: int
+    version: int
+
+    @property
+    def is_written(self) -> bool:
+        """Whether no step would be replayed, so that its range and holder may change."""
+        return self.version == self.step
+
+
+def check_number(shards: int) -> int:
+    """Return a number of shards.
+
+    Raises:
+        ValueError: it is no power of two up to `SHARDS_MAX`.
+    """
+    if not 1 <= shards <= SHARDS_MAX or shards & (shards - 1):
+        near = 1 << max(1, min(shards, SHARDS_MAX)).bit_length()
+        msg = (
+            f"{shards} shards: the number must be a power of two up to {SHARDS_MAX}, such as"
+            f" {min(near, SHARDS_MAX)}, since shards are split in halves"
+        )
+        raise ValueError(msg)
+    return shards
+
+
+def even_layout(shards: int) -> list[BucketRange]:
+    """Return ranges of one width that have all buckets.
+
+    Raises:
+        ValueError: as `check_number`.
+    """
+    width = BUCKETS // check_number(shards)
+    return [BucketRange(lo, lo + width) for lo in range(0, BUCKETS, width)]
+
+
+def check_layout(flow: str, ranges: Iterable[BucketRange]) -> None:
+    """Check that each bucket is in one range.
+
+    Raises:
+        ShardsMissingError: a bucket is in none of the ranges, or in two.
+    """
+    gaps, twice, reached = [], [], 0
+    for lo, hi in [*sorted((each.lo, each.hi) for each in ranges), (BUCKETS, BUCKETS)]:
+        if lo > reached:
+            gaps.append((reached, lo))
+        elif lo < reached:
+            twice.append((lo, min(hi, reached)))
+        reached = max(reached, hi)
+    if gaps or twice:
+        raise ShardsMissingError(flow=flow, missing=tuple(gaps), twice=tuple(twice))
+
+
+def splits(shards: Iterable[HeldShard], wanted: int) -> list[HeldShard]:
+    """Return the shards that are to be split: wider than of `wanted` shards, with a written state,
+    so that no replay spans the change.
+    """
+    width = BUCKETS // check_number(wanted)
+    return [each for each in shards if each.range.width > width and each.is_written]
+
+
+def joins(shards: Iterable[HeldShard], wanted: int) -> list[tuple[HeldShard, HeldShard]]:
+    """Return the pairs of siblings that are to be joined: narrower than of `wanted` shards, held
+    by one replica, at one step, and both with a written state.
+    """
+    width = BUCKETS // check_number(wanted)
+    ready = {each.range: each for each in shards if each.is_written and each.holder is not None}
+    pairs = []
+    for lower in (each for each in ready.values() if each.range.width < width):
+        upper = ready.get(lower.range.sibling)
+        if upper is not None and lower.range < upper.range and _are_together(lower, upper):
+            pairs.append((lower, upper))
+    return pairs
+
+
+def _are_together(lower: HeldShard, upper: HeldShard) -> bool:
+    return lower.holder == upper.holder and lower.step == upper.step
+
+
+def fair_shares(held: Mapping[str, int], total: int) -> dict[str, int]:
+    """Return how many of `total` each replica is to hold; the numbers differ by one at most.
+
+    Those that hold the most get the one more, so that the fewest move; among equals, the first by
+    id. A replica that holds none is new: it gets its part of each of the others, and nothing moves
+    between these.
+
+    Args:
+        held: how many each replica holds, by its id.
+        total: how many there are.
+    """
+    if not held:
+        return {}
+    least, more = divmod(total, len(held))
+    order = sorted(held, key=lambda replica: (-held[replica], replica))
+    return {replica: least + (index < more) for index, replica in enumerate(order)}
+
+
+def assigned(
+    holders: Mapping[BucketRange, str | None], replicas: Collection[str], *, wanted: int
+) -> dict[BucketRange, str]:
+    """Return the replica that is to hold each shard.
+
+    The shares differ by one at most, and as few shards as possible move. Where shards are to be
+    joined, those of one later shard count as one and come to one replica. While shards are to be
+    split, none that is held moves: the halves can be divided better.
+
+    Args:
+        holders: the id of the replica that holds each shard; None if none does. A replica that is
+            not among `replicas` holds nothing.
+        replicas: the ids of those that are there. Their order has no meaning.
+        wanted: how many shards there are to be.
+
+    Raises:
+        ValueError: as `check_number`.
+    """
+    width = BUCKETS // check_number(wanted)
+    if not replicas:
+        return {}
+    blocks: dict[int, list[BucketRange]] = defaultdict(list)
+    for each in sorted(holders):
+        blocks[each.lo - each.lo % max(width, each.width)].append(each)
+    votes = {lo: _votes(block, holders, replicas) for lo, block in blocks.items()}
+    is_to_split = any(each.width > width for each in holders)
+    chosen = _chosen(votes, replicas, is_fixed=is_to_split)
+    return {each: chosen[lo] for lo, block in blocks.items() for each in block}
+
+
+def _votes(
+    block: Sequence[BucketRange],
+    holders: Mapping[BucketRange, str | None],
+    replicas: Collection[str],
+) -> Counter[str]:
+    votes: Counter[str] = Counter()
+    for each in block:
+        holder = holders[each]
+        if holder is not None and holder in replicas:
+            votes[holder] += each.width
+    return votes
+
+
+def _chosen(
+    votes: Mapping[int, Counter[str]], replicas: Collection[str], *, is_fixed: bool
+) -> dict[int, str]:
+    kept = _kept(votes, replicas)
+    counts = {replica: len(kept[replica]) for replica in replicas}
+    shares = fair_shares(counts, len(votes))
+    if is_fixed:
+        shares = {replica: max(share, counts[replica]) for replica, share in shares.items()}
+    chosen = {lo: replica for replica in replicas for lo in kept[replica][: shares[replica]]}
+    missing = {
+        replica: shares[replica] - min(shares[replica], counts[replica]) for replica in shares
+    }
+    for lo in (each for each in votes if each not in chosen):
+        # Rather one that has a part of it; then the one that lacks the most.
+        replica = max(
+            sorted(missing), key=lambda one: (missing[one] > 0, votes[lo][one], missing[one])
+        )
+        chosen[lo] = replica
+        missing[replica] -= 1
+    return chosen
+
+
+def _kept(votes: Mapping[int, Counter[str]], replicas: Collection[str]) -> dict[str, list[int]]:
+    """Return the blocks that each replica has most of, those first of which it has the most."""
+    kept: dict[str, list[int]] = {replica: [] for replica in replicas}
+    # Blocks that one replica has alone first, since of the others there is a choice.
+    for lo in sorted(votes, key=lambda lo: (len(votes[lo]), lo)):
+        if votes[lo]:
+            most = max(votes[lo].values())
+            first = min(
+                (replica for replica, part in votes[lo].items() if part == most),
+                key=lambda replica: (len(kept[replica]), replica),
+            )
+            kept[first].append(lo)
+    for replica, blocks in kept.items():
+        blocks.sort(key=lambda lo: (-votes[lo][replica], lo))
+    return kept

@@ -1,0 +1,118 @@
+"""What the loop of a shard does next: one pure decision from its state and two rows.
+
+The order of the cases is the order in which they matter: first what was written before is done
+again, then what is cut, then the shard is divided, and only then is a step cut or waited for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from rowlock.errors import ShardStateError, StepPassedError
+from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams.computing.hashing import BUCKETS
+from rowlock.streams.shards.states import Pause, Paused, Run, ShardState, Stop, Stopped, is_replay
+
+
+class NextAction(Enum):
+    """What the loop of a shard does next.
+
+    REPLAY: do the step `at` again, compare, and write no results.
+    RUN: do the step `at`, which is cut, and write it.
+    CUT: try to cut the step `at`.
+    WAIT: until something changes.
+    SPLIT: divide the shard; one half continues here.
+    WRITE: write the state as the version `at`.
+    LEAVE: release the lease; or end, where it is not held.
+    """
+
+    REPLAY = "replay"
+    RUN = "run"
+    CUT = "cut"
+    WAIT = "wait"
+    SPLIT = "split"
+    WRITE = "write"
+    LEAVE = "leave"
+
+
+@dataclass(frozen=True, slots=True)
+class FlowView:
+    """What the loop of a shard needs to know of the flow's row.
+
+    Attributes:
+        next_step: the first step that is not cut.
+        may_cut: the flow runs, and the last look found something to cut.
+        shards_wanted: how many shards there are to be; a power of two.
+        has_exchange: shards send each other messages within a step.
+    """
+
+    next_step: int
+    may_cut: bool
+    shards_wanted: int
+    has_exchange: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    """What the loop needs to know of its shard's row.
+
+    Attributes:
+        range: its buckets.
+        version: the step at the start of which the written state is.
+    """
+
+    range: BucketRange
+    version: int
+
+
+def next_action(state: ShardState, flow: FlowView, shard: ShardView) -> NextAction:
+    """Return what the loop does next, at its top.
+
+    Raises:
+        ShardStateError: the shard is further than the flow has cut, or was to stop in an exchanging
+            flow where no checkpoint is.
+        StepPassedError: it is further than where it was to stop.
+    """
+    match state:
+        case Stopped():
+            return NextAction.LEAVE
+        case Paused():
+            return NextAction.WAIT
+        case Stop():
+            return _of_stop(state, flow, shard)
+        case Run() | Pause():
+            return _of_run(state, flow, shard)
+        case _:
+            assert_never(state)
+
+
+def _of_stop(state: Stop, flow: FlowView, shard: ShardView) -> NextAction:
+    if state.at > state.end:
+        raise StepPassedError(at=state.at, end=state.end)
+    if state.at < state.end:
+        return NextAction.REPLAY if is_replay(state) else NextAction.RUN
+    if shard.version == state.at:
+        return NextAction.LEAVE
+    if flow.has_exchange:
+        # The others could not replay their steps without the messages of this one.
+        raise ShardStateError(f"a shard with exchanges stops at {state.at}, where no checkpoint is")
+    return NextAction.WRITE
+
+
+def _of_run(state: Run | Pause, flow: FlowView, shard: ShardView) -> NextAction:
+    if state.at > flow.next_step or state.written > flow.next_step:
+        msg = f"{state} is ahead of the flow, whose next step is {flow.next_step}"
+        raise ShardStateError(msg)
+    if is_replay(state):
+        return NextAction.REPLAY
+    if isinstance(state, Run) and shard.range.width * flow.shards_wanted > BUCKETS:
+        if shard.version == state.at:
+            return NextAction.SPLIT
+        # An exchanging flow splits right behind a checkpoint of all shards, which will come.
+        if not flow.has_exchange:
+            return NextAction.WRITE
+    if state.at < flow.next_step:
+        return NextAction.RUN
+    return NextAction.CUT if isinstance(state, Run) and flow.may_cut else NextAction.WAIT
