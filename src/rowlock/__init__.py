@@ -30,14 +30,10 @@ from rowlock.errors import (
     RelatedLockUnavailable,
     RowlockError,
     SettingsError,
-    ShardsMissingError,
-    ShardStateError,
-    StepPassedError,
     TransactionTimeout,
     UnsupportedDialectError,
     WorkerBusy,
     WorkerGone,
-    WrongShardError,
 )
 from rowlock.events import Event, subscribe
 from rowlock.hints.hinter import PipelineHinter, hint_after_commit, pipeline_hinter
@@ -65,6 +61,12 @@ from rowlock.schedules import Cron, Schedule
 from rowlock.services.due import make_due, unpark
 from rowlock.services.handlers import hold_rows, request_update
 from rowlock.services.hold import HeldByService
+from rowlock.stream_errors import (
+    ShardsMissingError,
+    ShardStateError,
+    StepPassedError,
+    WrongShardError,
+)
 
 __all__ = [
     "NOW_PLACEHOLDER",

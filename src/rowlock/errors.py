@@ -4,7 +4,8 @@ Each class has a slug, which is its name, and under that slug a paragraph in
 ``docs/reference/errors.md`` that says what happened and what to change. Each carries its data as
 attributes, so that a host maps it to an answer without parsing a message.
 
-Not here: errors of the host's own code. They are caught by the worker and become the row's `Retry`.
+Not here: errors of streams (``stream_errors.py``); errors of the host's own code, which are caught
+by the worker and become the row's `Retry`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ ERROR_TEXT_CHARS_MAX = 1024
 """Longest error text that is stored in a row, in characters."""
 
 _REFERENCE_PAGE = "docs/reference/errors.md"
+_MODULES = frozenset({__name__, "rowlock.stream_errors"})
+"""Where the classes of the tree are."""
 
 
 class RowlockError(Exception):
@@ -33,7 +36,7 @@ class RowlockError(Exception):
     def __init_subclass__(cls, **kw: Any) -> None:
         super().__init_subclass__(**kw)
         # A subclass of the host's is explained by that which it extends.
-        if cls.__module__ == __name__:
+        if cls.__module__ in _MODULES:
             cls.slug = re.sub(r"\B(?=[A-Z])", "-", cls.__name__).lower()
 
     @property
@@ -141,55 +144,6 @@ class GraphDeadlockError(RowlockError):
         super().__init__(message)
         self.text = text
         self.cycle = cycle
-
-
-class ShardsMissingError(RowlockError):
-    """The shards of a flow do not have each bucket once, as after a backup was restored in part.
-
-    Attributes:
-        missing: the buckets that no shard has, each range as its first one and that behind it.
-        twice: the buckets that two shards have.
-    """
-
-    def __init__(
-        self, *, flow: str, missing: tuple[tuple[int, int], ...], twice: tuple[tuple[int, int], ...]
-    ) -> None:
-        super().__init__(f"shards of {flow!r}: no shard has {missing}, two shards have {twice}")
-        self.flow = flow
-        self.missing = missing
-        self.twice = twice
-
-
-class ShardStateError(RowlockError):
-    """Something happened to a shard that cannot happen in its state; nothing was changed."""
-
-
-class StepPassedError(RowlockError):
-    """A shard was to stop before a step that it has begun or done; nothing is written.
-
-    Attributes:
-        at: the first step before which it could stop.
-        end: the step before which it was to stop.
-    """
-
-    def __init__(self, *, at: int, end: int) -> None:
-        super().__init__(f"a shard cannot stop before step {end}: it is at step {at}")
-        self.at = at
-        self.end = end
-
-
-class WrongShardError(RowlockError):
-    """A key does not belong to the shard that works on it.
-
-    Attributes:
-        key: its text.
-        shard: the buckets of the shard.
-    """
-
-    def __init__(self, *, key: str, shard: str) -> None:
-        super().__init__(f"the key {key!r} does not belong to the shard of buckets {shard}")
-        self.key = key
-        self.shard = shard
 
 
 class Refusal(RowlockError):

@@ -31,16 +31,18 @@ from rowlock.errors import (
     RelatedLockUnavailable,
     RowlockError,
     SettingsError,
-    ShardsMissingError,
-    ShardStateError,
-    StepPassedError,
     TransactionTimeout,
     UnsupportedDialectError,
     WorkerBusy,
     WorkerGone,
-    WrongShardError,
     describe,
     shorten,
+)
+from rowlock.stream_errors import (
+    ShardsMissingError,
+    ShardStateError,
+    StepPassedError,
+    WrongShardError,
 )
 
 CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
@@ -130,7 +132,7 @@ def below(error_class: type[RowlockError]) -> Iterator[type[RowlockError]]:
     """Yield the class and those that derive from it in the package."""
     yield error_class
     for child in error_class.__subclasses__():
-        if child.__module__ == "rowlock.errors":
+        if child.__module__ in {"rowlock.errors", "rowlock.stream_errors"}:
             yield from below(child)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rowlock import errors
+from rowlock import errors, stream_errors
 from rowlock.errors import Refusal, RowlockError
 
 from .pages import DOCS, ROOT, blocks_of
@@ -32,7 +32,8 @@ _SECTION = re.compile(r"^Raises:\n(?P<items>(?:[ \n].*(?:\n|$)|\n)*)", re.MULTIL
 _ITEM = re.compile(r"^ {4}(?P<name>\w+):", re.MULTILINE)
 _ROW = re.compile(r"^\| `(?P<name>\w+)` \| (?P<second>.*) \| (?P<third>.*) \|$", re.MULTILINE)
 _OUTSIDE = re.compile(r"^class (?P<name>[A-Z]\w*(?:Error|Exception))\(", re.MULTILINE)
-_TYPES = {name: one for name, one in vars(errors).items() if isinstance(one, type)}
+_NAMES = {**vars(errors), **vars(stream_errors)}
+_TYPES = {name: one for name, one in _NAMES.items() if isinstance(one, type)}
 CLASSES = {name: one for name, one in _TYPES.items() if issubclass(one, RowlockError)}
 
 

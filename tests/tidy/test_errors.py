@@ -14,6 +14,7 @@ import pytest
 from .reading import ROOT, Source, definitions, last_name, package, planted
 
 ERRORS = "src/rowlock/errors.py"
+TREE_FILES = frozenset({ERRORS, "src/rowlock/stream_errors.py"})
 PAGE = "docs/reference/errors.md"
 HEADING = re.compile(
     r"^#{2,} +(?:.*\{ *#(?P<carried>[\w-]+) *\}|`?(?P<itself>[a-z]+(?:-[a-z]+)*)`?) *$",
@@ -24,7 +25,9 @@ REFUSALS = "Refusal"
 
 def parents_of(tree: list[Source]) -> dict[str, list[str]]:
     """Return the classes of the error tree with the names of what they derive from."""
-    nodes = (node for source in tree for node, _ in definitions(source) if source.path == ERRORS)
+    nodes = (
+        node for source in tree for node, _ in definitions(source) if source.path in TREE_FILES
+    )
     return {
         node.name: [last_name(base) for base in node.bases]
         for node in nodes
@@ -62,7 +65,7 @@ def strayed(tree: list[Source]) -> list[str]:
     return [
         source.finding(node, f"{node.name} belongs in {ERRORS}")
         for source in tree
-        if source.path != ERRORS and source.room != "testing"
+        if source.path not in TREE_FILES and source.room != "testing"
         for node, _ in definitions(source)
         if isinstance(node, ast.ClassDef)
         and any(is_error(last_name(base), tree) for base in node.bases)

@@ -22,7 +22,7 @@ PURE = (
     f"{WING}shards/next_action.py",
     f"{WING}shards/states.py",
 )
-GROUND = frozenset({"containment", "errors", "redaction"})
+GROUND = frozenset({"containment", "errors", "redaction", "stream_errors"})
 """Rooms that a pure file may know."""
 STANDARD_LIBRARY = frozenset(
     {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rowlock.errors import ShardsMissingError
+from rowlock.stream_errors import ShardsMissingError
 from rowlock.streams.computing.buckets import NOT_HERE, BucketRange, owner_table
 from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.streams.shards.layout import (

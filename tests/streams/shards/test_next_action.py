@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rowlock.errors import ShardStateError, StepPassedError
+from rowlock.stream_errors import ShardStateError, StepPassedError
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.streams.shards.next_action import FlowView, NextAction, ShardView, next_action

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from rowlock.errors import ShardStateError, StepPassedError
+from rowlock.stream_errors import ShardStateError, StepPassedError
 from rowlock.streams.shards.states import (
     Claimed,
     Pause,

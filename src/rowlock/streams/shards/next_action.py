@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from rowlock.errors import ShardStateError, StepPassedError
+from rowlock.stream_errors import ShardStateError, StepPassedError
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.streams.shards.states import Pause, Paused, Run, ShardState, Stop, Stopped, is_replay

@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from rowlock.errors import ShardStateError, StepPassedError
+from rowlock.stream_errors import ShardStateError, StepPassedError
 
 
 @dataclass(frozen=True, slots=True)

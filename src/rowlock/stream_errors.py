@@ -1,0 +1,54 @@
+"""The errors of streams, which belong to the tree of ``errors.py``."""
+
+from __future__ import annotations
+
+from rowlock.errors import RowlockError
+
+
+class ShardsMissingError(RowlockError):
+    """The shards of a flow do not have each bucket once, as after a backup was restored in part.
+
+    Attributes:
+        missing: the buckets that no shard has, each range as its first one and that behind it.
+        twice: the buckets that two shards have.
+    """
+
+    def __init__(
+        self, *, flow: str, missing: tuple[tuple[int, int], ...], twice: tuple[tuple[int, int], ...]
+    ) -> None:
+        super().__init__(f"shards of {flow!r}: no shard has {missing}, two shards have {twice}")
+        self.flow = flow
+        self.missing = missing
+        self.twice = twice
+
+
+class ShardStateError(RowlockError):
+    """Something happened to a shard that cannot happen in its state; nothing was changed."""
+
+
+class StepPassedError(RowlockError):
+    """A shard was to stop before a step that it has begun or done; nothing is written.
+
+    Attributes:
+        at: the first step before which it could stop.
+        end: the step before which it was to stop.
+    """
+
+    def __init__(self, *, at: int, end: int) -> None:
+        super().__init__(f"a shard cannot stop before step {end}: it is at step {at}")
+        self.at = at
+        self.end = end
+
+
+class WrongShardError(RowlockError):
+    """A key does not belong to the shard that works on it.
+
+    Attributes:
+        key: its text.
+        shard: the buckets of the shard.
+    """
+
+    def __init__(self, *, key: str, shard: str) -> None:
+        super().__init__(f"the key {key!r} does not belong to the shard of buckets {shard}")
+        self.key = key
+        self.shard = shard
